@@ -514,57 +514,63 @@ struct ddp_config {
 };
 
 /* ==== session/session.h ==== [session] */
-/* The calls of a training loop: open a context, register its layers, hooks in every step, close.
- * The library decides when a layer is updated and what is sent when. */
+/* Declares the calls of a training loop: open a context, register its layers, call a hook at each point of a
+ * step, close. The library decides when it updates each layer and sends each message. */
 
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config;       /* config/config.h */
 typedef struct ddp_layer ddp_layer;         /* graph/layer.h */
 typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 
-/* ddp_open - joins the world that cfg (NULL = all zero) describes; blocks until all ranks are
- * there. NULL on failure, then *err (may be NULL) says why. One thread at a time may call a context;
- * several contexts in one process are independent. ddp_close frees it (NULL is fine). In a process forked
- * from the one that opened the context, ddp_close only closes the descriptors, and every other call that can
- * fail returns DDP_USAGE. */
+/* ddp_open - opens a context in the world that cfg describes (NULL: all settings 0). Blocks until all ranks
+ * are connected. Returns NULL on failure and stores the reason in *err (may be NULL). Only one thread at a
+ * time may call functions of a context. Several contexts in one process are independent. */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
+
+/* ddp_close - closes and frees the context; NULL is allowed. In a process that was forked from the one that
+ * opened the context, ddp_close only closes the descriptors, and every other call that can fail returns
+ * DDP_USAGE. */
 DDP_API void ddp_close(ddp_ctx *d);
 
-/* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
- * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
- * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
- * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.elastic.join it
- * enters the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a
- * layer. */
+/* ddp_add_layer - registers the next layer. Layers are registered in forward order, in the same order on
+ * every rank, and are numbered from 0. Returns 0 or the context's first error. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
+
+/* ddp_set_optimizer - registers the update rule (copied; default: ddp_sgd(0.01, 0)). If layers are registered
+ * already, the call also starts the session: the ranks compare their layer lists, and every rank takes the
+ * parameters of rank 0. Otherwise the first hook starts it. Collective. With ddp_config.elastic.join the call
+ * enters the running run instead: ddp_step is then the run's step, and no collective may follow before the
+ * first hook of a layer. Returns 0 or the context's first error. */
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
-/* What the program knows of its step; zero fields are ignored. */
+/* Values that the program reports about its step; a field of 0 is ignored. */
 typedef struct ddp_step_info {
     double loss;
-    long samples; /* local samples of the step */
+    long samples; /* samples of this rank in the step */
     double epoch;
-    float lr; /* > 0: learning rate of this step's updates that are still to come */
+    float lr; /* > 0: learning rate of the remaining updates from this step on */
 } ddp_step_info;
 
-/* The hooks of a step. Each returns 0 or the context's first error; after a failure every call
- * returns it and does nothing.
- *   ddp_forward_begin   before layer is used: waits until its parameters are whole. Optional, but
- *                       once used for a layer, used in every step
- *   ddp_backward_begin  optional: timing
- *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
- *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
- *                       its parameters and gradients are the library's. Gradients come back zeroed
- *   ddp_skip            in place of ddp_backward_end, where this micro-batch had no gradient of layer (an
- *                       unused branch, a layer frozen in it). It counts as zero in averages. A layer that all
- *                       ranks skip in a whole step is not updated in that step; under strategies that average
- *                       parameters or parameter deltas, a rank that skips it does not update it. One call
- *                       in a step, without ddp_backward_end, is for all its micro-batches
- *   ddp_left_out        1: the last update of the layer was left out, as no rank had a gradient, or as this
- *                       rank skipped the layer under a strategy that averages parameters or parameter deltas.
- *                       A program with its own update leaves the layer as it is then. Not on a device
+/* The hooks of a step. Each returns 0 or the context's first error. After a failure every call returns that
+ * error and does nothing else.
+ *   ddp_forward_begin   call it before the layer is used. Waits until the layer's parameters are complete.
+ *                       Optional, but if it is used for a layer, it must be used in every step
+ *   ddp_backward_begin  optional; improves the measured times
+ *   ddp_backward_end    the layer's gradient is complete (for this micro-batch). From here until
+ *                       ddp_forward_begin(layer), or until ddp_step_end if that hook is not used, the library
+ *                       owns the layer's parameters and gradients. It returns the gradients zeroed
+ *   ddp_skip            replaces ddp_backward_end if this micro-batch had no gradient of the layer, for
+ *                       example in an unused branch or a layer that is frozen in this step. The gradient
+ *                       counts as zero in averages. If all ranks skip a layer in a whole step, it is not
+ *                       updated in that step. Under strategies that average parameters or parameter deltas, a
+ *                       rank that skips a layer does not update it. One call in a step, without
+ *                       ddp_backward_end, applies to all micro-batches
+ *   ddp_left_out        returns 1 if the last update of the layer was omitted, because no rank had a
+ *                       gradient, or because this rank skipped the layer under a strategy that averages
+ *                       parameters or parameter deltas. A program with its own update must then leave the
+ *                       layer unchanged. Not available on a device
  *   ddp_report          optional, before ddp_step_end
- *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
+ *   ddp_step_end        ends the step. Every layer must have had its ddp_backward_end or ddp_skip */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
@@ -573,105 +579,110 @@ DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
 DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
 DDP_API int ddp_step_end(ddp_ctx *d);
 
-/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
- * loopback port), or once here when a launcher already made the ranks, whose number counts instead of
- * cfg->world, or world <= 1. fn gets an open context, which ddp_launch closes; it returns 0 or a ddp_status.
- * With processes the parent only supervises: nothing that fn stores is seen by it.
- * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost),
- * else the first failure with its sentence in *err. */
+/* ddp_launch - runs fn once per rank: in cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
+ * loopback port). Runs it once, in this process, if world <= 1 or if a launcher has started the ranks; the
+ * launcher's number of ranks then replaces cfg->world. fn receives an open context, which ddp_launch closes,
+ * and returns 0 or a ddp_status. With processes the parent only supervises and sees nothing that fn stores.
+ * Returns DDP_OK if every rank did. With min_world it also returns DDP_OK if at least min_world ranks did and
+ * the others were killed or lost. Otherwise returns the first failure, with its message in *err. */
 DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
-/* ddp_add_block - adds an array to the layer of that name, in any order of calls; the first mention of a
- * name is ddp_add_layer's: layers are numbered by it, in forward order. grads NULL: frozen.
- * An array that is given twice, by two layers, is a tied weight, and the first one's, which is the last in
- * the backward; arrays that overlap otherwise are an error when the session starts. */
+/* ddp_add_block - adds an array of count floats to the layer of that name, in any order of calls. The first
+ * call with a new name registers the layer, as ddp_add_layer does: layers are numbered in the order of their
+ * first calls, which must be the forward order. grads NULL: the array is frozen. An array that two layers
+ * register is a tied weight. It belongs to the first of them, whose backward pass is the last. Other overlaps
+ * of arrays are an error when the session starts. Returns 0 or the context's first error. */
 DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
 
-/* ddp_add_stack - adds one tensor of all layers of a model, whose values are in one array, layer after layer,
+/* ddp_add_stack - adds one tensor of all layers of a model whose values are in one array, layer after layer,
  * as in llm.c.
  *
- *   name    layer i is called NAMEi: name "h" gives "h0", "h1", ...
+ *   name    layer i gets the name NAMEi: "h" gives "h0", "h1", ...
  *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of
  *           layer i
  *   grads   [copies * count] its gradients, or NULL: frozen
  *   copies  number of layers, at least 1
  *   count   values in one layer, at least 1
  *
- * Calls with the same name collect the tensors of each layer: the result is that of ddp_add_block(d, NAMEi,
+ * Calls with the same name add more tensors to the same layers: the result is that of ddp_add_block(d, NAMEi,
  * params + i * count, grads + i * count, count) for i = 0, 1, ... A model that allocates its gradients during
- * the first backward pass calls it there, before the first hook. The arrays are borrowed until ddp_close; the
- * name is copied. Errors: DDP_ARG for a missing name or array, for copies or count below 1, and for a name
- * above 200 characters; DDP_USAGE after ddp_set_optimizer or the first hook. */
+ * the first backward pass calls this function there, before the first hook. The arrays are borrowed until
+ * ddp_close; the name is copied. Errors: DDP_ARG for a missing name or array, for copies or count below 1,
+ * and for a name above 200 characters; DDP_USAGE after ddp_set_optimizer or the first hook. */
 DDP_API int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies,
                           size_t count);
 
-/* ddp_layer_named - the number of a layer, or -1 if no layer has that name. */
+/* ddp_layer_named - returns the number of the layer with that name, or -1 if there is none. */
 DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 
-/* ddp_same - registers a number that must be the same on all ranks, such as the length of the data or the
- * number of steps. The ranks compare it with the layer list when the session starts; a joining worker with
- * another one is rejected, and the run continues. At most DDP_SAME names of up to 31 characters. */
+/* ddp_same - registers a number that must be equal on all ranks, such as the length of the data or the number
+ * of steps. The ranks compare it with the layer list when the session starts. A joining worker with another
+ * value is rejected, and the run continues. At most DDP_SAME names of up to 31 characters. Returns 0 or the
+ * context's first error. */
 enum { DDP_SAME = 32 };
 DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
 
-/* ddp_usually_same - registers a number that usually is the same on all ranks, such as the batch size. If the
- * ranks have different numbers when the session starts, the run continues: the lowest live rank logs one
- * warning, which ddp_unlike returns on every rank ("": no difference). At most DDP_SAME names of up to 31
- * characters. */
+/* ddp_usually_same - registers a number that is usually equal on all ranks, such as the batch size. If the
+ * values differ when the session starts, the run continues, and the lowest live rank logs one warning. At
+ * most DDP_SAME names of up to 31 characters. Returns 0 or the context's first error. */
 DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
+
+/* ddp_unlike - returns that warning, on every rank; "": no difference. */
 DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
-/* A state of the program, as bytes of any number: of an optimizer of its own (ddp_own_update), a
- * learning-rate schedule, a sampler. save and load return 0, or another number on failure; then they may have
- * written the reason into err->msg. That ends the run with an error that names the state. They call no
- * function of the context but those that only read it. */
+/* A state of the program, as any number of bytes: for example that of its own optimizer (ddp_own_update), of
+ * a learning-rate schedule or of a sampler. save and load return 0, or another number on failure, and may
+ * then store the reason in err->msg. A failure ends the run with an error that names the state. save and load
+ * may only call functions that read the context. */
 typedef struct ddp_program_state {
-    const char *name; /* such as "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
+    const char *name; /* for example "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
                          backslash; copied */
-    /* *bytes and *size become the state of this moment. The library reads the bytes until it calls
-     * release. */
+    /* Sets *bytes and *size to the current state. The library reads the bytes until it calls release. */
     int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
-    int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* the state becomes these
-                                                                                 bytes */
-    void (*release)(void *user, void *bytes); /* after each save; NULL: nothing is to be released */
+    int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* restores the state from these
+                                                                                bytes */
+    void (*release)(void *user, void *bytes); /* called after each save; NULL: nothing to release */
     void *user;                               /* borrowed until ddp_close */
 } ddp_program_state;
 
-/* ddp_add_state - registers a state of the program before ddp_set_optimizer: the same names in the same order
- * on every rank, at most DDP_PROGRAM_STATES. save and load NULL: the program has no state of that name, but
- * workers may join.
- *   ddp_checkpoint_save calls save on every rank, and stores each rank's bytes. ddp_checkpoint_load calls
- *   load with them;
- *     rank r of more ranks than the checkpoint has gets those of the rank of the same number, counted around.
- *     If a checkpoint lacks a state, a line in the log says so, and load is not called. Another cut of a
- *     pipeline (ddp_pipe_open) is an error, because the states of its stages do not follow their layers.
- *     ddp_pipe_resume calls neither function: a program whose state a lost step has changed restores it
- *     itself.
- *   When a worker joins, save is called on the lowest live member, in its first hook of a step, and load on
- *   the joining
- *     worker, in its ddp_set_optimizer: the bytes are of the very step in which it enters. All members wait
- *     until they have arrived. If load fails there, or memory is short, the joining worker fails alone. A
- *     worker can join a run with ddp_own_update only if a state is registered.
- * Both are called on the thread that called the library. Errors: DDP_ARG, DDP_USAGE after ddp_set_optimizer;
- * ddp_set_optimizer returns DDP_MISMATCH where ranks have different names. */
+/* ddp_add_state - registers a state of the program. Call it before ddp_set_optimizer, with the same names in
+ * the same order on every rank, at most DDP_PROGRAM_STATES times. If save and load are both NULL, the program
+ * has no state of that name, but workers may join.
+ *   - ddp_checkpoint_save calls save on every rank and stores the bytes of each rank. ddp_checkpoint_load
+ *     calls load with them. If there are more ranks than in the checkpoint, rank r gets the bytes of rank r
+ *     modulo the checkpoint's world. If the checkpoint lacks a state, the library logs a line and does not
+ *     call load. Another cut of a pipeline (ddp_pipe_open) is an error, because the library cannot divide
+ *     these states by layer. ddp_pipe_resume calls neither function: a program whose state changed in a lost
+ *     step restores it itself.
+ *   - When a worker joins, the lowest live member calls save in its first hook of a step, and the joining
+ *     worker calls load in its ddp_set_optimizer. The bytes belong to the step in which the worker enters.
+ *     All members wait until the bytes have arrived. If load fails, or memory is short, only the joining
+ *     worker fails. A worker can join a run with ddp_own_update only if a state is registered.
+ * save and load run on the thread that called the library. Errors: DDP_ARG, DDP_USAGE after
+ * ddp_set_optimizer. ddp_set_optimizer returns DDP_MISMATCH if the ranks have different names. */
 enum { DDP_PROGRAM_STATES = 8 };
 DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
 
-/* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
- * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
- * ddp_share - every rank gets the parameters and buffers of rank 0 (of the lowest live rank), and the
- * strategy begins from
- *   them: a program that has replaced them, for example from a file, calls it before the next step. The outer
- *   momentum and what rounding has cut off become 0; the optimizer's state stays. Collective, between two
- *   steps. DDP_UNSUPPORTED with servers, which hold the parameters. */
+/* ddp_wait - completes all messages in flight, without further averages, so that the parameters can be read.
+ * Returns 0 or the context's first error. */
 DDP_API int ddp_wait(ddp_ctx *d);
+
+/* ddp_sync_all - completes all messages in flight and averages, so that every rank has equal parameters.
+ * Collective, between two steps. Returns 0 or the context's first error. */
 DDP_API int ddp_sync_all(ddp_ctx *d);
+
+/* ddp_share - copies the parameters and buffers of rank 0 (of the lowest live rank) to every rank, and
+ * restarts the strategy from them. A program that has replaced its parameters, for example from a file, calls
+ * it before the next step. The outer momentum and the quantisation residuals become 0; the state of the
+ * optimizer stays. Collective, between two steps. DDP_UNSUPPORTED with servers, because the servers hold the
+ * parameters. Returns 0 or the context's first error. */
 DDP_API int ddp_share(ddp_ctx *d);
 
-/* ddp_serve - on the last ddp_config.server.count ranks, in place of the steps: after the layers are added
- * and the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
- * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
- * ddp_servers (context/reading.h) is their number. */
+/* ddp_serve - runs a server, on the last ddp_config.server.count ranks, in place of the steps. Call it after
+ * the layers are added and the optimizer is set. It serves until all other ranks have closed their contexts.
+ * Checkpoints that the workers save or load include the share of this rank; to load one, call
+ * ddp_checkpoint_load before ddp_serve, as the workers do before their first step. Returns 0 or the context's
+ * first error. ddp_servers (context/reading.h) returns the number of servers. */
 DDP_API int ddp_serve(ddp_ctx *d);
 
 /* ==== config/names.h ==== [config] */
@@ -723,47 +734,60 @@ DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
 
 /* ==== context/reading.h ==== [context] */
-/* Read-only queries of a context: rank, world, step, live workers, servers, links and the first error. */
+/* Declares queries of a context: rank, world, step, live workers, servers, links and the first error; and
+ * ddp_set_lr and ddp_abort. */
 
 typedef struct ddp_ctx ddp_ctx;
 
-/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many micro-batches
- * all workers together have trained on since the first step, also those before a checkpoint was loaded, on
- * whatever world. Divided by ddp_world (where a pipeline is several ranks, by the pipelines) and rounded down
- * it is the number of the next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
+/* Queries of a context.
+ *   ddp_rank   id of this worker, 0 to world - 1
+ *   ddp_world  number of ranks
+ *   ddp_step   number of completed steps of the run, including those before a checkpoint was loaded
+ *   ddp_taken  micro-batches that all workers together have trained on since the first step of the run,
+ *              including those before a checkpoint was loaded, even with another world size. Divided by the
+ *              number of workers that compute, ddp_world - ddp_servers (in a pipeline: by the number of
+ *              copies of the model), and rounded down, it is the number of each worker's next micro-batch */
 DDP_API int ddp_rank(const ddp_ctx *d);
 DDP_API int ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);
 DDP_API int64_t ddp_taken(const ddp_ctx *d);
-/* ddp_local_rank - the number of this rank among the ranks of its machine, from 0: the launcher's variable
- * (ddprun, torchrun, mpirun, srun), else ddp_rank. */
+
+/* ddp_local_rank - returns the number of this rank among the ranks of its machine, from 0, as the launcher
+ * sets it (ddprun, torchrun, mpirun, srun); without such a launcher, ddp_rank. */
 DDP_API int ddp_local_rank(const ddp_ctx *d);
+
+/* ddp_set_lr - sets the learning rate of all further updates. */
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
+
+/* ddp_last_error - returns the context's first error, never NULL; code DDP_OK means none. */
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
-/* ddp_lost_rank - the rank whose loss is the context's error (DDP_PEER_LOST), one of them if several were
- * lost; -1 for another error, without an error, and if the rank is not known. */
+
+/* ddp_lost_rank - returns the rank whose loss is the context's error (DDP_PEER_LOST), or one of them if
+ * several were lost. Returns -1 without an error, for another error, and if the rank is not known. */
 DDP_API int ddp_lost_rank(const ddp_ctx *d);
 
-/* ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
- * begins to wait, returns within a second. Any thread. */
+/* ddp_abort - fails everything in flight on all ranks with `why` as the message. A call that waits for a
+ * message, or starts to wait, returns within a second. Any thread may call it. */
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
-/* ddp_servers - how many ranks serve (ddp_serve): data are dealt over ddp_world(d) - ddp_servers(d), and
- * plain collectives are among these. */
+/* ddp_servers - returns the number of ranks that only serve (ddp_serve). Shard the data over ddp_world(d) -
+ * ddp_servers(d) workers; plain collectives include only these workers. */
 DDP_API int ddp_servers(const ddp_ctx *d);
 
-/* Elastic worlds (ddp_config.elastic.min_world). ddp_rank and ddp_world are ids and their number (with
- * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
- * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
- * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
- * joining one in the first hook of a layer in a period: collectives between two steps run among the workers
- * that did the last one. */
+/* Elastic worlds (ddp_config.elastic.min_world). ddp_rank is an id, and ddp_world the number of ids (with
+ * max_world: that number). Both stay the same when workers are lost or join.
+ *   ddp_workers  number of live workers
+ *   ddp_live     bit r is set for each live rank r; all `world` bits if the world is not elastic
+ *   ddp_epoch    increases with each change of the members
+ * A lost worker changes these values in any hook or collective. A joining worker changes them in the first
+ * hook of a layer in a period: collectives between two steps run among the workers that took part in the
+ * previous step. */
 DDP_API int ddp_workers(const ddp_ctx *d);
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 
-/* ddp_links - how many links this context has: 0 with one worker, 1 or 2; with nccl the devices' network is
- * the first. */
+/* ddp_links - returns the number of links of this context: 0 with one worker, else 1 or 2. With nccl the
+ * devices' network is the first link. */
 DDP_API int ddp_links(const ddp_ctx *d);
 
 /* ==== graph/layer.h ==== [graph] */
@@ -896,135 +920,159 @@ DDP_API double ddp_lr_at(const ddp_lr_schedule *s, long step);
 DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
 
 /* ==== comm/message.h ==== [comm] */
-/* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
- * post messages (config/strategy.h); the comm thread moves them and never looks at what they mean. */
+/* The message, the unit that strategies send: verb, arrays, peer or group, wire format. One type serves
+ * gradients, parameters, requests and activations. Strategies post messages (config/strategy.h); the comm
+ * thread moves them and never interprets the values. */
 
 typedef enum ddp_verb {
-    DDP_ALL_REDUCE,     /* the sum over the group in rank order (or ring), times scale, on all */
-    DDP_BROADCAST,      /* what peer has, on all */
-    DDP_ALL_GATHER,     /* members x n values: the r-th member's block is the r-th, on all */
-    DDP_REDUCE_SCATTER, /* members x n values: the r-th member's r-th block becomes the sum, times scale;
-                           others stay */
-    DDP_SEND,           /* to peer; the n-th of a pair meets its n-th receive, urgent ones apart */
-    DDP_PUSH,           /* to peer, which serves: it meets no receive of its own number, but the next
-                           DDP_SERVE there */
-    DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
-    DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
-    DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */
-    DDP_SERVE,          /* the next push or request of peer, or of whichever rank comes first (DDP_ANY) */
-    DDP_PULL            /* asks peer, and receives its DDP_ANSWER */
+    DDP_ALL_REDUCE,     /* every rank gets the sum over the group, times scale; added in rank order, except by
+                           the ring */
+    DDP_BROADCAST,      /* every rank gets the values of `peer` */
+    DDP_ALL_GATHER,     /* members x n values: block r comes from the r-th member; every rank gets all
+                           blocks */
+    DDP_REDUCE_SCATTER, /* members x n values: on the r-th member, block r becomes the sum over the group,
+                           times scale; its other blocks do not change */
+    DDP_SEND,           /* to `peer`: the n-th send of a pair of ranks matches the n-th receive; high-priority
+                           messages are counted separately */
+    DDP_PUSH,           /* to `peer`, a server: matches the next DDP_SERVE there, not a receive by number */
+    DDP_ANSWER,         /* to `peer`, which pulls: the n-th answer matches the n-th pull of that peer here */
+    DDP__ASK,           /* the request of a pull; DDP_PULL sends it automatically */
+    DDP_RECEIVE,        /* from `peer`, or from the rank whose message arrives first (DDP_ANY) */
+    DDP_SERVE,          /* accepts the next push or request of `peer`, or of the rank whose message arrives
+                           first (DDP_ANY) */
+    DDP_PULL            /* sends a request to `peer` and receives its DDP_ANSWER */
 } ddp_verb;
 
-enum { DDP_ANY = -1 }; /* as peer of a receive: whichever rank comes first */
+enum { DDP_ANY = -1 }; /* peer of a receive or serve: the rank whose message arrives first */
 
-/* Contiguous values; a message is a list of them (a bucket of several layers is no copy). */
+/* Contiguous values. A message is a list of pieces, so a bucket of several layers needs no copy. */
 typedef struct ddp_piece {
     union {
         float *data;
-        void *bytes; /* where the message is of bytes */
+        void *bytes; /* if ddp_message.bytes is 1 */
     };
-    size_t count; /* of floats, or of bytes */
+    size_t count; /* in floats, or in bytes if ddp_message.bytes is 1 */
 } ddp_piece;
 
-/* How values travel; in memory and in sums they are floats. */
+/* The wire format of values. In memory and in sums they are always floats. */
 typedef enum ddp_coding {
     DDP_AS_FLOAT,
-    DDP_AS_BFLOAT, /* two bytes each */
-    DDP_AS_INT8,   /* blocks of 64: a float's scale for each block, then a byte for each value */
-    DDP_AS_INT4,   /* the same with half a byte for each value */
-    DDP_AS_E3M0,   /* half a byte too: a sign and one of seven powers of two, or 0 */
-    DDP__AS_BYTES  /* no floats at all: ddp_message.bytes */
+    DDP_AS_BFLOAT, /* 2 bytes per value */
+    DDP_AS_INT8,   /* blocks of 64 values: one float scale per block, then 1 byte per value */
+    DDP_AS_INT4,   /* the same with half a byte per value */
+    DDP_AS_E3M0,   /* also half a byte per value: a sign and one of seven powers of two, or 0 */
+    DDP__AS_BYTES  /* raw bytes, not floats: ddp_message.bytes */
 } ddp_coding;
 
-/* What a receive or a serve got, written before it is done. */
+/* The result of a receive or serve. It is written before the message is done. */
 typedef struct ddp_received {
-    ddp_verb verb; /* DDP_SEND, DDP_PUSH, or DDP_PULL: a request, to be answered by DDP_ANSWER; DDP_SERVE:
-                       nothing. The peer was lost (min_world), or had not come when others needed its place in
-                       the queue */
+    ddp_verb verb; /* DDP_SEND; DDP_PUSH; DDP_PULL: a request, which you reply to with DDP_ANSWER; DDP_SERVE:
+                      no message came, because the peer was lost (min_world) or because other messages needed
+                      the queue slot before it came */
     int peer, layer;
     size_t count;
 } ddp_received;
 
-/* What becomes of a sum on the rank that owns a part of it, before it goes to all: called on the comm thread
- * for the parts of this rank's segment (ddp_segment_of) in order, x[0..n-1] are the values at.. of the
- * message, scaled; what it leaves there is the result. Such a sum is direct. Not in two levels, or from
- * device to device.
- *
- * An elastic world needs `again`, called on the comm thread when a rank was lost and the sum starts over,
- * with other segments: it restores all that the rule has changed since the message was posted. A sum that
- * another rank has completed does not start over. */
+/* A callback that transforms the result of an all-reduce on the rank that owns a segment of it
+ * (ddp_segment_of), before the result is sent to all ranks. An all-reduce with an owner uses the direct
+ * algorithm. It cannot be combined with `levels`, or with transfers from device to device. */
 typedef struct ddp_owner {
+    /* Called on the comm thread for the parts of this rank's segment, in order. x[0..n-1] are the scaled
+     * values at.. of the message; the rule overwrites them with the result. */
     void (*rule)(void *user, size_t at, float *x, size_t n);
     void *user;
-    void (*again)(void *user); /* NULL: the world is not elastic */
+    /* Required in an elastic world, else NULL. Called on the comm thread when a rank was lost and the
+     * all-reduce restarts with other segments: it undoes all changes that the rule made since the message was
+     * posted. An all-reduce that another rank has completed does not restart. */
+    void (*again)(void *user);
 } ddp_owner;
 
-/* What makes a message: called on the comm thread when it begins, once, to fill the memory that it sends from
- * what those before it (after) have brought; 0, or a status and *err: the run ends. */
+/* A callback that fills the memory to be sent. Called once, on the comm thread, when the message begins; by
+ * then the message named by `after` is done. Returns 0, or a status and *err, which ends the run. */
 typedef struct ddp_maker {
     ddp_status (*make)(void *user, ddp_error *err);
     void *user;
 } ddp_maker;
 
-/* All ranks post collectives in one agreed order; the n-th collective of one rank meets the n-th of
- * the others, and verb, number of values, coding and layer are compared (DDP_MISMATCH names both).
- * All zero but verb, from and from_count is a plain message of floats in place. */
+/* One message. All zero except verb, from and from_count: an in-place message of floats.
+ *
+ * All ranks must post collectives in the same order: the n-th collective of one rank matches the n-th of
+ * every other rank. The engine compares verb, number of values, coding and layer, and fails with
+ * DDP_MISMATCH, which names both, if they differ. */
 typedef struct ddp_message {
     ddp_verb verb;
-    const ddp_piece *from; /* what is sent or summed; copied, the memory is borrowed until the */
-    int from_count;        /* message is done, or its input is released where to is another */
-    const ddp_piece *to;   /* where what comes is written: as many values as from has; NULL: in */
-    int to_count;          /* place. A member's own values of a broadcast or all-gather are not
-                                   copied from one to the other */
-    int add;               /* 1: what comes is added to `to`, which is another memory; from is scratch
-                                   then */
-    int bytes;             /* 1: values are bytes; no sums */
-    float scale;           /* sums: multiplied into the sum once; 0 = 1 */
-    int mean;              /* sums: scale = 1 / members of the group, or live workers */
-    int group;             /* collectives: of ddp_group; 0 = all ranks that compute */
-    int peer;              /* root, destination or source */
-    int layer;             /* tag: a layer's index, or DDP_NO_LAYER or one of those below it */
-    long step;             /* tag: for errors, traces and the mismatch check */
-    int priority;          /* smaller first among the messages in flight; send and receive: below
-                                   0 on both sides = urgent, it overtakes the others */
-    int link;              /* 0 or 1 (ddp_links) */
-    long after;            /* collectives: 1 + the ticket of a message that has to be done before
-                                   this one begins (its memory is not looked at before); 0 = none */
-    ddp_coding coding;     /* all-reduce: contributions and results travel so, sums are in float in rank
-                                   order, never round a ring; as the context was opened for, or
-                                   DDP_AS_FLOAT */
-    float *residual;       /* NULL, or one float per value, borrowed: what coding the result cut
-                                   off this rank's segment, divided by the scale, is added to it */
-    double *divergence;    /* collectives in place: NULL, or receives sum((result - own)^2) over
-                                   this rank's values, measured where the result overwrites them */
+
+    /* The values to send or sum. The list is copied. The memory is borrowed until the message is done, or, if
+     * `to` is different memory, until the input is released. */
+    const ddp_piece *from;
+    int from_count;
+
+    /* Where the result is written: as many values as `from` has; NULL: in place. A member's own values of a
+     * broadcast or all-gather are not copied from `from` to `to`. */
+    const ddp_piece *to;
+    int to_count;
+
+    int add;      /* 1: add the result to `to`, which must be different memory; `from` becomes scratch
+                     memory */
+    int bytes;    /* 1: the values are bytes, which cannot be summed */
+    float scale;  /* sums: factor applied once to the sum; 0 means 1 */
+    int mean;     /* 1, sums: scale = 1 / members of the group, or 1 / live workers */
+    int group;    /* collectives: a group made by ddp_group; 0: all ranks that compute */
+    int peer;     /* root, destination or source */
+    int layer;    /* tag: index of a layer, or DDP_NO_LAYER or one of the values below it */
+    long step;    /* tag for errors, traces and the mismatch check */
+    int priority; /* among messages in flight the smallest is sent first. Send and receive: a value below 0 on
+                     both sides makes the message high-priority: it overtakes the others */
+    int link;     /* 0 or 1 (ddp_links) */
+    long after;   /* collectives: 1 + the ticket of a message that must be done before this one begins; the
+                     memory is not read before; 0: none */
+
+    /* All-reduce: wire format of contributions and results: the format that the context was opened for, or
+     * DDP_AS_FLOAT. Sums are in float and in rank order; other formats never use the ring. */
+    ddp_coding coding;
+
+    /* NULL, or one float per value, borrowed: the quantisation error of the result in this rank's segment,
+     * divided by the scale, is added to it. */
+    float *residual;
+
+    /* Collectives in place: NULL, or receives sum((result - own)^2) over this rank's values, computed when
+     * the result overwrites them. */
+    double *divergence;
+
     union {
-        ddp_received *received; /* a receive, serve or pull: NULL, or borrowed until done */
-        const ddp_owner *owner; /* all-reduce: NULL, or borrowed until done */
-        const ddp_maker *maker; /* broadcast, all-gather: the same */
+        ddp_received *received; /* receive, serve or pull: NULL, or borrowed until the message is done */
+        const ddp_owner *owner; /* all-reduce: NULL, or borrowed until the message is done */
+        const ddp_maker *maker; /* broadcast, all-gather: NULL, or borrowed until the message is done */
     };
-    int ragged;     /* gathering and scattering in a group: blocks may differ by a value */
-    int overlap;    /* all-reduce: 1 = pieces may lie over each other, values do not matter;
-                                   such a sum travels as bytes also among threads */
-    int filler;     /* 1: bubble filling, left out of the hidden share */
-    char round;     /* with a residual: values are not yet as coding reads them; when the message
-                                   begins, the residual is added to them, and what coding cuts off becomes the
-                                   residual */
-    char counts_as; /* bytes: 0, or the ddp_wire by which ddp_stats.bytes_as has them */
-    char here;      /* in place: 1 = the first piece lies in this machine's memory, also where
-                                   layers are on a device; holding the message waits for it */
-    char levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then
-                                   between them in its coding, where the library knows sites; a residual is
-                                   added, and kept, by who crosses */
+    int ragged;  /* 1, all-gather and reduce-scatter in a group: block lengths may differ by one value */
+    int overlap; /* 1, all-reduce: pieces may overlap and the values do not matter; the message is sent as
+                    bytes even between threads */
+    int filler;  /* 1: bubble filling, not counted in the hidden share */
+
+    /* 1, with a residual: the values are not yet rounded to `coding`. When the message begins, the residual
+     * is added to them, they are rounded, and the rounding error becomes the new residual. */
+    char round;
+
+    char counts_as; /* bytes: 0, or the ddp_wire under which ddp_stats.bytes_as counts them */
+
+    /* 1, in place: the first piece is in host memory even if the layers are on a device. Holding the message
+     * (ddp_hold) waits for it. */
+    char here;
+
+    /* 1, all-reduce in place over all ranks: hierarchical, as floats inside sites and in `coding` between
+     * them, if the library knows the sites. The rank that sends between sites adds the residual and stores
+     * the new one. */
+    char levels;
 } ddp_message;
 
 enum { /* ddp_message.layer */
        DDP_NO_LAYER = -1,
        DDP_ALL_LAYERS = -2,
        DDP__BARRIER = -3,
-       DDP__OWN_WORD = -4, /* the library's own: profiles, plans, comparisons */
-       DDP__ALL_VALUES =
-           -5, /* parameters and buffers that the library shares or averages beside a strategy */
-       DDP__MICRO_BATCH = -6 /* what crosses from stage to stage */
+       DDP__OWN_WORD = -4,   /* the library's own data: profiles, plans, comparisons */
+       DDP__ALL_VALUES = -5, /* parameters and buffers that the library shares or averages, apart from the
+                                strategy */
+       DDP__MICRO_BATCH = -6 /* activations and gradients between pipeline stages */
 };
 
 /* ==== config/strategy.h ==== [config] */
@@ -1473,102 +1521,115 @@ DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error 
 DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);
 
 /* ==== context/stats.h ==== [context] */
-/* Statistics of a run, the current plan, notes and traces. */
+/* Declares the statistics of a run, the current plan, notes and traces. */
 
 struct ddp_plan;
 struct ddp_profile;
 struct ddp_span;
 
-/* Numbers since the profile steps ended, whatever the strategy, or since ddp_plan_adopt.
- * Shares and times are of this rank. */
+/* Statistics since the profile steps ended (with any strategy), or since ddp_plan_adopt, unless a field says
+ * otherwise. Shares and times are those of this rank. */
 typedef struct ddp_stats {
-    const char *strategy;                /* its name */
-    long steps;                          /* finished steps in all */
-    long counted_steps;                  /* steps the figures below are about */
-    double step_s;                       /* mean time of a step */
-    double wait_s;                       /* mean time a step waited for communication */
-    double comm_s;                       /* total communication, union of operations */
-    double exposed_s;                    /* of it, outside compute */
+    const char *strategy;                /* name of the strategy */
+    long steps;                          /* completed steps of the run */
+    long counted_steps;                  /* steps that the figures below cover */
+    double step_s;                       /* mean time of a step, in seconds */
+    double wait_s;                       /* mean time that a step waited for communication */
+    double comm_s;                       /* total time in which at least one operation was in flight */
+    double exposed_s;                    /* part of comm_s that does not overlap with compute */
     double hidden_pct;                   /* 100 x (1 - exposed / comm); 100 without communication */
-    double peer_wait_s;                  /* waiting for a slower peer, counted apart */
-    int64_t bytes_sent;                  /* all bytes of the whole run, headers included */
-    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* of them, without headers, by ddp_wire: how they travelled; TOPK:
-                                            all bytes that
-                                 a strategy packed itself, and edges of topk and adatopk; DEFAULT: the
-                                 library's own words, probes, newcomers' state */
-    double comm_cpu_s;                   /* processor time of the comm threads in the whole run, without what
-                                 blocking calls moved themselves; 0: the system does not tell */
-    double predicted_step_s;             /* by the plan's model, forward included; 0 = no plan */
+    double peer_wait_s;                  /* time spent waiting for slower peers, not part of comm_s */
+    int64_t bytes_sent;                  /* bytes sent in the whole run, headers included */
+    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* part of bytes_sent by number format (ddp_wire), without
+                                            headers. TOPK: bytes that a strategy packed itself, and edges
+                                            of topk and adatopk. DEFAULT: the library's control messages,
+                                            probes, and the state of joining workers */
+    double comm_cpu_s;                   /* CPU time of the comm threads in the whole run, without
+                                            transfers that blocking calls made on the caller's thread; 0:
+                                            not available on this system */
+    double predicted_step_s;             /* step time that the plan predicts, forward included; 0: no plan */
     double predicted_hidden_pct;
-    double divergence;   /* Gamma of DreamDDP section 2.4, this rank's share: sum over layers of
-                          |average - own|^2 at their last averaging; mean over ranks = Gamma */
-    ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n */
-    long replans;        /* how often the link had moved by a fifth and a new plan was made */
+    double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
+                            own|^2 at their last averaging; the mean over ranks is Gamma */
+    ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
+    long replans;        /* number of new plans because the link had changed by more than 20 %, or because
+                            the strategy asked for one */
     double staleness;    /* servers: mean number of updates between a pull and the next push, */
-    long staleness_most; /* and the most */
-    double deferred_pct; /* osp: of the gradients' bytes, those that were sent late */
-    long updates;        /* deft: of merged gradients, which may be fewer than steps */
-    /* Every few periods, over the steps since: forward, backward and update, waits left out. */
-    double compute_s;        /* mean of a step on this rank */
-    double median_compute_s; /* the median rank's; of two ranks the faster one's */
-    int slowest_rank;        /* whose steps are longest ... */
-    double slow_ratio;       /* ... against the median; 0 = not known yet */
-    size_t optimizer_bytes;  /* its state on this rank, and what muon works in */
-    long not_finite;         /* gradients of a layer in a step that had a NaN or an infinite value on this
-                                 rank */
+    long staleness_most; /* and the largest number */
+    double deferred_pct; /* osp: percentage of the gradient bytes that were sent late */
+    long updates;        /* deft: updates with merged gradients, which may be fewer than steps */
+    /* Recomputed every few periods, over the steps since: forward, backward and update, without waits. */
+    double compute_s;        /* mean compute time of a step on this rank */
+    double median_compute_s; /* the same of the median rank; with two ranks, of the faster one */
+    int slowest_rank;        /* the rank with the longest compute time ... */
+    double slow_ratio;       /* ... and its compute time / median; 0: not known yet */
+    size_t optimizer_bytes;  /* bytes of optimizer state on this rank, with the workspace of muon */
+    long not_finite;         /* number of layer gradients with a NaN or an infinite value on this rank, one
+                                per layer and step */
 } ddp_stats;
 
-/* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of
- * that layer. ddp_last_algorithm - how the last all-reduce travelled: "full" (exchange), "direct", "ring";
- * "none": no one did. */
+/* ddp_get_stats - stores the current statistics in *out. */
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
+
+/* ddp_divergence - returns this rank's share of Gamma at the last averaging of that layer. */
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
+
+/* ddp_last_algorithm - returns the algorithm of the last all-reduce: "full" (all-to-all exchange), "direct"
+ * or "ring"; "none": there was no all-reduce. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 
-/* The plan and the profile in force, borrowed until the next ddp_step_end; NULL before there is
- * one. ddp_plan_adopt - takes a plan (copied) at once instead of planning; collective, same plan
- * on all ranks. ddp_plan_read - reads the JSON of `plan partial` for a model of layers layers. */
+/* ddp_plan_get, ddp_profile_get - return the current plan and profile, borrowed until the next ddp_step_end;
+ * NULL if there is none yet. */
 DDP_API const struct ddp_plan *ddp_plan_get(const ddp_ctx *d);
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
+
+/* ddp_plan_adopt - uses a plan (copied) from now on, instead of planning. Collective, with the same plan on
+ * all ranks. Returns 0 or the context's first error. */
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
+
+/* ddp_plan_read - reads the JSON that `plan partial` prints, for a model of `layers` layers. The caller frees
+ * *out with ddp_plan_free. */
 DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
-/* ddp_trace_copy - copies the newest spans (compute of this rank and its communication), oldest first;
- * returns how many. ddp_dump - writes what this rank knows of its last 2,000 operations to path (%r becomes
- * the rank) as JSON lines: the run and its error, then one line per operation, the newest last; those in
- * flight name the ranks that have not begun them. Any thread, also while others wait and after a failure, not
- * during ddp_add_layer or ddp_close. The file appears whole or not at all. Errors: DDP_ARG, DDP_IO,
- * DDP_MEMORY; the context's own error is left as it is. */
+/* ddp_trace_copy - copies the newest `room` spans (compute of this rank and its communication) into out,
+ * oldest first. Returns their number. */
 DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
+
+/* ddp_dump - writes a record of this rank's last 2,000 operations to path (%r is replaced by the rank) as
+ * JSON lines: first the run and its error, then one line per operation, the newest last. Operations in flight
+ * list the ranks that have not started them. Any thread may call it, also while others wait and after a
+ * failure, but not during ddp_add_layer or ddp_close. The file is written completely or not at all. Errors:
+ * DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error does not change. */
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
-/* What changed while a run went on: who is slow, when the plan followed the link, who came and went. */
+/* Kinds of notes: events of a run such as stragglers, new plans and changes of the members. */
 typedef enum ddp_note_kind {
-    DDP_NOTE_SLOW,   /* rank computes `now` seconds a step, the median rank `before` */
-    DDP_NOTE_EVEN,   /* the rank that was slow is slow no more */
-    DDP_NOTE_REPLAN, /* the link drifted: averaging a mean layer took `before` seconds when the plan
-                        was made and takes `now`; a new plan was made */
-    DDP_NOTE_LOST,   /* rank is no longer a worker */
-    DDP_NOTE_JOINED  /* rank is a worker again */
+    DDP_NOTE_SLOW,   /* a straggler: the rank computes `now` seconds per step, the median rank `before` */
+    DDP_NOTE_EVEN,   /* the rank is no longer a straggler */
+    DDP_NOTE_REPLAN, /* the link changed: averaging a layer of mean size took `before` seconds when the
+                        plan was made, and now takes `now`; a new plan was made */
+    DDP_NOTE_LOST,   /* the rank was lost */
+    DDP_NOTE_JOINED  /* a worker joined as this rank */
 } ddp_note_kind;
 
 typedef struct ddp_note {
     ddp_note_kind kind;
-    long step;          /* so many steps were done */
+    long step;          /* completed steps at that time */
     double time_s;      /* ddp_now() */
-    int rank;           /* -1 where it is about no rank */
-    int workers;        /* live, from then on */
-    double before, now; /* seconds; 0 where the kind has none */
+    int rank;           /* -1 if the note is not about a rank */
+    int workers;        /* number of live workers from then on */
+    double before, now; /* seconds; 0 if the kind has no such value */
 } ddp_note;
 
-/* ddp_notes - the notes of this context, the newest `room` of the last 64, oldest first; returns
- * how many were copied. Slow ranks are noted as they are logged: from 1.25 times the median on, and
- * again when that changes by a fifth. On the context's thread, between hooks.
- *
- * ddp_note_name - "slow", "even", "replan", "lost" or "joined"; "?" for anything else.
- * ddp_note_text - the note as one sentence without a full stop, cut where out has no more room. */
+/* ddp_notes - copies the newest `room` of the last 64 notes of this context into out, oldest first. Returns
+ * the number copied. A straggler is noted when it is logged: from 1.25 times the median on, and again when
+ * that ratio changes by a fifth. Call it on the context's thread, between hooks. */
 DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
+
+/* ddp_note_name - returns "slow", "even", "replan", "lost" or "joined"; "?" for any other value. */
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
+
+/* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes. */
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);
 
 /* ==== profile/trace.h ==== [profile] */
@@ -1601,40 +1662,56 @@ typedef struct ddp_span {
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
 /* ==== session/checkpoint.h ==== [session] */
-/* Checkpoints: saving and loading the state of a run. */
+/* Saves the state of a run as a checkpoint, and loads it. */
 
-/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters,
- * buffers, optimizer state, states of ddp_add_state, counts of updates, step, learning rate, the number that
- * dropout masks depend on, the plan, ddp_taken, its identity), and manifest.json (step, world, strategy,
- * period, optimizer, layers, a hash of the operators and one of every file, a checksum of all this), which
- * the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every file is
- * written under another name, flushed and renamed; a step that is saved once more leaves the files of the
- * save before alone until the new manifest is there. Where ranks do not see one file system, each machine
- * gets the manifest beside its ranks' files, and every rank has to be started where its file is. Where the
- * data go on follows from ddp_taken. In an elastic world those who are lost have no file; when the run is
- * started again with as many ranks, they take that of another rank, as a newcomer would
- * (docs/elastic-join.md).
+/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors, and
+ * manifest.json.
+ *   rank-NNNN.safetensors  parameters, buffers, optimizer state, the states of ddp_add_state, numbers of
+ *                          updates, step, learning rate, the numbers that determine the dropout masks, the
+ *                          plan, ddp_taken, and the identity of the checkpoint
+ *   manifest.json          step, world, strategy, period, optimizer, layers, a hash of the operators and one
+ *                          of every file, and a checksum of these. The lowest live rank writes it when all
+ *                          files exist; a folder without it is not a checkpoint
  *
- * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
- * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
- * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
- * that is an error unless this run has loaded it, or ddp_config.debug.overwrite is set.
- * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step
- * then says where to go on, and *world (may be NULL) of how many ranks it is. With the same layers,
- * optimizer, world, strategy and period every rank goes on from its own file, bit for bit as if the run had
- * not stopped (a plan that was measured stays and no longer follows the link; one that was not yet made is
- * made as many steps later). With another world, strategy or period only a synchronised checkpoint is taken,
- * one whose ranks hold equal bits, buffers aside: always under ssgd and wfbp, else after an averaging of all
- * layers, momentum included. Buffers (running statistics) then come from the rank of the same number, counted
- * around. The graphs must have the same operators and arguments, but for the batch and dropout. Every rank
- * verifies its files before any rank changes a parameter (docs/files.md). Of a pipeline (ddp_pipe_open) ranks
- * are its stages, and a worker is a pipeline. A checkpoint of one cut goes on with any other, one worker's
- * with stages and back, by the layers' names: parameters, buffers, optimizer state and what a strategy keeps
- * of each parameter; with as many pipelines, the same strategy and period also where they hold unlike values.
- * Plans are made anew. What a strategy keeps otherwise follows a layer that is whole before and after, or is
- * refused unless it is all zero. For that every rank has to see all files of its pipeline; else its own is
- * enough. Both are collective, between steps, and return 0 or the context's first error. */
+ * Every file is written under a temporary name, flushed and renamed. If the same step is saved again, the
+ * files of the previous save remain until the new manifest exists. If the ranks do not share a file system,
+ * each machine gets a copy of the manifest next to the files of its ranks, and every rank must be restarted
+ * on the machine that has its file. ddp_taken determines where the data resume. In an elastic world a lost
+ * rank has no file. If the run is restarted with the same number of ranks, such a rank takes the file of
+ * another rank, as a joining worker does (docs/elastic-join.md).
+ *
+ * ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist. Then
+ * removes all checkpoints in it except the newest `keep` (0: keeps all), and incomplete ones that are older
+ * than those. Completes all messages in flight and averages nothing. Checkpoints of another run in folder are
+ * neither replaced nor removed: the call fails with an error unless this run has loaded one of them or
+ * ddp_config.debug.overwrite is set. Collective, between steps. Returns 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
+
+/* ddp_checkpoint_load - loads the newest checkpoint in folder. Call it after ddp_set_optimizer and before the
+ * first step. Afterwards ddp_step returns the step from which to resume, and *world (may be NULL) is the
+ * number of ranks of the checkpoint.
+ *
+ * With the same layers, optimizer, world, strategy and period, every rank resumes from its own file, and the
+ * result is bit-identical to an uninterrupted run. A measured plan is kept and no longer follows the link. If
+ * no plan was made yet, it is made after as many profile steps as in a new run.
+ *
+ * With another world, strategy or period the checkpoint must be synchronised: all ranks have bit-identical
+ * values, except for buffers. That is always true under ssgd and wfbp, otherwise after an average of all
+ * layers, momentum included. Each rank then takes the buffers (running statistics) of rank r modulo the
+ * checkpoint's world.
+ *
+ * The graphs must have the same operators and arguments, except for the batch and dropout. Every rank
+ * verifies its files before any rank changes a parameter (docs/files.md).
+ *
+ * In a pipeline (ddp_pipe_open) the ranks of one copy are its stages, and the copy counts as one worker. A
+ * checkpoint of one cut can be loaded with any other cut, also from one worker to stages and back. Layers are
+ * matched by name: parameters, buffers, optimizer state and what the strategy stores for each parameter. With
+ * the same number of pipelines, strategy and period this also works if the pipelines have different values.
+ * Plans are recomputed. Other strategy state follows a layer that is not divided before or after; a divided
+ * layer is an error unless that state is all zero. For another cut every rank must be able to read all files
+ * of its pipeline; otherwise its own file is enough.
+ *
+ * Collective, between steps. Returns 0 or the context's first error. */
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 /* ==== exchange/collective.h ==== [exchange] */
@@ -1808,17 +1885,19 @@ DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 /* ==== emulate/netspec.h ==== [emulate] */
-/* The text of a slow link: "100mbit,20ms". */
+/* Parses the specification of an emulated link, such as "100mbit,20ms". */
 
-/* ddp_net_parse - a link from "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
+/* ddp_net_parse - parses a link specification: "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
  *
- *   RATE    number and bit, kbit, mbit or gbit (per second, decimal), or 0 or none: no limit
- *   DELAY   number and us, ms or s, one way; without it 0
- *   JITTER  likewise: every message is late by up to as much more, evenly spread; without it 0
- *   bytes_per_s, delay_s  receive the values, 0 = unshaped, the delay with half the jitter: its
- *           mean; untouched on error
+ *   RATE    number and unit (bit, kbit, mbit or gbit per second, decimal); 0 or none = unlimited
+ *   DELAY   number and unit (us, ms or s), one way (default: 0)
+ *   JITTER  in the same units: each message is delayed by a further 0 to JITTER, uniformly distributed
+ *           (default: 0)
+ *   bytes_per_s  receives the rate in bytes/s; 0 = unlimited
+ *   delay_s      receives the mean delay in seconds: DELAY plus half of JITTER
+ * On error the outputs are unchanged.
  *
- * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
+ * Pure; safe from any thread. Errors: DDP_ARG, which names the invalid part and gives an example. */
 DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
 
 /* ==== profile/network.h ==== [profile] */
@@ -2910,24 +2989,26 @@ DDP_API ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_t
 DDP_API void ddp_pipeline_times_free(ddp_pipeline_times *t);
 
 /* ==== compress/compress.h ==== [compress] */
-/* Compressed gradients on plain arrays: messages of kept elements with their indexes, of dense and of
- * quantised arrays; error feedback, so that what a message left out is sent later; which elements travel: the
- * k largest, or k drawn at random; and how many on which link: AdaTopK. */
+/* Gradient compression on plain arrays: message formats (sparse, dense and quantised), error feedback,
+ * selection of elements (top-k and random-k), and the compression ratio of each link (AdaTopK). */
 
 /* ---- messages ---- */
 
-/* A message is a header of 24 bytes (magic "DDPC", u8 version, u8 packing, u16 zero, u64 n, u64 k)
- * and a payload, all little-endian. Elements kept of n:
- *   i64    k u64 indexes, k float32 values      12 bytes each, the paper's format
- *   i32    k u32 indexes, k float32 values       8 bytes each, n <= 2^32
- *   delta  k float32 values, then k gaps: 7 bits a byte, lowest first, top bit = more follow; the
- *          first is the first index, the others index - previous index - 1
- *          5.3 bytes each where 1 % is kept evenly, 4 to 14 at the extremes
- * All elements (k = n):
+/* A message is a header of 24 bytes (magic "DDPC", u8 version, u8 packing, u16 zero, u64 n, u64 k) and a
+ * payload. All fields are little-endian. n is the length of the array, k the number of elements in the
+ * message.
+ * Sparse packings carry k of the n elements:
+ *   i64    k u64 indexes, then k float32 values: 12 bytes per element, the format of the paper
+ *   i32    k u32 indexes, then k float32 values: 8 bytes per element; n <= 2^32
+ *   delta  k float32 values, then k gaps as variable-length integers: 7 bits per byte, lowest bits first, top
+ *          bit set if another byte follows. The first gap is the first index; each later gap is index -
+ *          previous index - 1. About 5.3 bytes per element if 1 % of the elements is sent and they are evenly
+ *          spread; 4 to 14 in the extremes
+ * Full packings carry all elements (k = n):
  *   dense  n float32 values
  *   int8, int4, e3m0  see ddp_pack_quantised */
 typedef enum ddp_packing {
-    DDP_PACK_DEFAULT, /* delta, everywhere */
+    DDP_PACK_DEFAULT, /* the same as delta */
     DDP_PACK_I64,
     DDP_PACK_I32,
     DDP_PACK_DELTA,
@@ -2939,215 +3020,245 @@ typedef enum ddp_packing {
 
 #define DDP_PACK_HEAD 24 /* bytes of the header */
 
-/* What a message says of itself. */
+/* The contents of a message header. */
 typedef struct ddp_packed {
     ddp_packing packing;
-    uint64_t n, k; /* elements of the array, elements in the message */
+    uint64_t n, k; /* n: elements of the array; k: elements in the message */
 } ddp_packed;
 
-/* ddp_pack_bound - the most bytes that a message of k elements out of n can have, header
- * included; exact for all packings but delta. k counts only where elements are kept.
- * 0 if k is not in 1..n, n is too large for i32, or the size does not fit a size_t. Pure. */
+/* ddp_pack_bound - returns the maximum size, in bytes, of a message with k of n elements, header included.
+ * The size is exact for every packing except delta. k is used by the sparse packings only. Returns 0 if k is
+ * not in 1..n, if n is too large for i32, or if the size does not fit a size_t. Pure. */
 DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 
-/* ddp_pack_sparse - k elements as a message of packing i64, i32 or delta.
- *   index  [k] strictly ascending, below n, as ddp_topk gives them; n at most SIZE_MAX / 32
+/* ddp_pack_sparse - writes k elements as a message with packing i64, i32 or delta.
+ *   index  [k] strictly ascending and below n, as ddp_topk returns them; n is at most SIZE_MAX / 32
  *   value  [k] infinities are allowed, NaN is an error
- *   out    capacity bytes, which overlap no input; no more than *bytes of them are written
- * ddp_pack_dense - all of x[0..n-1]; NaN is an error that names its index. Both: no allocation, safe from any
- * thread, *bytes and out untouched on error. Errors: DDP_ARG, DDP_NUMERIC. */
+ *   out    buffer of `capacity` bytes that overlaps no input; the function writes at most *bytes of them
+ *   bytes  receives the size of the message
+ * Allocates nothing; safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG,
+ * DDP_NUMERIC. */
 DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
                                    const float *value, void *out, size_t capacity, size_t *bytes,
                                    ddp_error *err);
+/* ddp_pack_dense - writes all of x[0..n-1] as a message with packing dense. A NaN is an error that names its
+ * index. out, capacity, bytes, memory, threads and errors: as in ddp_pack_sparse. */
 DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes,
                                   ddp_error *err);
 
 /* ---- block quantisation to 8 or 4 bits ---- */
 
-#define DDP_QUANTISE_BLOCK 64 /* elements that share a scale */
+#define DDP_QUANTISE_BLOCK 64 /* elements per block; a block has one scale */
 
-/* ddp_pack_quantised - x[0..n-1] as a message of packing DDP_PACK_INT8, DDP_PACK_INT4 or DDP_PACK_E3M0.
+/* ddp_pack_quantised - writes x[0..n-1] as a message with packing DDP_PACK_INT8, DDP_PACK_INT4 or
+ * DDP_PACK_E3M0.
+ *   out    buffer of `capacity` bytes; the function writes ddp_pack_bound(packing, n, n) of them
+ *   bytes  receives the size of the message
  *
- * Payload: one float32 scale per block of 64 elements, then n signed bytes, or n/2 bytes (rounded
- * up) with two elements each, the even one in the low half, as value + 8. That is 1.0625 or 0.5625
- * bytes per element. The largest level is Q = 127 or 7:
- *     s = the smallest float for which Q s, rounded to a float, is at least the largest |x| of the
- *         block (so that a block of denormals works too), one float less where Q s would overflow
- *     q = x / s rounded to the nearest integer, halves away from 0;   received: q s, rounded once
- * Hence |x - q s| <= s / 2, exactly, and rounding q s to a float adds at most half its last place.
- * What was received has the same s and q when it is quantised again, unless s is denormal. A block
- * of zeros has s = 0. Signs of zeros are lost.
+ * The payload starts with one float32 scale s per block of 64 elements. int8 then has n signed bytes. int4
+ * has n/2 bytes (rounded up) with two elements each, stored as value + 8, the even element in the low half.
+ * This is 1.0625 or 0.5625 bytes per element. The largest level Q is 127 or 7:
+ *     s = the smallest float for which Q s, rounded to a float, is at least the largest |x| of the block (so
+ *     that blocks of denormals work too); one float less if Q s would overflow
+ *     q = x / s rounded to the nearest integer, halves away from 0; the receiver computes q s, rounded once
+ * Hence |x - q s| <= s / 2, exactly, and rounding q s to a float adds at most half a unit in its last place.
+ * Quantising the received values again gives the same s and q, unless s is denormal. A block of zeros has s =
+ * 0. The sign of a zero is lost.
  *
- * E3M0 has the size of int4: s = the largest |x| of the block, or 0 below 2^-100; a half byte is e, and 8
- * more for what is below 0: s / 2^(7 - e), or 0 where e is 0, whichever is nearest, halves away from 0.
- * Products are exact.
+ * E3M0 has the size of int4. s is the largest |x| of the block, or 0 if that is below 2^-100. A half byte is
+ * an exponent e in 0..7, plus 8 if the element is negative. It represents the magnitude s / 2^(7 - e), or 0
+ * if e is 0. The nearest magnitude is chosen, halves away from 0. The products are exact.
  *
- *   out  capacity bytes, of which ddp_pack_bound(packing, n, n) are written
- * Received by ddp_unpack_store or ddp_unpack_add. No allocation, safe from any thread; outputs
- * are untouched on error. Errors: DDP_ARG; DDP_NUMERIC names the first NaN or infinite element. */
+ * The receiver decodes the message with ddp_unpack_store or ddp_unpack_add. Allocates nothing; safe from any
+ * thread. On error the outputs are unchanged. Errors: DDP_ARG; DDP_NUMERIC, which names the first NaN or
+ * infinite element. */
 DDP_API ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
                                       size_t capacity, size_t *bytes, ddp_error *err);
 
 /* ---- receiving ---- */
 
-/* ddp_packed_read - checks the header and that the sizes agree; the payload is not looked at.
- * Needs no more than the first 24 bytes and the total length. Errors: DDP_ARG, DDP_FORMAT. */
+/* ddp_packed_read - reads a message header, and checks it and the message length against each other. It reads
+ * only the first 24 bytes of `message`; `bytes` is the length of the whole message. The payload is not
+ * checked. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err);
 
-/* ddp_unpack_store - x becomes what the message says, 0 where nothing was kept.
- * ddp_unpack_add - adds it to x: x[index] += value.
+/* ddp_unpack_store - decodes a message into x. Elements that are not in the message become 0. Infinities are
+ * stored.
  *
- *   message  bytes bytes from anywhere: all of it is validated before x is touched. Refused are
- *            another n than the receiver's, indexes that are out of range or not strictly
- *            ascending, too few or too many bytes, NaN, scales that are not finite
- *   x        [n] does not overlap the message. ddp_unpack_add refuses infinities, and sums that
- *            would make a finite element of x infinite: inf - inf of two ranks would be NaN.
- *            An element that was infinite or NaN stays so. ddp_unpack_store stores infinities
- * Both round each product and sum once (no fused multiply-add), so that all replicas agree. No allocation,
- * safe from any thread. Errors: DDP_ARG, DDP_FORMAT; DDP_NUMERIC names index and values. On error x is
- * untouched. */
+ *   message  `bytes` bytes from an untrusted source. All of them are validated before x changes. Errors are:
+ *            an n that differs from the receiver's, indexes that are out of range or not strictly ascending,
+ *            a wrong length, NaN, and scales that are not finite
+ *   x        [n] does not overlap the message
+ *
+ * Allocates nothing; safe from any thread. On error x is unchanged. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
+/* ddp_unpack_add - decodes a message and adds it: x[index] += value. Parameters, memory and threads as in
+ * ddp_unpack_store. A message value that is infinite is an error, and so is a sum that would make a finite
+ * element of x infinite: inf - inf between two ranks would be NaN. An element of x that was infinite or NaN
+ * stays so.
+ *
+ * This function and ddp_unpack_store round each product and each sum once (no fused multiply-add), so that
+ * all replicas compute identical values. On error x is unchanged. Errors: DDP_ARG, DDP_FORMAT; DDP_NUMERIC,
+ * which names the index and the values. */
 DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
 
-/* Names as the programs spell them; DEFAULT gives the default's name, a bad value "unknown".
- * The inverse fails with DDP_ARG and a sentence that lists the names, or if out is NULL. */
+/* ddp_packing_name - returns the name of a packing as the programs spell it. DDP_PACK_DEFAULT returns the
+ * name of the default; an invalid value returns "unknown". The string is static. */
 DDP_API const char *ddp_packing_name(ddp_packing packing);
+/* ddp_packing_named - finds a packing by its name. Errors: DDP_ARG if the name is unknown (the message lists
+ * the valid names) or if out is NULL. */
 DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err);
 
 /* ---- error feedback ---- */
 
-/* The residual is an array of the gradient's size that starts as zeros and belongs to the
- * training state: a checkpoint without it loses gradient. Each step:
+/* Error feedback: the residual is an array of the gradient's size that accumulates the part of each gradient
+ * that was not sent. It starts as zeros and belongs to the training state: a checkpoint without it loses
+ * gradient. Each step:
  *     ddp_feedback_add(residual, gradient, n, err)        residual += gradient
  *     ddp_topk(residual, ...) and ddp_pack_sparse(...)    or any other message
- *     ddp_feedback_keep(residual, n, index, k, err)       0 where an element was sent, or
- *     ddp_feedback_subtract(message, ...)                 residual -= what the message delivers
- * With ddp_feedback_keep every element is, bit for bit, either in the message or in the residual. With
- * ddp_feedback_subtract of the message made of it, quantised ones too, delivered + residual is what there
- * was, but for the sign of a zero. Nothing is rounded away: what is received for x, if not 0, is between x /
- * 2 and 2 x (|x - q s| <= s / 2), and the difference of two such floats is a float (Sterbenz).
+ *     ddp_feedback_keep(residual, n, index, k, err)       sets the elements that were sent to 0, or
+ *     ddp_feedback_subtract(message, ...)                 residual -= the values that the receiver decodes
+ * With ddp_feedback_keep each element is bit for bit either in the message or in the residual. With
+ * ddp_feedback_subtract of the message made from the residual, quantised or not, decoded value + residual
+ * equals the value before, except for the sign of a zero. No rounding occurs: the decoded value of x is
+ * either 0 or between x / 2 and 2 x (|x - q s| <= s / 2), and the difference of two such floats is a float
+ * (Sterbenz lemma).
  *
- * Nothing finite ever becomes infinite or NaN: a gradient or message that is not finite, and a sum that would
- * not be, are refused with the index and the values. A step may thus be left out (as loss scaling does)
- * without harm to the residual. ddp_feedback_add reads the gradient twice for that.
+ * A finite value never becomes infinite or NaN. A gradient or message that is not finite, or a sum that would
+ * not be, is an error that names the index and the values. You can then skip the step (as loss scaling does)
+ * without harm to the residual.
  *
- * Arrays and message do not overlap. No allocation; safe from any thread. On error the residual is untouched.
- * Errors: DDP_ARG (NULL, an index out of range), DDP_NUMERIC, DDP_FORMAT (as ddp_unpack_add). */
+ * These rules hold for all three functions. Arrays and message do not overlap. They allocate nothing and are
+ * safe from any thread. On error the residual is unchanged. Errors: DDP_ARG (NULL, or an index out of range),
+ * DDP_NUMERIC, DDP_FORMAT (as in ddp_unpack_add).
+ *
+ * ddp_feedback_add - adds the gradient to the residual. It reads the gradient twice, because it validates all
+ * of it first. */
 DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err);
+/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. */
 DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                      ddp_error *err);
+/* ddp_feedback_subtract - subtracts the decoded values of a message from the residual. */
 DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n,
                                          ddp_error *err);
 
-/* ---- the largest of each chunk, in 2 bits ---- */
+/* ---- the largest elements of each chunk, in 2 bits ---- */
 
-#define DDP_SPARSE_CHUNK 4096 /* elements that share a scale */
+#define DDP_SPARSE_CHUNK 4096 /* elements per chunk; a chunk has one scale */
 
-/* Of each chunk of 4096 elements the `keep` largest (of a shorter last one their share, rounded up) as a
- * sign, one of two levels u and 2 u, and an index of 12 bits: 14 bits each, and u as a float32 for a chunk.
- * 64 of them make 116 bytes, 141 times fewer than float32.
+/* Sparse 2-bit messages: of each chunk of 4096 elements they carry the `keep` largest by magnitude. A shorter
+ * last chunk carries its share, rounded up. Each element takes 14 bits: a sign, one of two levels (u and 2 u)
+ * and a 12-bit index. Each chunk adds its u as a float32. With keep = 64 a chunk takes 116 bytes, 141 times
+ * less than float32.
  *
- * ddp_sparse_keep - keep for a fraction; 0 = 1/64. ddp_sparse_bytes - of a message of n elements, always the
- * same; 0
- *   where keep is not in 1..4096. ddp_sparse_scratch - bytes that packing needs, aligned to 8.
- * ddp_sparse_pack - moves what the message says from x to it: x keeps the rest, exactly. Infinities and NaN
- * are
- *   refused with their index before anything changes.
- * ddp_sparse_add - x += what a message says; all of it is validated before.
- * No allocation; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC, DDP_FORMAT. */
+ * ddp_sparse_keep - returns `keep` for a fraction of the elements (0 = 1/64), limited to 1..4096. Pure. */
 DDP_API int ddp_sparse_keep(double fraction);
+/* ddp_sparse_bytes - returns the size, in bytes, of a message for n elements, which does not depend on the
+ * values. Returns 0 if keep is not in 1..4096, or if n is 0 or above SIZE_MAX / 32. Pure. */
 DDP_API size_t ddp_sparse_bytes(size_t n, int keep);
+/* ddp_sparse_scratch - returns the size, in bytes, of the scratch memory that ddp_sparse_pack needs, aligned
+ * to 8. Returns 0 if keep is not in 1..4096. Pure. */
 DDP_API size_t ddp_sparse_scratch(int keep);
+/* ddp_sparse_pack - writes a message and subtracts its decoded values from x. The subtraction is exact: x
+ * retains the residual. An infinity or NaN is an error that names its index; x is then unchanged. Allocates
+ * nothing; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capacity, void *scratch,
                                    size_t scratch_bytes, ddp_error *err);
+/* ddp_sparse_add - adds the decoded values of a message to x. The whole message is validated before x
+ * changes. Allocates nothing; safe from any thread. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x, size_t n,
                                   ddp_error *err);
 
-/* ---- the k largest, and k at random ---- */
+/* ---- top-k and random-k selection ---- */
 
-/* ddp_topk - the k elements of x[0..n-1] that are largest by magnitude, exactly.
+/* ddp_topk - selects the k elements of x[0..n-1] with the largest magnitudes, exactly.
  *
  *   k        1..n
- *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable at once
+ *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable after the call
  *   index    [k] receives their positions, ascending
- *   value    [k] receives x[index[i]], bit for bit; NULL if not wanted
- * None of the four overlaps another.
+ *   value    [k] receives x[index[i]], bit for bit; may be NULL
+ * x, scratch, index and value do not overlap.
  *
- * The set is that of a full sort by magnitude, descending, then by index, ascending: of equal
- * magnitudes the lowest indexes are kept, 0.0 and -0.0 are equal, infinities are largest. A NaN
- * anywhere is an error that names the first one; it is never selected.
+ * The result equals the first k elements of a full sort by magnitude, descending, then by index, ascending.
+ * Of equal magnitudes the lowest indexes are selected; 0.0 and -0.0 are equal; infinities are largest. A NaN
+ * anywhere in x is an error that names the first NaN found; it is never selected.
  *
- * Method: a sample of the magnitudes' bits gives a threshold that a few more than k elements reach; one pass
- * collects those, 16 at a time; a radix select of the collected finds the k-th. Where the threshold was too
- * low the collection is cut back to its own k largest whenever it is full, which also raises the threshold;
- * where it was too high the pass is run again. So the sample decides the time, which is O(n) whatever the
- * data, and never the result.
+ * Method: a sample of the magnitudes gives a threshold that slightly more than k elements exceed. One pass
+ * collects these elements, 16 at a time, and a radix select finds the k-th largest of them. If the threshold
+ * was too low, the collection is reduced to its k largest whenever it is full, which also raises the
+ * threshold. If it was too high, the pass runs again with a lower one. The sample therefore affects the time,
+ * which is O(n) for any data, but never the result.
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.1, which leaves ties and NaN open. Allocates nothing; safe
- * from any thread. Outputs are untouched on error. Errors: DDP_ARG, DDP_NUMERIC. */
+ * Source: FusionLLM (arXiv:2410.12707) section 5.1, which does not define ties and NaN. Allocates nothing;
+ * safe from any thread. On error the outputs are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
                             uint64_t *index, float *value, ddp_error *err);
 
-/* ddp_topk_scratch - bytes that ddp_topk needs: about 15 k + 0.8 MB, at most 12 n + 32 KiB.
- * 0 if k is not in 1..n or the size does not fit a size_t. Grows with k and with n. Pure. */
+/* ddp_topk_scratch - returns the size, in bytes, of the scratch memory that ddp_topk needs: about 15 k + 0.8
+ * MB, at most 12 n + 32 KiB. It grows with k and with n. Returns 0 if k is not in 1..n or if the size does
+ * not fit a size_t. Pure. */
 DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
 
-/* ddp_randomk - k positions drawn uniformly without replacement, and their values.
+/* ddp_randomk - draws k positions uniformly without replacement, and returns them with their values.
  *
- *   seed     the same seed (of the step and layer, say) gives the same positions on every platform
+ *   seed     the same seed (for example, of step and layer), n and k give the same positions on every
+ *            platform
  *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
- *   index, value  as in ddp_topk, overlaps neither
+ *   index, value  as in ddp_topk; they do not overlap each other or the other arrays
  *
- * Values are not scaled by n/k: with error feedback they must not be, without it the receiver may. Floyd's
- * algorithm on a bitmap: O(k + n / 64). A NaN at a drawn position is an error that names the first one;
- * others are not looked at. Allocates nothing; safe from any thread. Outputs are untouched on error. Errors:
- * DDP_ARG, DDP_NUMERIC. */
+ * Values are not scaled by n/k: with error feedback they must not be; without it the receiver may scale them.
+ * Method: Floyd's algorithm on a bitmap, O(k + n / 64). A NaN at a drawn position is an error that names the
+ * first one; the other positions are not read. Allocates nothing; safe from any thread. On error the outputs
+ * are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
                                size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err);
 
-/* ddp_randomk_scratch - one bit per element, in whole words of 8 bytes; 0 if n is 0. */
+/* ddp_randomk_scratch - returns the size, in bytes, of the scratch memory that ddp_randomk needs: one bit per
+ * element, rounded up to whole 8-byte words. Returns 0 if n is 0. Pure. */
 DDP_API size_t ddp_randomk_scratch(size_t n);
 
-/* ---- how much each link of a pipeline compresses: AdaTopK and the uniform rule ---- */
+/* ---- compression ratio of each link: AdaTopK and the uniform rule ---- */
 
 typedef struct ddp_adatopk_options {
-    double ratio;        /* r >= 1: what the user asks for */
-    double factor;       /* the 3 of Eq. 7; 0 = 3 */
-    ddp_packing packing; /* i64, i32 or delta; DEFAULT = delta, as everywhere */
-    int uniform;         /* 1 = every link keeps n / r, whatever its time; factor is not used */
+    double ratio;        /* r >= 1: the requested compression ratio */
+    double factor;       /* the constant 3 of Eq. 7; 0 = 3 */
+    ddp_packing packing; /* i64, i32 or delta; DEFAULT = delta */
+    int uniform;         /* 1 = every link sends n / r elements, whatever its time; factor is not used */
 } ddp_adatopk_options;
 
 typedef struct ddp_link_compression {
     double ratio;  /* r_i >= 1 */
-    size_t keep;   /* k_i elements of the message, n if dense */
-    int dense;     /* 1 = send all: the compressed message would be no smaller */
-    size_t bytes;  /* of the message with its header; for delta the upper bound */
-    double link_s; /* predicted time: R_i times payload over dense payload */
+    size_t keep;   /* k_i: elements in the message; n if dense */
+    int dense;     /* 1 = send all elements: a compressed message would be at least as large */
+    size_t bytes;  /* size of the message with its header; for delta an upper bound */
+    double link_s; /* predicted time, in seconds: R_i times payload size over dense payload size */
 } ddp_link_compression;
 
-/* ddp_adatopk - ratio, k and message size of each link.
+/* ddp_adatopk - computes the compression ratio, k and the message size of each link.
  *
- *   link_s [links]  R_i: seconds that the uncompressed message of link i takes (one number per
- *                   receiver), without latency, which compression does not shorten
- *   count  [links]  floats of that message, at least 1
- *   out    [links]  untouched on error
+ *   link_s [links]  R_i: seconds that the uncompressed message of link i takes (one number per receiver),
+ *                   without latency, which compression does not shorten
+ *   count  [links] floats in that message, at least 1
+ *   out    [links] unchanged on error
  *
- * r_i = max(1, factor r R_i / max R) (Eq. 7), all 1 if every R is 0; k_i = ceil(count / r_i). With factor 3
- * and i64, the paper's, the slowest link's message is 1/r of dense (the factor pays for an index of 8 bytes
- * beside a value of 4), and every compressed link takes max R / r: link times become equal. The packing
- * changes bytes and link_s, never which elements are kept: with delta, the default, they are the paper's at
- * half its bytes. To send 1/r of dense with it, give the factor 1.5, with i32 2. Decisions where the paper is
- * silent or wrong: between r_i = 1 and factor the printed formula sends more bytes than dense, so such links
- * send dense; Eq. 8 has the factor 3 also on links that are not compressed and divides computing time by r:
- * link_s does neither, for use in Eq. 3. The uniform rule with r = 100 and i64 is 33.3 times smaller, as the
- * caption of Figure 10 says.
+ * r_i = max(1, factor r R_i / max R) (Eq. 7), or 1 for all links if every R is 0; k_i = ceil(count / r_i).
+ * With the paper's choice, factor 3 and i64, the message of the slowest link is 1/r of the dense message: the
+ * factor compensates for an 8-byte index with each 4-byte value. Every compressed link then takes max R / r
+ * seconds, so that all of them take the same time. The packing changes bytes and link_s, never the selected
+ * elements: with delta (the default) the elements are the paper's, in half the bytes. To send 1/r of the
+ * dense size, set the factor to 1.5 with delta or to 2 with i32.
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links), no allocation, safe from any
+ * The paper is silent or wrong in two places. For r_i between 1 and factor its formula sends more bytes than
+ * dense; such links send dense here. Its Eq. 8 applies the factor 3 also to links that are not compressed,
+ * and divides compute time by r; link_s does neither and is meant for Eq. 3. The uniform rule with r = 100
+ * and i64 gives a message 33.3 times smaller, as the caption of Figure 10 says.
+ *
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links). Allocates nothing; safe from any
  * thread. Errors: DDP_ARG (also if factor times ratio overflows), DDP_NUMERIC. */
 DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
                                const ddp_adatopk_options *o, ddp_link_compression *out, ddp_error *err);
 
-/* ddp_keep_count - max(1, ceil(n / ratio)), at most n; n for a ratio below 1 or NaN. Pure. */
+/* ddp_keep_count - returns max(1, ceil(n / ratio)), at most n. Returns n if ratio is below 1 or NaN. Pure. */
 DDP_API size_t ddp_keep_count(size_t n, double ratio);
 
 /* ==== base/tools.h ==== [base] */
@@ -9405,13 +9516,13 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
 }
 
 /* ==== ops/kernels.c ==== [ops] */
-/* The inner loops: one text, instantiated per instruction set with vector extensions, so that -march=native
- * is not needed and -O1 is enough. A vector type wider than the function's target would be lowered to scalar
- * code (30 times slower, measured), so every function that touches one carries its set's attributes and
- * passes vectors by pointer. */
+/* The inner loops of the operators: one macro with vector extensions, instantiated for each instruction
+ * set, so that -march=native is not needed and -O1 is enough. A vector type wider than the function's
+ * target would be lowered to scalar code (30 times slower, measured). So every function that uses vectors
+ * has the attributes of its set, and passes vectors by pointer. */
 
-/* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,
- * and accumulators that stay in an array are in memory. */
+/* Rows of the register tile, unrolled by hand: not every compiler unrolls the loop, and accumulators in
+ * an array are kept in memory instead of registers. */
 #define DDP__ROWS_6(X, T)   X(T, 0) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5)
 #define DDP__ROWS_8(X, T)   DDP__ROWS_6(X, T) X(T, 6) X(T, 7)
 #define DDP__ROW_FROM(T, i) const float *a##i = a + (i)*a_row;
@@ -9434,20 +9545,20 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
         }                                                          \
     }
 
-/* The lower and the upper halves of two vectors of four, element by element in turn. */
+/* Interleaves the lower halves, and the upper halves, of two vectors of four elements. */
 #if defined(__clang__) || __GNUC__ >= 12
 #define DDP__CAN_ZIP        1
 #define DDP__ZIP_LOW(u, v)  __builtin_shufflevector(u, v, 0, 4, 1, 5)
 #define DDP__ZIP_HIGH(u, v) __builtin_shufflevector(u, v, 2, 6, 3, 7)
-#else /* the loop that is left then does all of it */
+#else /* the scalar loop processes everything */
 #define DDP__CAN_ZIP        0
 #define DDP__ZIP_LOW(u, v)  (u)
 #define DDP__ZIP_HIGH(u, v) (v)
 #endif
 
-/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r,
- * times 2^n. Relative error below 2e-7. The argument is held within [-87.3, 88.3], where 2^n is a
- * normal number; NaN stays NaN. The rounding constant 1.5 * 2^23 leaves n in the low bits. */
+/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r, times 2^n.
+ * The relative error is below 2e-7. The argument is clamped to [-87.3, 88.3], where 2^n is a normal
+ * number; NaN stays NaN. Adding the rounding constant 1.5 * 2^23 leaves n in the low bits. */
 #define DDP__KERNEL_SET(S, BYTES, MR, ROWS, ATTR)                                                            \
     typedef float ddp__vec_##S __attribute__((vector_size(BYTES)));                                          \
     typedef float ddp__mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));                   \
@@ -10082,22 +10193,23 @@ ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
 }
 
 /* ==== ops/conv_product.c ==== [ops] */
-/* The matrix products behind a convolution, of what a window sees of the images. */
+/* The matrix products of a convolution, with the windows packed directly from the images. */
 
-/* As in linear.c: a block of one operand is packed once into L2, strips of the other one at a time into L1.
- * Strips are cut from a slab: the part of the images behind a chunk of positions, copied with its zeros
- * around, so that packing knows no edges. Columns of a slab are sorted by their remainder by the step, so
- * that neighbouring positions are neighbours in it, too; rows and columns between windows are left out. */
+/* As in linear.c, a block of one operand is packed once into L2, and strips of the other one at a time
+ * into L1. Strips are cut from a slab: a zero-padded copy of the image region for a chunk of positions,
+ * so that packing needs no edge cases. The columns of a slab are sorted by their index modulo the step,
+ * so that neighbouring positions are also neighbours in the slab. Rows and columns between windows are
+ * left out. */
 enum {
-    DDP__CONV_MC = 528,  /* of one thread, half as many of several; a multiple of every mr */
+    DDP__CONV_MC = 528,  /* with one thread, half as many with several; a multiple of every mr */
     DDP__CONV_KC = 216,  /* 24 planes of 3 x 3 taps */
-    DDP__CONV_NC = 576,  /* columns of W in a block over weights */
-    DDP__CONV_PC = 1024, /* positions of a chunk over images */
+    DDP__CONV_NC = 576,  /* over weights: columns of W in a block */
+    DDP__CONV_PC = 1024, /* over images: positions of a chunk */
     DDP__CONV_SLAB = 40960,
-    DDP__CONV_RESULT = 262144 /* floats of the result in a block over images */
+    DDP__CONV_RESULT = 262144 /* over images: floats of the result in a block */
 };
 
-/* A thread's room. The last three arrays: over weights, the offsets in a slab. */
+/* Working memory of a thread. The last three arrays are for the product over weights: offsets in a slab. */
 typedef struct ddp__conv_room {
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
@@ -10105,24 +10217,24 @@ typedef struct ddp__conv_room {
 } ddp__conv_room;
 DDP__ROOM_FITS(ddp__conv_room);
 
-/* How a view is read chunk by chunk. A chunk is rows_each whole rows of positions, of one image or
- * of several, or where these are long, one of parts pieces of a row. */
+/* How a view is split into chunks. A chunk is rows_each whole rows of positions, of one image or of
+ * several. If rows are long, it is one of `parts` pieces of a row. */
 typedef struct ddp__conv_plan {
     const ddp__conv_product *g;
     const ddp__kernels *kernels;
-    int direct;                  /* 1: every tap of every position lies in the image; no slab */
+    int direct;                  /* 1: all taps are inside the images, and no slab is needed */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
     void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
                   long first, long last);
-    long all;                /* chunks, or columns of W */
-    long down, across;       /* rows of the slab from a position to the next; its kinds of columns */
-    long pitch, plane, slab; /* floats of a row, of a plane and of all of the slab */
-    long rows, row_blocks;   /* of W in a block */
-    long span, spans;        /* of all in a block; how many of them */
+    long all;                /* number of chunks, or of columns of W */
+    long down, across;       /* slab rows between positions; number of column remainders */
+    long pitch, plane, slab; /* floats of a row, a plane and all of the slab */
+    long rows, row_blocks;   /* rows of W in a block; number of such blocks */
+    long span, spans;        /* part of `all` in a block; number of such parts */
 } ddp__conv_plan;
 
-/* Floats of a plane of a slab with rows_each rows of part positions, at most. */
+/* Maximum floats of a slab plane for rows_each rows of `part` positions. */
 static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
 {
     const ddp__conv_view *v = &plan->g->view;
@@ -10133,7 +10245,7 @@ static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
     return plan->plane;
 }
 
-/* Begins a plan: chunks of at most positions positions whose slab holds planes planes. */
+/* Starts a plan: chunks of at most `positions` positions, whose slab has `planes` planes. */
 static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, const ddp__conv_product *g,
                              long positions, long planes)
 {
@@ -10166,7 +10278,7 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, cons
     plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);
 }
 
-/* Positions first..last-1 of chunk t, counted through all images. */
+/* Sets the range of positions first..last-1 of chunk t, counted over all images. */
 static void ddp__conv_chunk(const ddp__conv_plan *plan, long t, long *first, long *last)
 {
     const ddp__conv_view *v = &plan->g->view;
@@ -10178,8 +10290,8 @@ static void ddp__conv_chunk(const ddp__conv_plan *plan, long t, long *first, lon
                             : ddp__min_long(v->images * v->rows, row + plan->rows_each) * v->cols;
 }
 
-/* Where position q lies in the slab of the chunk that begins at first (or in the images), and how
- * many positions from there on are neighbours. */
+/* Offset of position q in the slab of the chunk that begins at first (or in the images). *run: number of
+ * contiguous positions from there. */
 static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *run)
 {
     const ddp__conv_view *v = &plan->g->view;
@@ -10197,7 +10309,7 @@ static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *r
     return line * plan->pitch + col - (plan->parts > 1 ? first % v->cols : 0);
 }
 
-/* Where tap (a, b) of plane p lies from there. */
+/* Offset of tap (a, b) of plane p from a position. */
 static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
 {
     if (plan->direct) return p * plan->plane + a * plan->pitch + b;
@@ -10205,7 +10317,8 @@ static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
            b / plan->across;
 }
 
-/* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
+/* Elements lo..hi-1 of a line: every step-th element of a row of x from column first on, with zeros
+ * outside. */
 typedef struct ddp__conv_line {
     long first, lo, hi;
 } ddp__conv_line;
@@ -10221,8 +10334,8 @@ static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
     return l;
 }
 
-/* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. Zeros beside the
- * lines are there from the start, where a chunk has whole rows. */
+/* Fills the slab for positions first..last-1 from planes p0..p1-1 (x: start of a group). If a chunk has
+ * whole rows, the zeros around the lines are already set. */
 static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0, long p1,
                            long first, long last)
 {
@@ -10237,7 +10350,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     if (plan->parts > 1) memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (kind = 0; kind < across; kind++) lines[kind] = ddp__conv_clip(left + kind, w, step, width);
     for (i = 0; step == 1 && i < row1 - row0 + v->kh; i++) at[i] = i * w;
-    for (row = row0; row < row1; row += n) { /* image by image */
+    for (row = row0; row < row1; row += n) { /* one image at a time */
         const float *image = x + row / v->rows * v->image;
         const long y0 = v->top + row % v->rows * step;
         n = ddp__min_long(v->rows - row % v->rows, row1 - row);
@@ -10267,9 +10380,10 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     }
 }
 
-/* ---- over images ---- */
+/* ---- product over images ---- */
 
-/* Rows i0..i1-1 of W, k columns from column p on; from[] receives where each lies in a row. */
+/* Packs rows i0..i1-1 of W, k columns from column p on. from[] receives the position of each column in a
+ * row. */
 static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0, long i1,
                              long p, long k)
 {
@@ -10291,7 +10405,7 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
             plan->kernels->turn(pack, mr, src + p, at, rows, k);
         } else if (g->w_row == 1) {
             plan->kernels->gather(pack, mr, src, from, k, rows);
-        } else if (back) { /* a plane's taps, the last one first */
+        } else if (back) { /* taps of a plane in reverse order */
             for (q = 0; q < k; q += taps)
                 plan->kernels->turn(pack + (q + taps - 1) * mr, -mr, src + (from[q] - taps + 1), at, rows,
                                     taps);
@@ -10302,7 +10416,7 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
     }
 }
 
-/* The register tiles of rows rows of y at positions q..q+n-1. */
+/* Computes the register tiles for rows of y at positions q..q+n-1. */
 static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, const float *b, float *y,
                             long rows, long q, long n, int add)
 {
@@ -10348,7 +10462,7 @@ static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, 
     }
 }
 
-/* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
+/* Computes rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
 static void ddp__conv_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
                             long t0, long t1)
 {
@@ -10402,8 +10516,8 @@ static long ddp__conv_most_rows(const ddp_op_call *call)
     return ddp__pool_threads((const ddp__pool *)call->pool) > 1 ? DDP__CONV_MC / 2 : DDP__CONV_MC;
 }
 
-/* Runs the plan's block for blocks of whole register tiles of at most so many rows, and spans of at most span
- * (multiples of least) of all, more and smaller ones for several threads. */
+/* Runs the plan in blocks: whole register tiles of limited height, times spans of at most `span`
+ * (multiples of least) of plan->all. Several threads get more and smaller blocks. */
 static void ddp__conv_run(ddp__conv_plan *plan, const ddp_op_call *call, long span, long least)
 {
     const ddp__conv_product *g = plan->g;
@@ -10433,9 +10547,9 @@ void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
     ddp__conv_run(&plan, call, span > 1 ? span : 1, 1);
 }
 
-/* ---- over weights ---- */
+/* ---- product over weights ---- */
 
-/* Rows i0..i1-1 of y at k positions from first on, and zeros to the end of a register tile. */
+/* Packs rows i0..i1-1 of y at k positions from first on, padded with zeros to a full register tile. */
 static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const float *y, long i0, long i1,
                              long first, long k)
 {
@@ -10456,7 +10570,7 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
     }
 }
 
-/* Rows i0..i1-1 by columns j0..j1-1 of W. */
+/* Computes rows i0..i1-1 by columns j0..j1-1 of W. */
 static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0,
                                  long i1, long j0, long j1)
 {
@@ -10502,7 +10616,8 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *roo
     }
 }
 
-/* Chunks are cut for the widest span, whatever the threads: they order the sums. */
+/* The chunks do not depend on the number of threads, because they determine the order of sums: they are
+ * sized for the widest span. */
 void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
 {
     const ddp__conv_view *v = &g->view;
@@ -11355,20 +11470,20 @@ DDP__OPS(ddp__norm_ops, {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__
          {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward})
 
 /* ==== ops/attention.c ==== [ops] */
-/* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T,
- * (heads + 2 kv_heads) d) holds queries, keys and values; per query head
+/* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1). x (B, T, (heads + 2 kv_heads)
+ * d) contains queries, keys and values. For each query head:
  *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(d).
- * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves heads / kv_heads
- * consecutive heads of queries (Ainslie et al. 2023, arXiv:2305.13245). The float kernels work on tiles of up
- * to 64 x 256 scores, left of the diagonal only, and never hold more than two (online softmax as in
- * FlashAttention, arXiv:2205.14135, Algorithm 1). Saved per row and head: max of the scaled scores and 1 /
- * sum, from which backward computes p again. Backward reads out. */
+ * Arguments: heads, kv_heads (default: heads). With fewer key/value heads, each serves heads / kv_heads
+ * consecutive query heads (Ainslie et al. 2023, arXiv:2305.13245). The float kernels process tiles of up to
+ * 64 x 256 scores, only left of the diagonal, and store at most two tiles (online softmax as in
+ * FlashAttention, arXiv:2205.14135, Algorithm 1). Forward saves the maximum of the scaled scores and 1 / sum
+ * per row and head; backward recomputes p from them, and reads out. */
 
 enum {
-    DDP__ATTENTION_PART = 256,   /* queries of an item of forward, and most keys of a tile */
+    DDP__ATTENTION_PART = 256,   /* queries per forward work item, and maximum keys of a tile */
     DDP__ATTENTION_PACK = 16384, /* floats of a packed tile of keys */
     DDP__ATTENTION_HEAD = 512,   /* widest head */
-    /* of queries, and of scores: a quarter as many as keys, and a last panel of them */
+    /* floats of a tile of queries, and of scores: a quarter of the keys, and a last panel of them */
     DDP__ATTENTION_TILE = DDP__ATTENTION_PACK / 4 + DDP__GEMM_MR * DDP__ATTENTION_HEAD + DDP__GEMM_NR,
     DDP__ATTENTION_SCORE = (DDP__ATTENTION_PART / 4 + DDP__GEMM_MR) * DDP__ATTENTION_PART
 };
@@ -11391,16 +11506,17 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- float: queries in tiles against keys in tiles, both packed for the register tile. The keys
- * of one head are packed once for all the queries of a part that see them, and of all heads that
- * share it; register tiles that the mask would empty are left out. ---- */
+/* ---- float kernels: tiles of queries times tiles of keys, both packed for the register tile. The keys
+ * of a head are packed once for all queries of a part that see them and for all heads that share them.
+ * Register tiles that are fully masked are skipped. ---- */
 
 typedef struct ddp__attention_tile {
     const ddp__kernels *kn;
-    long keys, queries; /* of a tile; what is packed of either fits its array */
+    long keys, queries; /* of a tile; either fits its packed array */
 } ddp__attention_tile;
 
-/* A thread's room. Forward: the packed keys and values of a tile, and the arrays of its queries. */
+/* Working memory of a forward thread: the packed keys and values of a tile, and the arrays of its
+ * queries. */
 typedef struct ddp__attention_forward_room {
     float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
     float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE],
@@ -11408,7 +11524,8 @@ typedef struct ddp__attention_forward_room {
 } ddp__attention_forward_room;
 DDP__ROOM_FITS(ddp__attention_forward_room);
 
-/* Backward: a tile of keys, transposed and as rows, and the arrays of a tile of queries. */
+/* Working memory of a backward thread: a tile of keys, transposed and as rows, and the arrays of a tile
+ * of queries. */
 typedef struct ddp__attention_backward_room {
     float k[DDP__ATTENTION_PACK] DDP__ALIGNED, v[DDP__ATTENTION_PACK] DDP__ALIGNED;
     float k_rows[DDP__ATTENTION_PACK] DDP__ALIGNED;
@@ -11429,7 +11546,7 @@ static ddp__attention_tile ddp__attention_tiles(const ddp_op_call *call, const d
     return t;
 }
 
-/* Panels of width rows of src (rows x k), each turned: panel[p*width + i] = row i, column p. */
+/* Packs panels of `width` rows of src (rows x k), each transposed: panel[p*width + i] = row i, column p. */
 static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, const float *src, long ld,
                                 long rows, long k)
 {
@@ -11442,7 +11559,7 @@ static void ddp__attention_turn(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* Panels of width columns of src (k x cols): panel[p*width + i] = row p, column i. */
+/* Packs panels of `width` columns of src (k x cols): panel[p*width + i] = row p, column i. */
 static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, const float *src, long ld,
                                 long k, long cols)
 {
@@ -11455,8 +11572,8 @@ static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other; rows <=
- * mr. */
+/* rows x cols elements of c = or += one panel a times the panels of b, which are stride floats apart;
+ * rows <= mr. */
 static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b, long stride,
                                float *c, long ldc, long rows, long cols, int add)
 {
@@ -11473,8 +11590,8 @@ static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, c
     }
 }
 
-/* Scores of a tile of queries from on against the keys from s on, into rows of t->keys floats. A
- * panel of queries sees ddp__attention_seen of them. */
+/* The number of the n keys from s on that the panel of queries at i sees, in a tile that starts at query
+ * `from`. Scores are in rows of t->keys floats. */
 static long ddp__attention_seen(const ddp__attention_tile *t, long from, long i, long s, long n)
 {
     return ddp__min_long(n, from + i + t->kn->mr - s);
@@ -11491,7 +11608,7 @@ static void ddp__attention_scores(const ddp__attention_tile *t, float *score, co
                            0);
 }
 
-/* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
+/* Exponentials of a row of new scores. Unless fresh, the row of out so far uses an earlier maximum. */
 static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, float *row, long seen, int fresh,
                                float *stat, float *out)
 {
@@ -11499,7 +11616,7 @@ static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, floa
 
     if (!fresh && stat[0] >= max) {
         max = stat[0];
-    } else if (!fresh) { /* a new maximum: what was summed so far shrinks */
+    } else if (!fresh) { /* a new maximum: rescale the sums so far */
         const float shrink = expf(stat[0] - max);
         stat[1] *= shrink;
         kn->affine(out, out, NULL, z->d, shrink, 0, 0, 0);
@@ -11508,7 +11625,7 @@ static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, floa
     stat[1] = kn->softmax(row, row, seen, z->scale, max, 1, 0) + (fresh ? 0 : stat[1]);
 }
 
-/* One tile of queries of one head against n keys from s on. */
+/* Processes one tile of queries of one head against n keys from s on. */
 static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t,
                                    ddp__attention_forward_room *room, long head, long from, long rows, long s,
                                    long n)
@@ -11536,7 +11653,7 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
     }
 }
 
-/* Queries lo..hi-1 of the heads that share the keys of this one. */
+/* Processes queries lo..hi-1 of all heads that share the keys of this head. */
 static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_room *room, long head,
                                 long lo, long hi)
 {
@@ -11561,7 +11678,7 @@ static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_
         }
 }
 
-/* Items are (batch, head of keys, part), the last parts, which have the most work, first. */
+/* Work items are (batch, key head, part); the last parts have the most work and run first. */
 static void ddp__attention_parts(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -11588,8 +11705,8 @@ static void ddp__attention_clear(float *x, long rows, long ld, long d)
     for (; rows > 0; rows--, x += ld) memset(x, 0, (size_t)d * sizeof *x);
 }
 
-/* Gradients between one tile of queries of one head and one tile of n keys from s on, added: with p and
- * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
+/* Accumulates the gradients between one tile of queries of one head and one tile of n keys from s on.
+ * With p and d = dscore: dq += d k, dv += p^T dout, dk += d^T q. */
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
                                      ddp__attention_backward_room *room, long s, long n, long head, long from,
                                      long rows)
@@ -11635,8 +11752,8 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     }
 }
 
-/* Items are (batch, head of keys): the heads of queries that share it add to its gradients one
- * after the other, so no sum is split over threads. */
+/* Work items are (batch, key head). The query heads that share it add to its gradients one after the
+ * other, so no sum is split over threads. */
 static void ddp__attention_groups(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -12149,10 +12266,10 @@ DDP__OPS(ddp__loss_ops, {"cross_entropy", ddp__loss_shape, ddp__loss_forward, dd
 /* ==== ops/conv.c ==== [ops] */
 /* Convolution of images with square kernels, in groups: y(b, o, r, c) = bias(o) + sum over p, h, w
  *     of weight(o, p, h, w) x(b, p, r stride + h - padding, c stride + w - padding)
- * with p over the channels of o's group (in the sense of every framework: a correlation). */
+ * where p runs over the input channels of o's group. As in other frameworks, this is a cross-correlation. */
 
-/* Arguments: channels, kernel, stride, padding, groups, bias (1 or 0). Weight and bias start
- * uniform within 1 / sqrt(values read per output), PyTorch's default. */
+/* Arguments: channels, kernel, stride, padding, groups, bias (1 or 0). Weight and bias start uniform in
+ * +-1 / sqrt(values read per output), PyTorch's default. */
 static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     long channels, groups, depth, kernel;
@@ -12186,8 +12303,8 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- float, where every group has one plane of input: no matrix product would have anything to
- * reuse, so planes are multiplied tap by tap ---- */
+/* ---- depthwise convolution in float: every group has one input plane. A matrix product would have no
+ * data to reuse, so planes are multiplied tap by tap ---- */
 
 enum {
     DDP__DEPTHWISE_TAPS = 49,
@@ -12199,22 +12316,23 @@ typedef struct ddp__depthwise_room {
 } ddp__depthwise_room;
 DDP__ROOM_FITS(ddp__depthwise_room);
 
-/* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted by their
- * remainders by the step into phases. An output row is as long as a row of a phase, so that all outputs of a
- * block in one line meet a tap in one line of the slab; the values between the rows are dropped. */
+/* A slab is a zero-padded plane of x, or some rows of it. Its rows and columns are sorted into phases by
+ * their index modulo the step. An output row is as long as a row of a phase, so all outputs of a block
+ * need one contiguous line of the slab per tap. The values between the rows are discarded. */
 typedef struct ddp__depthwise {
     const ddp__conv_product *g;
     const ddp__kernels *kn;
     float *dw, *dx;
     int add;
-    long rows;  /* of outputs in a block */
-    long kinds; /* remainders that some tap meets */
+    long rows;  /* output rows of a block */
+    long kinds; /* index remainders that some tap reads */
     long deep, pitch, phase;
-    long at[DDP__DEPTHWISE_TAPS]; /* of each tap in the slab */
+    long at[DDP__DEPTHWISE_TAPS]; /* offset of each tap in the slab */
 } ddp__depthwise;
 
-/* 1: what follows takes this product (as forward has it); 0: it has one group only, several planes
- * or more than two outputs in a group, or its kernel or rows are too large. */
+/* Plans a depthwise convolution. Returns 1 if the functions below can compute the product (as set up by
+ * forward), or 0 if it has only one group, several planes, or more than two outputs per group, or if its
+ * kernel or rows are too large. */
 static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const ddp__conv_product *g)
 {
     const ddp__conv_view *v = &g->view;
@@ -12238,13 +12356,13 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const
     return d->rows > 0;
 }
 
-/* With what is read and thrown away beyond the last phase. */
+/* Zeroes the slab, including the elements beyond the last phase, which are read and discarded. */
 static void ddp__depthwise_clear(const ddp__depthwise *d, float *slab)
 {
     memset(slab, 0, (size_t)(d->kinds * d->kinds * d->phase + d->deep) * sizeof *slab);
 }
 
-/* Fills the slab behind n rows of outputs from r0 on out of x, or (back) adds it to dx. */
+/* Fills the slab for n output rows from r0 on from x, or (back) adds the slab to dx. */
 static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx, long r0,
                                 long n)
 {
@@ -12275,7 +12393,7 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
     }
 }
 
-/* y = or += the convolution. Items are (image, group). */
+/* y = or += the convolution. Work items are (image, group). */
 static void ddp__depthwise_planes(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -12295,7 +12413,7 @@ static void ddp__depthwise_planes(void *user, void *room, long first, long last)
             for (o = 0; o < g->m; o++) {
                 const float *w = g->w + group * g->w_group + o * g->w_row;
                 float *y = g->y + image * g->y_image + (group * g->m + o) * g->y_plane;
-                for (t = 0; t + 1 < taps; t += 2) /* two taps in one pass */
+                for (t = 0; t + 1 < taps; t += 2) /* two taps per pass */
                     d->kn->affine(flat, slab + d->at[t], slab + d->at[t + 1], n * d->pitch, w[t], w[t + 1], 0,
                                   t > 0);
                 if (t < taps) d->kn->affine(flat, slab + d->at[t], NULL, n * d->pitch, w[t], 0, 0, t > 0);
@@ -12307,8 +12425,9 @@ static void ddp__depthwise_planes(void *user, void *room, long first, long last)
     }
 }
 
-/* With y the gradient of the output: that of the weights is added to, and that of the input set or added to.
- * Items are groups: all images add to the gradient of a group's weights, in order. */
+/* Gradients, with y the gradient of the output: accumulates the gradient of the weights, and sets or
+ * accumulates the gradient of the input. Work items are groups: all images add to the gradient of a
+ * group's weights, in order. */
 static void ddp__depthwise_groups(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -12350,7 +12469,7 @@ static void ddp__depthwise_groups(void *user, void *room, long first, long last)
     }
 }
 
-/* ---- float, by matrix products ---- */
+/* ---- general convolution in float, by matrix products ---- */
 
 void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g)
 {
@@ -12393,10 +12512,10 @@ void ddp__conv_flat(ddp__conv_product *g)
     g->y_row = v->cols;
 }
 
-/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window
- * over the gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a
- * multiple of the stride, so every stride-th one, the last one first: where the window begins, its taps, the
- * kernel's that comes first. */
+/* Gradient of the image along one side. Elements first, first + stride, ... are positions of a window
+ * over the gradient of the output, with step 1. Tap h of the kernel applies to them if first + padding -
+ * h is a multiple of the stride: every stride-th tap, in reverse order. Fields: start of the window,
+ * number of taps, and the lowest such tap of the kernel. */
 typedef struct ddp__conv_phase {
     long begin, taps, first;
 } ddp__conv_phase;
@@ -13085,8 +13204,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
-/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, then second moment
- * ---- */
+/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, second moment ---- */
 
 /* count is a multiple of the vector length. Wider vectors round identically; the loop is limited by
  * memory bandwidth. */
@@ -13994,8 +14112,7 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
 }
 
-/* ---- bottleneck: compresses each row that a pipeline stage sends to a few floats, and expands it again
- * ---- */
+/* ---- bottleneck: a pipeline stage sends each row as a few floats; the next stage expands it again ---- */
 
 /* Width of the last dimension, or number of channels of images. */
 static long ddp__bottleneck_width(const ddp_node *x)
@@ -15347,8 +15464,7 @@ static int ddp__st_measure(ddp_safetensor *t)
         if (t->dim[i] == 0)
             empty = 1;
         else
-            n *= (double)
-                     t->dim[i]; /* 0 counts as 1 here: the product of the others must not overflow either */
+            n *= (double)t->dim[i]; /* a 0 is left out: the rest must not overflow */
         if (!(n <= DDP__ST_EXACT)) return 0;
     }
     t->bytes = empty ? 0 : (uint64_t)n;
@@ -16680,12 +16796,13 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 #endif
 
 /* ==== compress/codec.h ==== [compress] */
-/* What the compressors share: bit patterns of floats, little-endian fields, the message header. */
+/* Helpers that the compressors share: bit patterns of floats, little-endian fields, the message header, and
+ * the arithmetic of block quantisation. */
 
-#define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
-#define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */
-#define DDP__HUGE      UINT32_C(0x73000000) /* 2^103: less, added to a finite x, stays finite */
-#define DDP__PACK_MOST (SIZE_MAX / 32)      /* elements of an array: no size can overflow */
+#define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign; sorts like the magnitudes */
+#define DDP__INFINITE  UINT32_C(0x7f800000) /* infinity; larger patterns are NaN */
+#define DDP__HUGE      UINT32_C(0x73000000) /* 2^103: a finite x plus a magnitude below it stays finite */
+#define DDP__PACK_MOST (SIZE_MAX / 32)      /* limit for n, in elements, so that no size overflows */
 
 static inline DDP__DEVICE uint32_t ddp__codec_bits(float x)
 {
@@ -16705,7 +16822,7 @@ static inline DDP__DEVICE float ddp__codec_float(uint32_t bits)
 
 static inline DDP__DEVICE uint32_t ddp__magnitude(float x) { return ddp__codec_bits(x) & DDP__MAGNITUDE; }
 
-/* 1: v is not finite, or x is and x + v is not. */
+/* Returns 1 if v is not finite, or if x is finite and x + v is not. */
 static inline DDP__DEVICE int ddp__sum_spoils(float x, float v)
 {
     return ddp__magnitude(v) >= DDP__INFINITE ||
@@ -16741,7 +16858,7 @@ typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTR
 enum { DDP__ANY_BLOCK = 16 };
 typedef int32_t ddp__any_lanes __attribute__((vector_size(16)));
 
-/* 1 if a magnitude of x[0..15] is above floor. */
+/* Returns 1 if the bits of some magnitude of x[0..15] are above floor. */
 static inline int ddp__any_above(const float *x, int32_t floor)
 {
     const int32_t m = (int32_t)DDP__MAGNITUDE;
@@ -16760,42 +16877,42 @@ static inline int ddp__any_above(const float *x, int32_t floor)
     return (half[0] | half[1]) != 0;
 }
 
-/* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
+/* Returns the position of the first of x[0..n-1] with magnitude bits >= `least`, or n if there is none. */
 DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
-/* Position of the first NaN of x[0..n-1]; n if there is none. */
+/* Returns the position of the first NaN in x[0..n-1], or n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
-DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* DDP_NUMERIC: x[at] is NaN. */
+DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* returns DDP_NUMERIC: x[at] is NaN */
 
-/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below
- * DDP__HUGE. */
+/* Returns DDP_NUMERIC if v is not finite, or if x[at] is finite and the sum would not be. |v| < DDP__HUGE
+ * never fails. */
 DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
 
 #ifndef DDP_NO_PLANNERS
-/* A selection's arguments. */
+/* Checks the arguments of ddp_topk or ddp_randomk (`who`). */
 DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
                                      size_t have, size_t need, const uint64_t *index, ddp_error *err);
 
-/* DDP_ARG if bytes do not fit the capacity. */
+/* Returns DDP_ARG if a message of `bytes` bytes does not fit the capacity. */
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 #endif
 
-/* ---- blocks in equal steps, of levels -levels..levels ---- */
+/* ---- int8 and int4 blocks: integer levels in -levels..levels ---- */
 
-/* What the largest level means, as it is received. */
+/* Returns the value that the receiver decodes for the largest level. */
 static inline DDP__DEVICE float ddp__quantise_top(uint32_t scale, double levels)
 {
     return (float)((double)ddp__codec_float(scale) * levels);
 }
 
-/* The smallest float of which the largest level means at least the largest magnitude of a block; one less
- * where that would not be finite. */
+/* Returns the smallest float s for which the largest level decodes to at least `largest`, the largest
+ * magnitude of a block. Returns the next smaller float if `levels` times s would not be finite. */
 static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double levels)
 {
     uint32_t bits;
 
     if (!(largest > 0)) return 0;
-    /* the float above or below the quotient, or the quotient */
+    /* start with the rounded quotient; the exact answer is at most one float away */
     bits = ddp__codec_bits((float)((double)largest * (1 / levels)));
     bits += ddp__quantise_top(bits, levels) < largest;
     bits -= ddp__quantise_top(bits - 1, levels) >= largest;
@@ -16803,14 +16920,14 @@ static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double lev
     return ddp__codec_float(bits);
 }
 
-/* x / s rounded, halves away from 0; inverse = 1 / s, or 0.
+/* Returns x / s rounded to the nearest integer, halves away from 0. inverse = 1 / s, or 0.
  *
- * What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of
- * two floats is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2
- * |x| - (2 h + 1) s) / 2 s is a multiple of the last place of s, which is more than s / 2^24; just below s /
- * 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double is off by less than 2^-44. So exact
- * halves go up, what is below them never does, and the level is that of the exact quotient, fused
- * multiply-add or not. */
+ * The code adds slightly more than a half to |x| / s and truncates. A quotient of two floats that is not
+ * exactly h + 1/2 differs from it by more than 2^-26. For s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s)
+ * / 2 s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of
+ * x is at least s / 2^25. |x| (1 / s) in double has an error below 2^-44. Exact halves are therefore rounded
+ * up and smaller quotients never are: the level is that of the exact quotient, with or without fused
+ * multiply-add. */
 static inline DDP__DEVICE int ddp__quantise_level_of(float x, double inverse)
 {
     const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
@@ -16818,16 +16935,16 @@ static inline DDP__DEVICE int ddp__quantise_level_of(float x, double inverse)
     return x < 0 ? -q : q;
 }
 
-/* Level `at` of a payload; wide: a byte each, else a half byte. */
+/* Returns level number `at` of a payload. wide: 1 = one byte per level, 0 = half a byte. */
 static inline DDP__DEVICE int ddp__quantised_level(int wide, const unsigned char *p, size_t at)
 {
     if (wide) return (int)(p[at] ^ 128u) - 128;
     return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-/* A quantised payload of n elements: fill writes it, of finite elements; check validates all of it; apply
- * reads it. */
-DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
+/* The quantised payload of n elements: ddp__quantised_fill writes it from finite elements,
+ * ddp__quantised_check validates all of it, ddp__quantised_apply decodes it. */
+DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0 if it does not fit size_t */
 DDP_LIB void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
                                         const float *x, size_t n, ddp_error *err);
@@ -16835,11 +16952,10 @@ DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payl
                                   float *x, size_t n);
 
 /* ==== compress/quantise.c ==== [compress] */
-/* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message,
- * written and read. And numbers that are not wanted in what travels: NaN, and sums, of a residual and a
- * gradient too, that are not finite. */
+/* Block quantisation to int8, int4 and E3M0: encoding, validation and decoding of a message payload. Also
+ * checks for NaN and for sums that are not finite. */
 
-/* ---- what is not wanted ---- */
+/* ---- invalid numbers ---- */
 
 size_t ddp__first_from(const float *x, size_t n, uint32_t least)
 {
@@ -16883,8 +16999,7 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
     return DDP_OK;
 }
 
-/* ---- sending: whole blocks, the last padded with zeros; compilers turn fixed counts into vector code at -O2
- * ---- */
+/* ---- encoding: whole blocks, the last padded with zeros; compilers vectorise fixed counts at -O2 ---- */
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
@@ -16894,7 +17009,7 @@ static size_t ddp__quantise_blocks(size_t n)
     return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
 }
 
-/* Bytes of the levels of n elements. */
+/* Returns the size, in bytes, of the levels of n elements. */
 static size_t ddp__quantise_size(ddp_packing packing, size_t n)
 {
     return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
@@ -16907,7 +17022,7 @@ size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
     return levels > SIZE_MAX - scales ? 0 : scales + levels;
 }
 
-/* The largest magnitude of a block of finite elements. */
+/* Returns the largest magnitude of a block of finite elements. */
 static float ddp__quantise_largest(const float *x)
 {
     const int32_t m = (int32_t)DDP__MAGNITUDE;
@@ -16929,14 +17044,14 @@ static float ddp__quantise_largest(const float *x)
     return ddp__codec_float((uint32_t)largest);
 }
 
-/* Levels -levels..levels of a block. */
+/* Computes the levels of a block, in -levels..levels. */
 static void ddp__quantise_block(const float *x, float scale, signed char *level)
 {
     const double inverse = scale > 0 ? 1 / (double)scale : 0;
     int whole[DDP_QUANTISE_BLOCK], i;
 
     for (i = 0; i < DDP_QUANTISE_BLOCK; i++) whole[i] = ddp__quantise_level_of(x[i], inverse);
-#ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
+#ifdef __SSE2__ /* compilers turn the loop below into code that takes as long as the loop above */
     for (i = 0; i < DDP_QUANTISE_BLOCK; i += 16) {
         __m128i part[4];
         memcpy(part, whole + i, sizeof part);
@@ -16948,7 +17063,7 @@ static void ddp__quantise_block(const float *x, float scale, signed char *level)
 #endif
 }
 
-/* Levels as half bytes, level + 8, the even ones low: eight at a time. */
+/* Packs levels into half bytes as level + 8, even elements in the low half, eight levels at a time. */
 static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 {
     for (int i = 0; i < DDP_QUANTISE_BLOCK; i += 8, p += 4) {
@@ -16972,18 +17087,18 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
-/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a code, a sign and three bits of exponent, is its level + 8
- * ---- */
+/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a sign bit and 3 bits of exponent; level = code - 8 ---- */
 
 enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 
-/* A smaller scale would have denormal levels, which are not those of every processor. */
+/* With a smaller scale, levels would be denormal, which some processors flush to zero. */
 #define DDP__E3M0_LEAST 0x1p-100f
 
-/* What e means, of a code without its sign: s / 64, s / 32, .. s, exactly. */
+/* Returns the magnitude for exponent e: 0 for e = 0, else s / 64, s / 32, ..., s, exactly. */
 static float ddp__e3m0_value(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
 
-/* least[e]: the smallest magnitude whose nearest value is that of e or a larger one; halves go up. */
+/* Computes the levels of an E3M0 block. least[e] is the smallest magnitude that rounds to exponent e or more;
+ * halves round up. */
 static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 {
     float least[DDP__E3M0_LEVELS + 1];
@@ -17038,10 +17153,10 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
     }
 }
 
-/* ---- receiving ---- */
+/* ---- decoding ---- */
 
-/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does: at least
- * `bytes`. */
+/* Returns the offset of the first eight bytes that contain an invalid level (-128 or -8), or at least `bytes`
+ * if there is none. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
     const int wide = packing == DDP_PACK_INT8;
@@ -17050,13 +17165,13 @@ static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, si
     unsigned char last[8];
     size_t at;
 
-    memset(last, 0x88, sizeof last); /* no such level */
+    memset(last, 0x88, sizeof last); /* padding that is not an invalid level */
     for (at = 0; at < bytes; at += 8) {
         const unsigned char *from = p + at;
         uint64_t w;
         if (bytes - at < 8) from = (const unsigned char *)memcpy(last, from, bytes - at);
         w = ddp__codec_get64(from) ^ lowest;
-        if ((w - one) & ~w & top) break; /* a field of zeros borrows */
+        if ((w - one) & ~w & top) break; /* a zero field borrows from its top bit */
     }
     return at;
 }
@@ -17122,7 +17237,7 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
     return DDP_OK;
 }
 
-/* x = level scale, or x + level scale where `add` is set, for a block. */
+/* Sets x = level * scale for a block, or x += level * scale if `add` is set. */
 static void ddp__quantised_block(const signed char *level, float scale, int add, float *x)
 {
     const ddp__f4 scales = ddp__f4_all(scale);
@@ -17138,7 +17253,7 @@ static void ddp__quantised_block(const signed char *level, float scale, int add,
             ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
-/* The same of levels of E3M0. */
+/* Does the same for E3M0 levels. */
 static void ddp__e3m0_apply(const signed char *level, float scale, int add, float *x)
 {
     float value[2 * DDP__E3M0_SIGN];
@@ -17165,7 +17280,7 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
 
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
-        if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */
+        if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), bit-identical */
         len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
         from = p;
         to = x + at;
@@ -17191,9 +17306,9 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
 #ifndef DDP_NO_PLANNERS
 
 /* ==== compress/packing.c ==== [compress] */
-/* Messages of the compressors, made and checked and applied; error feedback. */
+/* Compressed messages: encoding, validation and decoding; error feedback. */
 
-/* "DDPC" as a little-endian number; the version of everything behind it. */
+/* "DDPC" as a little-endian number; the version covers everything after it. */
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
@@ -17223,8 +17338,9 @@ ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 
 /* ---- sizes ---- */
 
-/* Bytes of k gaps: one each, one more for each that is at least 2^7, 2^14, .. The gaps and the
- * kept elements add up to n at most, so no more than n >> 7 j of them reach 2^(7 j). */
+/* Returns the maximum size, in bytes, of k gaps: one byte each, plus one for each gap that is at least 2^7,
+ * 2^14, and so on. The gaps and the kept elements add up to at most n, so that at most n >> 7 j gaps reach
+ * 2^(7 j). */
 static size_t ddp__pack_gaps(size_t n, size_t k)
 {
     size_t bytes = k;
@@ -17273,7 +17389,7 @@ ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_er
     return DDP_OK;
 }
 
-/* ---- sending ---- */
+/* ---- encoding ---- */
 
 void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k)
 {
@@ -17290,7 +17406,7 @@ static void ddp__pack_values(unsigned char *p, const float *value, size_t k)
     for (size_t i = 0; i < k; i++) ddp__codec_put32(p + 4 * i, ddp__codec_bits(value[i]));
 }
 
-/* Bytes of one gap, which is written to p unless that is NULL. */
+/* Returns the size of an encoded gap, in bytes. Writes it to p unless p is NULL. */
 static size_t ddp__pack_gap(unsigned char *p, uint64_t gap)
 {
     size_t bytes = 0;
@@ -17301,7 +17417,7 @@ static size_t ddp__pack_gap(unsigned char *p, uint64_t gap)
     return bytes + 1;
 }
 
-/* What the message takes, if index and value are fit to be sent. */
+/* Validates index and value, and computes the size of the message. */
 static ddp_status ddp__pack_measure(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
                                     const float *value, size_t *bytes, ddp_error *err)
 {
@@ -17363,7 +17479,7 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
     return DDP_OK;
 }
 
-/* All of x. */
+/* Writes a message with all of x. */
 static ddp_status ddp__pack_all(const char *who, ddp_packing packing, const float *x, size_t n, void *out,
                                 size_t capacity, size_t *bytes, ddp_error *err)
 {
@@ -17408,9 +17524,9 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
     return ddp__pack_all("ddp_pack_quantised", packing, x, n, out, capacity, bytes, err);
 }
 
-/* ---- receiving ---- */
+/* ---- decoding ---- */
 
-enum { DDP__UNPACK_PART = 1024 }; /* dense values looked at together; they stay in L1 */
+enum { DDP__UNPACK_PART = 1024 }; /* dense values checked at a time; fits in L1 */
 
 ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err)
 {
@@ -17446,11 +17562,11 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
     return DDP_OK;
 }
 
-/* A walk over the kept elements of a message in their order. */
+/* An iterator over the elements of a sparse message, in their order. */
 typedef struct ddp__unpack_walk {
     const unsigned char *value, *index, *end;
     ddp_packing packing;
-    uint64_t next; /* delta: the lowest index that can follow */
+    uint64_t next; /* delta: the lowest possible value of the next index */
 } ddp__unpack_walk;
 
 static ddp__unpack_walk ddp__unpack_begin(const ddp_packed *m, const unsigned char *p, size_t bytes)
@@ -17468,7 +17584,8 @@ static ddp__unpack_walk ddp__unpack_begin(const ddp_packed *m, const unsigned ch
     return w;
 }
 
-/* The next index; UINT64_MAX if the bytes end within it, it overflows, or it has more bytes than it needs. */
+/* Returns the next index. Returns UINT64_MAX if the message ends within it, if it overflows, or if its
+ * encoding is longer than needed. */
 static uint64_t ddp__unpack_index(ddp__unpack_walk *w)
 {
     uint64_t at = 0, part;
@@ -17627,25 +17744,24 @@ ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *resid
 }
 
 /* ==== compress/topk.c ==== [compress] */
-/* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline
- * compresses. */
+/* Exact top-k and random-k selection, and the compression ratio of each link of a pipeline (AdaTopK). */
 
-/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above
- * infinity. */
+/* Magnitudes are compared as integers: without its sign bit, the bit pattern of a float grows with |x|, and
+ * NaN is above infinity. */
 
 enum {
-    DDP__TOPK_RUN = 4096,     /* elements between two looks at the room that is left; stays in L1 */
-    DDP__TOPK_SAMPLE = 65536, /* magnitudes at most that guess the threshold */
-    DDP__TOPK_NEAR = 4,       /* of them side by side: they share a cache line */
+    DDP__TOPK_RUN = 4096,     /* elements between two checks of the free space; fits in L1 */
+    DDP__TOPK_SAMPLE = 65536, /* most magnitudes sampled for the threshold */
+    DDP__TOPK_NEAR = 4,       /* of these, adjacent elements: they share a cache line */
     DDP__TOPK_FEW = 32768,    /* shorter arrays are not sampled */
     DDP__TOPK_BINS = 2048
 };
 
-/* Elements above the threshold seen so far, by ascending index, and the room for them. */
+/* The elements above the threshold found so far, by ascending index, and the capacity of the list. */
 typedef struct ddp__topk_found {
     uint64_t *index;
     size_t *bins;
-    uint32_t *bits; /* the elements themselves */
+    uint32_t *bits; /* bit patterns of the elements */
     size_t n, most;
     int32_t floor; /* only magnitudes above it are collected */
 } ddp__topk_found;
@@ -17667,18 +17783,18 @@ size_t ddp_topk_scratch(size_t n, size_t k)
     return fixed + most * 12;
 }
 
-/* ---- the k-th of a list ---- */
+/* ---- the k-th largest of a list ---- */
 
-/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first `digits` are
- * found, the rest is 0). *ties = how many that agree with it in these are among the rank. Two counts of each
- * bin, taken in turn: most magnitudes fall into few bins, and a count cannot be read again before it is
- * written. */
+/* Returns the rank-th largest of m magnitudes by radix select, with digits of 11, 10 and 10 bits. Only the
+ * first `digits` digits are computed; the rest is 0. *ties receives how many of the magnitudes that agree in
+ * these digits are among the `rank` largest. Each bin has two counters that are used alternately: most
+ * magnitudes fall into few bins, and a counter cannot be read again before its last write completes. */
 static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins,
                               size_t *ties)
 {
     static const int shift[3] = {20, 10, 0};
     size_t *odd = bins + DDP__TOPK_BINS;
-    uint32_t found = 0, fixed = 0; /* the digits found so far, and where they are */
+    uint32_t found = 0, fixed = 0; /* the digits found so far, and the mask of their bits */
 
     for (int digit = 0; digit < digits; digit++) {
         const int s = shift[digit];
@@ -17699,8 +17815,8 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
     return found;
 }
 
-/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list
- * itself. */
+/* Writes the k selected elements in index order: those above nth, and the first `ties` equal to it. out may
+ * be the list itself. */
 static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index,
                            void *out)
 {
@@ -17726,8 +17842,8 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 
 /* ---- the pass over the array ---- */
 
-/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a
- * branch. */
+/* Appends the elements of x[0..n-1] whose magnitude is above the floor. The loop has no branch: it writes
+ * every element and advances only past those it collects. */
 static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
 {
     uint64_t *index = f->index;
@@ -17744,8 +17860,8 @@ static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint6
     f->n = m;
 }
 
-/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher
- * index. */
+/* Reduces the list to its k largest and raises the floor to the smallest of these. A later element must
+ * exceed the floor, because of equal magnitudes the lower index is selected. */
 static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 {
     size_t ties;
@@ -17759,11 +17875,12 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
     return DDP_OK;
 }
 
-/* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
+/* Collects all magnitudes above the floor. If they do not fit, the list contains at least the k largest of
+ * x. */
 static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
-    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK]; /* blocks of a run that hold a magnitude above
-                                                                the floor */
+    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK]; /* blocks of a run with a magnitude above the
+                                                                floor */
     size_t at, blocks, b;
 
     for (at = 0;; at += DDP__TOPK_RUN) {
@@ -17781,8 +17898,8 @@ static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n
 
 /* ---- the threshold ---- */
 
-/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the
- * array. */
+/* Samples m elements: DDP__TOPK_NEAR adjacent ones from a random place in each of m / DDP__TOPK_NEAR equal
+ * parts of the array. */
 static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
 {
     size_t part = n / (m / DDP__TOPK_NEAR), i;
@@ -17795,8 +17912,8 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
     }
 }
 
-/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always
- * exceeds it. */
+/* Returns a threshold that slightly more than k magnitudes exceed; attempt 1: about twice as many; attempt 2:
+ * all. A NaN always exceeds it. */
 static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
@@ -17806,7 +17923,8 @@ static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t 
     if (m > DDP__TOPK_SAMPLE) m = DDP__TOPK_SAMPLE;
     m -= m % DDP__TOPK_NEAR;
     if (n < DDP__TOPK_FEW || attempt > 1) return -1;
-    rank = (double)k / (double)n * (double)m; /* expected; its deviation is below the root */
+    rank = (double)k / (double)n * (double)m; /* expected value; the standard deviation is below its square
+                                                 root */
     rank = (attempt ? 2 : 1) * (rank + 5 * sqrt(rank) + 8);
     if (rank >= (double)m) return -1;
     ddp__topk_sample(x, n, f->bits, m);
@@ -17854,11 +17972,11 @@ ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t sc
     return DDP_OK;
 }
 
-/* ---- k at random ---- */
+/* ---- random-k ---- */
 
 size_t ddp_randomk_scratch(size_t n) { return (n / 64 + (n % 64 != 0)) * sizeof(uint64_t); }
 
-/* 1 if bit i was set before; it is set now. */
+/* Sets bit i. Returns 1 if it was set before, else 0. */
 static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
 {
     uint64_t *word = bitmap + i / 64, bit = UINT64_C(1) << i % 64;
@@ -17868,8 +17986,8 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so
- * far. */
+/* Floyd's algorithm: each round draws from the first j + 1 elements; if the element is already drawn, the
+ * round takes element j instead, which no earlier round could draw. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch, size_t scratch_bytes,
                        uint64_t *index, float *value, ddp_error *err)
 {
@@ -17883,7 +18001,7 @@ ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *
     memset(bitmap, 0, words * sizeof *bitmap);
     for (j = n - k; j < n; j++)
         if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
-    for (int write = 0; write < 2; write++) /* outputs are untouched on error */
+    for (int write = 0; write < 2; write++) /* outputs are unchanged on error */
         for (w = 0; w < words; w++)
             for (word = bitmap[w]; word; word &= word - 1) {
                 size_t i = w * 64 + (size_t)__builtin_ctzll(word);
@@ -17954,13 +18072,13 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links, con
     for (int i = 0; i < links; i++) {
         ddp_link_compression *c = out + i;
         size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
-        /* the fraction first: the slowest link's is exactly 1 */
+        /* divide first: the fraction of the slowest link is exactly 1 */
         c->ratio = o->ratio;
         if (!o->uniform) c->ratio = slowest > 0 ? factor * o->ratio * (link_s[i] / slowest) : 1;
         if (!(c->ratio > 1)) c->ratio = 1;
         c->keep = ddp_keep_count(count[i], c->ratio);
         c->bytes = ddp_pack_bound(packing, count[i], c->keep);
-        /* 0: an array too long for the packing */
+        /* bytes is 0 if the array is too long for the packing */
         c->dense = !c->bytes || c->bytes >= dense;
         if (c->dense) {
             c->keep = count[i];
@@ -17972,18 +18090,24 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links, con
 }
 
 /* ==== compress/sparse.c ==== [compress] */
-/* The largest of each chunk of an array in two bits each (SparseLoCo, arXiv:2508.15706). */
+/* Sparse 2-bit messages: the largest elements of each chunk, with a sign and one of two levels (SparseLoCo,
+ * arXiv:2508.15706). */
 
-/* A chunk: its scale u as a float, then for each kept element 14 bits, lowest first: 12 of index, 1: below 0,
- * 1: 2 u and not u. Indexes rise; an entry that does not is none. u = 0: nothing of the chunk was kept.
+/* Layout of a chunk: its scale u as a float, then 14 bits per kept element, lowest bits first: 12 bits of
+ * index, 1 bit for the sign (1 = negative), 1 bit for the level (1 = 2 u, 0 = u). Indexes ascend; the first
+ * one that does not ends the list. u = 0: the chunk has no elements.
  *
- * u is at most twice the smallest kept magnitude and has eight bits, so a level is at most twice what it
- * stands for and a multiple of that one's last place, as long as that is below 2^16 u: the difference is a
- * float, nothing is rounded away. What is larger by more than that alone in its chunk goes alone. */
+ * The residual is exact for these reasons. u is at most twice the smallest kept magnitude and has eight
+ * significant bits. A level is therefore at most twice the element it represents. It is also a multiple of
+ * the element's last place, as long as the element is below 2^16 u. The difference of the two is then a
+ * float. ddp__sparse_range drops elements that are too small compared with the largest one of the chunk for
+ * this to hold. */
 enum { DDP__SPARSE_FIELD = 14, DDP__SPARSE_SCALES = 4, DDP__SPARSE_ROUNDS = 4 };
-#define DDP__SPARSE_RANGE 0x1p-14f /* of the largest: what is below it is not kept beside it */
+#define DDP__SPARSE_RANGE \
+    0x1p-14f /* relative to the largest of the chunk: smaller elements are not kept with
+                                      it */
 #define DDP__SPARSE_LEAST 0x1p-100f
-#define DDP__SPARSE_MOST  0x1p126 /* of a scale: its double is finite */
+#define DDP__SPARSE_MOST  0x1p126 /* limit of a scale: twice the scale is finite */
 
 int ddp_sparse_keep(double fraction)
 {
@@ -17992,7 +18116,7 @@ int ddp_sparse_keep(double fraction)
     return !(k >= 1) ? 1 : k >= DDP_SPARSE_CHUNK ? DDP_SPARSE_CHUNK : (int)k;
 }
 
-/* Entries of a chunk of len elements. */
+/* Returns the number of entries for a chunk of len elements. */
 static size_t ddp__sparse_entries(size_t len, int keep)
 {
     return (len * (size_t)keep + DDP_SPARSE_CHUNK - 1) / DDP_SPARSE_CHUNK;
@@ -18022,7 +18146,7 @@ size_t ddp_sparse_scratch(int keep)
 
 /* ---- sending ---- */
 
-/* u for magnitudes of a chunk, by k-means with two levels that are bound to each other. */
+/* Returns the scale u for the magnitudes of a chunk: k-means with two levels, u and 2 u. */
 static float ddp__sparse_scale(const float *value, size_t k, float smallest)
 {
     double u = 0;
@@ -18045,7 +18169,8 @@ static float ddp__sparse_scale(const float *value, size_t k, float smallest)
     return ddp__codec_float(bits);
 }
 
-/* Drops what is too small beside the largest; *smallest of those that stay. */
+/* Drops the elements that are too small compared with the largest one. Returns how many remain; *smallest is
+ * the smallest magnitude of these. */
 static size_t ddp__sparse_range(uint64_t *index, float *value, size_t k, float *smallest)
 {
     float largest = 0;
@@ -18129,7 +18254,7 @@ static unsigned ddp__sparse_get(const unsigned char *p, size_t i)
     return field;
 }
 
-/* Adds a chunk's values to x where it is not NULL; else says what is wrong with them. */
+/* Adds a chunk's values to x. If x is NULL, only validates the chunk and reports the error. */
 static ddp_status ddp__sparse_read(const unsigned char *p, size_t len, int keep, float *x, ddp_error *err)
 {
     const float u = ddp__codec_float(ddp__codec_get32(p));
@@ -18140,7 +18265,7 @@ static ddp_status ddp__sparse_read(const unsigned char *p, size_t len, int keep,
     for (size_t i = 0; i < ddp__sparse_entries(len, keep) && u > 0; i++) {
         const unsigned field = ddp__sparse_get(p + DDP__SPARSE_SCALES, i);
         const size_t index = field & 4095u;
-        if (i && index <= last) break; /* no more */
+        if (i && index <= last) break; /* end of the list */
         if (index >= len) return ddp__fail(err, DDP_FORMAT, "index %zu in a chunk of %zu", index, len);
         if (x) x[index] += (field >> 12 & 1 ? -u : u) * (field >> 13 ? 2.0f : 1.0f);
         last = index;
@@ -20566,223 +20691,245 @@ void ddp__tls_free(ddp__tls *t)
 }
 
 /* ==== wire/tcp.h ==== [wire] */
-/* The wire between processes: one TCP connection per pair of ranks, which may break and come back: then a
- * stream goes on over a new connection at the very byte where the old one left it. */
+/* The wire between processes: one TCP connection per pair of ranks. With reconnection enabled, a stream whose
+ * connection breaks resumes on a new connection at the exact byte where it stopped. */
 
 typedef struct ddp__relay ddp__relay;
 
-/* What it is made of; the arrays are borrowed for the call. */
+/* The configuration of the wire. The arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;               /* [world] connections, the wire's from success on; -1: own, not there */
-    const unsigned char *relayed; /* [world] 1: connected by way of another rank, the relay; may be NULL */
-    int relay_rank;               /* that relay, which connects the two again after a break */
-    ddp__relay *relay;            /* of other ranks' connections, closed with the wire; may be NULL */
-    ddp__tls *tls;                /* NULL = plain; borrowed. Handshakes of fds are done */
-    double peer_timeout_s;        /* after which a silent connection (0 = system's) and a broken link end (0 =
-                                  never) */
-    const char *congestion;       /* name for TCP_CONGESTION ("reno"), or NULL */
-    int once;               /* 1: connections that end for good: bytes travel as they are, nothing below is
-                                  used */
-    int listen_fd;          /* where higher ranks come back to; -1 = nobody can */
-    const ddp__addr *where; /* [world] where ranks listen: lower are dialled, higher probed; size 0 =
-                                  unknown */
-    ddp__hello self;        /* version, run, rank and world; kind JOIN_MESH: a newcomer's, unheard until it
-                                  is in */
-    size_t replay_bytes;    /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32
-                                  MiB */
-    ddp_logger log;         /* warn: links that break and return */
+    const int *fds;               /* [world] connected sockets, owned by the wire after success; -1: own rank,
+                                     or no connection */
+    const unsigned char *relayed; /* [world] 1: the connection passes through a relay rank; may be NULL */
+    int relay_rank;               /* the relay rank, which also connects the pair again after a break */
+    ddp__relay *relay;            /* relays connections of other ranks, closed with the wire; may be NULL */
+    ddp__tls *tls;                /* NULL = no TLS; borrowed. The handshakes of fds are complete */
+    double peer_timeout_s;        /* time-out for a silent connection (0 = system default) and for a broken
+                                     link (0 = none) */
+    const char *congestion;       /* value for TCP_CONGESTION ("reno"), or NULL */
+    int once;               /* 1: no reconnection; bytes are sent without records, and the fields below are
+                               unused */
+    int listen_fd;          /* socket on which higher ranks reconnect; -1 = none */
+    const ddp__addr *where; /* [world] listening addresses: lower ranks are dialled, higher ranks probed; size
+                               0 = unknown */
+    ddp__hello self;        /* version, run, rank and world; kind JOIN_MESH: of a joining worker, whose peers
+                               may be silent until it is admitted */
+    size_t replay_bytes;    /* per peer, for unacknowledged bytes; 0 = 4 MiB, at most 32 MiB for all peers
+                               together */
+    ddp_logger log;         /* warnings: links that broke and were reconnected */
 } ddp__tcp_config;
 
 /* ---- reconnect.c ---- */
 
-/* ddp__wire_tcp - the wire of those connections. Both ends of each link must agree on `once`.
+/* ddp__wire_tcp - creates the wire from connected sockets. Both ends of each link must agree on `once`.
  *
- * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are unacknowledged,
- * is replaced: the higher rank dials the lower one's listening address again, both say how many bytes of the
- * stream they have, and the rest is sent again from memory. Meanwhile send takes nothing and recv has
- * nothing. recv and send return -1 when the peer said that it closes, when its listening port has refused
- * connections for 0.3 s (its process is gone), or when the link stayed broken for peer_timeout_s.
- * Takes over fds and listen_fd on success. Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
+ * If a connection breaks, or if nothing is received for 1.5 heartbeats while bytes are unacknowledged, it is
+ * replaced. The higher rank dials the lower rank's listening address again, both report how many bytes of the
+ * stream they have, and the rest is sent again from memory. Meanwhile send and recv return 0. They return -1
+ * if the peer announced that it closes, if its listening port has refused connections for 0.3 s (its process
+ * is gone), or if the link stayed broken for peer_timeout_s.
+ * Takes ownership of fds and listen_fd on success. Errors: DDP_NET if a socket option fails; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
 
-/* ---- newcomers ---- */
+/* ---- joining workers ---- */
 
-/* Somebody with a JOIN_ASK hello, behind which its wishes follow, and who may come: as any id, or as that one
- * only. tls: the wire's, from which the session is to be parted. 1: the socket is taken over. */
+/* Serves a joining worker that sent a JOIN_ASK hello; its request follows on the socket. only: the one id it
+ * may take, or -1 for any. tls: the wire's; move the session out of it with ddp__stream_part. Returns 1 if it
+ * takes ownership of the socket. */
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
-/* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
+/* Sets the function that serves joining workers; without one no worker can join. Call it before the engine
+ * has the wire. `visit` runs on the engine's thread. */
 DDP_LIB void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
-/* Where any rank listens; 0 if it is not known. Before the engine has the wire, or in a ddp__attach_fn. */
+/* Returns 1 and the listening address of any rank, or 0 if it is unknown. Call it before the engine has the
+ * wire, or in a ddp__attach_fn. */
 DDP_LIB int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one
- * ended. */
+/* A ddp__attach_fn: the connection that joining worker `id` has made becomes its stream, from the first byte.
+ * If there is none, the stream is ended. */
 DDP_LIB void ddp__wire_tcp_attach(ddp__wire *w, int id);
 
-/* ---- relay.c: connections of two other ranks that cannot connect directly. The relay is rank 0, for a
+/* ---- relay.c: forwards bytes between two ranks that cannot connect directly. The relay is rank 0, or for a
  * joining worker the member that gave it its id ---- */
 
 DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
-/* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting
- * here. Both are the relay's, also on error; each is shut down when the other has ended and its last bytes
- * are through. By a name other than 0 ddp__relay_cut ends it: sockets are closed, what waits is dropped. Any
+/* Forwards bytes between two sockets in both directions, with at most 64 KiB buffered per direction. The
+ * relay owns both sockets, also on error. Each is shut down after the other has ended and its last bytes were
+ * delivered. ddp__relay_cut with a `name` other than 0 closes the sockets and drops buffered bytes. Any
  * thread. Errors: DDP_MEMORY. */
 DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
 DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
-DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
-/* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
+DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes forwarded so far. Any thread. */
+/* Waits until all pairs have delivered their last bytes, at most 5 s in all and 1 s without traffic. Accepts
+ * NULL. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
-DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; NULL is
-                                                      fine */
+DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; accepts
+                                                      NULL */
 
-/* Two ranks, of which one has asked the relay for a connection to the other. */
+/* Two ranks, one of which has asked the relay for a connection to the other. */
 typedef struct ddp__pair {
     int low, high;
-    int fd[2]; /* of low, of high; -1: not here yet */
+    int fd[2]; /* of low and of high; -1: not connected yet */
 } ddp__pair;
 
-/* Those who wait for their other end, at the relay. At most one for each pair of the world, whatever
+/* The pairs at the relay that wait for their other end. There is at most one per pair of ranks, whatever
  * arrives. */
 typedef struct ddp__pairs {
-    ddp__pair *pair;    /* a list */
-    ddp__tcp_config *c; /* whose relay is made when one is needed */
+    ddp__pair *pair;    /* dynamic array */
+    ddp__tcp_config *c; /* configuration whose relay is created on first use */
 } ddp__pairs;
 
-/* A rank asks on this connection, which is ours from now on, for the rank h->detail. When that one has asked
- * too both are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has
- * not asked, or -1. Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
+/* Handles a request of rank h->rank for a connection to rank h->detail, and takes ownership of fd. When both
+ * ranks have asked, both are notified and joined; an earlier join of the two ends. *waits_for receives the
+ * other rank if it has not asked yet, else -1. Errors: DDP_MEMORY, and the errors of ddp__relay_open,
+ * ddp__relay_add and ddp__tcp_tune. */
 DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for,
                                    ddp_error *err);
-/* "Join me to rank `about`", or from the relay "ask for that", or "you are joined". 0, or -1 and errno. */
+/* Sends a RELAY frame about rank `about`: the relay asks the receiver to request a relayed connection, or
+ * reports that the two are joined. Returns 0, or -1 and errno. */
 DDP_LIB int ddp__pairs_tell(ddp__pairs *x, int fd, int about);
-DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
+DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays open */
 
-/* ---- rendezvous.c: how the ranks of a run find each other: rank 0 listens, everybody else dials ---- */
+/* ---- rendezvous.c: connects the ranks of a run: rank 0 listens, all other ranks dial it ---- */
 
 typedef struct ddp__rendezvous {
-    ddp__tcp_config wire;       /* but for fds, relayed, relay, where and of self all but run_id and run_name.
-                           * world: resume: it has room for so many ranks, of all ranks the same; 0 = as many
-                           * as meet. listen_fd: -1, or for rank 0 a bound, listening socket; closed here in
-                           * any case. run_id: ranks of unlike runs refuse each other. log: who came, was
-                           * refused, is late after 5 s, is relayed */
-    int world;                  /* ranks that meet */
-    const char *addr;           /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL =
-                         127.0.0.1:29500 */
-    double timeout_s;           /* for rank 0 to answer; 0 = 30 */
-    double join_timeout_s;      /* for all ranks to come; 0 = timeout_s */
-    const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
-    int insecure;               /* 1: addresses beyond this machine are allowed without tls */
-    const char *ifname; /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
-    int resume;         /* 1: links may break and come back, on all ranks */
-    int relay_all;      /* tests: no pair without rank 0 even tries to connect directly */
+    ddp__tcp_config wire;       /* all fields except fds, relayed, relay, where and self (of which run_id and
+                                   run_name are used). world: with resume, the number of ids, identical on all
+                                   ranks; 0 = as many as connect here. listen_fd: -1, or for rank 0 a bound,
+                                   listening socket, closed here in any case. run_id: ranks with different run
+                                   ids refuse each other. log: ranks that connect, are refused, are late after
+                                   5 s or are relayed */
+    int world;                  /* ranks that connect here */
+    const char *addr;           /* "[tcp://]host:port" of rank 0, or "file://PATH" of a file that contains it;
+                                   NULL = 127.0.0.1:29500 */
+    double timeout_s;           /* time-out for rank 0, in seconds; 0 = 30 */
+    double join_timeout_s;      /* time-out for all ranks to connect, in seconds; 0 = timeout_s */
+    const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED; may be NULL */
+    int insecure;               /* 1: allow non-loopback addresses without tls */
+    const char *ifname; /* interfaces to listen on (socket.h); NULL: the interface from which rank 0 is
+                           reached */
+    int resume;         /* 1: links may break and reconnect; identical on all ranks */
+    int relay_all;      /* tests: no pair without rank 0 tries a direct connection */
 } ddp__rendezvous;
 
-/* Connects every pair of ranks and returns when all pairs of all ranks stand.
+/* Connects every pair of ranks. Returns when all pairs of all ranks are connected.
  *
- * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that
- * cannot connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's
- * wire is open; the peer's name tells. With tls a handshake precedes everything; a relayed pair has its own,
- * so that rank 0 passes on what it cannot read. Strangers (port scanners, other programs, ranks of another
- * run, those without the key) are turned away by the rules of the door (door.h) and never end the meeting.
- * Parsing is of fixed size, nothing that arrives decides about an allocation, but for a relay's buffers, at
- * most one per pair. A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too;
- * one look-up may take longer. file://PATH: rank 0 takes a free port, writes it there, and takes the file
- * away when all have met; the others wait for it, passing over one that another run has left.
- * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor
- * insecure), DDP_NET (cannot listen, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there,
- * its name does not resolve), DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both
- * values; TLS is refused), DDP_PEER_LOST (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+ * Each rank except 0 opens its own listening socket and dials rank 0 and the ranks below it. A pair that
+ * cannot connect within 3 s (a firewall, NAT) is relayed through rank 0 as long as rank 0's wire is open; the
+ * peer's name shows this. With tls each connection starts with a handshake. A relayed pair has its own
+ * end-to-end session, so that rank 0 cannot read its bytes.
+ *
+ * Unknown callers (port scanners, other programs, ranks of another run, callers without the key) are refused
+ * by the rules in door.h and never end the rendezvous. Frames have a fixed size. Received data never
+ * determines the size of an allocation; relays allocate at most one buffer set per pair.
+ *
+ * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too; one look-up may
+ * take longer. With file://PATH rank 0 chooses a free port, writes its address to the file, and removes the
+ * file when all ranks are connected. The others wait for the file and ignore one that another run has left.
+ *
+ * Errors: DDP_ARG (rank, world, address, interface, or an address beyond loopback with neither tls nor
+ * insecure), DDP_NET (cannot listen or open enough files), DDP_TIMEOUT (ranks did not connect, rank 0 is not
+ * reachable, or its name does not resolve), DDP_MISMATCH (version, run id, world or rank differ: both sides
+ * report both values; or TLS is refused), DDP_PEER_LOST (a rank disconnected meanwhile), DDP_ABORTED
+ * (cancel), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
-/* ---- given.c: ranks that the program has connected ---- */
+/* ---- given.c: connections that the program has made ---- */
 
-/* Exchanges hello frames over r->wire.fds ([world] connected stream sockets, the own entry ignored) and makes
- * the wire of duplicates of them: the program's descriptors stay its own. A connection that breaks ends for
- * good. The connections are shut down when the wire closes, and when this function fails. Used of r:
- * wire.rank, world, fds, peer_timeout_s, log and self.run_id, run_name; join_timeout_s (all ranks to answer,
- * above 0), cancel. Errors: DDP_ARG (no open, connected stream socket; one of them twice), DDP_MISMATCH
- * (another rank, version, run or world at the other end, or no rank), DDP_TIMEOUT, DDP_PEER_LOST, DDP_ABORTED
- * (cancel), DDP_NET (descriptors), DDP_MEMORY. */
+/* Exchanges hello frames over r->wire.fds ([world] connected stream sockets, own entry ignored) and creates
+ * the wire from duplicates of them. The program still owns its descriptors. A connection that breaks is not
+ * replaced. The connections are shut down when the wire closes, and when this function fails. Fields used:
+ * wire.rank, world, fds, peer_timeout_s, log, self.run_id and self.run_name; join_timeout_s (time-out for all
+ * ranks, above 0); cancel. Errors: DDP_ARG (a descriptor is not an open, connected stream socket, or is given
+ * twice), DDP_MISMATCH (another rank, version, run or world at the other end, or not a rank), DDP_TIMEOUT,
+ * DDP_PEER_LOST, DDP_ABORTED (cancel), DDP_NET (descriptors), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 /* ==== wire/door.h ==== [wire] */
-/* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
+/* Admission of incoming connections: the listening socket of a rank, and the callers (accepted connections)
+ * that have not identified themselves yet. */
 
 typedef struct ddp__caller {
-    int fd;              /* -1: free */
-    double since, heard; /* when it came, and when it was heard last */
-    int queue;           /* of the door's */
-    int spoken;          /* its first byte has come */
-    int begun;           /* so has its session */
-    int ready;           /* it is to be heard */
+    int fd;              /* -1: unused */
+    double since, heard; /* time of the accept, and of the last read */
+    int queue;           /* index in the door's `queue` */
+    int spoken;          /* its first byte has arrived */
+    int begun;           /* its session was started */
+    int ready;           /* it has bytes to read */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
     int via; /* the rank that relays its bytes, or -1 */
     ddp__addr from;
 } ddp__caller;
 
-/* Decides about a hello that fits ours. WELCOME: the socket and its session are the decider's; else it is
- * closed, and told why unless MUTE. With REFUSE_NAME why[DDP__STREAM_TEXT] is the end of a sentence about the
- * caller. */
+/* Decides about a valid hello. DDP__WELCOME: the function owns the socket and its session. Any other result:
+ * the socket is closed, after the caller was notified unless the result is MUTE. With REFUSE_NAME,
+ * why[DDP__STREAM_TEXT] receives the end of a sentence about the caller. */
 typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
-/* 1 if that is the address of a rank. */
+/* Returns 1 if that is the address of a rank. */
 typedef int (*ddp__door_knows_fn)(void *user, const ddp__addr *from);
 
 enum {
-    DDP__CALLERS = 640, /* that no known address has, at a time */
-    DDP__PROVEN = 16    /* addresses that are known by a hello from there, the latest ones */
+    DDP__CALLERS = 640, /* most callers from unknown addresses at a time */
+    DDP__PROVEN = 16    /* remembered addresses from which a hello was accepted; a new one replaces the
+                           oldest */
 };
 
-typedef struct ddp__door_queue { /* the callers of one machine */
+typedef struct ddp__door_queue { /* the callers from one machine */
     unsigned char ip[16];
     uint32_t family;
-    int known;          /* 1: when they came, a rank had that address, or a caller from there had been
-                                 accepted */
-    int callers, ready; /* 0 callers: free */
+    int known;          /* 1: when they connected, the address was a rank's or a caller from there had been
+                           accepted */
+    int callers, ready; /* 0 callers: unused */
 } ddp__door_queue;
 
 typedef struct ddp__door {
-    int listen_fd;            /* -1: nobody comes; may be set before or later, and is closed with the door */
+    int listen_fd;            /* -1: none; may be set before opening or later, closed with the door */
     const ddp__tcp_config *c; /* of this rank; borrowed */
     ddp__door_fn decide;
-    ddp__door_knows_fn knows; /* NULL: no rank is known yet; may be set later */
-    void *user;               /* of both */
-    int broken;               /* errno of an accept that failed because something was missing here, or 0 */
-    char refused[200];        /* who was turned away last, and why */
-    int room, common, inside; /* callers at a time, those of any address, those there now */
+    ddp__door_knows_fn knows; /* NULL: no rank address is known yet; may be set later */
+    void *user;               /* passed to both functions */
+    int broken;               /* errno of an accept that failed for a local reason, or 0 */
+    char refused[200];        /* who was refused last, and why */
+    int room, common, inside; /* most callers, most from unknown addresses, present number */
     ddp__caller *caller;      /* [room] */
     struct pollfd *polls;     /* [room] */
     ddp__door_queue *queue;   /* [room] */
-    int known, turn[2];       /* whether the last one heard had a known address, and the next queue of each
+    int known, turn[2];       /* whether the last caller served had a known address; the next queue of each
                                  kind */
-    ddp__addr proven[DDP__PROVEN]; /* from where a caller was accepted */
-    int oldest;                    /* of them, which the next one replaces */
-    int lines;                     /* about callers that were turned away, from `counted` on */
-    double counted, shut;          /* it stays shut until then */
+    ddp__addr proven[DDP__PROVEN]; /* addresses from which a caller was accepted */
+    int oldest;                    /* index in `proven` that is replaced next */
+    int lines;                     /* log lines about refused callers since `counted` */
+    double counted, shut;          /* no caller is served before this time */
 } ddp__door;
 
-/* The policy, for everybody who accepts connections: a caller may be silent for 2 s, and has 5 s for its
- * hello, a handshake of TLS included; a caller whose first byte does not begin a hello is closed.
- * DDP__CALLERS, or half as many as there may be open files, are undecided at a time, and 2 x world more from
- * known addresses, which ranks have or from where a caller was accepted: of more, the oldest that is silent
- * makes room, else the oldest that had 1 s; where one address has more than half of the places, its callers
- * make room at once. Known addresses and others are heard in turn, and of each kind one address after the
- * other, so that an address with many callers delays its own. A flood takes at most a quarter of the time of
- * the thread that serves the door, more only where other programs have the processor, and never more than 2
- * ms of processor time at a time. Those turned away are lines in the log, ten a second at most. All else of d
- * is zero. 0 if memory is short. */
+/* Opens the admission with this policy. All other fields of d are zero. Returns 0 if memory is short.
+ *
+ * Time limits: a caller may be silent for 2 s and must send its hello within 5 s, TLS handshake included. A
+ * caller whose first bytes are not the start of a hello is closed.
+ * Capacity: DDP__CALLERS undecided callers (or half of the open-file limit, if lower), plus 2 x world from
+ * known addresses. An address is known if it is a rank's or a caller from there was accepted. If all places
+ * are taken, the oldest silent caller is dropped, else the oldest that has had 1 s. If one address holds more
+ * than half of the places, its callers are dropped at once.
+ * Fairness: known and unknown addresses are served alternately, and within each kind the addresses take
+ * turns. An address with many callers thus delays only its own. A flood takes at most a quarter of the time
+ * of the thread that calls ddp__door_serve (more only if other programs use the processor) and at most 2 ms
+ * of processor time per call. Refused callers are logged, at most ten lines per second. */
 DDP_LIB int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user);
-/* 1 for addresses of one machine, or of one network of IPv6, of which one machine has any address. */
+/* Returns 1 for addresses of one machine, or of one global IPv6 network (/64), since a machine there may use
+ * any address. */
 DDP_LIB int ddp__same_host(const ddp__addr *a, const ddp__addr *b);
-DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
-/* A connected socket that another rank relays is a caller, as if accepted here; it is the door's from now
- * on. */
+DDP_LIB void ddp__door_close(ddp__door *d); /* closes the callers too; a door that was never opened is
+                                               allowed */
+/* Adds a connected socket that another rank relays as a caller, as if it had been accepted here. Takes
+ * ownership of it. */
 DDP_LIB void ddp__door_adopt(ddp__door *d, int fd, int via);
-DDP_LIB void ddp__door_disown(ddp__door *d); /* in a forked child: closes the descriptors and says nothing */
-/* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
+DDP_LIB void ddp__door_disown(ddp__door *d); /* in a forked child: closes the descriptors without sending
+                                                anything */
+/* Fills polls (at most room + 1 entries) and returns their number. *next is lowered to the time of the next
+ * time-out. */
 DDP_LIB int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
-DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never
+DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* accepts new callers and serves those present; never
                                                            blocks */
 
 /* ==== wire/door.c ==== [wire] */
@@ -24498,76 +24645,77 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 }
 
 /* ==== emulate/links.h ==== [emulate] */
-/* What is emulated for one worker: its access link, the ways to its peers, and a script of incidents. Texts
- * are read here; the engine gets times, rates and acts. */
+/* Network emulation for one worker: its access link, its paths to the peers, and a script of incidents.
+ * links.c parses the text forms; shape.c computes when bytes leave and arrive. */
 
 /* ---- shape.c ---- */
 
-/* From `at` seconds after the start on, an access link has this rate: bytes/s; 0 = unlimited, below: nothing
- * passes. */
+/* A change of an access link's rate, `at` seconds after the start. rate: bytes/s; 0 = unlimited, negative =
+ * stalled. */
 typedef struct ddp__turn {
     double at, rate;
 } ddp__turn;
 
-/* A worker's access link: an uplink and a downlink, each of rate bytes/s (0 = unlimited), shared by all its
+/* A worker's access link: an uplink and a downlink, each with `rate` bytes/s (0 = unlimited), shared by all
  * peers. */
 typedef struct ddp__link {
-    double rate;     /* until the first turn */
-    ddp__turn *turn; /* [turns], in order of time; the last one lets bytes pass */
+    double rate;     /* until the first change */
+    ddp__turn *turn; /* [turns] in order of time; the last one is no stall */
     int turns;
-    double zero;       /* times of turns count from here */
-    double up_free;    /* the uplink has taken everything up to here */
-    double down_free;  /* likewise the downlink */
-    int one_at_a_time; /* 1: a frame occupies the uplink until it has left the way to its peer too */
+    double zero;       /* the times in `turn` count from here */
+    double up_free;    /* time until which the uplink is occupied */
+    double down_free;  /* time until which the downlink is occupied */
+    int one_at_a_time; /* 1: a frame occupies the uplink until it has also left the path to its peer */
 } ddp__link;
 
-/* The way between this worker and one peer, besides the access links of both. */
+/* The path between this worker and one peer, without the access links of the two. */
 typedef struct ddp__path {
-    double rate;              /* to the peer, bytes per second; 0 = unlimited */
+    double rate;              /* to the peer, in bytes/s; 0 = unlimited */
     double delay_s, jitter_s; /* from the peer: each frame takes delay + uniform [0, jitter) */
-    double free;              /* the way to the peer has taken everything up to here */
+    double free;              /* time until which the path to the peer is occupied */
     double last;              /* when the last frame from the peer reached the downlink */
     ddp_rng rng;
 } ddp__path;
 
-/* When so many bytes, of which the first may go at time start, have passed. */
+/* Returns the time at which `bytes` bytes have passed the link, if the first may leave at `start`. */
 DDP_LIB double ddp__link_pass(const ddp__link *l, double start, double bytes);
-DDP_LIB int ddp__link_stalled(const ddp__link *l, double at); /* 1 if nothing passes at that time */
-/* The next time after `at` at which the rate turns; -1: it stays. */
+DDP_LIB int ddp__link_stalled(const ddp__link *l, double at); /* 1 if the link is stalled at that time */
+/* Returns the time of the next rate change after `at`, or -1 if there is none. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
-/* A frame that could go at time ready occupies the uplink after the frames before it, and the way to its peer
- * at the same time; returns when its last byte has left both. An idle link saves up nothing. */
+/* Sends a frame that is ready at time `ready`. It occupies the uplink after the frames before it, and at the
+ * same time the path to its peer. Returns when its last byte has left both. Idle time earns no credit. */
 DDP_LIB double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes);
-/* A frame whose last byte left the sender at that time reaches this rank's downlink: delay and jitter later,
- * never before the one before it. To be called once per frame, in order. */
+/* Returns when a frame whose last byte left the sender at `left` reaches this rank's downlink: delay and
+ * jitter later, never before the previous frame. Call it once per frame, in order. */
 DDP_LIB double ddp__path_receive(ddp__path *from, double left);
-/* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as received if
- * it were next. Alone: at once; behind others: one serialisation after the one before. */
+/* Returns when a frame whose last byte reached this rank's downlink at `arrival` counts as received if it is
+ * the next one: at once if the downlink is idle, else one serialisation time after the previous frame. */
 DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
-DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and it is next */
-/* The same for a small control frame, which uses the downlink but overtakes data. */
+DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and occupies the
+                                                                                 downlink */
+/* Does the same for a small control frame, which uses downlink capacity but overtakes data frames. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* With the heads of its frame it fills two segments of a loopback device (65,483 bytes) and needs no
- * third. */
+/* Largest chunk, in bytes. With the headers of its frame it fills two segments of a loopback device (65,483
+ * bytes each). */
 #define DDP__CHUNK_MAX ((size_t)127 << 10)
 
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..127
- * KiB. */
+/* Returns the chunk size for a rate, in bytes: the bytes of 1 ms, between 4 and 127 KiB. Small chunks bound
+ * the wait of high-priority frames and let sums return early. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 /* ---- links.c ---- */
 
-/* A link as text: bytes per second, 0 = unlimited; seconds. */
+/* A parsed link: bytes/s (0 = unlimited), and seconds. */
 typedef struct ddp__netspec {
     double rate, delay_s, jitter_s;
 } ddp__netspec;
 
 typedef enum ddp__incident_kind {
-    DDP__STALL, /* nothing passes worker a's access link for `seconds` */
-    DDP__SLOW,  /* a's access link has `rate` from now on */
-    DDP__DROP,  /* the connection of a and b breaks */
-    DDP__KILL   /* a's process dies of SIGKILL */
+    DDP__STALL, /* worker a's access link is stalled for `seconds` */
+    DDP__SLOW,  /* worker a's access link has `rate` from this time on */
+    DDP__DROP,  /* the connection between a and b breaks */
+    DDP__KILL   /* worker a's process is killed with SIGKILL */
 } ddp__incident_kind;
 
 typedef struct ddp__incident {
@@ -24576,54 +24724,58 @@ typedef struct ddp__incident {
     int a, b;
 } ddp__incident;
 
-typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
+typedef struct ddp__incidents { /* in script order; freed by ddp__incidents_free */
     ddp__incident *list;
 } ddp__incidents;
 
-typedef struct ddp__act { /* something this worker does at a time */
+typedef struct ddp__act { /* an action of this worker at a given time */
     double at;
-    int peer; /* whose connection it cuts; -1: it kills its process */
+    int peer; /* the peer whose connection is cut; -1: kill this process */
 } ddp__act;
 
-/* Everything for one worker; freed by ddp__links_free. */
+/* The whole emulation state of one worker; freed by ddp__links_free. */
 typedef struct ddp__links {
-    ddp__path *path; /* [world], the own entry unused */
+    ddp__path *path; /* [world]; the own entry is unused */
     ddp__link own;   /* access link */
-    ddp__act *act;   /* in order of time */
+    ddp__act *act;   /* [acts] in order of time */
     int acts;
-    double flight; /* most bytes under way from one peer */
-    /* the same on every worker */
-    double slowest;                 /* rate of any access link or way, ever; 0 = all unlimited */
-    double farthest;                /* delay and jitter of any way */
-    double plan_rate, plan_delay_s; /* what a plan takes for RATE and DELAY of all links */
-    int by_pair;                    /* ways have rates of their own: no ring is laid over them */
+    double flight; /* most bytes in flight from one peer */
+    /* identical on every worker */
+    double slowest;                 /* lowest rate of any access link or path at any time; 0 = all
+                                       unlimited */
+    double farthest;                /* largest delay plus jitter of any path */
+    double plan_rate, plan_delay_s; /* RATE and DELAY that the planner assumes for all links */
+    int by_pair;                    /* 1: paths have their own rates, so that no ring is used */
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
-/* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */
+/* Returns 1 if the values can be emulated: rate 0 (unlimited) or 1 byte/s to 10^15 bit/s, delay up to an
+ * hour. */
 DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
-/* One incident a line: "t=3.0 stall 2 for 1.5", "t=5 drop 1-3", "t=8 kill 2", "t=10 slow 0 to 10mbit"; "#"
- * begins a comment. Times and durations are seconds, workers those of a world of `world`; appended to *s.
- * Errors: DDP_FORMAT, naming file, line and part; DDP_ARG for a worker that does not exist. */
+/* Parses a line of a script and appends its incident to *s. A line is one incident: "t=3.0 stall 2 for 1.5",
+ * "t=5 drop 1-3", "t=8 kill 2" or "t=10 slow 0 to 10mbit". "#" starts a comment. Times and durations are in
+ * seconds; workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part; DDP_ARG for a
+ * worker that does not exist; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
                                     ddp__incidents *s, ddp_error *err);
 DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err);
 DDP_LIB void ddp__incidents_free(ddp__incidents *s);
-/* Makes turns and acts of *l for worker rank, and slowest; l->own.rate is the rate until then. */
+/* Sets the rate changes and actions of *l for worker `rank`, and l->slowest. l->own.rate is the rate before
+ * the first change. */
 DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err);
 
-/* Every worker's access link is like spec; jitter is drawn from seed. */
+/* Gives every worker an access link as in spec. The jitter is random with this seed. */
 DDP_LIB ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
                                     ddp__links *l, ddp_error *err);
 DDP_LIB ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to);
 DDP_LIB void ddp__links_free(ddp__links *l);
 
 /* ==== emulate/shape.c ==== [emulate] */
-/* When bytes leave an emulated link, and when they count as received: pure arithmetic on times given by the
- * caller, so that rates are exact however late a thread wakes up. */
+/* Computes when bytes leave an emulated link and when they count as received. All functions are pure
+ * arithmetic on the caller's times, so that rates are exact even if a thread wakes up late. */
 
-/* The rate at a time; *next = the first turn after it. */
+/* Returns the rate at a time; *next receives the index of the first change after it. */
 static double ddp__link_rate(const ddp__link *l, double at, int *next)
 {
     double rate = l->rate;
@@ -24686,8 +24838,8 @@ double ddp__path_receive(ddp__path *from, double left)
 
 double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
-    /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its
-     * arrival, so its first one entered our downlink bytes/rate before. */
+    /* The sender has already serialised the frame: the last byte of an uncontended frame arrives at
+     * `arrival`, so that its first byte entered this downlink bytes/rate earlier. */
     double done = ddp__link_pass(l, arrival, 0), behind = ddp__link_pass(l, l->down_free, (double)bytes);
 
     return behind > done ? behind : done;
@@ -24715,7 +24867,7 @@ size_t ddp__link_chunk(double rate)
 }
 
 /* ==== emulate/links.c ==== [emulate] */
-/* The texts of what is emulated, a link's and a script's, and what they mean for one worker. */
+/* Parses link specifications and scripts of incidents, and applies them to one worker. */
 
 typedef struct ddp__rate_unit {
     const char *name;
@@ -24727,7 +24879,8 @@ static const ddp__rate_unit ddp__rate_units[] = {
 static const ddp__rate_unit ddp__delay_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
 static const ddp__rate_unit ddp__no_unit[] = {{"", 1}, {NULL, 0}};
 
-/* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
+/* Parses a number (digits and at most one point) followed by a unit. Returns 1 if text[0..n) is exactly
+ * that. */
 static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units, double *out)
 {
     char word[60], *unit;
@@ -24748,7 +24901,7 @@ int ddp__netspec_fits(double rate, double delay_s)
     return (rate == 0 || (rate >= 1 && rate <= 1.25e14)) && delay_s >= 0 && delay_s <= 3600;
 }
 
-/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
+/* Parses RATE from the first n bytes of text. Returns 1, or 0 if it is not a rate. */
 static int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
 {
     if ((n == 1 && *text == '0') || (n == 4 && !strncmp(text, "none", 4))) {
@@ -24809,7 +24962,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 
 enum { DDP__SCRIPT_WORDS = 6 };
 
-typedef struct ddp__script_text { /* a line cut into words */
+typedef struct ddp__script_text { /* a line split into words */
     const char *name, *word[DDP__SCRIPT_WORDS];
     size_t size[DDP__SCRIPT_WORDS];
     int line, words, world;
@@ -24858,7 +25011,7 @@ static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
     return i->a == i->b ? ddp__script_bad(t, 2, "a pair of two workers") : DDP_OK;
 }
 
-/* The words after "t=TIME". */
+/* Parses the words after "t=TIME". */
 static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 {
     static const char *const kinds[] = {"stall", "slow", "drop", "kill"}, *const links[] = {"for", "to"};
@@ -24938,8 +25091,8 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
 
 void ddp__incidents_free(ddp__incidents *s) { ddp__array_free(s->list); }
 
-/* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall
- * lasts. */
+/* Returns the rate at a time: -1 during a stall, else the rate of the last `slow` before it (of two at the
+ * same time, the later line). */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
@@ -25015,42 +25168,43 @@ void ddp__links_free(ddp__links *l)
 }
 
 /* ==== comm/frame.h ==== [comm] */
-/* The 36 bytes in front of everything that crosses a wire. */
+/* The wire header: the 36 bytes before every payload, its types, and CRC-32C. */
 
 #define DDP__FRAME_BYTES 36
 
 typedef enum ddp__frame_type {
-    DDP__FRAME_PART = 1,  /* sums: own values for the owner of a segment; needs a credit */
+    DDP__FRAME_PART = 1,  /* sums: this rank's values for the owner of a segment; needs a credit */
     DDP__FRAME_DATA,      /* broadcast, all-gather, send: needs a credit */
-    DDP__FRAME_SUM,       /* ring all-reduce: partial sum for the next rank; needs a credit */
-    DDP__FRAME_RESULT,    /* all-reduce: finished values; the receiver certainly waits for them */
-    DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
-    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of the pair; layer =
-                             more credits */
-    DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first, layer =
-                             1 + rank whose loss it is, 0: unknown */
-    DDP__FRAME_GOODBYE,   /* nothing but farewells will follow */
-    DDP__FRAME_FAREWELL,  /* answer to goodbye: everything before it was read */
-    /* a membership's */
-    DDP__FRAME_STATE, /* payload: what the sender knows while an epoch is sought */
-    DDP__FRAME_EPOCH, /* payload: the epoch that all that follows belongs to */
-    DDP__FRAME_DONE,  /* complete: all before seq, and seq + i where bit i of offset << 32 | count is
-                             set */
-    DDP__FRAME_WANT,  /* asks for the result of operation seq */
-    /* ranks that are threads of one process (share.c); no payload */
-    DDP__FRAME_OFFER, /* all-reduce: own values may be used in place, as offer `offset` says; needs a
-                             credit */
-    DDP__FRAME_SUMMED /* the sender is through; offset > 0: as the receiver's values from offset - 1 on
-                             were written */
+    DDP__FRAME_SUM,       /* ring all-reduce: a partial sum for the next rank; needs a credit */
+    DDP__FRAME_RESULT,    /* all-reduce: final values; needs no credit, because the receiver always waits for
+                             them */
+    DDP__FRAME_CREDIT,    /* offset = number of staging slots returned to operation seq */
+    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of this pair begun;
+                             layer = additional credits */
+    DDP__FRAME_ABORT,     /* payload = error text, count = status, offset = rank that failed first, layer = 1
+                             + rank whose loss caused it, 0: unknown */
+    DDP__FRAME_GOODBYE,   /* only FAREWELL frames follow */
+    DDP__FRAME_FAREWELL,  /* reply to GOODBYE: everything before it was read */
+    /* membership frames */
+    DDP__FRAME_STATE, /* payload: what the sender knows during the search for a new epoch (ddp__word) */
+    DDP__FRAME_EPOCH, /* payload: the epoch that all later frames belong to */
+    DDP__FRAME_DONE,  /* operations completed: all before seq, and seq + i if bit i of offset << 32 | count is
+                         set */
+    DDP__FRAME_WANT,  /* requests the result of operation seq */
+    /* between ranks that are threads of one process (share.c); no payload */
+    DDP__FRAME_OFFER, /* all-reduce: the sender's values may be used in place, through its offer number
+                         `offset`; needs a credit */
+    DDP__FRAME_SUMMED /* the sender has no chunk left to add; offset > 0: it found that the receiver's values
+                         from offset - 1 on were overwritten */
 } ddp__frame_type;
 
 enum { DDP__CODING_BLOCK = 64 };
 
-/* verb, count and layer describe the sender's operation, for the mismatch check. */
+/* One decoded header. verb, count and layer describe the sender's operation, for the mismatch check. */
 typedef struct ddp__frame {
     int type;
-    int p2p;  /* seq counts messages of this pair and lane (its two upper bits) instead of
-                        collectives */
+    int p2p;  /* 1: seq counts the messages of this pair of ranks and lane (its two upper bits), not
+                 collectives */
     int verb; /* up to DDP__ASK */
     uint32_t seq;
     uint32_t count;  /* values of the whole operation */
@@ -25058,33 +25212,34 @@ typedef struct ddp__frame {
     uint32_t length; /* payload bytes */
     int32_t layer;
     int coding;     /* of the values: ddp_coding */
-    uint32_t sent;  /* emulated links: when the last byte left, microseconds of the sender's clock */
-    uint32_t check; /* CRC-32C of the payload; 0 = not said */
+    uint32_t sent;  /* emulated links: when the last byte left, in microseconds of the sender's clock */
+    uint32_t check; /* CRC-32C of the payload; 0: no checksum was sent */
 } ddp__frame;
 
-/* Values in the payload; SIZE_MAX where no number of values has that length. */
+/* The number of values in the payload; SIZE_MAX if no number of values has this length. */
 DDP_LIB size_t ddp__frame_values(const ddp__frame *f);
-DDP_LIB int ddp__in_blocks(int coding);           /* blocks of DDP__CODING_BLOCK values with a scale
-                                                               each */
+DDP_LIB int ddp__in_blocks(int coding);           /* 1 if the coding uses blocks of DDP__CODING_BLOCK values
+                                                     with one scale each */
 DDP_LIB const char *ddp__coding_name(int coding); /* "int8 blocks" */
-DDP_LIB size_t ddp__frame_payload(int coding, size_t count); /* the payload of count values */
-/* Little-endian: magic u16, version:5 coding:3, type:4 p2p:1 verb:3, seq, count, offset, length,
- * layer, sent, check, CRC-32C of the 32 bytes before it (a stream out of step is found at once). */
+DDP_LIB size_t ddp__frame_payload(int coding, size_t count); /* bytes of a payload of count values */
+/* Encodes a header, little-endian: magic u16, version:5 coding:3, type:4 p2p:1 verb:3, seq, count, offset,
+ * length, layer, sent, check, CRC-32C of the 32 bytes before it (so a stream out of step is detected at
+ * once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
-/* 1, or 0 if magic, version or checksum are wrong. */
+/* Decodes a header. Returns 0 if magic, version, checksum or type are wrong, else 1. */
 DDP_LIB int ddp__frame_decode(const unsigned char *head, ddp__frame *f);
 
-/* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. Chained: the first call's h is 0. */
+/* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. h is the checksum of the preceding bytes; 0 for
+ * the first call. */
 DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);
 
 /* ==== comm/checksum.c ==== [comm] */
-/* CRC-32C: by an instruction of the processor if it has one, else by tables. The choice is made at run
- * time. */
+/* Computes CRC-32C, with the processor's instruction if it has one, else with tables. The choice is made at
+ * run time. */
 
-/* ---- by tables ---- */
+/* ---- with tables ---- */
 
-/* 256 checksums: entry i is the sum (exclusive or) of the numbers whose bit is set in i, because a CRC is
- * linear. */
+/* 256 checksums. A CRC is linear, so entry i is the exclusive or of the arguments whose bit is set in i. */
 #define DDP__CRC_2(v, a)                 (v), (v) ^ (a)
 #define DDP__CRC_4(v, a, b)              DDP__CRC_2(v, a), DDP__CRC_2((v) ^ (b), a)
 #define DDP__CRC_8(v, a, b, c)           DDP__CRC_4(v, a, b), DDP__CRC_4((v) ^ (c), a, b)
@@ -25127,7 +25282,7 @@ static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
     return c;
 }
 
-/* ---- by an instruction ---- */
+/* ---- with an instruction ---- */
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define DDP__CRC_HERE       __builtin_cpu_supports("sse4.2")
@@ -25135,8 +25290,8 @@ static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
 #define DDP__CRC_TARGET
 #elif defined(__AARCH64EL__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
 #define DDP__CRC_STEP(c, x) __asm__("crc32cx %w0, %w0, %x1" : "+r"(c) : "r"(x))
-/* The first processors of arm64 lack the instruction, so compilers accept it only in functions that say
- * so. */
+/* The first arm64 processors lack the instruction, so compilers accept it only in functions with this
+ * attribute. */
 #ifdef __clang__
 #define DDP__CRC_TARGET __attribute__((target("crc")))
 #else
@@ -25151,7 +25306,7 @@ static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
 #endif
 
 #ifdef DDP__CRC_HERE
-enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which a processor takes at a time */
+enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which the processor handles in parallel */
 
 static uint64_t ddp__crc32c_read(const unsigned char *p)
 {
@@ -25161,7 +25316,8 @@ static uint64_t ddp__crc32c_read(const unsigned char *p)
     return v;
 }
 
-/* The checksum after DDP__CRC_PART bytes of 0: it is linear, so one number for each bit. */
+/* Extends a checksum by DDP__CRC_PART bytes of 0. The operation is linear, so the table has one number per
+ * bit. */
 static uint64_t ddp__crc32c_shift(uint64_t c)
 {
     static const uint32_t bit[32] = {
@@ -25209,14 +25365,14 @@ static DDP__CRC_TARGET uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char
 typedef uint64_t ddp__crc_vec __attribute__((vector_size(64)));
 typedef uint64_t ddp__crc_mem __attribute__((vector_size(64), aligned(1), may_alias));
 
-/* x = next + what x is worth d bits later: its words times x^(d+63) and x^(d-1), modulo the polynomial. */
+/* x = next + x moved d bits: its words times x^(d+63) and x^(d-1), modulo the polynomial. */
 #define DDP__CRC_MOVE(x, by, next)                                       \
     __asm__("vpclmulqdq $0, %2, %1, %0" : "=x"(even) : "x"(x), "x"(by)); \
     __asm__("vpclmulqdq $17, %2, %1, %0" : "=x"(odd) : "x"(x), "x"(by)); \
     x = even ^ odd ^ (next);
 
-/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. It calls no function: a
- * function that runs before the wide registers are cleared is slower. */
+/* Folds n bytes, a multiple of 256, into 64 bytes that have the same checksum, starting from 0. It calls no
+ * function: a function that runs before the wide registers are cleared is slower. */
 static __attribute__((target("avx512f"))) void ddp__crc32c_fold(uint32_t h, const unsigned char *p, size_t n,
                                                                 unsigned char *folded)
 {
@@ -25262,7 +25418,7 @@ uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 }
 
 /* ==== comm/frame.c ==== [comm] */
-/* Frames as bytes. */
+/* Encodes and decodes frame headers, and computes payload lengths. */
 
 #define DDP__FRAME_MAGIC   0xdd97u
 #define DDP__FRAME_VERSION 3u
@@ -25290,19 +25446,19 @@ size_t ddp__frame_payload(int coding, size_t count)
 size_t ddp__frame_values(const ddp__frame *f)
 {
     const size_t block = ddp__frame_payload(f->coding, DDP__CODING_BLOCK), rest = f->length % block;
-    const size_t each = f->coding == (int)DDP_AS_INT8 ? 1 : 2; /* of a block, in a byte */
+    const size_t each = f->coding == (int)DDP_AS_INT8 ? 1 : 2; /* values per byte of a block */
     size_t n = f->length / ddp__frame_payload(f->coding, 1);
 
     if (ddp__in_blocks(f->coding)) {
         n = f->length / block * DDP__CODING_BLOCK +
             (rest > sizeof(float) ? (rest - sizeof(float)) * each : 0);
-        /* half bytes: an odd number of values can only end at the end of the message */
+        /* with half bytes, only the end of the message can have an odd number of values */
         if (each == 2 && f->offset <= f->count && n == (size_t)(f->count - f->offset) + 1) n--;
     }
     return ddp__frame_payload(f->coding, n) == f->length ? n : SIZE_MAX;
 }
 
-enum { DDP__FRAME_WORDS = 8 }; /* of a head, before its checksum */
+enum { DDP__FRAME_WORDS = 8 }; /* 32-bit words of a header before its checksum */
 
 void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 {
@@ -25340,24 +25496,25 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 }
 
 /* ==== comm/engine.h ==== [comm] */
-/* The comm thread: one thread per engine, so two in a context with two links. It owns the wire and runs the
- * send queue, except while a blocking call drives the engine (submit.c). All messages have one type;
- * strategies never see a socket. */
+/* The engine of one link: a queue of messages and the comm thread that sends and receives them. A context
+ * with two links has two engines. The comm thread owns the wire and runs the send queue, except while a
+ * blocking call drives the engine (submit.c). All messages have one type; strategies never see a socket. */
 
 typedef struct ddp__engine ddp__engine;
 struct ddp__membership;
 
 enum {
-    DDP__WINDOW = 16,      /* most collectives in flight */
-    DDP__LARGE_WORLD = 256 /* of simulated workers: each has less room than in one of its own process */
+    DDP__WINDOW = 16,      /* maximum number of collectives in flight */
+    DDP__LARGE_WORLD = 256 /* worlds above this size of simulated workers: each worker gets less memory than
+                              one in its own process */
 };
 
-/* One finished (or still running: end < 0) operation, for traces and the hidden share. */
+/* One operation, finished or still running (end < 0), for traces and the hidden share. */
 typedef struct ddp__op_span {
     double begin, end; /* first and last byte on this rank, ddp_now() seconds */
     double submitted;
-    double due;       /* when the last byte was due: before `end` where the thread was late; < 0 while it
-                            runs */
+    double due;       /* when the last byte was due; earlier than `end` if the thread was late; < 0 while it
+                         runs */
     double peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
     int64_t bytes;    /* payload bytes this rank sent */
     long step;
@@ -25370,170 +25527,178 @@ typedef struct ddp__op_span {
     char coding;    /* ddp_coding: how it travels */
 } ddp__op_span;
 
-/* Blocks (DDP_AS_INT8 and those behind it), which the engine knows by their size alone. What was decoded must
- * be decoded to the same bits when it is encoded again. Both fail with a sentence about x[index], or about
- * the payload. */
+/* Encodes and decodes blocks (DDP_AS_INT8 and later codings); the engine itself knows only their size.
+ * Encoding decoded values again must give bit-identical results. Both functions fail with an error about
+ * x[index], or about the payload. */
 typedef struct ddp__coder {
     ddp_status (*encode)(ddp_coding coding, unsigned char *out, const float *x, size_t count, ddp_error *err);
     ddp_status (*decode)(ddp_coding coding, float *out, const unsigned char *payload, size_t count,
                          ddp_error *err);
 } ddp__coder;
 
-DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* as values travel as bfloat16 */
+DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* rounds to the values that bfloat16 can represent */
 
 typedef struct ddp__engine_config {
-    ddp__wire *wire;         /* owned by the engine from a successful open on */
+    ddp__wire *wire;         /* owned by the engine once open has succeeded */
     int rank, world;         /* at least 2 */
-    const ddp__links *links; /* that are emulated, or NULL; what it points to belongs to the engine
-                                       until close */
-    int deterministic;       /* rank-order sums only, never ring */
-    size_t ring_bytes;       /* all-reduces from this size on go round the ring; 0 = by the link,
-                          SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
-    size_t full_bytes;       /* all-reduces up to this size are full exchanges, unless rings; 0 = by the
-                          link, 1 = none. Same on all ranks; never with a membership */
-    size_t share_bytes;      /* all-reduces from this size on, of ranks that are threads of one process,
-                           unshaped and without a membership, are summed where the values are (share.c);
-                           0 = 256 KiB, SIZE_MAX = none. Same on all ranks */
-    double peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
-    double op_timeout_s;     /* an operation fails so long after the first rank began it; 0 = never */
-    double note_s;           /* a wait as long as this is worth a line; 0 = 5 */
-    size_t chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), unshaped 127 KiB; at
-                           most 127 KiB: 8 staging slots for a peer. Same on all ranks */
+    const ddp__links *links; /* emulated links, or NULL for none; the memory that it points to belongs to the
+                                engine until close */
+    int deterministic;       /* 1: sums in rank order only, never by the ring */
+    size_t ring_bytes;       /* minimum size of an all-reduce for the ring; 0 = derived from the link,
+                                SIZE_MAX = never. Same on all ranks; a world of 2 has no ring */
+    size_t full_bytes;       /* maximum size of an all-reduce for the all-to-all exchange, if the ring is not
+                                used; 0 = derived from the link, 1 = never. Same on all ranks; never with a
+                                membership */
+    size_t share_bytes;      /* minimum size of an all-reduce that is summed in shared memory (share.c), if
+                                the ranks are threads of one process, without emulated links and membership; 0
+                                = 256 KiB, SIZE_MAX = never. Same on all ranks */
+    double peer_timeout_s;   /* a peer that sends no byte for this long is lost; 0 = never */
+    double op_timeout_s;     /* an operation fails this long after the first rank began it; 0 = never */
+    double note_s;           /* a wait of this length is logged; 0 = 5 */
+    size_t chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), 127 KiB without emulated links; at
+                                most 127 KiB: 8 staging slots per peer. Same on all ranks */
     size_t max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
-    int queue;               /* messages that may be submitted and not yet done */
-    int serves;              /* push, serve, pull and answer have lanes. Same on all ranks */
-    ddp_coding coding;       /* messages may travel so: takes a chunk per peer */
-    const ddp__coder *coder; /* of its blocks; borrowed */
-    int no_checksum;         /* 1: payloads go without a CRC-32C; each rank for what it sends */
-    int check_writes;        /* as ddp__engine_guard with max_count, from the start */
+    int queue;               /* maximum number of messages that are submitted and not yet done */
+    int serves;              /* 1: push, serve, pull and answer have lanes. Same on all ranks */
+    ddp_coding coding;       /* wire format that messages may use; other than float takes one more chunk per
+                                peer */
+    const ddp__coder *coder; /* encodes its blocks; borrowed */
+    int no_checksum;         /* 1: send payloads without a CRC-32C; concerns only the frames that this rank
+                                sends */
+    int check_writes;        /* 1: calls ddp__engine_guard with max_count at the start */
     const struct ddp__membership *membership; /* NULL: a lost peer is an error */
     int min_world;                            /* membership: as in ddp_config */
-    int servers;       /* membership: the highest ids, which ddp__engine_retire takes out of
-                                       collectives. No epoch is without one of them: they take the place of a
-                                       majority */
-    size_t kept_bytes; /* membership: for inputs and results in flight: more operations queue,
-                                       a longer message is an error; 0 = grows with the longest */
-    uint64_t live;     /* membership: bit r = worker r is there from the start; 0 = all */
-    int joining;       /* membership: this worker waits to be admitted by those in live */
+    int servers;       /* membership: number of server ranks, the highest ids. ddp__engine_retire removes them
+                          from collectives. Every epoch must contain all of them; this replaces the quorum */
+    size_t kept_bytes; /* membership: bytes for inputs and results in flight; further operations queue, and a
+                          longer message is an error; 0 = grows with the longest */
+    uint64_t live;     /* membership: bit r = worker r is live from the start; 0 = all */
+    int joining;       /* membership: 1: this worker waits until the workers in `live` admit it */
     ddp_allocator allocator;
     ddp_logger log;
-    const char *(*layer_name)(void *user, int layer); /* for errors; may be NULL */
+    const char *(*layer_name)(void *user, int layer); /* for error texts; may be NULL */
     void *user;
 } ddp__engine_config;
 
-/* Allocates everything it will ever use and starts the comm thread. */
+/* Allocates all memory that the engine will use and starts the comm thread. */
 DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
-/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
+/* Sends a goodbye to the peers, so that they do not treat it as a loss, stops the thread and closes the
+ * wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
-/* In a forked child, which has no comm thread: closes the descriptors of the wire. NULL is fine. */
+/* In a forked child, which has no comm thread: closes the descriptors of the wire. e may be NULL. */
 DDP_LIB void ddp__engine_disown(const ddp__engine *e);
 
-/* Errors call a rank so from now on, beside its number: "stage 2 of pipeline 1". Copied, up to 47
+/* Sets the name of a rank in errors, printed before its number: "stage 2 of pipeline 1". Copied, up to 47
  * characters. */
 DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
 
-/* From now on checksums the memory of messages of up to max_count floats while they are in flight:
- * a write by anybody else is an error naming the layer. Longer messages go unchecked. To be called
- * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
+/* Starts the check for foreign writes: messages of up to max_count floats are hashed while they are in
+ * flight, and a write by the program is an error that names the layer. Longer messages are not checked. Fails
+ * with DDP_USAGE while messages are in flight. Its tables come from the allocator until close. */
 DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
-/* What ddp__engine_submit says of a message that it does not accept, such as a rank that does not exist. */
+/* Returns the error that ddp__engine_submit would return for a message, such as a rank that does not exist;
+ * else DDP_OK. */
 DDP_LIB ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
- * full. After a failure returns the engine's first error, once nobody touches the memory of any
- * message any more. Copies the message and its lists. */
+/* Queues a message; *ticket identifies it to ddp__engine_wait. Blocks only while the queue is full. Copies
+ * the message and its lists of pieces. If the engine has failed, returns its first error, once no thread
+ * touches the memory of any message. */
 DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err);
-/* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
+/* Blocks until a message is done or the engine has failed; *err receives the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int ddp__engine_done(ddp__engine *e, long ticket);
-/* The same of its input, which a message with a `to` of its own gives back before it is done. */
+/* Blocks until the input of a message is released. A message with a separate `to` releases it before it is
+ * done. */
 DDP_LIB ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err);
-/* Blocks until one of these messages is done, and says which; -1: none of them yet, *stop (atomic)
- * became 1, or the engine failed. Who sets *stop calls ddp__engine_nudge behind it. */
+/* Blocks until one of `count` messages is done and returns its index. Returns -1 if none is done and *stop
+ * (atomic) became 1 or the engine failed. A thread that sets *stop must then call ddp__engine_nudge. */
 DDP_LIB int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop);
 DDP_LIB void ddp__engine_nudge(ddp__engine *e);
-/* Submits a message and waits for it. Of calls that follow each other closely, on an idle engine
- * without emulated links or membership, the second and later are moved by the calling thread. */
+/* Submits a message and waits for it. If such calls follow each other closely on an idle engine without
+ * emulated links or membership, the calling thread itself sends and receives from the second call on. */
 DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* Makes a group of n distinct ranks in rising order; *group numbers it, from 1. All ranks make all groups in
- * the same order, those included that they are not in; the n-th collective of a group meets the n-th of its
- * other members, whatever the world and other groups do meanwhile. Not with a membership (DDP_UNSUPPORTED).
- * At most 63. */
+/* Creates a group of n distinct ranks in rising order; *group is its number, from 1. All ranks must create
+ * all groups in the same order, including groups that they do not belong to. The n-th collective of a group
+ * matches the n-th of its other members, independently of the world and of other groups. At most 63 groups.
+ * DDP_UNSUPPORTED with a membership. */
 DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
-/* The site of each rank, copied: messages with `levels` go inside them first, then between them. The same on
- * all ranks, with none of these messages in flight. */
+/* Sets the site of each rank (copied). Messages with `levels` are then summed inside sites first, then
+ * between them. Must be the same on all ranks, with no such message in flight. */
 DDP_LIB void ddp__engine_sites(ddp__engine *e, const int *site);
-/* Membership: collectives from here on are among those below `servers`, which go on with messages between
- * two. On all ranks behind the same collective, with nothing in flight here. A serve of a worker that is
- * lost, and an answer to it, are over then: ddp_received. */
+/* Membership: removes the servers (the highest cfg.servers ids) from collectives; they still exchange
+ * messages between two ranks. Call it on all ranks after the same collective, with nothing in flight here.
+ * Afterwards, losing a worker ends a serve of it, and an answer to it (ddp_received). */
 DDP_LIB void ddp__engine_retire(ddp__engine *e);
-/* Its ranks, of the world those with a block in an all-gather; 1 where there is no such group. */
+/* The number of ranks of a group; of the world, the ranks that have a block in an all-gather; 1 if there is
+ * no such group. */
 DDP_LIB int ddp__engine_group_size(const ddp__engine *e, int group);
-/* Their numbers, rising; NULL for the world. Valid until close. */
+/* The ranks of a group, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
-DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* where part i of n values begins */
-/* This rank's segment of a direct all-reduce of n values over a group, without a membership. */
+DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* first value of part i, if n values are
+                                                                     divided into parts */
+/* Gets this rank's segment of a direct all-reduce of n values over a group, without a membership. */
 DDP_LIB void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
                                  size_t *to);
-/* Bytes of partial sums that a ring may have under way to the next rank. */
+/* Bytes of partial sums that a ring may have in flight to the next rank. */
 DDP_LIB size_t ddp__engine_window(const ddp__engine *e);
-/* Sets the order in which rings go round (a permutation of all ranks; NULL = by number) and from how
- * many bytes on (0 = as opened, SIZE_MAX = never). Nothing may be in flight (DDP_USAGE); the same on
- * all ranks, before any of them submits again. */
+/* Sets the order of the ring (a permutation of all ranks; NULL = by number) and the minimum size of an
+ * all-reduce for it, in bytes (0 = as opened, SIZE_MAX = never). Must be the same on all ranks, before any of
+ * them submits again. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
-/* Makes room for messages of up to this many pieces; as opened: 2048, or 512 of very many engines in a
- * process. Nothing may be in flight (DDP_USAGE). */
+/* Makes room for messages of up to `pieces` pieces; initially 2048, or 512 if very many engines are in one
+ * process. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
-/* How many collectives are in flight at a time: the oldest not yet complete. */
+/* The maximum number of collectives in flight: the oldest that are not complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
-/* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 /* The rank whose loss is the engine's error, or -1. Any thread. */
 DDP_LIB int ddp__engine_lost(ddp__engine *e);
+/* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
-DDP_LIB void ddp__engine_hush(ddp__engine *e); /* what it fails for concerns nobody else: to peers it is
-                                                        lost */
-/* After a failure returns when nobody touches the memory of any message any more, within half a
- * second; else at once. For the thread that submits. */
+DDP_LIB void ddp__engine_hush(ddp__engine *e); /* no peer is told the reason of a later failure here; to the
+                                                  peers this rank is lost */
+/* After a failure, blocks until no thread touches the memory of any message, for at most about half a second;
+ * else returns at once. For the thread that submits. */
 DDP_LIB void ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
-DDP_LIB int ddp__engine_left(ddp__engine *e); /* the lowest rank that has said goodbye; -1 = none */
+DDP_LIB int ddp__engine_left(ddp__engine *e); /* the lowest rank that has sent a goodbye; -1 = none */
 
 /* ---- the record (record.c) ---- */
 
-/* Copies spans that overlap t0..t1, running ones included, newest last; returns how many.
- * The engine remembers the last few thousand. */
+/* Copies spans that overlap t0..t1, including running ones, newest last. Returns their number. The engine
+ * keeps the last few thousand. */
 DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
 
 typedef struct ddp__net_stats {
-    int64_t bytes_sent, bytes_received; /* all bytes handed to or taken from the wire, headers included */
-    int64_t payload_sent;               /* of messages */
-    int64_t sent_as[DDP__AS_BYTES + 2]; /* of it the library's own words, then by ddp_coding */
+    int64_t bytes_sent, bytes_received; /* all bytes passed to or taken from the wire, including headers */
+    int64_t payload_sent;               /* payload bytes of messages */
+    int64_t sent_as[DDP__AS_BYTES + 2]; /* payload_sent by kind: [0] the library's own data, then by
+                                           ddp_coding */
     int64_t operations;
     double busy_s;        /* union of operation spans */
     double cpu_s;         /* processor time of the comm thread; 0 = unknown */
-    size_t staging_bytes; /* memory the engine took from the allocator */
-    size_t kept_bytes;    /* of it, for inputs and results that are kept */
-    char algorithm;       /* of the last all-reduce, 0 = none yet */
+    size_t staging_bytes; /* bytes that the engine took from the allocator */
+    size_t kept_bytes;    /* part of staging_bytes: inputs and results that are retained */
+    char algorithm;       /* letter of the last all-reduce's algorithm; 0 = none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
-DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce" and its like */
-/* "direct" and its like of a span or of the statistics; "none" of 0. */
+DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce", "broadcast", ... */
+/* The name of an algorithm letter from a span or the statistics: "direct", ...; "none" for 0. */
 DDP_LIB const char *ddp__algorithm_name(char letter);
 
 enum {
-    DDP__OPLOG = 2000,      /* operations that are kept, unfinished ones included */
-    DDP__OPLOG_MISSING = 16 /* ranks that are listed as missing */
+    DDP__OPLOG = 2000,      /* operations in the log, unfinished ones included */
+    DDP__OPLOG_MISSING = 16 /* maximum number of ranks listed as missing */
 };
 
 typedef enum ddp__op_progress {
-    DDP__IS_QUEUED, /* submitted; its turn has not come */
+    DDP__IS_QUEUED, /* submitted, not begun */
     DDP__IS_ACTIVE,
     DDP__IS_DONE
 } ddp__op_progress;
 
 typedef struct ddp__op_record {
-    ddp__op_span span; /* seq of a queued one: the number that it will get */
+    ddp__op_span span; /* seq of a queued operation: the number that it will get */
     ddp__op_progress progress;
     int64_t left;                                   /* bytes still to send or to receive */
     int missing[DDP__OPLOG_MISSING], missing_count; /* ranks that have not begun it */
@@ -25541,67 +25706,71 @@ typedef struct ddp__op_record {
 
 typedef struct ddp__peer_record {
     char name[80];
-    long begun;            /* collectives that it has begun, by its last word; -1 = unknown */
-    double heard_s, got_s; /* seconds since that word, and since its last byte; -1 = never */
-    int left;              /* it closed its context */
+    long begun;            /* collectives that the peer has begun, by its last heartbeat; -1 = unknown */
+    double heard_s, got_s; /* seconds since that heartbeat, and since its last byte; -1 = never */
+    int left;              /* 1: it closed its context */
 } ddp__peer_record;
 
-/* A copy of what the engine remembers of its operations, for the post-mortem. */
+/* A copy of the engine's log of operations, for the post-mortem. */
 typedef struct ddp__oplog {
     ddp__op_record *record; /* [count], oldest first */
     int count;
-    long dropped;           /* older operations that were forgotten */
-    ddp__peer_record *peer; /* [world]; that of this rank says what it has begun itself */
-    ddp_error error;        /* the engine's first, code DDP_OK = none */
+    long dropped;           /* older operations that are no longer in the log */
+    ddp__peer_record *peer; /* [world]; the entry of this rank has its own count of begun collectives */
+    ddp_error error;        /* the engine's first error; code DDP_OK = none */
     double now;             /* ddp_now() of the copy */
     int served;
 } ddp__oplog;
 
-/* Any thread, also while others wait in the engine and after it failed. The comm thread makes the
- * copy; where it does not answer within a second, peers and missing ranks are left out.
- * Errors: DDP_MEMORY. *out is freed by ddp__oplog_free in any case. */
+/* Copies the log of operations. Any thread, even while others wait in the engine and after it failed. The
+ * comm thread makes the copy; if it does not respond within one second, peers and missing ranks are left out.
+ * Errors: DDP_MEMORY. Free *out with ddp__oplog_free in any case. */
 DDP_LIB ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err);
 DDP_LIB void ddp__oplog_free(ddp__oplog *log);
 
-/* ---- who is live ----
+/* ---- live workers ----
  *
- * With a membership a lost peer begins a new epoch instead of an error: the majority that is left finishes
- * what was in flight, all with the same bits. Ranks are stable ids 0..world-1 (world at most 64); an epoch is
- * a ballot and the set of ids that are live in it. Collectives run over the live ids; blocks of others in an
- * all-gather become 0, a lost root's broadcast is that of the lowest live id. */
+ * With a membership, losing a peer begins a new epoch and is no error: the remaining quorum finishes the
+ * operations in flight, with bit-identical results. Ranks are stable ids 0..world-1 (world at most 64). An
+ * epoch is a ballot and the set of ids that are live in it. Collectives run over the live ids. In an
+ * all-gather the blocks of other ids become 0; if the root of a broadcast is lost, the lowest live id is the
+ * root. */
 typedef struct ddp__epoch_info {
-    uint32_t ballot; /* rises with every epoch, 0 at first; not by 1 */
-    uint64_t live;   /* bit r: worker r is in it; all ones of world without a membership */
-    int workers;     /* how many */
-    long changes;    /* epochs that this engine has begun */
+    uint32_t ballot; /* rises with every epoch, from 0; may rise by more than 1 */
+    uint64_t live;   /* bit r: worker r is live; all ones of world without a membership */
+    int workers;     /* number of live workers */
+    long changes;    /* number of epochs that this engine has begun */
 } ddp__epoch_info;
-DDP_LIB void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* the epoch in force. Any
-                                                                               thread. */
+DDP_LIB void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* gets the epoch in force. Any
+                                                                         thread. */
 
 /* ==== comm/state.h ==== [comm] */
-/* What the files of the engine share, in the order in which they call each other: each uses those above it.
- * Everything here but the part marked "shared" belongs to the thread that drives the engine: the comm thread,
- * or the caller of a blocking call while the comm thread is parked. */
+/* The data that the files of the engine share, and their functions, in the order in which they call each
+ * other: each file uses those above it. Except for the part marked "shared", everything belongs to the thread
+ * that drives the engine: the comm thread, or the caller of a blocking call while the comm thread is
+ * parked. */
 
-/* Lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing
- * else. */
+/* Lanes of messages between two ranks: send, high-priority send, push and request, answer. A high-priority
+ * message waits for no message of another lane. */
 enum {
     DDP__LANE_URGENT = 1,
     DDP__LANE_SERVE = 2,
     DDP__LANE_ANSWER = 3,
     DDP__LANES = 4,
-    DDP__PAIRED = 2 * DDP__LANES,          /* in each lane a send and a receive are in flight */
-    DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
+    DDP__PAIRED = 2 * DDP__LANES,          /* per lane one send and one receive are in flight */
+    DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one row per window position, then one per entry of `paired`, of
+                                              the lanes in use */
     DDP__SLOTS_MAX = 256,
-    DDP__FEW = 3,          /* few: to a process of this machine; more would leave its caches
-                                           unread */
-    DDP__SPANS = 2048,     /* that are kept */
+    DDP__FEW = 3,          /* limit of `few` towards a process of this machine; more chunks would leave its
+                              caches before they are read */
+    DDP__SPANS = 2048,     /* spans that are retained */
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
-#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
+#define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, including the wire's memory for it */
+#define DDP__CHUNK_SMALL \
+    ((size_t)32 << 10) /* up to this chunk size DDP__WINDOW operations are in flight, above it 4 */
 
-typedef struct ddp__strip { /* a piece and where it starts within its message */
+typedef struct ddp__strip { /* a piece and its offset within the message, in values */
     unsigned char *data;
     size_t start, count;
 } ddp__strip;
@@ -25613,91 +25782,95 @@ typedef struct ddp__strips { /* the memory of a message, in order */
 
 typedef struct ddp__chain {
     int first, last;
-} ddp__chain; /* slots, each with the next; -1: there are none */
+} ddp__chain; /* a list of slots, each with the next; -1: empty */
 
 typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
 
 typedef struct ddp__op {
     ddp_message m;
     const struct ddp__algorithm *way;
-    ddp__strips from, to; /* the same where the message is in place */
-    size_t unit;          /* bytes of a value */
-    float scale;          /* m.scale, or the mean of the epoch it runs in */
-    long strips_end;      /* the pool is free up to here once this operation is the oldest */
-    size_t n;             /* values */
+    ddp__strips from, to; /* the same if the message is in place */
+    size_t unit;          /* bytes per value */
+    float scale;          /* m.scale, or 1 / members of the epoch that it runs in */
+    long strips_end;      /* the pool of strips is free up to here when this operation is the oldest */
+    size_t n;             /* number of values */
     long ticket;
-    uint32_t seq; /* among collectives, or among sends or receives with m.peer */
+    uint32_t seq; /* number among collectives, or among sends or receives with m.peer */
     int p2p, row;
     int done, released; /* shared: under the lock */
     ddp__op_state state;
-    size_t reduced; /* values of the own segment that are final */
+    size_t reduced; /* values of this rank's segment that are final */
     size_t left;    /* values still to send or to receive */
-    int missing;    /* ranks that must send something and have not sent anything */
+    int missing;    /* ranks that must send something and have not begun */
     double active_at, waiting_since, last_move;
-    double clock;      /* when the first rank began it, as far as is known here */
-    double note_s;     /* the next line about its standing still is due after so long */
+    double clock;      /* when the first rank began it, as far as this rank knows */
+    double note_s;     /* seconds without progress until the next log line about it */
     ddp__op_span span; /* shared: under the lock, except bytes and peer_wait before done */
     int64_t bytes;
     double peer_wait;
-    union { /* what only its algorithm knows */
+    union { /* data of its algorithm */
         struct {
-            size_t sums_left, results_left; /* values not yet given to the next rank */
-            size_t to_come;                 /* values the rank before has still to send */
+            size_t sums_left, results_left; /* values not yet passed to the next rank */
+            size_t to_come;                 /* values that the previous rank has still to send */
             ddp__chain sums;                /* slots with partial sums to be sent on */
         } ring;
         struct {
             int state;
-            size_t next; /* chunks of the own segment taken so far, in order */
+            size_t next; /* chunks of this rank's segment taken so far, in order */
         } share;
         struct {
-            int donor; /* who hands over its result */
-            int asked; /* it was asked */
+            int donor; /* the rank that hands over its result */
+            int asked; /* 1: the donor has been asked */
         } handed;
         struct {
-            int sites, members, slices; /* that live; of the own site; that cross sites side by side */
-            size_t summed;              /* values of the own slice that are the site's sum */
+            int sites, members, slices; /* live sites; live members of this site; slices that are summed
+                                           between sites in parallel */
+            size_t summed;              /* values of this rank's slice for which the sum of the site is
+                                           complete */
         } sites;
     } u;
-    uint64_t *sums;            /* one hash per chunk of from; NULL: writes are not checked */
+    uint64_t *sums;            /* one hash per chunk of from; NULL: foreign writes are not checked */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
-/* Between one operation and one peer; offsets in values. */
+/* The state of one operation towards one peer; offsets in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
-    int expected; /* the peer has to send something and nothing came so far */
-    int seen;     /* something came: the peer has begun it */
+    int expected; /* 1: the peer must send something and nothing has come */
+    int seen;     /* 1: something came, so the peer has begun it */
     double divergence;
     union {
-        struct {             /* of a ring: of the segment with the peer's number */
-            size_t sent;     /* contribution or data, bytes fully taken by the wire or under way */
-            size_t results;  /* own finished values given to that peer */
+        struct {             /* in a ring: of the segment that has the peer's number */
+            size_t sent;     /* contribution or data passed to the wire, including the frame that is being
+                                written */
+            size_t results;  /* final values of this rank sent to the peer */
             size_t taken;    /* contribution of the peer, summed */
             size_t finished; /* data, or results of the peer's segment, stored */
         } flow;
         struct {
-            int frames;       /* sent so far */
-            int over;         /* it has added up its last chunk */
-            int row;          /* of its offer */
-            size_t complaint; /* 1 + where its values are not those that it submitted */
+            int frames;       /* frames sent */
+            int over;         /* 1: the peer has added its last chunk */
+            int row;          /* of the peer's offer */
+            size_t complaint; /* 1 + offset at which the peer's values differ from those that it submitted */
         } share;
     } u;
 } ddp__exchange;
 
 typedef struct ddp__slot {
     ddp__frame f;
-    double arrived; /* read from the wire */
-    double reached; /* the emulated link's end, had nobody been late */
-    int next, peer; /* next: in the free list, the pending list or the delay queue */
+    double arrived; /* when it was read from the wire */
+    double reached; /* when it passed the emulated path, if no thread had been late */
+    int next, peer; /* next: in the list of free or pending slots, or in the delay queue */
     float *data;
 } ddp__slot;
 
-typedef struct ddp__owed { /* slots freed but not yet given back */
+typedef struct ddp__owed { /* slots that are free and not yet returned as credits */
     uint32_t seq;
     int p2p, count;
 } ddp__owed;
 
-/* The comm thread leaves the engine to callers until park_until, or until one that drives it signals. */
+/* While parked, the comm thread leaves the engine to callers: until park_until, or until a caller that drives
+ * the engine signals. */
 typedef enum ddp__parking {
     DDP__NOT_PARKED,
     DDP__PARKED_FOR_A_MOMENT,
@@ -25709,42 +25882,43 @@ typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp
 typedef struct ddp__peer {
     /* outgoing */
     ddp__out_state out_state;
-    double release; /* emulated links: when what is being serialised has left */
+    double release; /* emulated links: when the frame that is being serialised has left */
     ddp__frame out;
-    ddp__op *out_op;      /* whose memory is the payload; NULL: control */
-    int out_slot;         /* the payload is here instead, or -1 */
-    uint16_t *coded;      /* or here, if out.coding; [chunk], NULL without cfg.coding */
-    const char *out_text; /* or here, if there is no out_op */
+    ddp__op *out_op;      /* the operation whose memory is the payload; NULL: a control frame */
+    int out_slot;         /* slot that has the payload instead, or -1 */
+    uint16_t *coded;      /* the payload instead, if out.coding; [chunk], NULL without cfg.coding */
+    const char *out_text; /* the payload instead, if out_op is NULL */
     unsigned char out_head[DDP__FRAME_BYTES];
     size_t out_sent, out_total;
-    int held_collective, held_p2p[DDP__LANES], granted; /* granted: the peer's `more` */
+    int held_collective, held_p2p[DDP__LANES], granted; /* granted: credits that the peer added, its `more` */
     int want_heartbeat, want_abort, want_goodbye, want_farewell;
-    int send_dead; /* the wire takes no more; the reading side says why */
+    int send_dead; /* 1: the wire accepts no more bytes; the receiving side reports the cause */
     double last_beat;
     ddp__owed owed[DDP__SLOTS_MAX];
     int owed_count;
-    double owed_by; /* when they go back at the latest; 0 = not known yet */
+    double owed_by; /* latest time at which they are returned; 0 = not set */
     /* incoming */
     ddp__in_state in_state;
     ddp__frame in;
     unsigned char in_head[DDP__FRAME_BYTES];
     size_t in_got;
     uint32_t in_sum; /* CRC-32C of the payload's first in_got bytes, if in.check */
-    int in_slot;     /* -1: straight into in_op's memory, or control */
+    int in_slot;     /* -1: the payload is read directly into in_op's memory, or it is a control frame */
     ddp__op *in_op;
-    int discard; /* the frame that is being read counts for nothing */
+    int discard; /* 1: the frame that is being read is discarded */
     double last_got;
     uint32_t transit;                 /* microseconds from sent to read, plus the difference of the clocks, */
-    double transit_at;                /* of the quickest frame so far; 0: none yet */
-    double reached;                   /* by the last frame: those of one peer stay in order */
+    double transit_at;                /* of the fastest frame so far; 0: none yet */
+    double reached;                   /* when the last frame reached this rank; the frames of one peer stay in
+                                         order */
     int free_slot, solicited, staged; /* slots in use, by kind of frame */
     ddp__chain pending;
     int goodbye_read, abort_read, left, farewell, closed;
-    int out_of_world;                 /* membership: nothing it says counts */
-    uint32_t paired_seq[DDP__PAIRED]; /* of the next */
-    uint32_t begun, sends, receives;  /* what it has begun, by its last heartbeat ... */
-    double heard_at;                  /* ... read then; 0 = none yet */
-    ddp__op *paired[DDP__PAIRED];     /* oldest not yet complete: send, receive; of each lane */
+    int out_of_world;                 /* membership: 1: its frames are ignored */
+    uint32_t paired_seq[DDP__PAIRED]; /* number of the next message */
+    uint32_t begun, sends, receives;  /* operations that it has begun, by its last heartbeat, */
+    double heard_at;                  /* which was read then; 0 = none yet */
+    ddp__op *paired[DDP__PAIRED];     /* oldest incomplete send and receive of each lane */
     char text[DDP_ERROR_TEXT];
 } ddp__peer;
 
@@ -25756,120 +25930,127 @@ typedef struct ddp__control { /* a control frame in the delay queue */
 
 enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, the world included; see ddp__seq */
 
-/* The ranks that a collective runs over, rising, and where in them a rank is, or -1. */
+/* The ranks that a collective runs over, rising, and the index of each rank among them, or -1. */
 typedef struct ddp__members {
     int members;
     const int *member, *place;
 } ddp__members;
 
-/* One way in which the values of an operation travel. The operations of one number take the same on all
- * ranks. Frames of an operation come from one peer in the order in which it sent them. */
+/* One algorithm for moving the values of an operation. Operations of one number use the same on all ranks.
+ * The frames of an operation come from one peer in the order in which it sent them. */
 typedef struct ddp__algorithm {
     char letter;
     const char *name;
-    unsigned types; /* of the frames that peers send: 1 << DDP__FRAME_PART, ... */
-    int whole;      /* every rank sums all values, which are the segment of each */
-    int stages;     /* contributions stay pending until those of all are here */
-    int relays;     /* sums are sent on from the slot that they came in, from rank to rank */
-    /* 1 if it is for this operation, whose message is known, not yet its memory. NULL: the last, for what is
-     * left. */
+    unsigned types; /* types of frames that peers send: 1 << DDP__FRAME_PART, ... */
+    int whole;      /* 1: every rank sums all values; the segment of each rank is the whole message */
+    int stages;     /* 1: contributions stay in the pending list until all ranks' contributions have
+                       arrived */
+    int relays;     /* 1: a partial sum is sent on, from rank to rank, from the slot that it arrived in */
+    /* Returns 1 if the algorithm is used for this operation, whose message is set but not its memory. NULL:
+     * the last algorithm, for all other operations. */
     int (*fits)(const ddp__engine *e, const ddp__op *op);
-    /* The values that go to a peer, or (comes) that it sends: their number, and where they are. Where they
-     * are summed and go back (ddp__flow_returns) these are also those that it gives back, or gets. NULL: they
-     * go otherwise. */
+    /* The range of values that goes to a peer, or (comes) that the peer sends: returns their number and sets
+     * *from, *to. For sums whose result goes back (ddp__flow_returns) the peer gets, or returns, the results
+     * of the same range. NULL: the algorithm has no such ranges. */
     size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
-    /* Counts what is left, and who has to send something. */
+    /* Sets the values that are left, and which ranks must send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
-    /* The next frame for a peer, credits allowing; 0: none. NULL: it sends none. */
+    /* Gets the next frame for a peer, if credits allow; 0: none. NULL: it sends none. */
     int (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-    /* That frame begins to be written; the slot that holds its payload, or -1: it is in memory. */
+    /* A frame begins to be written. Returns the slot that has its payload, or -1: it is in memory. */
     int (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-    /* It was written. NULL: that is so much less to do. */
+    /* A frame was written. NULL: its values are subtracted from those that are left. */
     void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
-    /* 1 if a frame of the operation's number, verb, count and layer is one that a peer could send. NULL: by
-     * `types`. */
+    /* Returns 1 if a peer could send this frame, whose number, verb, count and layer match the operation.
+     * NULL: compares its type with `types`, and its coding. */
     int (*agrees)(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f);
-    /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds them
-     * in the list of pending ones), or (-1) in memory already. */
+    /* A frame has arrived: in a slot, which the algorithm then owns (if `stages`, it finds contributions in
+     * the pending list), or (-1) already in memory. */
     void (*arrived)(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
-    /* Something is left that needs a slot at that peer. NULL: never. */
+    /* Returns 1 if something is left that needs a slot at that peer. NULL: never. */
     int (*unsent)(ddp__engine *e, const ddp__op *op, int peer);
-    /* Nothing has still to come from that peer, or to go there. */
+    /* Returns 1 if nothing has still to come from that peer, or to go to it. */
     int (*over)(ddp__engine *e, const ddp__op *op, int peer);
-    /* Complete, or given up: nobody touches its memory from here on. May be NULL. */
+    /* The operation is complete or abandoned. After it returns no thread touches its memory. May be NULL. */
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
 
 enum { DDP__WAYS = 6 };
 
-/* What an engine asks of a membership, where a lost peer is no error. All but fits is the comm thread's. */
+/* The callbacks of a membership, with which losing a peer is no error. All except fits run on the comm
+ * thread. */
 typedef struct ddp__membership {
-    ddp_status (*open)(ddp__engine *e, ddp_error *err); /* memory; who is live from the start */
+    ddp_status (*open)(ddp__engine *e, ddp_error *err); /* allocates memory; sets the ids that are live from
+                                                           the start */
     void (*close)(ddp__engine *e);
-    /* Under the lock, before a message is queued: it can be kept; may wait. */
+    /* Under the lock, before a message is queued: makes sure that its input can be retained; may wait. */
     ddp_status (*fits)(ddp__engine *e, const ddp_message *m, ddp_error *err);
-    /* 1 if the operation may begin now. */
+    /* Returns 1 if the operation may begin now. */
     int (*may_begin)(ddp__engine *e, const ddp__op *op);
-    /* It has its number, and begins (again): who keeps its input, and which way it goes (op->way). */
+    /* The operation has its number and begins, or (again) restarts: retains its input, and may change its
+     * algorithm (op->way). */
     void (*began)(ddp__engine *e, ddp__op *op, int again);
     void (*done)(ddp__engine *e, ddp__op *op);
-    /* A peer was lost, or has left while somebody needs it. */
+    /* A peer was lost, or has left while an operation still needs it. */
     void (*lost)(ddp__engine *e, int peer, const char *why);
     void (*left)(ddp__engine *e, int peer);
-    /* Frames of its own (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and kept results): the next one for
-     * a peer, urgent or not; where a payload goes, NULL: it fits none; it was read. */
+    /* Membership frames (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and retained results). frame: the
+     * next one for a peer, high-priority or not. payload: where a payload is stored; NULL: it does not fit.
+     * read: a frame was read. */
     int (*frame)(ddp__engine *e, int peer, int urgent, ddp__frame *f);
     unsigned char *(*payload)(ddp__engine *e, int peer, const ddp__frame *f);
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
-    /* 1 if a frame belongs to a past epoch, or comes from nobody who counts. */
+    /* Returns 1 if a frame belongs to a past epoch, or comes from a rank that is not in the world. */
     int (*drops)(const ddp__engine *e, int peer, const ddp__frame *f);
-    /* Once a round; its time limits. */
+    /* Run once per round; check time-outs. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
-    /* This process was stopped for `seconds`, which do not count for any time limit. */
+    /* This process was stopped for `seconds`; all time-outs are extended by them. */
     void (*stopped)(ddp__engine *e, double seconds, double now);
-    /* Others may need a result of this one: it cannot close yet. */
+    /* Returns 1 if others may need a result of this rank, so that it cannot close yet. */
     int (*busy)(const ddp__engine *e);
 } ddp__membership;
 
 struct ddp__engine {
     ddp__engine_config cfg;
-    const ddp__membership *membership;    /* NULL: a lost peer is an error */
-    struct ddp__member_data *member_data; /* what it keeps */
-    int frozen;                           /* membership: nothing but its frames moves */
-    int newcomer;                         /* membership: in no epoch yet */
-    int silent;                           /* membership: what ended this engine concerns nobody else */
+    const ddp__membership *membership;    /* NULL: losing a peer is an error */
+    struct ddp__member_data *member_data; /* data of the membership */
+    int frozen;                           /* membership: 1: only membership frames are sent */
+    int newcomer;                         /* membership: 1: this worker is in no epoch yet */
+    int silent;                           /* membership: 1: peers are not told the error that ended this
+                                             engine */
     ddp__wire *wire;
     int rank, world;
-    int *member; /* ids that are live, rising; collectives run over them */
-    int *place;  /* [world] index in member, -1: not live. Both: behind it those of each
-                                         group */
+    int *member; /* live ids, rising; collectives run over them */
+    int *place;  /* [world] index in member, -1: not live. In both arrays the entries of each group follow */
     int members;
-    int blocks;      /* ids below it may be among them: the world, behind ddp__engine_retire
-                                         the workers */
-    int knows_sites; /* ddp__engine_sites was called; [world] each: its sites; of the living,
-                                         the place */
-    int *site, *site_place, *site_part;    /* in its site, and among those of that place; */
-    int *site_side;                        /* ranks whose chunks are added up */
-    const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
-    ddp__links links;                      /* all zero: none are emulated */
-    int shaped, paced;                     /* frames pass the delay queue; the emulated uplink */
-    int checks;                            /* payloads leave with a checksum */
-    int stalled;                           /* nothing passes the emulated access link now */
-    int acted;                             /* acts of the script that are over */
-    size_t chunk;                          /* floats */
-    /* all-reduces from here on are rings; up to here full exchanges; from here on summed in place, among
-     * threads */
+    int blocks;      /* ids below it can be in collectives: world, or the number of workers after
+                        ddp__engine_retire */
+    int knows_sites; /* 1: ddp__engine_sites was called. The next arrays are [world]: the site of each rank;
+                        of live ranks, the index */
+    int *site, *site_place, *site_part;    /* in the site, and the index among ranks of the same site_place */
+    int *site_side;                        /* ranks whose chunks are added */
+    const ddp__algorithm *ways[DDP__WAYS]; /* in order of preference */
+    ddp__links links;                      /* all zero: no emulated links */
+    int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
+                                              has an emulated rate */
+    int checks;                            /* 1: payloads are sent with a checksum */
+    int stalled;                           /* 1: the emulated access link is stalled */
+    int acted;                             /* number of acts of the script that were executed */
+    size_t chunk;                          /* in floats */
+    /* minimum bytes of an all-reduce for the ring; maximum for the all-to-all exchange; minimum for sums in
+     * shared memory */
     size_t ring_bytes, full_bytes, share_bytes;
-    int lanes;                 /* that are in use: 2, or all */
-    int credits, extra, slots; /* for each peer: for frames that need one, for results, all */
-    int more, few;             /* credits beyond those, as heartbeats tell; most slots there of an
-                                         operation */
+    int lanes;                 /* lanes in use: 2, or all */
+    int credits, extra, slots; /* slots per peer: for frames that need a credit, for results, total */
+    int more, few;             /* more: additional credits, announced by heartbeats; few: maximum number of
+                                  slots that one operation uses at a peer */
     int width;                 /* collectives in flight, at most DDP__WINDOW */
     size_t block_bytes;
 
     ddp__op *ops;       /* ring of cfg.queue, by ticket */
-    ddp__strip *strips; /* [strip_room] of all queued messages: of the block, or grown */
+    ddp__strip *strips; /* [strip_room] of all queued messages; part of the engine's block, or allocated
+                           separately (strips_grown) */
     long strip_room;
     int strips_grown;
     ddp__peer *peers;
@@ -25880,298 +26061,311 @@ struct ddp__engine {
     ddp__chain due; /* delay queue of slots, in order of reached */
     unsigned char *want_send, *want_recv;
     const float **terms;
-    float *rounded;         /* [chunk] own values as they travel; NULL: no coding */
-    uint16_t *recoded;      /* [chunk] blocks to be read; NULL without them */
-    float *exact;           /* [chunk] a result before it was rounded; the same */
-    unsigned char *sink;    /* [chunk] bytes that nobody reads */
-    uintptr_t looked_at[2]; /* pages of from and to that are there; until it waits */
+    float *rounded;         /* [chunk] this rank's values rounded to the coding; NULL: no coding */
+    uint16_t *recoded;      /* [chunk] blocks to be decoded; NULL if the coding has no blocks */
+    float *exact;           /* [chunk] a result before it was rounded; NULL if the coding has no blocks */
+    unsigned char *sink;    /* [chunk] bytes that are discarded */
+    uintptr_t looked_at[2]; /* pages of from and to that are known to exist; cleared after each wait */
 
     ddp__op *window[DDP__WINDOW];
-    ddp__op *carried;                 /* of a carrier: the last message between two that has begun */
-    long taken;                       /* tickets below were seen by the comm thread */
-    long begun;                       /* emulated links: tickets below had their time of submission */
-    long queued_from;                 /* no queued operation below this ticket */
-    uint32_t next_seq;                /* of the next collective to become active */
-    uint32_t retired_at;              /* of the first that is among the workers alone, where blocks < world */
-    uint32_t group_next[DDP__GROUPS]; /* the same of each group but 0, the world */
-    int *ring, *turn;                 /* live ids in ring order, and where in it an id is */
+    ddp__op *carried;                 /* with a carrier: the last message between two ranks that has begun */
+    long taken;                       /* tickets below this were seen by the comm thread */
+    long begun;                       /* emulated links: the submission time of tickets below this has
+                                         passed */
+    long queued_from;                 /* no operation with a ticket below this is queued */
+    uint32_t next_seq;                /* number of the next collective to begin */
+    uint32_t retired_at;              /* number of the first collective among the workers only, if blocks <
+                                         world */
+    uint32_t group_next[DDP__GROUPS]; /* next_seq of each group except 0, the world */
+    int *ring, *turn;                 /* live ids in ring order, and the position of each id in it */
     int *order;                       /* [world] ring order of all ids */
-    long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another; */
-    int waits;                        /* each has a position of the window reserved */
-    int dirty;                        /* a position or a queued operation may have become free */
-    ddp__op *finished;                /* complete, to be published */
+    long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another message; */
+    int waits;                        /* each of them reserves a window position */
+    int dirty;                        /* 1: a window position or a queued operation may have become free */
+    ddp__op *finished;                /* list of complete operations, to be published */
     int running;                      /* operations between first and last byte */
     double running_since;
-    int up_waiting;  /* a frame may wait until the uplink is free */
-    ddp_error fault; /* what ended this engine */
+    int up_waiting;  /* 1: a frame may be waiting for the uplink */
+    ddp_error fault; /* the error that ended this engine */
     int fault_origin;
-    int fault_about; /* rank whose loss the fault is; -1: it is another fault, or nobody knows */
+    int fault_about; /* rank whose loss is the fault; -1: another fault, or unknown */
     double last_move;
     int closing, stopping; /* goodbye was queued; close was called */
-    double next_check;     /* when liveness is to be looked at again */
-    double ran_at;         /* start of the last round: a longer gap than usual is a stop of this
-                                         process */
+    double next_check;     /* time of the next liveness check */
+    double ran_at;         /* start of the last round: a longer gap than usual means that this process was
+                              stopped */
 
-    /* shared, under lock */
+    /* shared, under the lock */
     pthread_mutex_t lock;
-    char (*called)[48]; /* [world] what a rank is beside its number; "": nothing */
-    int groups;         /* made so far, the world included */
+    char (*called)[48]; /* [world] name of each rank in errors; "": none */
+    int groups;         /* groups created, the world included */
     int group_members[DDP__GROUPS];
     pthread_cond_t changed;
     pthread_t thread;
-    ddp_error error;     /* first failure or request to abort */
-    int begun_wire;      /* the wire's begin has returned */
-    int retires;         /* ddp__engine_retire waits */
-    int tight;           /* a message waits for room in the queue */
-    int quiet;           /* the comm thread will not touch memory again */
+    ddp_error error;     /* first failure or abort request */
+    int begun_wire;      /* 1: the wire's begin has returned */
+    int retires;         /* 1: ddp__engine_retire waits */
+    int tight;           /* 1: a message waits for room in the queue */
+    int quiet;           /* 1: the comm thread will not touch the memory of messages again */
     ddp__parking parked; /* the comm thread leaves the engine to a caller */
-    int driven;          /* a caller moves the bytes */
+    int driven;          /* 1: a caller drives the engine */
     double park_until;   /* when the comm thread resumes, unless a caller drives */
     pthread_cond_t park;
     int stop, sleeping;
     long submitted, first; /* tickets [first, submitted) are not all done */
-    float nothing;         /* 0: what the request of a pull consists of */
+    float nothing;         /* 0: the payload of the request of a pull */
     long strips_head, strips_tail;
     ddp__op_span *spans;
     long span_count;
     int span_room, group_room;
-    ddp__net_stats stats; /* but for its bytes: the comm thread writes these, atomically */
+    ddp__net_stats stats; /* except its bytes, which the comm thread counts below, atomically */
     int64_t bytes_sent, bytes_received, sent_as[DDP__AS_BYTES + 2];
-    ddp__oplog *wanted; /* somebody waits for a copy of the log */
+    ddp__oplog *wanted; /* the caller that waits for a copy of the log */
     ddp__epoch_info epoch;
-    uint64_t *sums;               /* cfg.queue x sums_room hashes; NULL: writes are not checked */
+    uint64_t *sums;               /* cfg.queue x sums_room hashes; NULL: foreign writes are not checked */
     size_t sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
 /* ---- operation.c ---- */
-/* "layer h.0.mlp", "all layers", "a barrier", "a plain buffer" ...; "all-reduce of layer h.0.mlp (step
- * 12)". */
+/* Texts for errors: "layer h.0.mlp", "all layers", "a barrier", "a plain buffer" ...; "all-reduce of layer
+ * h.0.mlp (step 12)". */
 DDP_LIB const char *ddp__no_layer_text(int layer);
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-/* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Not under the lock. */
+/* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Do not call it under the lock. */
 DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room);
-/* The next fault is the loss of this rank; nothing after the first fault. */
+/* Marks the next fault as the loss of this rank; no effect after the first fault. */
 DDP_LIB void ddp__fault_is_about(ddp__engine *e, int rank);
-DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
-/* Under the lock; the comm thread has to look. */
+DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* returns
+                                                                                                    0 */
+/* Wakes the comm thread. Under the lock. */
 DDP_LIB void ddp__notify(ddp__engine *e);
-/* Under the lock, which it lets go of: until something has changed; until the carrier's time, if any, is the
- * caller's. */
+/* Blocks until something has changed; releases the lock meanwhile. With a carrier, blocks until the carrier's
+ * time has reached the caller's. Under the lock. */
 DDP_LIB void ddp__await(ddp__engine *e);
 DDP_LIB void ddp__catch_up(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op);
 DDP_LIB int ddp__takes_part(const ddp__engine *e, const ddp__op *op, int peer); /* and is another rank */
-/* These ids are live from now on: under the lock where the engine runs. */
+/* Sets the live ids. Under the lock if the engine runs. */
 DDP_LIB void ddp__members_set(ddp__engine *e, uint64_t live);
-/* The number of a group's collective: the group in the upper bits, so that frames and staging tell operations
- * of unlike groups apart; all bits count where there is a membership and no group. */
+/* The sequence number of a group's collective. The group is in the upper bits, so that frames and staging
+ * distinguish operations of different groups. With a membership, which has no groups, all bits count. */
 DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
-/* 1 if a collective's number was given out before. */
+/* 1 if a collective's number was already used. */
 DDP_LIB int ddp__seq_past(const ddp__engine *e, uint32_t seq);
 DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
-DDP_LIB int ddp__sums(const ddp__op *op); /* all-reduce or reduce-scatter */
-/* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
+DDP_LIB int ddp__sums(const ddp__op *op); /* 1 for all-reduce and reduce-scatter */
+/* The root of a broadcast: m.peer, or the lowest live id if m.peer is not live. */
 DDP_LIB int ddp__root(const ddp__engine *e, const ddp__op *op);
-/* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
+/* The segment of rank `of`: the values that it sums in an all-reduce, or its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
 DDP_LIB size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of);
 DDP_LIB int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset);
-/* The lane of a message between two, and its place in ddp__peer.paired. */
+/* The lane of a message between two ranks, and its index in ddp__peer.paired. */
 DDP_LIB int ddp__paired_lane(const ddp__op *op);
 DDP_LIB int ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* 1 if a limit has passed; else *again is to be no later than that. */
+/* Returns 1 if a time limit has passed; else lowers *again to it. */
 DDP_LIB int ddp__passed(double limit, double now, double *again);
-DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
-/* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's
- * end. */
+DDP_LIB double ddp__still_since(const ddp__op *op); /* when the operation last moved */
+/* Subtracts values from those that are left and completes the operation at zero. The operation stays valid
+ * until the end of the round. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
-/* So many bytes of it have been sent, coded so. */
+/* Counts bytes that were sent for an operation in this coding. */
 DDP_LIB void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes);
-/* First sign of an operation on this rank, and the end of any wait for a peer. */
+/* Records progress of an operation: its begin on this rank, if it is the first, and the end of any wait for a
+ * peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-/* That peer has to send something, to be called in begin; it has begun it. */
+/* expect: a peer must send something; for use in begin. seen: the peer has begun the operation. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
-/* A peer has left: what still needs it fails, or a membership is told. */
+/* Called when a peer has left: an operation that still needs it fails, or the membership is notified. */
 DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
-/* A serve without a request is over, as is an answer to a peer that is lost; 0: it is neither, and fails. */
+/* Ends a serve without a request, or an answer to a lost peer. Returns 0 if it is neither, so that it
+ * fails. */
 DDP_LIB int ddp__op_void(ddp__engine *e, ddp__op *op);
 
 /* ---- memory.c ---- */
 /* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order; own may be one of them.
- * Where divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added to
+ * If divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added to
  * it. */
 DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale,
                              double *divergence);
 DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *divergence);
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
-/* out = x as bfloat16, rounded to nearest even; infinities stay, NaN stay NaN. */
+/* out = x as bfloat16, rounded to nearest even; infinities stay infinite and NaN stays NaN. */
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 /* out = x exactly; x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
-DDP_LIB void ddp__strips_close(ddp__engine *e); /* where ddp__engine_pieces made room */
-/* Memory at an offset: the address, and how many values follow contiguously (at most count). */
+DDP_LIB void ddp__strips_close(ddp__engine *e); /* frees the memory that ddp__engine_pieces allocated */
+/* The address of a message's memory at an offset; *here: the number of contiguous values from there, at most
+ * count. */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count,
                              size_t *here);
-/* 0 after a failure: the program has freed memory that an operation in flight uses. Asked again after each
- * wait. */
+/* Checks that the memory of an operation in flight still exists. Returns 0 after a failure: the program has
+ * freed it. Each page is checked again after each wait. */
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
-/* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
+/* Where a final value is stored and sent from: `to`, or `from` if the result is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
-/* Values from offset at on of a list, in a row; or back. */
+/* Copies values of a list, from offset at on, into the contiguous array row; back: in the other direction. */
 DDP_LIB void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row,
                               int back);
-/* What has come is written, or added: values and how far they were from those that stood there. */
+/* Stores, or adds, values that have arrived, and adds their squared distance from the previous values to
+ * *divergence. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count,
                                double *divergence);
-/* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is
- * advanced. */
+/* result = scale * (terms[0] + ... + terms[terms - 1]), where terms is e->terms; sets terms[place] to this
+ * rank's values. Advances e->terms. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              float scale, double *divergence);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine for that: 0;
- * both. */
+/* intact: 1 unless the memory changed since it was hashed (op may belong to another rank). fault: fails the
+ * engine for that and returns 0. check: both. */
 DDP_LIB int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB int ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
 /* Adds the residual to the count values before they are summed, and clears it. Values without a gradient keep
- * theirs. */
+ * their residual. */
 DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
-/* Adds it and rounds the sum, whose rest it becomes; at a block's start. 0 after a failure: one has no
- * code. */
+/* Adds the residual, rounds the values, and stores the rounding error as the new residual; at must be the
+ * start of a block. Returns 0 after a failure: a value cannot be encoded. */
 DDP_LIB int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
-/* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no
- * code. */
+/* Encodes the payload of a frame that is about to leave, if its values are not sent as floats. Returns 0
+ * after a failure: a value cannot be encoded. */
 DDP_LIB int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
-/* The payload read into a slot becomes floats, bfloat16 from its second half on; 0 after a failure. */
+/* Decodes the payload in a slot to floats (bfloat16 was read into the slot's second half). Returns 0 after a
+ * failure. */
 DDP_LIB int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
-/* Sums count values from offset at on: e->terms are the contributions, the own one's place among them is
- * filled here. */
+/* Sums count values from offset at on. e->terms are the contributions; the function sets terms[place] to this
+ * rank's. */
 DDP_LIB int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                               double *divergence);
 
-/* ---- staging.c: slots here and credits for slots there ---- */
+/* ---- staging.c: slots on this rank and credits for slots on peers ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
-/* Puts a slot behind another of a list (-1: in front); takes one out. */
+/* Inserts a slot after another of a list (-1: at the front); removes a slot. */
 DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
 DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
 /* The oldest staged chunk of an operation from a peer; -1 if none. */
 DDP_LIB int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
-/* Room at that peer for one more chunk of an operation; forward: a sum that a ring sends on. */
+/* 1 if the peer has room for one more chunk of an operation; forward: a partial sum that a ring sends on. */
 DDP_LIB int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
-/* Credits are to go back now. */
+/* 1 if credits are to be returned now. */
 DDP_LIB int ddp__credit_due(const ddp__engine *e, ddp__peer *p);
-/* What algorithms that have a `part` begin with, send next, count when it leaves or was stored, and find
- * unsent or over. */
-DDP_LIB int ddp__flow_returns(const ddp__op *op); /* values are summed where they go, and go back as
-                                                      results */
+/* Steps shared by all algorithms that have a `part`: begin, the next frame, a frame leaves, a frame was
+ * stored, whether something is unsent, whether the exchange with a peer is over. */
+DDP_LIB int ddp__flow_returns(const ddp__op *op); /* 1 if values are summed at their destination and the
+                                                     results go back */
 DDP_LIB void ddp__flow_begin(ddp__engine *e, ddp__op *op);
 DDP_LIB int ddp__flow_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-/* Of what that peer sends `ready` values are results. */
+/* The next frame with results for a peer; the first `ready` of the values that this peer contributes are
+ * final. */
 DDP_LIB int ddp__flow_result(ddp__engine *e, ddp__op *op, int peer, size_t ready, ddp__frame *f);
 DDP_LIB int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
 DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
                                double now);
 DDP_LIB int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer);
-/* A chunk at *at of a region is here, which must be the next one; 0 after a failure. The failure: 0. */
+/* Checks that a chunk of a region is the next one, at from + *at, and advances *at; returns 0 after a
+ * failure. ddp__out_of_order is the failure; it returns 0. */
 DDP_LIB int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
 
-/* ---- the algorithms, and the sizes up to or from which they are taken ---- */
+/* ---- the algorithms, and the minimum or maximum sizes for which they are used ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
 DDP_LIB const ddp__algorithm *ddp__sites_way(void);
-DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
-/* Adds up the chunks of those ranks at a place, coded or times scale, and frees their slots; 0: not all are
- * here. */
+DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the all-to-all exchange */
+/* Adds the chunks of these ranks at an offset, coded or times scale, and frees their slots. Returns 0 if not
+ * all have arrived. */
 DDP_LIB int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size_t at, size_t count,
                            int coded, float scale);
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
-DDP_LIB void ddp__ring_reset(ddp__engine *e); /* as opened: ddp__engine_ring is undone. Under the lock */
+DDP_LIB void ddp__ring_reset(ddp__engine *e); /* reverts ddp__engine_ring to the order as opened. Under the
+                                                 lock */
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
-DDP_LIB size_t ddp__share_bytes(const ddp__engine *e);  /* SIZE_MAX: the ranks are no threads */
-DDP_LIB int ddp__share_run(ddp__engine *e, double now); /* adds up a few chunks; 1 if it did */
+DDP_LIB size_t ddp__share_bytes(const ddp__engine *e);  /* SIZE_MAX: the ranks are not threads of one
+                                                           process */
+DDP_LIB int ddp__share_run(ddp__engine *e, double now); /* adds a few chunks; 1 if it did */
 
 /* ---- liveness.c ---- */
-/* Whether a peer has not begun an operation of this rank, as far as is known here. */
+/* 1 if a peer has not begun an operation of this rank, as far as this rank knows. */
 DDP_LIB int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer);
-/* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
+/* " during " the oldest operation that is in flight and needs that peer, " after " the last one, or "". */
 DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
 DDP_LIB void ddp__peer_lost(ddp__engine *e, int peer, const char *why);
-/* 1 if all ranks are threads of this process: a silent one is starved, since one that ended has closed its
- * streams. 0 where links are emulated, which may stall. */
+/* 1 if all ranks are threads of this process. A silent peer is then only starved of CPU time, since a thread
+ * that ended has closed its streams. 0 with emulated links, which may stall. */
 DDP_LIB int ddp__one_process(const ddp__engine *e);
 /* 1 if this process did not run since the last round for longer than a heartbeat may take (SIGSTOP, a
- * suspended machine, starvation): all time limits are extended by that gap, since the peers may have been
- * stopped with it. */
+ * suspended machine, starvation). All time-outs are extended by that gap, since the peers may have been
+ * stopped too. */
 DDP_LIB int ddp__was_stopped(ddp__engine *e, double now);
-/* Heartbeats, silent peers, old operations; sets when to look again. */
+/* Sends heartbeats, detects silent peers and operations that time out; sets the time of the next check. */
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: frames in flight on the emulated link ---- */
-/* Does what the script asks for by now; returns when to look again, -1: never. */
+/* Executes the acts of the script that are due; returns the time of the next one, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
-DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive earlier than it
-                                                 may */
-/* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
+DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive too early */
+/* Puts a chunk in its slot, or the control frame just read, into the delay queue. */
 DDP_LIB void ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__delay_control(ddp__engine *e, int peer, double now);
 /* Arrival time of the last chunk in flight from a peer; -1: none. */
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
-DDP_LIB int ddp__receive_all(ddp__engine *e); /* reads what is there; 1 if anything moved */
-/* Frames that have reached this rank: a chunk in its slot, a control frame. */
+DDP_LIB int ddp__receive_all(ddp__engine *e); /* reads available bytes; 1 if anything moved */
+/* Handle a frame that has reached this rank: a chunk in its slot, or a control frame. */
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
-/* Handles what came before the operation was active. */
+/* Handles chunks that came before the operation was active. */
 DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
 
 /* ---- activate.c ---- */
-/* Begins, or begins again in a new epoch, an operation that has its place and number. */
+/* Begins an operation that has its window position and number, or (again) restarts it in a new epoch. */
 DDP_LIB void ddp__start(ddp__engine *e, ddp__op *op, int again, double now);
-/* Fills the window and the send/recv positions from the queue. */
+/* Fills the window and the positions of messages between two ranks from the queue. */
 DDP_LIB void ddp__activate(ddp__engine *e, double now);
 
 /* ---- send.c ---- */
-/* Bytes to the wire, over all peers, or of the frame being written; 1 if anything moved. */
+/* Write bytes to the wire: for all peers, or of the frame being written; 1 if anything moved. */
 DDP_LIB int ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int ddp__continue_frame(ddp__engine *e, int peer, double now);
-/* Begins to write the next frame at once, paced or not; 0 if there is none. */
+/* Begins to write the next frame at once, even if the uplink is paced; 0 if there is none. */
 DDP_LIB int ddp__start_next(ddp__engine *e, int peer, double now);
 /* Before the thread sleeps: marks operations that wait for a peer. */
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
 /* ---- record.c ---- */
-DDP_LIB void ddp__publish(ddp__engine *e);     /* tells the submitters what is complete */
+DDP_LIB void ddp__publish(ddp__engine *e);     /* publishes the operations that are complete to the
+                                                  submitters */
 DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: copies the log for the waiting thread */
 
 /* ---- thread.c ---- */
-/* Does what can be done now; 1 if anything moved, else *until says when to look again. */
+/* One round: does all work that is possible now. Returns 1 if anything moved; else *until is the time of the
+ * next event. */
 DDP_LIB int ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
-#define DDP__PARK_S 2e-3 /* the next blocking call is expected within */
+#define DDP__PARK_S 2e-3 /* the time within which the next blocking call is expected */
 #define DDP__DRIVE_S \
-    0.1 /* a longer call returns the engine to the comm thread, whose heartbeats no caller delays */
-/* Under the lock: 1 if the comm thread has work and must not sleep. */
+    0.1 /* a longer call returns the engine to the comm thread, so that no caller delays its heartbeats */
+/* 1 if the comm thread has work and must not sleep. Under the lock. */
 DDP_LIB int ddp__needed(const ddp__engine *e);
 DDP_LIB void *ddp__engine_main(void *engine);
 
 /* ==== comm/operation.c ==== [comm] */
-/* What an operation is: who takes part, who owns its values, its words; what of it has moved; what ends an
- * engine. */
+/* Operations: their names in errors, members and segments, progress and completion, and the faults that end
+ * an engine. */
 
 const char *ddp__no_layer_text(int layer)
 {
@@ -26281,7 +26475,7 @@ ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer)
     return &e->rows[(size_t)op->row * (size_t)e->world + (size_t)peer];
 }
 
-/* ---- who takes part ---- */
+/* ---- members ---- */
 
 ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
 {
@@ -26353,7 +26547,7 @@ size_t ddp__part_start(size_t n, size_t parts, size_t i) { return n / parts * i 
 void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
     const ddp__members team = ddp__team_of(e, op);
-    /* in the world's all-gather the blocks of the lost are there, and 0 */
+    /* in the world's all-gather the blocks of lost ranks exist, and are 0 */
     int all = op->m.verb == DDP_ALL_GATHER && op->m.group == 0;
     size_t parts = (size_t)(all ? e->blocks : team.members), j;
 
@@ -26364,7 +26558,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     *from = ddp__part_start(op->n, parts, j);
     *to = ddp__part_start(op->n, parts, j + 1);
     if (!ddp__in_blocks((int)op->m.coding)) return;
-    *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
+    *from -= *from % DDP__CODING_BLOCK; /* no block is split */
     if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
 }
 
@@ -26387,7 +26581,7 @@ int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
     return team.member[i];
 }
 
-/* ---- places and frames ---- */
+/* ---- positions and frames ---- */
 
 int ddp__paired_lane(const ddp__op *op)
 {
@@ -26446,7 +26640,7 @@ double ddp__still_since(const ddp__op *op)
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
-    double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+    double now = ddp_now(); /* on an emulated link, later than the event's time if the thread was late */
 
     op->state = DDP__OP_DONE;
     if (op->way->finished) op->way->finished(e, op);
@@ -26492,7 +26686,7 @@ void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
 {
     e->last_move = now;
-    if (op->note_s > e->cfg.note_s) { /* a line said that it does not move */
+    if (op->note_s > e->cfg.note_s) { /* the wait was logged */
         char text[128];
         op->note_s = e->cfg.note_s;
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,
@@ -26559,15 +26753,15 @@ void ddp__check_left(ddp__engine *e, int peer)
 }
 
 /* ==== comm/memory.c ==== [comm] */
-/* The memory of messages: arithmetic on it, the pieces that it lies in, how its values travel, and the
- * detection of foreign writes to it: every chunk is hashed when the message is submitted and compared before
- * it leaves, before it is summed and before a result overwrites it. */
+/* Operations on the memory of messages: arithmetic, lists of pieces, wire formats, and the detection of
+ * foreign writes. For the last, every chunk is hashed when the message is submitted. The hash is compared
+ * before the chunk leaves, before it is summed and before a result overwrites it. */
 #include <sys/mman.h>
 
 /* ---- arithmetic ---- */
 
-/* Sums live in a block that stays in the first-level cache, so that every term is read from
- * memory once; its fixed length lets compilers vectorise at -O2. */
+/* Sums are computed in a block that stays in the first-level cache, so that every term is read from memory
+ * once. Its fixed length lets compilers vectorise at -O2. */
 enum { DDP__SUM_BLOCK = 1024 };
 
 static void ddp__add_block(float *DDP_RESTRICT sum, const float *DDP_RESTRICT x)
@@ -26641,7 +26835,7 @@ void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n)
 
 void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n)
 {
-    /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
+    /* Forward order: if x is the second half of out, value i of out ends before value i + 1 of x. */
     const unsigned char *from = (const unsigned char *)x;
 
     for (size_t i = 0; i < n; i++) {
@@ -26777,7 +26971,7 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
     size_t here;
 
     for (; count > 0; at += here, count -= here) {
-        /* three lists may part a range in unlike ways: how far all run on */
+        /* three lists may divide the range differently: `here` is contiguous in all three */
         float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
         float *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
         e->terms[place] = (const float *)ddp__memory_at(op, &op->from, at, here, &here);
@@ -26789,12 +26983,12 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
     }
 }
 
-/* ---- values that do not travel as floats ----
+/* ---- values that are not sent as floats ----
  *
- * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a
- * segment rounds its own contribution like everybody's, so that how values are cut into segments is no
- * matter, and holds the result as it sends it. Blocks begin at multiples of their length from the start of
- * the message (ddp__segment). */
+ * All-reduces whose contributions and results are coded. Sums are in float, in rank order. The owner of a
+ * segment rounds its own contribution as the other ranks do, so that the division into segments does not
+ * affect the result, and stores the result as it sends it. Blocks begin at multiples of their length from the
+ * start of the message (ddp__segment). */
 
 static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
 {
@@ -26806,7 +27000,7 @@ static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *e
                       ddp__op_text(e, op, text, sizeof text), ddp__coding_name((int)op->m.coding), err->msg);
 }
 
-/* x becomes what the others will read; 0 after a failure. */
+/* Rounds x to the values that the other ranks will decode. Returns 0 after a failure. */
 static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t count)
 {
     unsigned char *room = (unsigned char *)e->recoded;
@@ -26869,14 +27063,14 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
     for (size_t i = 0; op->m.residual && i < count; i++)
         op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
     if (op->m.add)
-        ddp__memory_copy(op, ddp__result_of(op), at, count, sum, 1); /* the owner sends it from
-                                                                                   there */
+        ddp__memory_copy(op, ddp__result_of(op), at, count, sum, 1); /* the owner sends the result from
+                                                                        there */
     ddp__memory_store(op, at, sum, count, divergence);
     return 1;
 }
 
-/* As INT8 -0.0 travels as it is, because all ranks may have skipped the layer: its residual waits. 0 for
- * other values. */
+/* 1 for -0.0 with int8, which is sent unchanged: all ranks may have skipped the layer, whose residual then
+ * stays. 0 for other values. */
 static int ddp__is_none(const ddp__op *op, float x)
 {
     uint32_t bits;
@@ -26893,13 +27087,13 @@ void ddp__residual_add(const ddp__op *op, size_t at, size_t count)
         float *x = (float *)ddp__memory_at(op, &op->from, at, count, &here), *rest = op->m.residual + at;
         for (size_t i = 0; i < here; i++) {
             if (ddp__is_none(op, x[i])) continue;
-            if (rest[i] != 0) x[i] += rest[i]; /* -0 stays what it is */
+            if (rest[i] != 0) x[i] += rest[i]; /* -0 stays -0 */
             rest[i] = 0;
         }
     }
 }
 
-/* What is summed becomes what the others will read. Chunks are whole blocks. */
+/* Rounds the input to the values that the other ranks will decode. Chunks are whole blocks. */
 int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
 {
     enum { SOME = 64 * DDP__CODING_BLOCK };
@@ -26923,7 +27117,7 @@ int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
     return 1;
 }
 
-/* ---- foreign writes ---- */
+/* ---- detection of foreign writes ---- */
 
 ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
 {
@@ -26981,7 +27175,8 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
     return h;
 }
 
-/* Chunks begin again with each segment of an all-reduce: no two of them have the same number. */
+/* Chunks are numbered from the start of each segment of an all-reduce. Adding the segment's index makes the
+ * numbers unique. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     const int sums = op->m.verb == DDP_ALL_REDUCE;
@@ -26989,7 +27184,7 @@ static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t of
     return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
-/* Hashes are of what was sent or summed: a result elsewhere changes nothing of that. */
+/* Hashes cover the values that are sent or summed. A result that is stored elsewhere does not change them. */
 void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
     if (op->sums) op->sums[ddp__hash_index(e, op, offset)] = ddp__hash_range(op, offset, count);
@@ -27000,7 +27195,7 @@ void ddp__guard_all(ddp__engine *e, ddp__op *op)
     const ddp__members team = ddp__team_of(e, op);
     int segments = op->m.verb == DDP_ALL_REDUCE && !op->way->whole ? team.members : 1;
 
-    if (op->m.after || !ddp__guards(e, op)) return; /* written by the one before until it begins */
+    if (op->m.after || !ddp__guards(e, op)) return; /* written by its predecessor until it begins */
     op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
         size_t from = 0, to = op->n;
@@ -27032,12 +27227,12 @@ int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 }
 
 /* ==== comm/staging.c ==== [comm] */
-/* Staging: chunks that came before they can be used lie in slots. A sender counts the slots that it
- * occupies at each peer, and the peer gives them back as credits. */
+/* Staging: stores chunks in slots until they can be used. A sender counts the slots that it occupies at each
+ * peer, and the peer returns them as credits. */
 
-#define DDP__CREDITS_WAIT 8 /* an eighth of the slots */
+#define DDP__CREDITS_WAIT 8 /* credits are returned once an eighth of the slots is owed */
 
-/* ---- slots here ---- */
+/* ---- slots on this rank ---- */
 
 static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 {
@@ -27102,14 +27297,16 @@ int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
     return s;
 }
 
-/* ---- slots there ---- */
+/* ---- slots on peers ---- */
 
-/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts the slots it
- * occupies there. Whatever the priorities, the oldest operation that is unfinished anywhere must always get a
- * slot: an operation that holds none may take one if the older ones that hold none keep one each; one that
- * holds some leaves a slot to every operation in the window that holds none. One slot is kept for each lane
- * between two, whose order is unrelated, and one for the sums that a ring sends on (ring.c), which leave room
- * for older operations only. */
+/* Credits. A frame may reach a rank before that rank has submitted the operation, so the sender counts the
+ * slots it occupies there. The oldest operation that is unfinished anywhere must always get a slot, whatever
+ * the priorities. Therefore:
+ * - An operation that has no slot may take one if one remains for each older operation that has none.
+ * - An operation that has slots leaves one for every operation in the window that has none.
+ * - One slot is reserved for each lane between two ranks, whose order is independent.
+ * - One slot is reserved for sums that a ring sends on (ring.c), which leave room for older operations
+ * only. */
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -27160,9 +27357,9 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
                    peer);
 }
 
-/* Credits go back together where chunks are small against the slots: each frame wakes a thread.
- * They wait for one another while the peer has half of its slots left, and as long as sixteen chunks
- * travel. */
+/* Credits are returned together if chunks are small compared with the slots, because each frame wakes a
+ * thread. They wait for each other while the peer has half of its slots left, and at most as long as the
+ * transfer of sixteen chunks. */
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
@@ -27175,14 +27372,15 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
            ddp_now() >= p->owed_by;
 }
 
-/* ---- values on their way, and results ---- */
+/* ---- values in flight, and results ---- */
 
 int ddp__flow_returns(const ddp__op *op)
 {
     return op->m.verb == DDP_ALL_REDUCE && (op->way->types >> DDP__FRAME_RESULT & 1);
 }
 
-/* What goes there and comes back, and what comes here, counted once it is stored, summed or gone back. */
+/* Counts the values that are left for each peer: sent and returned, and received. A received value counts as
+ * done once it is stored, or summed (with a result: once that has been returned). */
 void ddp__flow_begin(ddp__engine *e, ddp__op *op)
 {
     for (int r = 0; r < e->world; r++) {
@@ -27288,7 +27486,7 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
     if (ddp__flow_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__flow_returns(op))
         return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
-    /* nothing goes back, so a peer may go before its values are added up */
+    /* nothing is returned, so a peer may leave before its values are summed */
     for (int s = e->peers[peer].pending.first; s >= 0; s = e->slot[s].next)
         if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p)
             got += ddp__frame_values(&e->slot[s].f);
@@ -27296,10 +27494,11 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
 }
 
 /* ==== comm/liveness.c ==== [comm] */
-/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, lines about
- * waits. */
+/* Detects lost and silent peers, ranks that have not begun an operation, and operations that time out; logs
+ * long waits. */
 
-/* Not every rank sends something to every other: where a peer owes nothing, only its heartbeats tell. */
+/* A rank does not send something to every other in each operation. If a peer owes nothing, only its
+ * heartbeats show whether it has begun. */
 int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -27307,7 +27506,7 @@ int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
     uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
 
     if (x->seen || !ddp__takes_part(e, op, peer)) return 0;
-    /* heartbeats tell of the world's operations, and of nothing urgent */
+    /* heartbeats count the world's operations only, and no high-priority messages */
     if (op->m.group || (op->p2p && ddp__paired_lane(op))) return x->expected;
     if (p->heard_at > 0 && (int32_t)(begun - op->seq) > 0) return 0;
     return p->heard_at >= op->active_at || x->expected;
@@ -27330,7 +27529,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
     return buf;
 }
 
-/* The oldest operation in flight; of one peer: that needs it; NULL when idle. */
+/* The oldest operation in flight (peer < 0), or the oldest that needs that peer; NULL: none. */
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
@@ -27346,7 +27545,7 @@ static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 
 static double ddp__beat(const ddp__engine *e)
 {
-    double beat = 5; /* seconds: often enough to tell before a limit passes who is where */
+    double beat = 5; /* seconds: often enough to know the state of each peer before a time-out */
 
     if (e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < beat) beat = e->cfg.peer_timeout_s;
     if (e->cfg.op_timeout_s > 0 && e->cfg.op_timeout_s < beat) beat = e->cfg.op_timeout_s;
@@ -27368,7 +27567,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
     return buf;
 }
 
-/* A line about the oldest operation, if it has stood still for so long. */
+/* Logs the oldest operation if it has not moved for its note_s seconds. */
 static void ddp__note_wait(ddp__engine *e, double now, double *again)
 {
     ddp__op *op = ddp__oldest_op(e, -1);
@@ -27405,7 +27604,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
     buf[0] = '\0';
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
-    } else if (e->span_count > 0) { /* nothing in flight: what was last */
+    } else if (e->span_count > 0) { /* nothing is in flight: name the last operation */
         const ddp__op_span *last = &e->spans[(e->span_count - 1) % e->span_room];
         snprintf(buf, room, " after %s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
@@ -27427,7 +27626,8 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
                ddp__when_text(e, peer, when, sizeof when), why);
 }
 
-/* The clock runs from the first rank's beginning, whether or not something moves since. */
+/* Fails an operation that exceeds op_timeout_s. Its clock starts when the first rank began it, whether or not
+ * it has moved since. */
 static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again)
 {
     double limit = e->cfg.op_timeout_s, passed;
@@ -27452,7 +27652,7 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
                    now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who), limit);
 }
 
-/* Others wait in an operation that this rank has not submitted. */
+/* Fails if other ranks have waited too long in an operation that this rank has not submitted. */
 static void ddp__check_early(ddp__engine *e, int peer, double now, double *again)
 {
     double limit = e->cfg.op_timeout_s;
@@ -27471,7 +27671,7 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
 }
 
-/* ---- stops of this process ---- */
+/* ---- when this process was stopped ---- */
 
 static void ddp__op_stopped(ddp__op *op, double seconds, double now)
 {
@@ -27485,7 +27685,7 @@ int ddp__was_stopped(ddp__engine *e, double now)
     const double beat = ddp__beat(e), gap = now - e->ran_at;
 
     e->ran_at = now;
-    if (gap <= 2 * beat) return 0; /* an idle engine runs a round per beat */
+    if (gap <= 2 * beat) return 0; /* an idle engine runs one round per heartbeat */
     if (gap > beat + 1)
         ddp__log(&e->cfg.log, DDP_LOG_WARN,
                  "rank %d: this process was stopped for %.1f s; time-outs are extended by that", e->rank,
@@ -27504,11 +27704,11 @@ int ddp__was_stopped(ddp__engine *e, double now)
     return 1;
 }
 
-/* ---- all limits ---- */
+/* ---- all time-outs ---- */
 
 int ddp__one_process(const ddp__engine *e) { return e->wire->offers && !e->links.path; }
 
-/* Whether the silence of a peer is a failure. */
+/* 1 if silence of a peer is a failure. */
 static int ddp__may_be_lost(const ddp__engine *e, const ddp__peer *p)
 {
     return e->cfg.peer_timeout_s > 0 && !ddp__one_process(e) && !e->newcomer &&
@@ -27519,7 +27719,7 @@ void ddp__check_liveness(ddp__engine *e, double now)
 {
     double beat = ddp__beat(e), again = now + beat;
 
-    if (ddp__was_stopped(e, now)) { /* what came meanwhile is read before a peer is declared lost */
+    if (ddp__was_stopped(e, now)) { /* frames that came meanwhile are read before a peer is declared lost */
         e->next_check = now;
         return;
     }
@@ -27549,8 +27749,8 @@ void ddp__check_liveness(ddp__engine *e, double now)
 }
 
 /* ==== comm/record.c ==== [comm] */
-/* The record of what travelled when: spans, counters, and a copy of the last operations for the post-mortem.
- * What belongs to the comm thread is read by that thread, or when it has let go of everything. */
+/* The record of operations: spans, counters, and a copy of the last operations for the post-mortem. Data of
+ * the comm thread are read by that thread only, or by others once it has stopped using them. */
 
 void ddp__publish(ddp__engine *e)
 {
@@ -27632,7 +27832,7 @@ static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
     return r;
 }
 
-/* Unfinished operations; inner: the caller may read what belongs to the comm thread. */
+/* Adds unfinished operations; inner: 1 if the caller may read data of the comm thread. */
 static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
@@ -27710,7 +27910,7 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", (int)DDP__OPLOG);
     pthread_mutex_lock(&e->lock);
     while (!e->quiet && !out->served && !e->wire->carrier) {
-        if (!e->wanted) { /* else somebody else's turn comes first */
+        if (!e->wanted) { /* else another caller's request comes first */
             e->wanted = out;
             ddp__notify(e);
         }
@@ -27724,33 +27924,32 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
 }
 
 /* ==== comm/ring.c ==== [comm] */
-/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way to rank j,
- * which scales the sum once; from there the result goes round to rank j - 1. Every segment is thus summed
- * along one path and then copied: the same bits on all ranks, each time, though not those of a sum in rank
- * order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations,
- * section 3; here in chunks.)
+/* The ring all-reduce. Segment j starts at rank j + 1 and collects every rank's values on its way to rank j,
+ * which scales the sum once. From there the result travels around the ring to rank j - 1. Each segment is
+ * thus summed along one path and then copied: the result is bit-identical on all ranks and in every run, but
+ * differs from a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for
+ * clusters of workstations, section 3; here in chunks.)
  *
- * A partial sum is made and sent on in the staging slot it arrived in; the parameters stay as they
- * are until the result overwrites them, and results are sent on from there.
+ * A partial sum is computed in, and sent on from, the staging slot it arrived in. The parameters do not
+ * change until the result overwrites them, and results are sent on from there.
  *
- * Why this cannot lock up. Results need no credit, so only partial sums can wait for each other.
- * 1. Only the oldest ring operation of which a rank has partial sums to send may send them. Let O
- *    be the oldest operation that is unfinished on any rank. If it is a ring, a rank that has sent
- *    all of O's sums needs no more slots for it, and no other holds sums of a younger ring at the
- *    next rank.
- * 2. Everything younger than O that takes a slot at the next rank leaves it one (the bubble), and
- *    two while O holds none (ddp__may_stage). What is older than O is finished and drains.
- * 3. A sum that enters the ring leaves the bubble too; one that is sent on may take it, and gives
- *    back the slot it was in, where it becomes the bubble of the rank before. So at all times some
- *    rank has a free slot ahead of it or one about to be free (bubble flow control: Carrion et
- *    al. 1997).
- * 4. If nothing of O could move, every rank with a sum to send on would have no free slot ahead,
- *    so the next rank would hold one too, and so round the ring, against 3. If no sum is under
- *    way, O holds no slot anywhere, two are free, and the next sum may enter.
- * 5. If O is not a ring, younger rings leave it a slot like everybody else.
- * So O finishes, and by induction everything. */
+ * Why there is no deadlock. Results need no credit, so only partial sums can wait for each other.
+ * 1. Only the oldest ring operation for which a rank has partial sums to send may send them. Let O be the
+ *    oldest operation that is unfinished on any rank. If O is a ring, a rank that has sent all of O's sums
+ *    needs no more slots for it, and no other rank occupies slots with sums of a younger ring at the next
+ *    rank.
+ * 2. Every operation younger than O that takes a slot at the next rank leaves one free (the bubble), and two
+ *    while O has none (ddp__may_stage). Operations older than O are finished, and their slots drain.
+ * 3. A sum that enters the ring also leaves the bubble free. A sum that is sent on may take the bubble; it
+ *    frees the slot it was in, which becomes the bubble of the previous rank. So at all times some rank has a
+ *    free slot ahead of it, or one that is about to be free (bubble flow control: Carrion et al. 1997).
+ * 4. Suppose nothing of O could move. Then every rank with a sum to send on has no free slot ahead, so the
+ *    next rank has such a sum too, and so on around the ring, which contradicts 3. If no sum is in flight, O
+ *    has no slot anywhere, two are free, and the next sum may enter.
+ * 5. If O is not a ring, younger rings leave it a slot, as all operations do. So O finishes, and by induction
+ *    every operation does. */
 
-/* The live id that is k places after another in the ring, k from 0 to their number. */
+/* The live id k places after another in the ring, k from 0 to the number of live ids. */
 static int ddp__ring_after(const ddp__engine *e, int id, int k)
 {
     return e->ring[(e->turn[id] + k) % e->members];
@@ -27763,10 +27962,11 @@ size_t ddp__engine_window(const ddp__engine *e)
     return (size_t)(e->credits - e->width - e->lanes) * e->chunk * sizeof(float);
 }
 
-/* Direct pays 2 delays, the ring 2 (n - 1), but no incast where ranks are out of step (in step both take 1 to
- * 2 % more than the transfer of 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay
- * is at most 2 %. A hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the
- * round trip outgrows staging. */
+/* Minimum size for the ring, in bytes. The direct algorithm takes 2 delays and the ring 2 (n - 1), but the
+ * ring avoids incast if ranks are out of step. (In step, both take 1 to 2 % more than the transfer of 2 (n -
+ * 1) / n M / B, measured with 4 and 8 ranks.) So the ring is used if its extra delay is at most 2 %. A hop
+ * takes the link's delay and one chunk. The ring is never used without an emulated link, or if the round trip
+ * exceeds staging. */
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float));
@@ -27808,8 +28008,8 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
     return status;
 }
 
-/* Operations of groups never go round: ranks may submit operations of unlike groups in unlike orders,
- * and rings wait for each other in one order. */
+/* Operations of groups never use the ring: ranks may submit operations of different groups in different
+ * orders, and rings must wait for each other in one order. */
 static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 {
     return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner &&
@@ -27819,15 +28019,15 @@ static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
 {
     int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
-    size_t results = op->n - ddp__segment_length(e, op, e->rank); /* that come */
+    size_t results = op->n - ddp__segment_length(e, op, e->rank); /* results that come */
 
     op->u.ring.sums_left = op->n - ddp__segment_length(e, op, e->rank);
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
     op->u.ring.to_come = results + op->n - ddp__segment_length(e, op, prev);
     op->left = op->u.ring.sums_left + op->u.ring.results_left + results;
     op->u.ring.sums.first = op->u.ring.sums.last = -1;
-    op->missing = op->n > 0; /* until something is here that has been at every rank */
-    /* the first sum of the rank before depends on nobody else */
+    op->missing = op->n > 0; /* until a chunk arrives that has been at every rank */
+    /* the first sum of the previous rank depends on no other rank */
     if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0) ddp__op_expect(e, op, prev);
 }
 
@@ -27852,7 +28052,8 @@ static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
     return 1;
 }
 
-/* What has come farthest goes first: results, then sums under way, then the own segment's start. */
+/* The chunk that has travelled farthest goes first: results, then sums in flight, then the first sums of the
+ * segment that starts here. */
 static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     size_t from, to, at;
@@ -27908,7 +28109,7 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     return slot;
 }
 
-/* Counts a chunk as received; 0 if no rank of this ring would send it. */
+/* Counts a chunk as received; returns 0 if no rank of this ring would send it. */
 static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
     const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
@@ -27930,7 +28131,7 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     return 1;
 }
 
-/* Adds the own values to a partial sum, to be sent on or final. */
+/* Adds this rank's values to a partial sum, which is then sent on, or is final. */
 static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__frame *f)
 {
     ddp__slot *s = &e->slot[slot];
@@ -27953,7 +28154,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
     ddp__chain_add(e, &op->u.ring.sums, slot, op->u.ring.sums.last);
 }
 
-/* A result: it is kept where it is sent on from, too. */
+/* Stores a result, also in the memory from which it is sent on. */
 static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__frame *f)
 {
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
@@ -28005,20 +28206,21 @@ const ddp__algorithm *ddp__ring_way(void)
 }
 
 /* ==== comm/direct.c ==== [comm] */
-/* Values that go straight from the rank that has them to those that need them.
+/* Three algorithms that send values directly from the rank that has them to the ranks that need them.
  *
- * The plain way: values that nobody adds up, of broadcasts, all-gathers and messages between two ranks.
+ * Plain: values that are not summed, in broadcasts, all-gathers and messages between two ranks.
  *
- * The direct all-reduce and the reduce-scatter: each rank sends to every other the values of that one's
- * segment, sums those of its own in rank order, and (all-reduce) sends the result back to all.
+ * Direct all-reduce and reduce-scatter: each rank sends every other rank the values of that rank's segment,
+ * sums its own segment in rank order, and (all-reduce) sends the result to all ranks.
  *
- * And the full exchange: each rank sends all its values to everybody, and everybody adds them up in rank
- * order: the same bits after one delay instead of two, for n / 2 times the bytes. A rank must not overwrite a
- * chunk of its own values with the sum before all others were sent it. Contributions take slots as in the
- * direct way, a chunk gives them back once all of its contributions are here, and chunks come in order, so
- * what keeps direct operations from locking up (ddp__may_stage) holds for these. Not where there is a
- * membership, whose survivors would hold sums over unlike members, nor for bfloat16 or int8, where the
- * owner's rounding makes the ranks equal. */
+ * All-to-all exchange ("full"): each rank sends all its values to every rank, and every rank sums them in
+ * rank order. The result is bit-identical to the direct all-reduce, after one delay instead of two, for n / 2
+ * times the bytes. A rank must not overwrite a chunk of its own values with the sum before it has sent the
+ * chunk to all ranks. Contributions use slots as in the direct algorithm. A chunk frees them once all of its
+ * contributions have arrived, and chunks come in order, so the rules that prevent a deadlock of direct
+ * operations (ddp__may_stage) also hold here. It is not used with a membership, because survivors could have
+ * sums over different members. It is not used for bfloat16 or int8, because only the owner's rounding makes
+ * the ranks equal. */
 
 /* ---- plain ---- */
 
@@ -28044,7 +28246,7 @@ static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
     const int lost = op->m.verb == DDP_ALL_GATHER && op->m.group == 0 && e->members < e->blocks;
     const size_t block = op->n / (size_t)e->blocks;
 
-    for (int r = 0; lost && r < e->blocks; r++) { /* their blocks become 0 */
+    for (int r = 0; lost && r < e->blocks; r++) { /* the blocks of lost ranks become 0 */
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
             void *data = ddp__memory_at(op, &op->to, at, end - at, &here);
@@ -28077,9 +28279,9 @@ const ddp__algorithm *ddp__plain_way(void)
     return &way;
 }
 
-/* ---- direct, and full ---- */
+/* ---- direct, and all-to-all ---- */
 
-#define DDP__FULL_BYTES ((size_t)64 << 10) /* of two ranks on unshaped wires */
+#define DDP__FULL_BYTES ((size_t)64 << 10) /* for two ranks without emulated links */
 
 size_t ddp__full_bytes(const ddp__engine *e)
 {
@@ -28090,7 +28292,7 @@ size_t ddp__full_bytes(const ddp__engine *e)
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
     if (e->links.by_pair) return 0;
     if (!(e->links.slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
-    /* one delay against n / 2 times the bytes; what is sent stays staged for one more */
+    /* one delay is traded for n / 2 times the bytes; a sent chunk stays staged for one more delay */
     if (e->world == 2) return 2 * flight <= window ? SIZE_MAX : (size_t)window;
     flight *= world / ((world - 1) * (world - 2));
     return (size_t)(flight < window ? flight : window);
@@ -28121,7 +28323,8 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
            ddp__flow_next(e, op, peer, f);
 }
 
-/* Once all contributions were written, and the own segment is summed, nothing reads its input any more. */
+/* Releases the input once all contributions were written and the own segment is summed: nothing reads it any
+ * more. */
 static void ddp__direct_release(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -28139,7 +28342,7 @@ static void ddp__direct_release(ddp__engine *e, ddp__op *op)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* A chunk of the own values has been taken by the wire for every peer. */
+/* 1 if the wire has taken a chunk of this rank's values for every peer. */
 static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t count)
 {
     for (int r = 0; r < e->world; r++) {
@@ -28182,7 +28385,7 @@ int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size
     return 1;
 }
 
-/* Sums every chunk of the own part of which all contributions are here. */
+/* Sums each chunk of the own segment for which all contributions have arrived. */
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -28231,22 +28434,22 @@ const ddp__algorithm *ddp__direct_way(int whole)
 }
 
 /* ==== comm/sites.c ==== [comm] */
-/* The all-reduce in two levels as one operation, also for worlds that may lose a worker in the middle of it:
- * who lives, who has which place in a site, and which sites are left is looked at when it begins, and when it
- * begins again.
+/* The hierarchical all-reduce as one operation, also for worlds that may lose a worker during it. Live ranks,
+ * sites, and the place of each rank in its site are determined when it begins, and again when it restarts.
  *
- * Values are cut into a slice for each place in a site; where the sites of the living differ in size there is
- * one slice, of the lowest of each. A rank sends every slice to the one of its site that has that place, who
- * adds them up in rank order; those of one place cut the slice into a part for each site, send these sums to
- * each other as a direct all-reduce does, and what is final goes on to their sites. Between two ranks of a
- * site a slice travels, between two of one place in unlike sites a part of it, between all others nothing. A
- * rank's contribution to a value is always here before its result goes back, and sums inside wait for nothing
- * between sites: so slots suffice as in direct.c.
+ * Values are divided into one slice per place in a site. If the sites of the live ranks differ in size there
+ * is a single slice, which belongs to the lowest rank of each site. Each rank sends every slice to the rank
+ * of its site that has that place, which adds them in rank order. The ranks of one place divide the slice
+ * into one part per site and exchange these sums as a direct all-reduce does; final values are then sent to
+ * their sites. Between two ranks of a site a slice is sent, between two ranks of one place in different sites
+ * a part of it, between all others nothing. A rank's contribution to a value always arrives before its result
+ * is returned, and sums inside a site wait for nothing between sites: so slots suffice, as in direct.c.
  *
- * With a coding the sums of sites and their results travel so, blocks from the start of the slice on; what
- * stays inside are floats. A residual is added to the sum of the own slice before it is rounded, and keeps
- * what that cuts off. What of it lies outside the slice was kept when the slice was another: it goes with the
- * own values, inside. Where one site is left nothing is rounded and nothing kept. */
+ * With a coding, the sums of sites and their results are coded, in blocks from the start of the slice; values
+ * that stay inside a site are floats. A residual is added to the sum of the own slice before rounding, and
+ * then receives the rounding error. The part of the residual outside the slice dates from a different slice:
+ * it is added to this rank's own values, inside the site. If only one site is left, nothing is rounded and no
+ * residual is stored. */
 
 void ddp__engine_sites(ddp__engine *e, const int *site)
 {
@@ -28256,7 +28459,8 @@ void ddp__engine_sites(ddp__engine *e, const int *site)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Of the living: the place in the own site, and among those of that place in all sites. */
+/* Determines for each live rank its place in its site, and its index among the ranks of that place in all
+ * sites. */
 static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 {
     int sites = 0, most = 0, least = e->world;
@@ -28282,8 +28486,8 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 
 static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site[peer] == e->site[e->rank]; }
 
-/* The slice of a place, empty where nobody of that place crosses sites; the part of it that one of them
- * finishes. */
+/* The slice of a place, empty if no rank of that place sends between sites. ddp__sites_part: the part of it
+ * that rank `of` completes. */
 static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
 {
     *from = *to = 0;
@@ -28291,7 +28495,7 @@ static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t 
     *from = ddp__part_start(op->n, (size_t)op->u.sites.slices, (size_t)place);
     *to = ddp__part_start(op->n, (size_t)op->u.sites.slices, (size_t)place + 1);
     if (op->m.coding < DDP_AS_INT4) return;
-    *from -= *from % 2; /* no byte is cut */
+    *from -= *from % 2; /* no byte is split */
     if (*to < op->n) *to -= *to % 2;
 }
 
@@ -28304,11 +28508,12 @@ static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, siz
     *from = first + ddp__part_start(last - first, sites, part);
     *to = first + ddp__part_start(last - first, sites, part + 1);
     if (!ddp__in_blocks((int)op->m.coding)) return;
-    *from -= (*from - first) % DDP__CODING_BLOCK; /* no block is cut */
+    *from -= (*from - first) % DDP__CODING_BLOCK; /* no block is split */
     if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
 }
 
-/* What this rank adds up with values of a peer, whose result goes there; or the other way round. */
+/* The range that this rank sums with values of a peer, which gets the result; or, with comes = 0, the range
+ * that the peer sums. */
 static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
                                size_t *to)
 {
@@ -28328,7 +28533,8 @@ static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
     return op->m.levels && e->knows_sites && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
 }
 
-/* The sum of the own site, from an offset on, becomes what crosses sites; 0 after a failure. */
+/* Prepares the sum of the own site, from an offset on, to be sent between sites; returns 0 after a
+ * failure. */
 static int ddp__sites_crosses(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     if (!op->m.residual) return 1;
@@ -28355,7 +28561,7 @@ static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
     ddp__flow_begin(e, op);
 }
 
-/* How far the own slice is final, from `at` on. */
+/* The number of final values of the own slice, from `at` on. */
 static size_t ddp__sites_final(ddp__engine *e, const ddp__op *op, size_t at)
 {
     const int place = e->site_place[e->rank];
@@ -28391,7 +28597,7 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         (void)ddp__sites_range(e, op, peer, 0, &from, &to);
         from += x->u.flow.sent;
         if (to - from > e->chunk) to = from + e->chunk;
-        if (!inside && first + op->u.sites.summed < to) return 0; /* not yet the site's sum */
+        if (!inside && first + op->u.sites.summed < to) return 0; /* the site's sum is not complete */
         if (!ddp__flow_next(e, op, peer, f)) return 0;
     }
     if (inside) {
@@ -28401,7 +28607,7 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     return 1;
 }
 
-/* Adds up a chunk with those of all peers on one side, inside or across; 0: one is missing. */
+/* Adds a chunk with those of all peers inside the site, or between sites; returns 0 if one is missing. */
 static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count)
 {
     const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
@@ -28415,7 +28621,8 @@ static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, si
     return ddp__sum_chunk(e, op, e->site_side, ranks, at, count, coded, inside ? 1 : op->scale);
 }
 
-/* Adds up every chunk for which all is here: of the slice inside the site, then of the part between sites. */
+/* Adds every chunk for which all contributions have arrived: of the slice inside the site, then of the part
+ * between sites. */
 static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
 {
     const int place = e->site_place[e->rank];
@@ -28472,25 +28679,27 @@ const ddp__algorithm *ddp__sites_way(void)
 }
 
 /* ==== comm/share.c ==== [comm] */
-/* All-reduce between ranks that are threads of one process: no byte of an array passes a wire.
+/* All-reduce between ranks that are threads of one process: no values pass through a wire.
  *
- * A rank that begins such an operation tells the others in a frame (OFFER) where its values are. When all
- * have, each takes chunk after chunk that nobody has taken, adds up all ranks' values in rank order and
- * writes the sum into all their arrays: values are read once and overwritten while they are in the cache, and
- * a rank that gets no processor holds up nobody. A rank that finds no chunk left tells so (SUMMED), after
- * which it touches the operation's memory no more; with that of all others an operation is complete. As
- * everywhere, frames also carry what finds mismatches, late ranks and those that left.
+ * A rank that begins such an operation sends the others an OFFER frame, which says where its values are. When
+ * all have done so, each rank repeatedly takes a chunk that no rank has taken, adds all ranks' values in rank
+ * order and writes the sum into all their arrays. Values are read once and overwritten while they are in the
+ * cache, and a rank that gets no processor delays no other. A rank that finds no chunk left sends SUMMED,
+ * after which it does not touch the operation's memory. The operation is complete once all ranks have sent
+ * it. As elsewhere, frames also carry the data for detecting mismatches, late ranks and ranks that left.
  *
- * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum of
- * doubles is rounded must not depend on who was quicker.
+ * If a divergence is requested, a rank takes only the chunks of its own segment, in order: the rounding of a
+ * sum of doubles must not depend on which rank was faster.
  *
- * A rank that fails must not free memory on which others are at work: it shuts its offers, after which nobody
- * begins, and waits for those who are at it: for a few chunks (DDP__SHARE_BATCH), during which they never
- * wait. */
+ * A rank that fails must not free memory that others are using. It closes its offers, after which no rank
+ * begins to use them, and waits for the ranks that already do. They take at most a few chunks
+ * (DDP__SHARE_BATCH) and never wait meanwhile. */
 
-#define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
-#define DDP__SHARE_BLOCK 2048                /* floats: those of all ranks stay in the second-level cache */
-#define DDP__SHARE_BATCH 8                   /* chunks, after which the thread looks at its frames again */
+#define DDP__SHARE_BYTES ((size_t)256 << 10) /* below this size, two rounds of frames take longer */
+#define DDP__SHARE_BLOCK \
+    2048                   /* floats: the blocks of all ranks stay in the second-level
+                                                cache */
+#define DDP__SHARE_BATCH 8 /* chunks after which the thread handles its frames again */
 
 DDP_STATIC_ASSERT((int)DDP__OFFERS == (int)DDP__WINDOW, "one offer for each position of the window");
 
@@ -28534,7 +28743,7 @@ static void ddp__share_begin(ddp__engine *e, ddp__op *op)
     ddp__atomic_add(&own->users, (long)DDP__OFFER_OPEN);
 }
 
-/* Waits until nobody is at work on the operation's memory, and nobody will be. */
+/* Waits until no rank uses the operation's memory, and prevents further use. */
 static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
 {
     ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
@@ -28570,7 +28779,7 @@ static int ddp__share_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__f
 static void ddp__share_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now)
 {
     (void)now;
-    /* one that complains is not the end of anything */
+    /* a SUMMED frame with a complaint does not complete anything */
     ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);
 }
 
@@ -28582,7 +28791,7 @@ static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
         ddp__slot_free(e, slot);
         return;
     }
-    if (f->offset > 0) { /* it found values that are not those that were submitted */
+    if (f->offset > 0) { /* the peer found values that differ from those that were submitted */
         size_t at = f->offset - 1, from, to;
         ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
         if (ddp__guard_check(e, op, at, to - at < e->chunk ? to - at : e->chunk)) ddp__guard_fault(e, op);
@@ -28605,7 +28814,7 @@ static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
 
 /* ---- sums ---- */
 
-/* 0 if the values of some rank are not those that it submitted; it will say so. */
+/* Returns 0 if the values of some rank differ from those that it submitted; a frame then tells that rank. */
 static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -28623,7 +28832,7 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     return 1;
 }
 
-/* Where a rank notes what this rank adds to its divergence, or NULL. */
+/* Where another rank's divergence is accumulated by this rank, or NULL. */
 static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
 {
     return offer->op->m.divergence ? &offer->row[e->rank].divergence : NULL;
@@ -28660,7 +28869,7 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
 static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at, size_t *count)
 {
     const ddp__members team = ddp__team_of(e, op);
-    const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* of a segment */
+    const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* chunks per segment */
     size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
 
     do {
@@ -28676,7 +28885,8 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     return 1;
 }
 
-/* 1: nobody frees what all offer, until by = -1. 0 if somebody has shut his offer. */
+/* by = 1: marks all offers as in use, so that no rank frees their memory until by = -1. Returns 0 if a rank
+ * has closed its offer. */
 static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -28687,8 +28897,8 @@ static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
     return open;
 }
 
-/* Statistics count values as if they had travelled: a segment's owner gets those of the others, and gives its
- * sum. */
+/* Counts bytes as if the values had been sent: the owner of a segment receives it from the others, and sends
+ * its sum. */
 static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
     const size_t own = ddp__segment_length(e, op, e->rank),
@@ -28700,7 +28910,7 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
     ddp__atomic_add(&e->bytes_received, bytes);
 }
 
-/* The most urgent operation with something to add up. */
+/* The highest-priority operation with chunks to add. */
 static ddp__op *ddp__share_best(const ddp__engine *e)
 {
     ddp__op *best = NULL;
@@ -28719,14 +28929,14 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 int ddp__share_run(ddp__engine *e, double now)
 {
     ddp__op *op = ddp__share_best(e);
-    int measures = 0; /* someone wants to know how far its values were from the average */
+    int measures = 0; /* 1: some rank asks for its divergence */
     size_t at, count;
     ddp__members team;
 
     if (!op) return 0;
     if (!ddp__share_hold(e, op, 1)) {
         (void)ddp__share_hold(e, op, -1);
-        op->u.share.state = DDP__SHARE_STUCK; /* until the news of the failure is here */
+        op->u.share.state = DDP__SHARE_STUCK; /* until the report of the failure arrives */
         return 0;
     }
     team = ddp__team_of(e, op);
@@ -28746,7 +28956,7 @@ int ddp__share_run(ddp__engine *e, double now)
 
 const ddp__algorithm *ddp__share_way(void)
 {
-    /* a shared sum has the bits of the direct way, and passes for it */
+    /* a shared sum is bit-identical to the direct algorithm's, and is reported under that name */
     static const ddp__algorithm way = {'d',
                                        "direct",
                                        1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED,
@@ -28769,7 +28979,7 @@ const ddp__algorithm *ddp__share_way(void)
 }
 
 /* ==== comm/delay.c ==== [comm] */
-/* The emulated link: its script, and a queue of what is under way. */
+/* The emulated link: executes its script, and delays the frames in flight. */
 
 #include <signal.h>
 
@@ -28783,7 +28993,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
     if (links->own.turns == 0 && e->acted == links->acts) return -1;
     e->stalled = ddp__link_stalled(&e->links.own, now);
-    /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
+    /* a pause because no slot was free is not silence of the peer; a pause because of the stall is */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
     next = ddp__link_turns(&e->links.own, now);
@@ -28802,11 +29012,11 @@ double ddp__emulate_script(ddp__engine *e, double now)
     return next;
 }
 
-/* ---- what is under way ---- */
+/* ---- frames in flight ---- */
 
-/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame
- * tells what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most. Without
- * this the emulated downlink would stop whenever a thread oversleeps. */
+/* When the frame just read from a peer would have been read if neither side had been late. The fastest frame
+ * so far gives the delay of the wire plus the difference of the clocks, which drift by at most 50 ppm.
+ * Without this correction the emulated downlink would stop whenever a thread wakes up late. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
@@ -28821,13 +29031,13 @@ static double ddp__arrival(ddp__peer *p, double now)
     return p->reached;
 }
 
-/* When it reaches this rank's downlink: delay and jitter after it left the way from its peer. */
+/* When the frame reaches this rank's downlink: after the delay and jitter of the path from its peer. */
 static double ddp__reaches(ddp__engine *e, int peer, double now)
 {
     return ddp__path_receive(&e->links.path[peer], ddp__arrival(&e->peers[peer], now));
 }
 
-/* Behind all that reached the downlink before it. */
+/* Inserts the chunk after all chunks that reach the downlink before it. */
 void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
@@ -28851,7 +29061,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
     c.f = *f;
     c.peer = peer;
     c.due = ddp__link_receive_control(&e->links.own, reached, DDP__FRAME_BYTES + f->length);
-    /* nearer peers' frames overtake, those of one peer do not: they reach us in order */
+    /* frames of nearer peers overtake; frames of one peer stay in order */
     for (; at > e->control_first; at--) {
         const ddp__control *before = &e->control[(at - 1) % e->control_room];
         if (before->due <= c.due) break;
@@ -28873,8 +29083,8 @@ double ddp__last_due(const ddp__engine *e, int peer)
 }
 
 /* ==== comm/receive.c ==== [comm] */
-/* Frames that arrive: read from the wire, straight into the memory of messages where possible; are they
- * right, whose are they, and have they come before their time. */
+/* Receives frames: reads them from the wire, directly into the memory of messages where possible, checks
+ * them, and assigns each to its operation or to the list of early chunks. */
 
 static const char *ddp__verb_does(int verb, int ring, int coding)
 {
@@ -28905,7 +29115,7 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
                (unsigned long)f->count);
 }
 
-/* The verb that meets one's own. */
+/* 1 if a peer's verb matches the verb of this rank's operation. */
 static int ddp__meets(const ddp__op *op, int verb)
 {
     switch (op->m.verb) {
@@ -28920,7 +29130,7 @@ static int ddp__meets(const ddp__op *op, int verb)
     }
 }
 
-/* The sender's operation is the same as ours; 0 after a failure. */
+/* Verifies that the sender's operation matches this rank's; returns 0 after a failure. */
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
@@ -28934,7 +29144,8 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
     return ok;
 }
 
-/* A complete operation that is still in the queue; its place may be given away at any time. */
+/* Finds a complete operation whose queue entry still exists, and copies it, since the entry may be reused at
+ * any time. */
 static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *out)
 {
     int found = 0;
@@ -28955,18 +29166,18 @@ static int ddp__is_control(const ddp__frame *f)
     return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER;
 }
 
-/* Whether a chunk has a shape that some operation of this engine could have. */
+/* 1 if some operation of this engine could have a chunk of this shape. */
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
 {
     const size_t most = e->chunk * sizeof(float);
     size_t values;
 
-    if (f->length > most) return 0; /* before anything is computed of it */
+    if (f->length > most) return 0; /* checked before any arithmetic with the length */
     if (f->type >= DDP__FRAME_OFFER) {
         if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
-    /* a coding that this engine has no room for is another rank's setting */
+    /* another coding means that the ranks have different settings */
     if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding)
         return 0;
     if (f->length == 0 || f->offset > f->count) return 0;
@@ -28985,7 +29196,7 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
            (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
 }
 
-/* A frame that is dropped: its payload is still read. */
+/* 1 if a frame that is dropped has a valid length: its payload must still be read. */
 static int ddp__length_possible(const ddp__engine *e, int peer, const ddp__frame *f)
 {
     return ddp__is_control(f) ? ddp__control_possible(e, peer, f) : f->length <= e->chunk * sizeof(float);
@@ -29006,7 +29217,7 @@ static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
         if (!op && ok) {
             const uint32_t *next = &e->peers[peer].paired_seq[2 * (f->seq >> 30) + 1];
             int past = f->p2p ? (int32_t)((f->seq - *next) << 2) < 0 : ddp__seq_past(e, f->seq);
-            /* An operation that is complete here, or not begun, has no use for the frame. */
+            /* An operation that is complete here, or has not begun, needs no such frame. */
             ok = f->type != DDP__FRAME_RESULT && f->type != DDP__FRAME_SUMMED && !past;
             if (!ok && ddp__past_op(e, peer, f, &old)) op = &old;
         }
@@ -29038,7 +29249,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
     if (!op || (op->way->stages && f.type == DDP__FRAME_PART))
         ddp__chain_add(e, &e->peers[s->peer].pending, slot, e->peers[s->peer].pending.last);
     if (!op) {
-        if (f.p2p) e->dirty = 1; /* who receives from anybody may begin */
+        if (f.p2p) e->dirty = 1; /* a receive or serve from any rank may begin */
         return;
     }
     if (op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, f.offset)) return;
@@ -29048,7 +29259,8 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
 
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
-    for (int i = 0; i < 2 * e->world; i++) { /* twice: nothing counts before all are known to agree */
+    for (int i = 0; i < 2 * e->world; i++) { /* two passes: nothing is counted before all peers are known to
+                                                agree */
         const int peer = i % e->world;
         int s = -1;
         if (peer != e->rank && (!op->p2p || (op->m.verb >= DDP_RECEIVE && peer == op->m.peer)))
@@ -29064,7 +29276,7 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
             const ddp__frame f = e->slot[s].f;
             if (!op->way->stages) ddp__chain_remove(e, &e->peers[peer].pending, s);
             op->way->arrived(e, op, peer, s, &f, now);
-            if (op->way->stages) return; /* it has looked at those of all */
+            if (op->way->stages) return; /* it has handled the chunks of all peers */
         }
     }
 }
@@ -29108,7 +29320,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 
 /* ---- reading ---- */
 
-/* Chooses where the payload goes; 0 if it has to wait for a slot. */
+/* Chooses where the payload is stored; returns 0 if it has to wait for a slot. */
 static int ddp__place_payload(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
@@ -29120,8 +29332,8 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
     if (op && op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, p->in.offset)) return 0;
-    /* frames of one peer and operation come in order, so nothing of it is pending: a result, or what
-     * nobody adds to, may go where it belongs */
+    /* the frames of one peer and operation come in order, so none of them is pending: a result, or values
+     * that are not summed, may be read directly into their final place */
     if (p->in.type == DDP__FRAME_SUMMED || (op && !e->shaped && plain && !op->m.divergence && !op->m.add &&
                                             (solicited || p->in.type == DDP__FRAME_DATA))) {
         if (solicited && !ddp__guard_check(e, op, p->in.offset, ddp__frame_values(&p->in))) return 0;
@@ -29146,7 +29358,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     return 1;
 }
 
-/* Where the payload's bytes from `got` on are, and how many of them follow each other. */
+/* The address of the payload from byte `got` on; *here: the number of contiguous bytes. */
 static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size_t *here)
 {
     ddp__peer *p = &e->peers[peer];
@@ -29170,7 +29382,7 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
     return (unsigned char *)e->slot[p->in_slot].data + got;
 }
 
-/* 1 if the payload is what its sender sent, or the sender gave no checksum. */
+/* 1 if the checksum of the payload matches, or the sender gave none. */
 static int ddp__payload_intact(ddp__engine *e, int peer)
 {
     const ddp__frame *f = &e->peers[peer].in;
@@ -29189,14 +29401,14 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
     ddp__peer *p = &e->peers[peer];
 
     if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH) {
-        e->membership->read(e, peer, &p->in, now); /* passes every queue */
+        e->membership->read(e, peer, &p->in, now); /* not delayed by any queue */
         return;
     }
     if (p->in.type == DDP__FRAME_GOODBYE) p->goodbye_read = 1;
     if (p->in.type == DDP__FRAME_ABORT) {
         p->abort_read = 1;
         p->text[p->in.length] = '\0';
-        for (char *c = p->text; *c; c++) /* it is somebody else's, and may go to a terminal */
+        for (char *c = p->text; *c; c++) /* text from another rank, which may be printed to a terminal */
             if (iscntrl((unsigned char)*c)) *c = '?';
         if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank gave up without a word");
     }
@@ -29220,7 +29432,7 @@ static void ddp__frame_read(ddp__engine *e, int peer, double now)
     if (ddp__is_control(&p->in)) {
         ddp__control_read(e, peer, now);
     } else if (p->in_op) {
-        ddp__op_seen(e, p->in_op, peer); /* in memory, or without any */
+        ddp__op_seen(e, p->in_op, peer); /* in memory, or without a payload */
         p->in_op->way->arrived(e, p->in_op, peer, -1, &p->in, now);
     } else {
         ddp__slot *s = &e->slot[p->in_slot];
@@ -29247,7 +29459,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
                    why && why != ECONNRESET && why != EPIPE ? strerror(why) : "connection closed by peer");
 }
 
-/* The head of a frame is here; 0: nothing more can be read from that peer. */
+/* Handles a complete header. Returns 0 if nothing more can be read from that peer. */
 static int ddp__head_read(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
@@ -29284,7 +29496,7 @@ static int ddp__head_read(ddp__engine *e, int peer)
     return ddp__frame_check(e, peer, &p->in);
 }
 
-/* Reads from one peer until it has nothing more, or a few frames, so that others get a turn. */
+/* Reads from one peer until it has nothing more, or for a few frames, so that other peers get a turn. */
 static int ddp__receive_from(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
@@ -29315,7 +29527,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         }
         if (got == 0) break;
         moved = 1;
-        /* now, not from memory at the end: pieces of a message may overlap */
+        /* computed now, not from memory at the end: pieces of a message may overlap */
         if (p->in_state == DDP__IN_PAYLOAD && p->in.check)
             p->in_sum = ddp__crc32c(p->in_sum, to, (size_t)got);
         p->in_got += (size_t)got;
@@ -29336,20 +29548,20 @@ int ddp__receive_all(ddp__engine *e)
 }
 
 /* ==== comm/activate.c ==== [comm] */
-/* From the queue into the window: which operation begins when. */
+/* Moves operations from the queue into the window: decides which operation begins when. */
 
-/* All there is to do for the only worker that is left, or of a group of one. */
+/* Completes an operation for the only live worker, or for a group of one. */
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
-    if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* there is nobody to round for */
+    if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* no rank to round for */
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip || op->m.owner))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, op->scale, divergence);
     ddp__op_advance(e, op, op->left);
 }
 
-/* What the message sends is there; 0 after a failure. */
+/* Runs the message's maker, if any, to fill the memory to be sent. Returns 0 after a failure. */
 static int ddp__made(ddp__engine *e, const ddp__op *op)
 {
     const int made = op->m.maker && (op->m.verb == DDP_BROADCAST || op->m.verb == DDP_ALL_GATHER);
@@ -29376,7 +29588,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
     else
         memset(ddp__row(e, op, op->m.peer), 0, sizeof(ddp__exchange));
     way = ddp__way_of(e, op);
-    if (way != op->way) { /* fewer than three workers are no ring */
+    if (way != op->way) { /* e.g. fewer than three live workers cannot form a ring */
         pthread_mutex_lock(&e->lock);
         op->way = way;
         if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
@@ -29386,7 +29598,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
     if (op->m.round && !ddp__code_input(e, op, 0, op->n)) return;
     if (e->membership && !op->p2p) e->membership->began(e, op, again);
     if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {
-        if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* the blocks of the lost */
+        if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* zeroes the blocks of lost workers */
         ddp__do_alone(e, op);
         return;
     }
@@ -29400,7 +29612,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);
 }
 
-/* The carrier moves it from here on. */
+/* Begins an operation that the carrier moves from here on. */
 static void ddp__begin_carried(ddp__engine *e, ddp__op *op, double now)
 {
     op->active_at = op->last_move = op->clock = now;
@@ -29416,7 +29628,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
     op->row = row;
     op->state = DDP__OP_ACTIVE;
     if (op->p2p && e->wire->carrier) {
-        op->seq = 0; /* it knows their order itself */
+        op->seq = 0; /* the carrier orders its own messages */
     } else if (op->p2p) {
         uint32_t *next = &e->peers[op->m.peer].paired_seq[ddp__paired(op)];
         op->seq = (uint32_t)ddp__paired_lane(op) << 30 | ((*next)++ & 0x3fffffffu);
@@ -29443,8 +29655,8 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
     ddp__start(e, op, 0, now);
 }
 
-/* An operation that has to wait for another, or for one of its group that does, keeps a position
- * of the window, so that the oldest of all never lacks one. 1: it waits. */
+/* Returns 1 if an operation must wait for another message, or for an operation of its group that waits. Each
+ * such operation reserves a window position, so that the oldest of all always has one. */
 static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 {
     const uint64_t group = (uint64_t)1 << op->m.group;
@@ -29457,7 +29669,7 @@ static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
     return 1;
 }
 
-/* The first chunk of the next message in a lane from that peer, -1: it is not here. */
+/* The first chunk of the next message in a lane from that peer; -1: it has not arrived. */
 static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
@@ -29467,8 +29679,8 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* The rank that came first becomes the peer of a receive that names none; the message of that rank, or of the
- * one that is named, says how much of a serve it is. 0: nobody has come, or it does not fit. */
+/* Sets the peer of a receive that names none to the rank whose message arrived first. Sets the length of a
+ * serve to that of the peer's message. Returns 0 if no message has arrived, or if it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
     const int lane = ddp__paired_lane(op);
@@ -29497,8 +29709,8 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     return 1;
 }
 
-/* 1: a serve or an answer of a peer that is lost, which is over. Who has left, and has nothing here, is let
- * go of. */
+/* Returns 1 if this is a serve or an answer of a lost peer, which is then complete. A served peer that has
+ * left, with no message here, is reported to the membership; without one it is an error. */
 static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
 {
     const int peer = op->m.peer;
@@ -29516,24 +29728,24 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
     return !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
 }
 
-/* The position that an operation between two could have now; NULL: none. */
+/* The position that an operation between two ranks can use now; NULL: none. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
 
     if (e->wire->carrier) {
         e->carried = NULL;
-        return &e->carried; /* it may have any number of them */
+        return &e->carried; /* any number of messages may be in flight */
     }
     if ((op->m.peer == DDP_ANY || op->m.verb == DDP_SERVE) && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;
 }
 
-/* The same of a collective, and its row; *full: those behind it have to wait. */
+/* The same for a collective, and its row. *full: later collectives have to wait. */
 static ddp__op **ddp__window_place(ddp__engine *e, const ddp__op *op, uint64_t *groups, int *full, int *row)
 {
-    int vacant = -e->waits; /* positions that nobody has or waits for */
+    int vacant = -e->waits; /* positions that are neither used nor reserved */
 
     for (int i = 0; i < e->width; i++) vacant += e->window[i] == NULL;
     if (vacant <= 0) *full = 1;
@@ -29548,7 +29760,7 @@ void ddp__activate(ddp__engine *e, double now)
     int later = 0, full = 0; /* full: collectives begin in order, and the next one has to wait */
 
     while (e->dirty && e->fault.code == DDP_OK) {
-        uint64_t groups = 0; /* with an operation that waits */
+        uint64_t groups = 0; /* bit per group with an operation that waits */
         e->dirty = full = e->waits = 0;
         while (e->queued_from < e->taken && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
             e->queued_from++;
@@ -29556,7 +29768,7 @@ void ddp__activate(ddp__engine *e, double now)
             ddp__op *op = &e->ops[t % e->cfg.queue], **place;
             int row = (int)DDP__WINDOW + ddp__paired(op);
             if (op->state != DDP__OP_QUEUED) continue;
-            if (op->span.submitted > now) { /* the emulated link is still catching up */
+            if (op->span.submitted > now) { /* its submission time on the emulated link is still ahead */
                 later = 1;
                 break;
             }
@@ -29575,8 +29787,9 @@ void ddp__activate(ddp__engine *e, double now)
 }
 
 /* ==== comm/send.c ==== [comm] */
-/* What to send next - control frames, then the most urgent operation that has a frame and, where the receiver
- * must stage it, a credit - and its way to the wire, straight from the memory of messages where possible. */
+/* Chooses the next frame and writes it to the wire, directly from the memory of messages where possible.
+ * Control frames go first, then the highest-priority operation that has a frame and, if the receiver must
+ * stage it, a credit. */
 
 enum { DDP__IOV = 17 };
 
@@ -29660,8 +29873,8 @@ static int ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op
     return 1;
 }
 
-/* An operation that can send nothing while a peer has not shown up is waiting for it, from the
- * time on at which the peer's first chunk would be here had it submitted with this rank. */
+/* Marks operations that wait for a peer: they can send nothing, and a peer has not begun. The wait starts
+ * when the peer's first chunk would have arrived if the peer had submitted together with this rank. */
 void ddp__note_waiting(ddp__engine *e, double now)
 {
     if (e->frozen) return;
@@ -29687,7 +29900,7 @@ void ddp__note_waiting(ddp__engine *e, double now)
 
 /* ---- writing ---- */
 
-/* The frame's bytes from `at` on, as many as the list has room for. */
+/* Lists the frame's bytes from `at` on, as many as fit; returns the number of entries. */
 static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec *iov)
 {
     const ddp__op *op = p->out_op;
@@ -29733,8 +29946,8 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
     return h;
 }
 
-/* leaves: when the frame's last byte has left the emulated uplink. 0 after a failure: nothing is to be
- * sent. */
+/* leaves: when the frame's last byte will have left the emulated uplink. Returns 0 after a failure: nothing
+ * may be sent. */
 static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now,
                             double leaves)
 {
@@ -29790,7 +30003,8 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
-        long took = -1; /* a frame that has begun and is lost takes the link with it: no other may follow */
+        long took = -1; /* a frame that has begun and cannot be completed breaks the link: no other frame may
+                           follow */
         if (!p->out_op || p->out_slot >= 0 || !p->out.length ||
             ddp__memory_there(e, p->out_op, p->out.offset)) {
             const int n = ddp__frame_iov(e, p, p->out_sent, iov);
@@ -29814,7 +30028,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
     return moved;
 }
 
-/* How much of its part of an operation a peer was given. */
+/* Values of its part of an operation that were sent to a peer. */
 static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
@@ -29822,9 +30036,9 @@ static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp_
     return f->type == DDP__FRAME_RESULT ? x->u.flow.results : x->u.flow.sent;
 }
 
-/* Whether frame f of op for peer is to leave before the best one so far: the more urgent operation, results
- * before contributions, then the peer that was given least. Equals go in the order rank + 1, rank + 2, ...:
- * so at any time each rank sends to another one, and no downlink has to serve two of them. */
+/* 1 if frame f of op for peer must leave before the best one so far. Order: the higher-priority operation,
+ * results before contributions, then the peer that was sent least. Ties go in the order rank + 1, rank + 2,
+ * ..., so that at any time each rank sends to a different one, and no downlink serves two of them. */
 static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f,
                        const ddp__op *best_op, int best_peer, const ddp__frame *best)
 {
@@ -29834,7 +30048,7 @@ static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__f
     return ddp__given(e, op, peer, f) < ddp__given(e, op, best_peer, best);
 }
 
-/* The uplink takes one frame at a time, the most urgent over all peers whose way is free. */
+/* Loads one frame onto the uplink: the one with the highest priority over all idle peers. */
 static int ddp__load_uplink(ddp__engine *e, double now)
 {
     int chosen = -1;
@@ -29852,7 +30066,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
         best = f;
         best_op = op;
         chosen = peer;
-        if (!op) break; /* ddp__next_frame took the control frame off its list */
+        if (!op) break; /* ddp__next_frame has removed the control frame from its list */
     }
     if (chosen < 0) return 0;
     e->peers[chosen].release =
@@ -29877,11 +30091,11 @@ int ddp__send_all(ddp__engine *e, double now)
 }
 
 /* ==== comm/thread.c ==== [comm] */
-/* The comm thread: its round, the events of the emulated link, and its end. */
+/* The comm thread: its rounds, the events of the emulated link, and its end. */
 
 /* ---- the emulated link's events ---- */
 
-/* When the next chunk under way has passed the downlink, DBL_MAX: none is. */
+/* When the next chunk in flight has passed the downlink; DBL_MAX: none is in flight. */
 static double ddp__chunk_due(const ddp__engine *e)
 {
     const ddp__slot *s = &e->slot[e->due.first];
@@ -29890,8 +30104,8 @@ static double ddp__chunk_due(const ddp__engine *e)
                             : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
-/* When a frame has left, the uplink is free again, a frame is here or a message was submitted; DBL_MAX:
- * never. */
+/* The next event: a frame has left, the uplink is free, a frame arrives, or a message was submitted; DBL_MAX:
+ * none. */
 static double ddp__next_event(const ddp__engine *e)
 {
     double next = ddp__chunk_due(e);
@@ -29908,7 +30122,7 @@ static void ddp__control_due(ddp__engine *e, double when)
 {
     ddp__control *c = &e->control[e->control_first];
 
-    if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
+    if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream, so it must not overtake data */
         double last = ddp__last_due(e, c->peer);
         if (last >= 0) {
             c->due = last;
@@ -29920,8 +30134,8 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
-/* Events run at the time they were due, and so do the frames that they make possible: a thread that wakes up
- * late loses nothing of the rate. */
+/* Runs events at the time they were due, and sends the frames that they enable at that time: a late wake-up
+ * does not reduce the emulated rate. */
 static int ddp__run_due(ddp__engine *e, double now)
 {
     int moved = 0;
@@ -29954,7 +30168,7 @@ static int ddp__run_due(ddp__engine *e, double now)
 
 /* ---- rounds ---- */
 
-/* New messages, requests to abort or to stop. */
+/* Reads new messages, and requests to abort or to stop. */
 static void ddp__look(ddp__engine *e)
 {
     ddp__op *oldest;
@@ -29983,7 +30197,7 @@ static void ddp__look(ddp__engine *e)
     pthread_mutex_unlock(&e->lock);
     oldest = &e->ops[e->first % e->cfg.queue];
     if (tight && e->first < e->taken && oldest->state == DDP__OP_QUEUED && oldest->m.verb == DDP_SERVE)
-        (void)ddp__op_void(e, oldest); /* who is to come may take any time */
+        (void)ddp__op_void(e, oldest); /* its peer may take any time to come */
 }
 
 void ddp__sleep(ddp__engine *e, double until)
@@ -30008,15 +30222,15 @@ void ddp__sleep(ddp__engine *e, double until)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Nobody is at work any more on the memory of what is in flight. */
+/* Stops all use of the memory of operations in flight. */
 static void ddp__let_go(ddp__engine *e)
 {
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] && e->window[i]->way->finished) e->window[i]->way->finished(e, e->window[i]);
 }
 
-/* After a failure: finishes frames that are half written, so that streams stay readable, tells
- * the peers why, and lets go of all memory. */
+/* After a failure: completes half-written frames, so that streams stay readable, notifies the peers of the
+ * cause, and releases all memory. */
 static void ddp__give_up(ddp__engine *e)
 {
     double until = ddp_now() + 0.5;
@@ -30055,14 +30269,14 @@ static void ddp__give_up(ddp__engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* After close: finishes what still moves, says goodbye, and stays until the peers have read
- * everything. 1 when there is nothing left to stay for. */
+/* After close: completes operations that still move, sends goodbyes, and waits until the peers have read
+ * everything. Returns 1 when nothing is left to wait for. */
 static int ddp__may_stop(ddp__engine *e, double now, double *until)
 {
     int waiting = 0, moving = e->first < e->taken;
     double patience = 0.5 + 2 * e->links.farthest;
 
-    if (e->membership && !e->closing && e->membership->busy(e)) { /* others may need a result of ours */
+    if (e->membership && !e->closing && e->membership->busy(e)) { /* others may need a result of this rank */
         moving = 1;
         patience += e->cfg.peer_timeout_s > 0 ? 2 * e->cfg.peer_timeout_s : 10;
     }
@@ -30085,7 +30299,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
     return !waiting || ddp__passed(e->last_move + patience + 0.5, now, until);
 }
 
-/* What the wire wants done by this thread before its first and after its last byte. */
+/* Runs the wire's own initialisation on this thread, before its first byte. */
 static int ddp__wire_begin(ddp__engine *e)
 {
     ddp_error err = DDP__ZEROS;
@@ -30108,7 +30322,7 @@ int ddp__round(ddp__engine *e, double *until)
     e->looked_at[0] = e->looked_at[1] = 0;
     ddp__look(e);
     now = ddp_now();
-    (void)ddp__was_stopped(e, now); /* before the wire looks at its time limits */
+    (void)ddp__was_stopped(e, now); /* before the wire checks its time-outs */
     script = ddp__emulate_script(e, now);
     moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
     now = ddp_now();
@@ -30127,8 +30341,8 @@ int ddp__round(ddp__engine *e, double *until)
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
     if (e->shaped) *until = fmin(*until, ddp__next_event(e));
-    for (int r = 0; e->shaped && r < e->world; r++) { /* credits that are late wait for the uplink, an event
-                                                         above */
+    for (int r = 0; e->shaped && r < e->world; r++) { /* overdue credits wait for the uplink, which is an
+                                                         event above */
         const ddp__peer *p = &e->peers[r];
         if (p->owed_count > 0 && p->owed_by > now) *until = fmin(*until, p->owed_by);
     }
@@ -30164,7 +30378,7 @@ void *ddp__engine_main(void *engine)
 
     if (!ddp__wire_begin(e)) return NULL;
     now = e->next_check = e->ran_at = ddp_now();
-    if (e->paced) ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
+    if (e->paced) ddp__thread_prompt(); /* the emulated link would be late if all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = now;
     for (;;) {
         int moved = ddp__round(e, &until);
@@ -30181,9 +30395,9 @@ void *ddp__engine_main(void *engine)
 }
 
 /* ==== comm/engine.c ==== [comm] */
-/* An engine's memory, its opening and its closing. */
+/* Opens and closes an engine, and allocates its memory. */
 
-/* All ways in which the values of an operation travel, in the order in which they are asked. */
+/* Lists all algorithms in order of preference. */
 static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 {
     ways[0] = ddp__sites_way();
@@ -30204,7 +30418,7 @@ const char *ddp__algorithm_name(char letter)
     return "none";
 }
 
-/* A place in the one block that holds everything. */
+/* Reserves space for an array in the one block that holds all memory. */
 static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t size)
 {
     void *p = block ? block + *used : NULL;
@@ -30212,11 +30426,11 @@ static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t
     return p;
 }
 
-/* Assigns all arrays within block, or with NULL only measures. */
+/* Assigns all arrays within block; if block is NULL, only measures the size. */
 static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
-    const size_t frames = e->wire->carrier ? 0 : world; /* peers that bytes come from */
+    const size_t frames = e->wire->carrier ? 0 : world; /* peers that send bytes */
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
     int **const ids[] = {&e->ring,       &e->turn,      &e->order,    &e->site,
                          &e->site_place, &e->site_part, &e->site_side};
@@ -30261,7 +30475,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     return used;
 }
 
-/* Chunk size and number of staging slots. */
+/* Computes the chunk size and the number of staging slots. */
 static void ddp__dimension(ddp__engine *e)
 {
     size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->links.slowest);
@@ -30275,8 +30489,8 @@ static void ddp__dimension(ddp__engine *e)
     all = most > 0 && most / bytes < DDP__SLOTS_MAX / 4 ? 4 * (most / bytes + 1) : (size_t)DDP__SLOTS_MAX;
     slots = (DDP__STAGING_BYTES - e->wire->pair_bytes) / bytes;
     if (slots > all) slots = all;
-    /* With small chunks an operation is short against its latency. By these alone: the same over threads and
-     * TCP. */
+    /* With small chunks an operation is short compared with its latency, so more are in flight. The number
+     * depends on the chunk size alone: it is the same with threads and TCP. */
     e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
     /* one per operation in flight, the ring's bubble, the lanes of send/recv, results */
     e->lanes = e->cfg.serves ? (int)DDP__LANES : 2;
@@ -30284,8 +30498,8 @@ static void ddp__dimension(ddp__engine *e)
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = e->control_room = 1;
-    /* what is under way until a credit is back, of 1 Gbit/s where nobody says; at most 16 MiB a peer, 32 in
-     * all */
+    /* more: bytes in flight until a credit returns, at 1 Gbit/s if the rate is unknown; at most 16 MiB per
+     * peer, 32 MiB in total */
     away = e->shaped ? 2 * e->links.flight : 1.25e8 * e->wire->round_trip / (e->world - 1);
     cap = (double)(16 * DDP__STAGING_BYTES) * fmin(1, 2.0 / (e->world - 1));
     e->more = (int)fmax(0, fmin(fmin(away, cap) / (double)bytes, (double)all - 1 - e->credits));
@@ -30307,7 +30521,7 @@ static void ddp__dimension(ddp__engine *e)
     e->span_room = DDP__SPANS;
     e->group_room = DDP__GROUPS;
     if (!e->wire->carrier || e->world <= DDP__LARGE_WORLD) return;
-    e->strip_room /= 4; /* one of very many in this process */
+    e->strip_room /= 4; /* one of very many engines in this process */
     e->span_room /= 8;
     e->group_room = 2;
 }
@@ -30357,7 +30571,7 @@ static int ddp__engine_locks(ddp__engine *e)
         pthread_cond_destroy(&e->changed);
         return 0;
     }
-    pthread_mutex_init(&e->lock, NULL); /* which does not fail */
+    pthread_mutex_init(&e->lock, NULL); /* cannot fail */
     return 1;
 }
 
@@ -30424,7 +30638,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);
     if (e->membership && (status = e->membership->open(e, err)) != DDP_OK)
-        e->membership = NULL; /* it holds nothing */
+        e->membership = NULL; /* it allocated nothing */
     if (status == DDP_OK && cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
     if (status == DDP_OK) status = ddp__engine_thread(e, err);
     if (status == DDP_OK)
@@ -30454,7 +30668,7 @@ void ddp__engine_close(ddp__engine *e)
 }
 
 /* ==== comm/submit.c ==== [comm] */
-/* What a program does with an engine: makes groups, submits messages, waits for them, aborts. */
+/* The interface to the program: creates groups, submits messages, waits for them, aborts. */
 
 /* ---- groups ---- */
 
@@ -30553,7 +30767,7 @@ void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, siz
 
 /* ---- messages ---- */
 
-/* Values of a list of pieces; SIZE_MAX where they are more than a frame can count. */
+/* Number of values in a list of pieces; SIZE_MAX if there are more than a frame can count. */
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 {
     size_t n = 0;
@@ -30562,7 +30776,8 @@ static size_t ddp__pieces_count(const ddp_piece *piece, int count)
     return n > UINT32_MAX ? SIZE_MAX : n;
 }
 
-/* Only an all-reduce is summed, measured, coded; only values that lie apart can be added to. */
+/* Verifies that only an all-reduce is coded, that bytes are not summed, and that `add` has a separate
+ * `to`. */
 static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, const char *verb,
                                     ddp_error *err)
 {
@@ -30597,7 +30812,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
     return DDP_OK;
 }
 
-/* What is received may be named by `to` alone. */
+/* The list of input pieces. A receive may give only `to`. */
 static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
 {
     const int alone = m->verb >= DDP_RECEIVE && m->from_count == 0 && m->to;
@@ -30641,7 +30856,7 @@ ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_e
     return bad ? bad : ddp__group_check(e, m, verb, err);
 }
 
-/* Room for count strips in the pool, contiguous; the first index, or -1. */
+/* Finds room for count contiguous strips in the pool; returns the first index, or -1. */
 static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
@@ -30650,7 +30865,7 @@ static long ddp__strip_place(const ddp__engine *e, long count)
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
 
-/* Copies a list of pieces into the pool; those that follow each other become one. */
+/* Copies a list of pieces into the pool and merges adjacent pieces. */
 static long ddp__strips_fill(ddp__engine *e, const ddp__op *op, ddp__strips *out, long start,
                              const ddp_piece *piece, int count)
 {
@@ -30709,7 +30924,8 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     ddp__guard_all(e, op);
 }
 
-/* Under the lock, which it lets go of: after a failure until nobody touches any memory. */
+/* After a failure, blocks until no thread touches the memory of messages. Under the lock, which it releases
+ * meanwhile. */
 static void ddp__settle(ddp__engine *e)
 {
     while (e->error.code != DDP_OK && !e->quiet) ddp__await(e);
@@ -30733,7 +30949,7 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;
-        if (!e->driven) ddp__settle(e); /* else the comm thread waits for this one */
+        if (!e->driven) ddp__settle(e); /* else the comm thread waits for this thread */
     } else if (bad == DDP_OK) {
         ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
         e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
@@ -30751,7 +30967,7 @@ static int ddp__ticket_done(const ddp__engine *e, long ticket)
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
 
-/* Until it is done, or (input) until nothing reads its input any more. */
+/* Blocks until the message is done, or (input) until nothing reads its input any more. */
 static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_error *err)
 {
     const ddp__op *op = &e->ops[ticket % e->cfg.queue];
@@ -30809,7 +31025,7 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
 void ddp__engine_hush(ddp__engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    if (e->error.code == DDP_OK) e->silent = 1; /* else the comm thread has begun to tell the others */
+    if (e->error.code == DDP_OK) e->silent = 1; /* else the comm thread has begun to notify the peers */
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -30847,14 +31063,14 @@ int ddp__engine_left(ddp__engine *e)
 
 /* ---- blocking calls ----
  *
- * To wake the comm thread for each of calls that follow each other closely, and to be woken by it, takes as
- * long as a small message. So for a moment after such a call the comm thread, if it has nothing to do, parks,
- * and the next caller moves its message itself. Only one of the two touches the engine at a time, and they
- * hand it over under the lock. */
+ * For calls that follow each other closely, waking the comm thread and being woken by it takes as long as a
+ * small message. So after such a call the comm thread, if it has nothing to do, parks for a moment, and the
+ * next caller moves its message itself. Only one of the two uses the engine at a time, and they hand it over
+ * under the lock. */
 
 ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    if (m->verb == DDP_PULL) { /* two messages: its request, and what comes back */
+    if (m->verb == DDP_PULL) { /* two messages: the request, and the answer */
         ddp_message ask = *m;
         ddp_piece p;
         p.data = &e->nothing;
@@ -30906,7 +31122,8 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
 }
 
-/* ---- whichever comes first: for the stager of a device, whose layers may be back in another order ---- */
+/* ---- wait for any of several messages: for the stager of a device, whose layers may finish in another order
+ * ---- */
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {
@@ -30931,43 +31148,44 @@ void ddp__engine_nudge(ddp__engine *e)
 }
 
 /* ==== member/elastic.h ==== [member] */
-/* Elastic worlds: a lost worker begins a new epoch, another may come in its place. What an engine has in
- * addition there: the memory of what is in flight (shadow.c), the change to a new epoch (renew.c) and the
- * search for it (epoch.c). All of it belongs to the comm thread but the part marked "shared". docs/elastic.md
- * has the protocol. */
+/* Elastic worlds: losing a worker begins a new epoch, and another worker may join in its place. Declares the
+ * parts that an elastic engine has in addition: the memory of operations in flight (shadow.c), the change to
+ * a new epoch (renew.c) and the search for it (epoch.c). Everything belongs to the comm thread, except for
+ * the part marked "shared". docs/elastic.md describes the protocol. */
 
 /* ---- elastic.c ---- */
 
-/* Connects the wire with a worker that comes: called once, on the comm thread, before any byte of id's new
- * stream. */
+/* Adds the streams of a joining worker to the wire. Called once, on the comm thread, before the first byte of
+ * id's new stream. */
 typedef void (*ddp__attach_fn)(ddp__wire *w, int id, void *user);
 
-/* For ddp__engine_config.membership, of worlds of at most 64 ids. */
+/* The membership for ddp__engine_config.membership, for worlds of at most 64 ids. */
 DDP_LIB const struct ddp__membership *ddp__elastic_membership(void);
 
-/* ddp__engine_admit - a new or returning worker comes into the world.
+/* ddp__engine_admit - admits a new or returning worker to the world.
  *
- * Called by all live workers between the same two operations, with nothing in flight (else DDP_USAGE), after
- * each has a connection to id, which attach puts into the wire (NULL: it is there). Returns in the epoch with
- * id in it. If meanwhile somebody is lost the epoch is without them; if that is id itself the world goes on
- * without it: DDP_PEER_LOST, the engine is healthy.
+ * All live workers call it between the same two operations, with nothing in flight (else DDP_USAGE), after
+ * each has a connection to id. attach adds that connection to the wire (NULL: it is there). Returns in the
+ * epoch that includes id. If a worker is lost meanwhile, the epoch does not include it. If id itself is lost,
+ * the world continues without it: returns DDP_PEER_LOST, and the engine stays healthy.
  *
- * The newcomer opens its engine with the same world and min_world, live = those who admit it, joining = 1 and
- * a wire with their streams (streams of all others report their end at once); ddp__engine_joined waits until
- * it is in an epoch: its first operation is then the next of the others. Any thread, one call at a time. */
+ * The joining worker opens its engine with the same world and min_world, live = the workers that admit it,
+ * joining = 1 and a wire with their streams (streams of all other ids report their end at once).
+ * ddp__engine_joined waits until it is in an epoch; its first operation is then the next operation of the
+ * others. Any thread, one call at a time. */
 DDP_LIB ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
                                      ddp_error *err);
 DDP_LIB ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err);
 
-/* ---- what the files of an elastic engine share ---- */
+/* ---- data and functions that the files of an elastic engine share ---- */
 
 enum {
-    DDP__ELASTIC_WORLD = 64, /* a live set is one word */
-    DDP__ELASTIC_SPAN = 64,  /* operations between the oldest that is kept and the youngest */
-    DDP__ATTEMPTS = 16       /* live sets that a worker may have agreed to and not seen begin */
+    DDP__ELASTIC_WORLD = 64, /* a live set is one 64-bit word */
+    DDP__ELASTIC_SPAN = 64,  /* operations from the oldest that is retained to the youngest */
+    DDP__ATTEMPTS = 16       /* live sets that a worker may have voted for without seeing the epoch begin */
 };
 
-/* The operations that a worker has completed: all before from, and from + i where bit i is set. */
+/* The operations that a worker has completed: all before from, and from + i if bit i is set. */
 typedef struct ddp__done_set {
     uint32_t from;
     uint64_t bits;
@@ -30978,125 +31196,128 @@ typedef struct ddp__view {
     uint64_t live;
 } ddp__view;
 
-/* The longest payload, that of an EPOCH frame: the view, and what each worker has completed. */
+/* The longest payload, of an EPOCH frame: the view, and the operations that each worker has completed. */
 enum { DDP__WORD_BYTES = sizeof(ddp__view) + DDP__ELASTIC_WORLD * sizeof(ddp__done_set) };
 
-/* What a worker says while an epoch is sought: the payload of a STATE frame. */
+/* The knowledge that a worker shares during the search for an epoch: the payload of a STATE frame. */
 typedef struct ddp__word {
     uint32_t round;
-    uint64_t vote;    /* the live set that it agrees to in this round, newcomers included */
-    uint64_t joining; /* newcomers that it has a connection to */
-    uint64_t left;    /* those who said goodbye */
+    uint64_t vote;    /* the live set that it votes for in this round, joining workers included */
+    uint64_t joining; /* joining workers that it has a connection to */
+    uint64_t left;    /* workers that said goodbye */
     ddp__view base;   /* the newest epoch that it knows to have begun */
     ddp__done_set done;
-    uint64_t refused;    /* a newcomer that was lost as this worker admitted it, */
-    uint32_t refused_at; /* with so many operations complete */
-    uint32_t attempts;   /* votes since base: epochs that may have begun unseen */
+    uint64_t refused;    /* joining workers that were lost while this worker admitted them, */
+    uint32_t refused_at; /* when it had completed this number of operations */
+    uint32_t attempts;   /* votes since base: epochs that may have begun without this worker's knowledge */
     ddp__view attempt[DDP__ATTEMPTS];
-    uint64_t edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other; of the last field
-                                           as many travel as there are ids */
+    uint64_t edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other; a frame has one
+                                          element per id of the world */
 } ddp__word;
 
 typedef struct ddp__elastic_peer {
-    uint32_t marked; /* ballot of its last EPOCH: what follows belongs to that */
+    uint32_t marked; /* ballot of its last EPOCH frame, which all later frames belong to */
     int want_state, want_epoch, want_done;
-    int heard;         /* word is of this search */
-    uint64_t ready;    /* newcomers that it is ready for, */
+    int heard;         /* 1: `word` belongs to this search */
+    uint64_t ready;    /* joining workers that it is ready to admit, */
     uint32_t ready_in; /* in that epoch */
     ddp__word word;
-    ddp__done_set done; /* as far as it has told in this epoch */
-    int giving;         /* a kept result is on its way to it */
+    ddp__done_set done; /* as far as it has reported in this epoch */
+    int giving;         /* 1: a retained result is being sent to it */
     uint32_t giving_seq;
-    size_t given; /* floats of it */
+    size_t given; /* floats of that result sent */
     unsigned char in[DDP__WORD_BYTES], out[DDP__WORD_BYTES];
     unsigned char *tail; /* payload of the frame that was half written when an epoch ended */
     char why[64];
 } ddp__elastic_peer;
 
-typedef struct ddp__kept { /* input, later result of an operation */
-    ddp__frame frame;      /* of the result */
+typedef struct ddp__kept { /* retained input, later result, of an operation */
+    ddp__frame frame;      /* header for the result */
     int result;
-    size_t unit, at, end; /* bytes of a value; where in the ring, and the ring's head after it */
-    uint64_t asked;       /* who wants the result */
+    size_t unit, at, end; /* bytes per value; offset in the ring, and the ring's head after it */
+    uint64_t asked;       /* workers that requested the result */
 } ddp__kept;
 
 typedef struct ddp__member_data {
     ddp__view view;                          /* the epoch in force */
-    ddp__done_set table[DDP__ELASTIC_WORLD]; /* what its workers had completed when it began */
-    uint32_t table_until;                    /* nobody had completed anything from here on */
+    ddp__done_set table[DDP__ELASTIC_WORLD]; /* operations that its workers had completed when it began */
+    uint32_t table_until;                    /* no worker had completed an operation from here on */
     int table_used;
-    int look;      /* something changed: think again */
-    uint32_t seen; /* highest round heard of */
-    uint64_t set;  /* who could go on, as far as this worker knows */
+    int look;      /* 1: something changed: repeat the search */
+    uint32_t seen; /* highest round seen */
+    uint64_t set;  /* workers that could continue, as far as this worker knows */
     double lost_at, round_at;
-    double admit_at;    /* since when this worker waits for the others with a newcomer */
-    double hopeless_at; /* no majority since then, or -1 */
-    int why_then;       /* what ddp__hopeless said then, */
-    uint64_t set_then;  /* of that set */
+    double admit_at;    /* since when this worker has waited for the others to be ready to admit */
+    double hopeless_at; /* no quorum since then, or -1 */
+    int why_then;       /* result of ddp__hopeless at that time, */
+    uint64_t set_then;  /* for this set */
     ddp__word own;
     ddp__elastic_peer *peer; /* [world] */
-    size_t bytes;            /* of this block */
+    size_t bytes;            /* size of this block */
 
     ddp__kept kept[DDP__ELASTIC_SPAN]; /* by seq */
-    uint32_t oldest;                   /* first operation that is kept */
-    size_t head, tail;                 /* of the ring, bytes ever */
+    uint32_t oldest;                   /* first operation that is retained */
+    size_t head, tail;                 /* of the ring, in bytes since the start */
 
     /* shared, under the engine's lock */
     unsigned char *ring;
     size_t room;
-    long collectives, released; /* submitted, and no longer kept */
-    int admit;                  /* 0 none, 1 asked for, 2 under way, 3 in, 4 lost */
+    long collectives, released; /* collectives submitted, and no longer retained */
+    int admit;                  /* 0 none, 1 requested, 2 in progress, 3 admitted, 4 lost */
     int admit_id;
     ddp__attach_fn attach;
     void *attach_user;
 } ddp__elastic;
 
-/* ---- shadow.c: live sets, and the memory of what is in flight ---- */
+/* ---- shadow.c: live sets, and the memory of operations in flight ---- */
 DDP_LIB uint64_t ddp__bit(int id);
 DDP_LIB int ddp__lowest(uint64_t bits);
 DDP_LIB int ddp__bit_count(uint64_t bits);
-/* Room for so many bytes, in place of what there was. */
+/* Replaces the ring by one of room bytes. */
 DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err);
-/* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
+/* Makes room for a message before it is queued; waits if the ring must grow. Under the lock. */
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
-DDP_LIB int ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* it may begin now */
-/* An operation begins: its input is kept, or it goes the way of one that another worker has completed. Again:
- * in a new epoch, with the residual and the owner's state as they were, unless it is complete elsewhere: then
- * its residual is part of the result. */
+DDP_LIB int ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* 1 if it may begin now */
+/* An operation begins: retains its input, or sets the algorithm that receives the result if another worker
+ * has completed it. again: it restarts in a new epoch, with the residual and the owner's state restored. If
+ * it is complete elsewhere they are not restored: its residual is then part of the result. */
 DDP_LIB void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
-DDP_LIB void ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
-DDP_LIB void ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */
-DDP_LIB void ddp__shadow_release(ddp__engine *e); /* forgets what every live worker has completed */
+DDP_LIB void ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* restores the input values in place */
+DDP_LIB void ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* retains its result */
+DDP_LIB void ddp__shadow_release(ddp__engine *e); /* releases all operations that every live worker has
+                                                     completed */
 DDP_LIB int ddp__shadow_busy(const ddp__engine *e);
 DDP_LIB void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq);
-DDP_LIB int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f);  /* a chunk of what that peer asked
-                                                                            for */
-DDP_LIB int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f); /* the next WANT */
+DDP_LIB int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f);  /* the next chunk of the results that
+                                                                            the peer requested */
+DDP_LIB int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f); /* the next WANT frame */
 
-/* ---- renew.c: from one epoch to the next ---- */
+/* ---- renew.c: the change from one epoch to the next ---- */
 DDP_LIB void ddp__edge_add(ddp__word *w, int a, int b);
 DDP_LIB void ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
 DDP_LIB const char *ddp__epoch_why(const ddp__engine *e, int peer);
-DDP_LIB int ddp__of_epoch(const ddp__frame *f); /* it counts in the epoch alone in which it was sent */
-DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* lets go of all that is half done */
-/* Begins an epoch: table is what its workers have completed. */
+DDP_LIB int ddp__of_epoch(const ddp__frame *f); /* 1 if the frame is valid only in the epoch in which it was
+                                                   sent */
+DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* stops all collectives and drops what is half
+                                                               done */
+/* Begins an epoch; table: the operations that its workers have completed. */
 DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table,
                                 double now);
 
-/* ---- epoch.c: the search for the next one ---- */
-/* What another worker knows, and a decision. */
+/* ---- epoch.c: the search for the next epoch ---- */
+/* Handle a STATE frame of another worker, and a decision (EPOCH frame). */
 DDP_LIB void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now);
 DDP_LIB void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table,
                                 double now);
-/* Once a round of the comm thread: newcomers, and votes where something changed; and time limits. */
+/* Once per round of the comm thread: run admits joining workers, and votes if something changed; check
+ * handles time-outs. */
 DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
 DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
 DDP_LIB void ddp__epoch_stopped(ddp__engine *e, double seconds, double now);
 
 /* ==== member/shadow.c ==== [member] */
-/* The memory of an elastic world: what an operation began with, until it is complete, and what came of it,
- * until all live workers have that. First in, first out. With a residual the input has two parts: its values
- * and that. */
+/* The memory of an elastic world: the input of each operation until it is complete, then its result until all
+ * live workers have it. A FIFO ring. With a residual the input has two parts: the values and the residual. */
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
 
@@ -31106,7 +31327,7 @@ int ddp__bit_count(uint64_t bits) { return __builtin_popcountll(bits); }
 
 static size_t ddp__shadow_part(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* Of an operation or message of n values. */
+/* Bytes for an operation or message of n values. */
 static size_t ddp__shadow_bytes(const ddp_message *m, size_t n)
 {
     return ddp__shadow_part(n * (m->bytes ? 1 : sizeof(float))) * (m->residual ? 2 : 1);
@@ -31145,7 +31366,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
     return DDP_OK;
 }
 
-/* The ring may change only while the comm thread keeps nothing in it. */
+/* The ring may be replaced only while the comm thread retains nothing in it. */
 ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     ddp__elastic *el = e->member_data;
@@ -31170,14 +31391,14 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
             pthread_cond_wait(&e->changed, &e->lock);
-        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+        if (e->error.code != DDP_OK) return DDP_OK; /* the caller detects it */
         DDP__TRY(ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err));
     }
-    el->collectives++; /* nothing but an error keeps it from being queued now */
+    el->collectives++; /* from here on only an error prevents it from being queued */
     return DDP_OK;
 }
 
-/* Where so many bytes lie next: in one piece. */
+/* The position of the next `bytes` contiguous bytes in the ring. */
 static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 {
     const size_t at = el->head % el->room;
@@ -31229,8 +31450,8 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 
     memset(k, 0, sizeof *k);
     ddp__describe(&k->frame, op, DDP__FRAME_RESULT, 0, 0);
-    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the result, not what
-                                                                                 travelled */
+    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the format of the result, not
+                                                                                 of what was sent */
     k->unit = op->unit;
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
@@ -31259,7 +31480,7 @@ void ddp__shadow_release(ddp__engine *e)
 
     while (el->oldest != e->next_seq) {
         const ddp__kept *k = ddp__kept_of(el, el->oldest);
-        /* who serves has no part in what came behind ddp__engine_retire */
+        /* servers take no part in operations after ddp__engine_retire */
         const int takers = (int32_t)(el->oldest - e->retired_at) < 0 ? e->world : e->blocks;
         int all = k->result;
         for (int r = 0; r < takers && all; r++)
@@ -31284,10 +31505,10 @@ int ddp__shadow_busy(const ddp__engine *e)
     return 0;
 }
 
-/* The worker that hands over the result of an operation in this epoch, or -1: nobody had it. */
+/* The worker that forwards the result of an operation in this epoch; -1: none had it. */
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
-    /* numbers wrap: those beyond the table must not look as if they were before it */
+    /* numbers wrap: those beyond the table must not appear to be before it */
     if ((int32_t)(seq - e->member_data->table_until) >= 0) e->member_data->table_used = 0;
     if (!e->member_data->table_used) return -1;
     for (int r = 0; r < e->world; r++)
@@ -31295,7 +31516,7 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
     return -1;
 }
 
-/* ---- the way of an operation that another worker has completed ---- */
+/* ---- the algorithm for an operation that another worker has completed ---- */
 
 static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
                                size_t *to)
@@ -31311,7 +31532,7 @@ static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 {
     (void)e;
     op->left = op->n;
-    op->sums = NULL; /* its chunks are cut otherwise */
+    op->sums = NULL; /* its chunks are divided differently */
 }
 
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
@@ -31379,7 +31600,7 @@ int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f)
     return 0;
 }
 
-/* ---- for those who ask ---- */
+/* ---- requests for results ---- */
 
 void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
 {
@@ -31426,8 +31647,8 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
 }
 
 /* ==== member/renew.c ==== [member] */
-/* From one epoch to the next: what was half done begins again from its inputs, or a survivor gives the
- * result. */
+/* The change from one epoch to the next: incomplete operations restart from their saved inputs, unless a
+ * survivor forwards the result. */
 
 /* ---- losses ---- */
 
@@ -31456,7 +31677,7 @@ const char *ddp__epoch_why(const ddp__engine *e, int peer)
     return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
 }
 
-/* ---- letting go ---- */
+/* ---- dropping incomplete work ---- */
 
 static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME_CREDIT && !f->p2p; }
 
@@ -31466,9 +31687,9 @@ int ddp__of_epoch(const ddp__frame *f)
            f->type == DDP__FRAME_WANT;
 }
 
-/* Frames that have not begun are forgotten, of messages between two where the peer is lost. One that has must
- * go on to its last byte: from a copy, since its memory will be written, and given back, before the peer has
- * taken it all. */
+/* Drops frames that have not begun; of messages between two ranks, only if the peer is lost. A frame that has
+ * begun must be sent to its last byte: from a copy, since its memory will be written, and released, before
+ * the peer has received everything. */
 static void ddp__out_drop(ddp__engine *e, int peer, int lost)
 {
     ddp__peer *p = &e->peers[peer];
@@ -31479,7 +31700,7 @@ static void ddp__out_drop(ddp__engine *e, int peer, int lost)
     if (p->out_state == DDP__OUT_SERIALISING || p->out_sent == 0) {
         p->out_state = DDP__OUT_IDLE;
     } else if (p->out.coding && p->out.coding != (int)DDP__AS_BYTES) {
-        /* the rounded copy stays until the next frame */
+        /* the rounded copy stays valid until the next frame */
     } else if (p->out_slot >= 0) {
         memcpy(ep->tail, e->slot[p->out_slot].data, p->out.length);
     } else if (p->out_op) {
@@ -31512,7 +31733,7 @@ static void ddp__in_drop(ddp__engine *e, int peer, int lost)
     p->discard = 1;
 }
 
-/* Keeps of a list of slots those of send/recv. */
+/* Removes all slots from a list except those of messages between two ranks. */
 static void ddp__chain_drop(ddp__engine *e, ddp__chain *c)
 {
     for (int next, s = c->first; s >= 0; s = next) {
@@ -31541,8 +31762,8 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
         ddp__in_drop(e, r, 0);
         ddp__chain_drop(e, &e->peers[r].pending);
     }
-    for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their
-                                            credits */
+    for (int r = 0; r < e->world; r++) { /* credits of dropped chunks are not returned: all ranks restart with
+                                            all their credits */
         ddp__peer *p = &e->peers[r];
         int n = 0;
         for (int i = 0; i < p->owed_count; i++)
@@ -31556,7 +31777,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     e->control_count = controls;
 }
 
-/* ---- beginning again ---- */
+/* ---- restart ---- */
 
 static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 {
@@ -31573,7 +31794,7 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
              (unsigned long)v->ballot, e->members, took, who);
 }
 
-/* Who is out of the epoch is told once, and not heard any more. */
+/* Notifies workers that are not in the epoch once, and ignores their frames from now on. */
 static void ddp__peers_renew(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -31590,7 +31811,7 @@ static void ddp__peers_renew(ddp__engine *e)
         ep->want_done = !p->out_of_world && r != e->rank;
         if (!p->out_of_world || !was) continue;
         ddp__out_drop(e, r, 1);
-        ddp__in_drop(e, r, 1); /* straight into its memory */
+        ddp__in_drop(e, r, 1); /* it was being read directly into the operation's memory */
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
             if (!p->paired[i] || ddp__op_void(e, p->paired[i])) continue;
@@ -31601,7 +31822,7 @@ static void ddp__peers_renew(ddp__engine *e)
     }
 }
 
-/* A newcomer that is in, or that was lost meanwhile, waits no longer. */
+/* Ends the wait of ddp__engine_admit if the joining worker is in, or was lost meanwhile. */
 static void ddp__admitted(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
@@ -31609,7 +31830,7 @@ static void ddp__admitted(ddp__engine *e, double now)
     uint64_t bit = ddp__bit(id);
 
     if (!(el->own.joining & bit)) return;
-    if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all were ready for it */
+    if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all members were ready for it */
         el->admit_at = now;
         return;
     }
@@ -31644,9 +31865,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i]) ddp__shadow_restore(e, e->window[i]);
     pthread_mutex_lock(&e->lock);
-    if (view->live & ~before)
-        ddp__ring_reset(e); /* a joining worker does not know the order that was
-                                                     measured */
+    if (view->live & ~before) ddp__ring_reset(e); /* a joining worker does not know the measured order */
     ddp__members_set(e, view->live);
     for (long t = e->first; t < e->submitted; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
@@ -31671,7 +31890,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     if (el->seen < view->ballot) el->seen = view->ballot;
     lost = el->own.edge[e->rank] & view->live;
     memset(el->own.edge, 0, sizeof el->own.edge);
-    for (int r = 0; r < e->world; r++) /* lost since the vote, which nobody knows yet */
+    for (int r = 0; r < e->world; r++) /* lost since the vote; no peer knows of it yet */
         if (lost >> r & 1) ddp__epoch_lost(e, r, el->peer[r].why);
     for (int r = 0; r < e->world && el->own.joining; r++) el->peer[r].want_state = r != e->rank;
     e->last_move = now;
@@ -31684,23 +31903,25 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
 }
 
 /* ==== member/epoch.c ==== [member] */
-/* The search for the next epoch, when a worker is lost or comes.
+/* The search for the next epoch, when a worker is lost or joins.
  *
- * Everybody gossips who has lost whom, computes from it who could go on together, and votes for that set,
- * once per round. The lowest of the set decides when all of it have voted for it; who reads the decision
- * passes it on. A set must hold a majority of the last epoch, and of every set that one of its members has
- * voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for
- * consistent primary components.) tests/member/model has this as a model. */
+ * Every worker gossips which pairs of workers have lost each other. From that it computes the set of workers
+ * that could continue together, and votes for the set, once per round. The lowest worker of the set decides
+ * once all of it have voted for it. A worker that reads the decision passes it on. A set must be a quorum of
+ * the last epoch, and of every set that one of its members has voted for since, because that epoch may have
+ * begun without its knowledge. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for consistent primary
+ * components.) tests/member/model models this protocol. */
 
-/* ---- who could go on ---- */
+/* ---- sets that could continue ---- */
 
-/* Those who serve (ddp__engine_config.servers). */
+/* The servers (ddp__engine_config.servers). */
 static uint64_t ddp__serving(const ddp__engine *e)
 {
     return e->cfg.servers ? ((ddp__bit(e->cfg.servers) - 1) << (e->world - e->cfg.servers)) : 0;
 }
 
-/* Takes out those who have lost most of the others, of equals the highest id of those who compute. */
+/* Computes the survivors: repeatedly removes the worker that has lost most of the others; ties: the highest
+ * id among the workers that compute. */
 static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_t joining)
 {
     uint64_t set = (w->base.live & ~w->left) | joining;
@@ -31711,7 +31932,7 @@ static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_
             int n;
             if (!(set >> r & 1)) continue;
             n = ddp__bit_count(w->edge[r] & set);
-            /* a newcomer that somebody cannot reach has to wait */
+            /* a joining worker that some member cannot reach has to wait */
             if (n > 0 && (w->joining >> r & 1) && !(w->base.live >> r & 1)) n = 64;
             if (n > 0 && (n > most || (n == most && !(ddp__serving(e) >> r & 1)))) {
                 most = n;
@@ -31723,8 +31944,8 @@ static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_
     }
 }
 
-/* set holds a majority of those of `of` who have not left; of two, the lower. Servers are one: all of
- * them. */
+/* 1 if set is a quorum of `of`, not counting workers that have left: more than half; of two workers the lower
+ * one. With servers: all servers. */
 static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64_t left)
 {
     of &= ~left;
@@ -31733,7 +31954,7 @@ static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64
     return 2 * ddp__bit_count(set & of) > ddp__bit_count(of);
 }
 
-/* Why a set may not go on; 0 = it may. */
+/* Why a set may not continue; 0: it may. */
 static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 {
     set &= ~w->joining | w->base.live;
@@ -31781,7 +32002,7 @@ static void ddp__tell_state(ddp__engine *e)
         if (r != e->rank) e->member_data->peer[r].want_state = 1;
 }
 
-/* All of the set that this worker's vote names agree with it: it decides. */
+/* Decides, if all workers of the set that this worker votes for agree with it. */
 static void ddp__decide(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
@@ -31802,9 +32023,9 @@ static void ddp__decide(ddp__engine *e, double now)
     ddp__epoch_install(e, &view, table, now);
 }
 
-/* All of a set but the newcomers have spoken in this search, and have heard of every loss that is
- * known here. Who votes for the dead binds itself to them, as that epoch could have begun: where
- * one has lost another, and either may be the one that is dead, only the living confirm it. */
+/* 1 if all workers of a set except joining ones have reported in this search, and know of every loss that is
+ * known here. A vote for a dead worker binds the voter to that worker, since the epoch could have begun. So
+ * if two workers have lost each other, and either may be dead, the live ones must confirm the loss first. */
 static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
 {
     const ddp__elastic *el = e->member_data;
@@ -31821,8 +32042,8 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
     return 1;
 }
 
-/* The newcomers that all who have spoken are ready for: who has an operation before that ends it without
- * them. */
+/* The joining workers that all reporting workers are ready for. A worker that has an earlier operation to
+ * complete ends the search without them. */
 static uint64_t ddp__expected(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -31833,8 +32054,8 @@ static uint64_t ddp__expected(const ddp__engine *e)
     return joining;
 }
 
-/* Who is lost here, but could not go on by its last word, has given in for those it had lost: it is no cause
- * of its own. */
+/* A lost worker that could not continue, by its last report, has failed because of the workers that it lost:
+ * it is not a separate cause. */
 static void ddp__given_in(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -31852,7 +32073,7 @@ static void ddp__given_in(ddp__engine *e)
     }
 }
 
-/* Thinks again with all that is known: joins the search, votes, decides. */
+/* Re-evaluates everything that is known: joins the search, votes, decides. */
 static void ddp__epoch_search(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
@@ -31877,7 +32098,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         el->round_at = now;
     }
     if (!own->vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)) {
-        /* without the newcomer: majorities of sets that differ by one always meet */
+        /* without the joining worker: quorums of sets that differ by one worker always intersect */
         const ddp__view attempt = {round, el->set & (~own->joining | own->base.live)};
         own->vote = el->set;
         ddp__attempt_add(e, own, &attempt);
@@ -31895,7 +32116,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     ddp__decide(e, now);
 }
 
-/* Takes over what a peer knows; 1 if any of it was new. */
+/* Merges a peer's knowledge; returns 1 if any of it was new. */
 static int ddp__merge(ddp__engine *e, const ddp__word *w)
 {
     ddp__word *own = &e->member_data->own, before = *own;
@@ -31918,7 +32139,8 @@ static void ddp__evicted(ddp__engine *e, uint32_t ballot)
                e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
 }
 
-/* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
+/* Outside of a search: records which joining worker a peer is ready to admit, or has lost while others admit
+ * it. */
 static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
 {
     ddp__elastic *el = e->member_data;
@@ -31933,7 +32155,7 @@ static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
     el->look = 1;
 }
 
-/* A worker need not be waited for with the newcomer: it has left, or is ready as well. */
+/* 1 if the admission need not wait for a worker: it has left, or is ready as well. */
 static int ddp__is_ready(const ddp__engine *e, int r)
 {
     const ddp__elastic_peer *ep = &e->member_data->peer[r];
@@ -31974,7 +32196,8 @@ void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const d
     if (view->ballot <= el->view.ballot) return;
     if (!in && !e->newcomer) ddp__evicted(e, view->ballot);
     if (!in) return;
-    /* who has voted in a later round has told others what it completed: it must not go on */
+    /* a worker that voted in a later round has reported its completed operations: it must not install this
+     * epoch */
     if (!e->newcomer && view->ballot < el->own.round) {
         ddp__base_rises(&el->own, view);
         el->look = 1;
@@ -31983,9 +32206,9 @@ void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const d
     ddp__epoch_install(e, view, table, now);
 }
 
-/* ---- what begins a search ---- */
+/* ---- events that begin a search ---- */
 
-/* The engine of another worker takes the place of one that is lost. */
+/* Attaches the engine of a worker that takes the place of a lost one. */
 static void ddp__epoch_attach(ddp__engine *e, int id, double now)
 {
     ddp__peer *p = &e->peers[id];
@@ -32027,24 +32250,24 @@ void ddp__epoch_run(ddp__engine *e, double now)
         else
             ddp__tell_state(e);
     }
-    /* a search for a newcomer begins when all are ready: it stops operations, for which a worker may still
-     * wait */
+    /* the search for a joining worker begins once all are ready: it stops operations, which a worker may
+     * still wait for */
     ready = el->own.joining && !e->frozen;
     for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
     if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
-    if (left) ddp__shadow_release(e); /* none of them takes a result any more */
-    /* a search waits for nobody who has left, whether or not an operation needs it */
+    if (left) ddp__shadow_release(e); /* none of them needs a result any more */
+    /* a search does not wait for a worker that has left, whether or not an operation needs it */
     if (e->frozen && (left & ~el->own.left)) el->look = 1;
     if (!el->look) return;
     el->own.left |= left;
     ddp__epoch_search(e, now);
 }
 
-/* ---- time limits ---- */
+/* ---- time-outs ---- */
 
-/* Those whose vote is missing, or the one who has all and does not decide, are lost. */
+/* Marks workers whose vote is missing as lost, or the worker that has all votes and does not decide. */
 static void ddp__search_stuck(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -32077,8 +32300,9 @@ static void ddp__admit_late(ddp__engine *e, double now)
                e->member_data->admit_id, now - e->member_data->admit_at, who);
 }
 
-/* Without those who have given in since; who may go on here names those whom only others have noticed yet: of
- * two who have lost each other the one who says nothing of it, not the one who has given in for it. */
+/* The workers to name as the cause, without those that failed because of others. A worker that may itself
+ * continue names losses that only others have noticed: of two workers that have lost each other, the one that
+ * reported nothing, not the one that failed because of it. */
 static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -32107,8 +32331,8 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
                                      ddp__epoch_why(e, r));
 }
 
-/* The rank that relayed the connections of this worker, if it was lost and with it every other rank; else -1.
- * Behind a NAT this worker cannot know whether the others can reach each other. */
+/* The rank that relayed the connections of this worker, if it was lost together with every other rank; else
+ * -1. Behind a NAT this worker cannot know whether the others can reach each other. */
 static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
 {
     const ddp__elastic *el = e->member_data;
@@ -32164,9 +32388,9 @@ static void ddp__give_in(ddp__engine *e)
     ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, then);
 }
 
-/* How long to wait, where a set without hope may yet become another one: for a word from somebody of that set
- * as long as anybody may be silent, for one from others a moment, where nobody is left that could say it not
- * at all. */
+/* The time to wait, in seconds, while a set that may not continue could still change: the time-out, if a
+ * report from a worker of that set can arrive; a moment, if only others can report; 0, if no worker is left
+ * that could report. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {
     const ddp__elastic *el = e->member_data;
@@ -32174,7 +32398,7 @@ static double ddp__grace(const ddp__engine *e, double limit)
     const uint64_t all = w->base.live & ~w->left, own = ddp__bit(e->rank);
     uint64_t near = own, before = 0;
 
-    while (near != before) { /* those that a word from here can reach, by way of others too */
+    while (near != before) { /* workers that can be reached from here, also through others */
         before = near;
         for (int r = 0; r < e->world; r++)
             if (before >> r & 1) near |= all & ~w->edge[r];
@@ -32211,7 +32435,7 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
         due = el->hopeless_at + ddp__grace(e, limit);
         if (now >= due) ddp__give_in(e);
     } else if (!ddp__one_process(e)) {
-        /* the one who decides looks first at who is late */
+        /* the worker that decides checks first for late workers */
         uint64_t old = el->set & el->own.base.live;
         due = el->round_at + limit + (ddp__lowest(old) == e->rank ? 0 : limit / 2);
         if (now >= due) {
@@ -32223,10 +32447,10 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
 }
 
 /* ==== member/elastic.c ==== [member] */
-/* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the
- * search. */
+/* The membership of an elastic world: its callbacks, the admission of workers, and the frames of the search
+ * for an epoch. */
 
-/* ---- frames: what they carry as it lies in memory, up to the last id of the world ---- */
+/* ---- frames: structs as they are in memory, up to the last id of the world ---- */
 
 static uint32_t ddp__word_bytes(const ddp__engine *e)
 {
@@ -32238,7 +32462,7 @@ static uint32_t ddp__decision_bytes(const ddp__engine *e)
     return (uint32_t)(sizeof(ddp__view) + (size_t)e->world * sizeof(ddp__done_set));
 }
 
-/* The payload of a STATE frame; 0: it is none. */
+/* Reads the payload of a STATE frame; returns 0 if it is malformed. */
 static int ddp__word_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__word *w)
 {
     memset(w, 0, sizeof *w);
@@ -32247,7 +32471,8 @@ static int ddp__word_take(const ddp__engine *e, const unsigned char *in, uint32_
     return w->attempts <= DDP__ATTEMPTS;
 }
 
-/* That of an EPOCH frame: ballot, live set, and what each of it had completed. table: zero. */
+/* Reads the payload of an EPOCH frame: ballot, live set, and the operations that each worker had completed.
+ * table must be zero on entry. */
 static int ddp__decision_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__view *view,
                               ddp__done_set *table)
 {
@@ -32400,7 +32625,7 @@ const ddp__membership *ddp__elastic_membership(void)
     return &table;
 }
 
-/* ---- newcomers ---- */
+/* ---- joining workers ---- */
 
 ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user, ddp_error *err)
 {
@@ -32452,173 +32677,180 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 }
 
 /* ==== member/state.h ==== [member] */
-/* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of named
+/* The state of a worker: everything in a checkpoint's file or sent to a joining worker, as a list of named
  * arrays. src/session makes the list and reads the small values back. This module saves it, loads it and
  * sends it to joining workers. */
 
 enum {
-    DDP__WORKER_OWN = 1,   /* each has its own, in a synchronised checkpoint too */
-    DDP__WORKER_TOLD = 2,  /* a joining worker receives a member's when it enters; all hold the same, or those
-                              of DDP__WORKER_OWN nearly so */
-    DDP__WORKER_THERE = 4, /* memory of the device */
-    DDP__WORKER_BLOB = 8,  /* another worker may have more or fewer of them */
+    DDP__WORKER_OWN = 1,      /* each worker has its own, even in a synchronised checkpoint */
+    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's when it enters; equal on all workers, or
+                                 nearly equal with DDP__WORKER_OWN */
+    DDP__WORKER_THERE = 4,    /* in device memory */
+    DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
     DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state); a file may lack them */
     DDP__WORKER_LENT = 32,    /* data is the program's memory, which the state does not free */
-    DDP__WORKER_FOUND = 64    /* of DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent them */
+    DDP__WORKER_FOUND = 64    /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
+                                 them */
 };
 
-/* The name of a state of the program begins so in files; at most so many states. */
+/* Prefix of the names of the program's states in files, and the maximum number of states. */
 #define DDP__PROGRAM "program:"
 enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 34 * DDP__PROGRAMS };
 
-/* What edges between stages have cut off. Of the cut alone: with another one, or other replicas, it begins at
- * zero. */
+/* The quantisation residual of edges between stages. Valid only for the same cut: with another cut, or other
+ * replicas, it starts at zero. */
 #define DDP__EDGE_RESIDUAL "edge residual"
 
 typedef struct ddp__tensor {
     char name[48];
-    const char *layer; /* whose it is, NULL: a small value of the worker; borrowed */
-    int l, b;          /* its number, layers: of none; the block, -1: no block */
+    const char *layer; /* name of the layer, NULL: a small value of the worker; borrowed */
+    int l, b;          /* l: index of the layer; `layers`: none. b: the block, -1: none */
     ddp_safetensors_type type;
-    void *data;         /* borrowed; of small values the state's own, as long as it lives */
-    size_t count, most; /* values; most: that a member may tell of a blob */
+    void *data;         /* borrowed; the data of small values belong to the state, until it is freed */
+    size_t count, most; /* in values; most: the largest count of a blob that another member may send */
     int flags;
 } ddp__tensor;
 
-/* Values that a worker has of a layer: a part of a block, which the optimizer takes as one, and where that
- * lies in the model. A list of them is the tensor "shares" of its file. */
+/* The values that a worker has of a layer: a part of a block, which the optimizer treats as one, and its
+ * place in the model. A list of shares is the tensor "shares" of its file. */
 typedef struct ddp__share {
-    int64_t layer, block;          /* here */
-    int64_t whole, buffers, from;  /* layer of the model; 1: of its buffers, 0: parameters; the first of
-                                     these */
-    int64_t at, count;             /* in the block */
-    int64_t trained;               /* the first of the layer's values with gradients; -1: without */
-    int64_t state, states, stride; /* its first value of the optimizer's state, how many each has, and how far
-                                      apart */
+    int64_t layer, block;          /* layer and block on this worker */
+    int64_t whole, buffers, from;  /* layer of the model; 1: of its buffers, 0: of its parameters; index of
+                                      the first value among these */
+    int64_t at, count;             /* offset in the block, and number of values */
+    int64_t trained;               /* index of the first value among the layer's values with gradients; -1:
+                                      without gradients */
+    int64_t state, states, stride; /* offset of its first value in the optimizer's state, number of state
+                                      arrays, and their distance */
 } ddp__share;
 
 enum { DDP__SHARE_WORDS = sizeof(ddp__share) / sizeof(int64_t) };
 
 typedef struct ddp__worker {
     const ddp__host *host; /* its memory and log */
-    ddp__engine *engine;   /* to the others; NULL: there are none */
+    ddp__engine *engine;   /* to the other workers; NULL: there are none */
     int rank, world;
-    int hub; /* the first rank that serves, by which words go (ddp__gather_by); 0: by
-                                collectives */
+    int hub; /* the first server, through which words are gathered (ddp__gather_by); 0: by collectives */
     long step;
     const char *strategy, *optimizer; /* names; borrowed, as all texts */
     int period;
-    uint64_t model;     /* of its operators */
+    uint64_t model;     /* hash of its operators */
     uint64_t run;       /* identity of the run that saves; 0: it has not saved yet */
     const char **layer; /* [layers], and "" */
     int layers;
     const char *const *whole; /* [wholes] layers of the model, of which a stage has a part */
     int wholes;
-    int copies, copy;    /* of the model; which one this worker has, or has a part of */
+    int copies, copy;    /* number of copies of the model; the copy that this worker has, or has a part of */
     uint64_t cut;        /* hash of its shares */
     ddp__tensor *tensor; /* [tensors] */
     int tensors, room;
-    int takes_plan; /* the plan among the small values is to be followed, so it has to fit */
-    size_t part;    /* bytes of a message to a joining worker at most; 0: 4 MiB */
-    void *owner;    /* for check and lend */
-    /* A state of the program: data and count become its bytes, which are borrowed. */
+    int takes_plan; /* 1: the plan among the small values will be used, so it must fit */
+    size_t part;    /* maximum bytes of a message to a joining worker; 0: 4 MiB */
+    void *owner;    /* user data of check and lend */
+    /* Sets data and count of a program's state to its bytes, which are borrowed. */
     ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
-    /* Verifies the small values after they were read and before anything else changes; step: of the manifest,
-     * or -1. */
+    /* Verifies the small values after they were read and before anything else changes; step: from the
+     * manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
 
-/* Memory for a list of at most room arrays and the names of layers. Freed also after an error. */
+/* Allocates a list of at most room arrays and the names of layers. Call ddp__worker_free also after an
+ * error. */
 DDP_LIB ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err);
 DDP_LIB void ddp__worker_free(ddp__worker *s);
-/* Adds an array of floats of a layer (l = layers: of none), named "name.l" or, with b >= 0, "name.l.b". */
+/* Adds an array of floats of a layer (l = layers: no layer), named "name.l" or, with b >= 0, "name.l.b". */
 DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count,
                              int flags);
-/* Adds count small values, zero: where, or NULL when memory is short. most: values that a member may tell of
- * a blob. */
+/* Adds count small values, all zero. Returns their memory, or NULL if memory is short. most: the largest
+ * count of a blob that another member may send. */
 DDP_LIB void *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type, size_t count,
                                 size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
 
-/* The identity of a rank's file, in words, since the ranks gather it. */
+/* The identity of a rank's file, as 64-bit words, since the ranks gather it. */
 typedef struct ddp__said {
     uint64_t there;           /* 0: the rank was lost, and has no file */
-    ddp__digest hash, common; /* of all arrays; of those that are equal on all ranks of a synchronised
-                                 checkpoint */
+    ddp__digest hash, common; /* hash of all arrays; of the arrays that are equal on all ranks of a
+                                 synchronised checkpoint */
     uint64_t cut, copy;       /* hash of its shares; copy of the model, from 0 */
 } ddp__said;
 
-/* As a safetensors file, whose __metadata__ states run, step, rank, copy and cut. */
+/* Writes a safetensors file, whose __metadata__ states run, step, rank, copy and cut. */
 DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err);
-/* The same as bytes in memory, for the caller to free; and the most that a worker with the same list can make
- * of it. */
+/* pack: the same as bytes in memory, which the caller frees. most: the maximum number of bytes that a worker
+ * with the same list can produce. */
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* What a manifest lists of a rank's file. */
+/* The entry of a rank's file in a manifest. */
 typedef struct ddp__listed {
     uint64_t run;
     long step;
     int rank;
-    int older; /* a checkpoint of format 4: the hash has 64 bits, and the file does not state its
-                          identity */
+    int older; /* 1: a checkpoint of format 4: the hash has 64 bits, and the file does not state its
+                  identity */
     ddp__digest hash;
     uint64_t cut, copy;
 } ddp__listed;
 
-/* Adds the remedy to the error of a damaged file of a checkpoint (s is DDP_FORMAT), and returns s. */
+/* Adds the remedy to the error of a damaged checkpoint file (s is DDP_FORMAT), and returns s. */
 DDP_LIB ddp_status ddp__damaged(ddp_status s, ddp_error *err);
-/* Verifies that a file has the arrays of this list; that it is the one that the manifest lists, unchanged.
- * path: for errors. */
+/* fits: verifies that a file has the arrays of this list. listed: verifies that it is the unchanged file that
+ * the manifest lists. path: for errors. */
 DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path,
                                     ddp_error *err);
 DDP_LIB ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path,
                                       ddp_error *err);
-/* After ddp__worker_fits. read: the small values, and s->check of them, with its step. load: the large ones,
- * into memory that the run uses: only what the disk does can fail then. */
+/* Call after ddp__worker_fits. read: reads the small values and runs s->check on them, with its step. load:
+ * reads the large arrays into memory that the run uses; it can fail only because of the disk. */
 DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
                                     ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 
-/* ---- entry.c: to the other workers; collective ---- */
+/* ---- entry.c: communication with the other workers; collective ---- */
 
-/* Where collectives are among the workers (ddp__engine_retire): words of all, servers too, which each pushes
- * to the first server, and pulls: all that go on have the same. words: [world x bytes], of which a rank fills
- * its own; 0 of those who are lost. bytes: of floats. */
+/* Gathers the words of all ranks, servers included, when collectives are among the workers only
+ * (ddp__engine_retire): each rank pushes its words to the first server, and pulls the result. All surviving
+ * ranks get the same. words: [world x bytes], of which a rank fills its own; 0 for lost ranks. bytes: a
+ * multiple of the size of a float. */
 DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes,
                                   ddp_error *err);
-/* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
+/* Gathers words: [world x each], of which a worker fills its own; 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold.
- * States of the program are those that the lowest member lends. */
+/* The first operations of an epoch with a joining worker: it alone receives the identity of the run and the
+ * values that all workers share. The lowest member sends its states of the program. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
-/* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
+/* ---- checkpoint.c: a file of each worker's state and, once all files are written, the manifest ---- */
 
-/* What was loaded. */
+/* Describes a loaded checkpoint. */
 typedef struct ddp__loaded {
-    int world; /* it was written by */
-    int kin;   /* each copy of the model went on as it was: of as many, under this strategy with this
+    int world; /* world of the run that wrote it */
+    int kin;   /* 1: each copy of the model resumes its own state: equal number of copies, strategy and
                   period */
-    int same;  /* and cut as it was, so that plans hold */
+    int same;  /* 1: the model is also cut in the same way, so that plans stay valid */
 } ddp__loaded;
 
-/* Saves s into folder and removes all but the newest keep (0 = keeps all). Nothing that another run
- * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
- * s->run is then that of the files. Collective; nothing may be in flight. */
+/* Saves s into folder and removes all but the newest `keep` checkpoints (0 = keeps all). If another run has
+ * saved there: with overwrite, its checkpoints are removed when this one is saved; else it is an error and
+ * nothing changes. Sets s->run to the run of the files. Collective; nothing may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
                                         ddp_error *err);
-/* Loads the newest into s, and s->run. Collective. */
+/* Loads the newest checkpoint into s, including s->run. Collective. */
 DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err);
 
-/* ---- reshard.c: the files of one copy of the model that was cut otherwise ---- */
+/* ---- reshard.c: loads the files of one copy of a model that was cut differently ---- */
 
 typedef struct ddp__shards ddp__shards;
 
-/* Adds at most `most` files, as the manifest lists them, and finds each layer's values in them (cover); a
- * file may be missing where this worker needs nothing of it. *out is to be closed also after an error.
- * read: the small values, into s, and a check of all that can be wrong. load: the large ones. own: the
- * strategy's state of each worker follows too. */
+/* Loads a worker's state from several files.
+ *
+ *   add    adds a file, as the manifest lists it; open sets the maximum number of files
+ *   cover  finds each layer's values in the files; a file that this worker does not need may be missing
+ *   read   reads the small values into s, and checks everything that can be wrong
+ *   load   reads the large arrays
+ *
+ * own: also resume each worker's own state of the strategy. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_error *err);
 DDP_LIB ddp_status ddp__shards_add(ddp__shards *x, const char *path, const ddp__listed *listed,
                                    ddp_error *err);
@@ -32628,7 +32860,7 @@ DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err);
 DDP_LIB void ddp__shards_close(ddp__shards *x);
 
 /* ==== member/state.c ==== [member] */
-/* A worker's state as a list, as a file, and as bytes. */
+/* A worker's state as a list of arrays; writes it to a file or to memory, and reads it from a file. */
 
 enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
 
@@ -32706,7 +32938,7 @@ static size_t ddp__tensor_bytes(const ddp__tensor *t)
 
 /* ---- to a file, and to memory ---- */
 
-/* notes: as of ddp__safetensors_head. */
+/* notes: as in ddp__safetensors_head. */
 static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const char *const *notes,
                                    ddp__text *head, ddp_error *err)
 {
@@ -32727,7 +32959,7 @@ static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const
 
 /* ---- the identity of a file ---- */
 
-/* What the file states of itself, and pointers to it. */
+/* The metadata of a file, and pointers to it. */
 enum { DDP__STATED = 5 };
 
 typedef struct ddp__stated {
@@ -32751,8 +32983,8 @@ static void ddp__stated_fill(ddp__stated *n, uint64_t run, long step, int rank, 
     n->pair[2 * DDP__STATED] = NULL;
 }
 
-/* The hash of a file: of each array its name, type, length and digest of values, in the order of the file. So
- * one pass over the values serves two hashes. */
+/* Adds an array to the hash of a file: its name, type, length and digest of values, in the order of the file.
+ * So one pass over the values serves two hashes. */
 static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors_type type, uint64_t count,
                             ddp__digest values)
 {
@@ -32766,8 +32998,8 @@ static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors
 
 /* ---- writing ---- */
 
-/* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of
- * part, [DDP__WORKER_PART] of the widest type; values may be NULL. */
+/* Writes a tensor to a file, or appends it to a text, which has room for it. Values in device memory are
+ * copied through part, [DDP__WORKER_PART] of the widest type; values may be NULL. */
 static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text,
                                   double *part, ddp__digester *values, ddp_error *err)
 {
@@ -32872,15 +33104,15 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
         const ddp__tensor *t = &s->tensor[i];
         *bytes += ddp__tensor_bytes(t);
         if (t->flags & DDP__WORKER_BLOB) *bytes += t->most - t->count;
-        *bytes += 64; /* numbers of the head with more digits */
+        *bytes += 64; /* longer numbers in the header */
     }
     return DDP_OK;
 }
 
 /* ---- from a file ---- */
 
-/* How many of its arrays are states of the program. The run continues without those that only one of the two
- * has. */
+/* The number of arrays that are states of the program. Logs and skips states that
+ * only the file or only this run has. */
 static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, const char *path)
 {
     const size_t prefix = sizeof DDP__PROGRAM - 1;
@@ -32907,7 +33139,7 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
 
 ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
-    int arrays = 0, found; /* but for states of the program */
+    int arrays = 0, found; /* excluding states of the program */
 
     for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *x = &s->tensor[i];
@@ -32930,7 +33162,7 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
                      found, arrays);
 }
 
-/* The 64-bit hash of checkpoints of format 4, over the values alone. */
+/* The 64-bit hash of checkpoints of format 4, over the values only. */
 static uint64_t ddp__older_hash(uint64_t h, ddp_safetensors_type type, const void *p, size_t n)
 {
     if (type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
@@ -32999,7 +33231,7 @@ ddp_status ddp__damaged(ddp_status s, ddp_error *err)
 ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err)
 {
     char found[DDP__DIGEST_TEXT], listed[DDP__DIGEST_TEXT];
-    const int skip = x->older ? 16 : 0; /* digits that an older hash does not have */
+    const int skip = x->older ? 16 : 0; /* digits that an older hash lacks */
     ddp__digest hash;
 
     if (!x->older) DDP__TRY(ddp__damaged(ddp__file_states(f, x, path, err), err));
@@ -33014,7 +33246,7 @@ ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const ch
     return ddp__damaged(DDP_FORMAT, err);
 }
 
-/* part: [DDP__WORKER_PART], for memory of the device; small values need none. */
+/* part: [DDP__WORKER_PART], for device memory; not needed for small values. */
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
                                    ddp_error *err)
 {
@@ -33059,14 +33291,14 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path
 }
 
 /* ==== member/entry.c ==== [member] */
-/* What workers send each other of their state: a few words that all gather, and the state for a joining
- * worker. */
+/* Exchanges state between workers: a few words that all ranks gather, and the state of a joining worker. */
 
-enum { DDP__TELL_BYTES = 4 << 20 }; /* of a message */
+enum { DDP__TELL_BYTES = 4 << 20 }; /* maximum size of a message */
 
 /* ---- words ---- */
 
-/* A word of the library's own: n bytes at `at`, as floats where one rank is spoken with (PUSH and beyond). */
+/* Runs one message of the library's own data: n bytes at `at`, sent as floats for PUSH and later verbs, which
+ * address one rank. */
 static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n,
                                 ddp_received *got, ddp_error *err)
 {
@@ -33135,8 +33367,8 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
 /* ---- a joining worker ---- */
 
-/* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as
- * it is: should `from` be lost, what is told is some other worker's, and is told again. part:
+/* Broadcasts the values of worker `from`, or of the lowest live worker if that one is lost. A member's memory
+ * does not change: if `from` is lost, the values come from another worker and are sent again. part:
  * [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes,
                                     unsigned char *part, ddp_error *err)
@@ -33174,7 +33406,7 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
 
 /* ---- states of the program ---- */
 
-/* Room on the joining worker for the bytes of rank `from`. */
+/* Makes room on the joining worker for the bytes of rank `from`. */
 static ddp_status ddp__program_room(ddp__tensor *t, uint64_t bytes, int from, ddp_error *err)
 {
     const double total = ddp__memory_total();
@@ -33206,9 +33438,9 @@ static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t,
     return DDP_OK;
 }
 
-/* Rank `from` lends the states of its program, and the joining worker gets the bytes. Their number comes
- * first: where the newcomer has no room it fails, and the members continue without sending. words: [world];
- * part: [DDP__TELL_BYTES]. */
+/* Rank `from` lends the states of its program, and the joining worker receives the bytes. Their number is
+ * sent first: if the joining worker has no room it fails, and the members continue without sending. words:
+ * [world]; part: [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words,
                                       unsigned char *part, ddp_error *err)
 {
@@ -33250,9 +33482,9 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
     return DDP_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole entry ---- */
 
-/* The lowest live member, and its description of the run. */
+/* Determines the lowest live member, and takes its description of the run. */
 static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *words, int *from, ddp_error *err)
 {
     int r = 0;
@@ -33277,7 +33509,8 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
     ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
 
     if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
-    while (code == DDP_OK && told != from) { /* who told it all must still be there behind that */
+    while (code == DDP_OK && told != from) { /* the member that sent everything must still be live
+                                                afterwards */
         told = from;
         for (int i = 0; code == DDP_OK && i < s->tensors; i++)
             if (s->tensor[i].flags & DDP__WORKER_TOLD)
@@ -33292,25 +33525,26 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
 }
 
 /* ==== member/reshard.c ==== [member] */
-/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files
- * that have them, by the layers' names, and what the optimizer and the strategy keep of each value. */
+/* Loads a checkpoint of a model that was cut differently: each worker reads the values of its layers, found
+ * by the layers' names, from the files that have them, and the state of the optimizer and the strategy for
+ * each value. */
 
 enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 
 typedef struct ddp__shard {
     char *path;
     ddp__listed listed;
-    ddp_safetensors *f; /* NULL: it is not there */
+    ddp_safetensors *f; /* NULL: the file is missing */
     ddp__share *share;  /* [shares] */
     int shares, layers;
-    int used; /* this worker takes something from it */
+    int used; /* 1: this worker reads something from it */
 } ddp__shard;
 
 struct ddp__shards {
     ddp__worker *s;
     ddp__shard *shard; /* [files] */
     int files;
-    const ddp__share *own; /* [owns] of the worker */
+    const ddp__share *own; /* [owns] shares of the worker */
     int owns;
     float *part; /* [DDP__RESHARD_PART] */
 };
@@ -33341,7 +33575,7 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     return DDP_OK;
 }
 
-/* The file's share that has value `at` of own share h, NULL: it has not. */
+/* The file's share that contains value `at` of own share h; NULL: none. */
 static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h, int64_t at)
 {
     for (int i = 0; x->f && i < x->shares; i++) {
@@ -33352,7 +33586,7 @@ static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h
     return NULL;
 }
 
-/* The same of all files; *in: which; *n: so many values follow that both shares have. */
+/* The same over all files. *in: the file; *n: number of consecutive values that both shares have. */
 static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at,
                                           ddp__shard **in, int64_t *n)
 {
@@ -33367,7 +33601,7 @@ static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share
     return o;
 }
 
-/* Parameters of a layer of the model in a list of shares. */
+/* The number of parameters of a layer of the model in a list of shares. */
 static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
 {
     long long sum = 0;
@@ -33377,8 +33611,8 @@ static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
     return sum;
 }
 
-/* Where every worker has the whole model: its layers have the sizes of those in the files, all of which are
- * here. */
+/* For workers that have the whole model: verifies that its layers have the sizes of those in the files, all
+ * of which are here. */
 static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
 {
     for (int l = 0; l < x->s->wholes && x->s->copies == x->s->world; l++) {
@@ -33395,7 +33629,7 @@ static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
     return DDP_OK;
 }
 
-/* Every value of this worker is in a file. */
+/* Verifies that every value of this worker is in a file. */
 ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
 {
     const char *missing = "";
@@ -33476,8 +33710,8 @@ void ddp__shards_close(ddp__shards *x)
 
 /* ---- one tensor ---- */
 
-/* n values of a file's tensor from number `from` on, into t from number `at` on; dry: only whether they are
- * there. */
+/* Copies n values of a file's tensor, from number `from` on, into t from number `at` on; dry: only checks
+ * that they exist. */
 static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, const char *name, int64_t from,
                                   const ddp__tensor *t, int64_t at, int64_t n, int dry, ddp_error *err)
 {
@@ -33501,7 +33735,7 @@ static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, co
     return DDP_OK;
 }
 
-/* What t is called where layer `layer` has that number. */
+/* The name of t on a worker where its layer has number `layer`. */
 static void ddp__shard_name(const ddp__tensor *t, int layer, int block, char *name, size_t room)
 {
     const int base = (int)strcspn(t->name, ".");
@@ -33512,7 +33746,7 @@ static void ddp__shard_name(const ddp__tensor *t, int layer, int block, char *na
         snprintf(name, room, "%.*s.%d.%d", base, t->name, layer, block);
 }
 
-/* The values of own share h from `at` on, n of them, where o has them. */
+/* Copies n values of own share h, from `at` on, from the file's share o. */
 static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, const ddp__share *o,
                                   const ddp__share *h, const ddp__tensor *t, int64_t at, int64_t n, int dry,
                                   ddp_error *err)
@@ -33530,7 +33764,7 @@ static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, co
     return DDP_OK;
 }
 
-/* A tensor with a value, or the optimizer's, for each of the layer's. */
+/* Copies a tensor with one value, or the optimizer's state, for each of the layer's values. */
 static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t, int dry, ddp_error *err)
 {
     const ddp__share *o;
@@ -33547,9 +33781,9 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
     return DDP_OK;
 }
 
-/* ---- what a strategy keeps ---- */
+/* ---- state of the strategy ---- */
 
-/* The file that has just this layer, *layer there; NULL: it was cut otherwise. */
+/* The file that has exactly this layer, with number *layer there; NULL: it was cut differently. */
 static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer)
 {
     for (int i = 0; i < x->files; i++) {
@@ -33570,7 +33804,7 @@ static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer
     return NULL;
 }
 
-/* Values with gradients of a layer here. */
+/* The number of values with gradients of a layer on this worker. */
 static int64_t ddp__layer_trained(const ddp__shards *x, int l)
 {
     int64_t n = 0;
@@ -33580,7 +33814,8 @@ static int64_t ddp__layer_trained(const ddp__shards *x, int l)
     return n;
 }
 
-/* 1: nothing but zeros, in all files that have such a tensor of no layer or of this model's layer `whole`. */
+/* *rests = 1 if the tensor is all zero in every file that has it, with no layer or with this model's layer
+ * `whole`. */
 static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, int whole, int *rests,
                                   ddp_error *err)
 {
@@ -33605,8 +33840,8 @@ static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, in
     return DDP_OK;
 }
 
-/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what
- * it was; else it can only begin anew, where nothing is in it. */
+/* Loads a tensor that does not have one value for each of the layer's. If the layer is on one rank before and
+ * after, its values are copied. Otherwise it can only start at zero, if it is zero in the files. */
 static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, int own, int dry,
                                     ddp_error *err)
 {
@@ -33632,15 +33867,15 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
     return DDP_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole load ---- */
 
 static int ddp__is_of_cut(const char *name)
 {
     return !strncmp(name, DDP__EDGE_RESIDUAL ".", sizeof DDP__EDGE_RESIDUAL);
 }
 
-/* A file that has what this run does not keep is another strategy's. A state of the program is one
- * stage's. */
+/* Fails if a file has a tensor that this run does not have: it belongs to another strategy. A state of the
+ * program belongs to one stage. */
 static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, ddp_error *err)
 {
     for (int i = 0; f->used && i < ddp_safetensors_count(f->f); i++) {
@@ -33678,7 +33913,7 @@ static ddp_status ddp__shards_tensors(const ddp__shards *x, int own, int dry, dd
     return DDP_OK;
 }
 
-/* The step, the passes and the rate are those of all files; updates are each layer's. */
+/* Step, passes and learning rate must be equal in all files; the number of updates is per layer. */
 static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
 {
     static const char *const name[3] = {"numbers", "random", "lr"};
@@ -33725,43 +33960,44 @@ ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err)
 }
 
 /* ==== member/manifest.h ==== [member] */
-/* The manifest of a checkpoint: which files there are, and of what. */
+/* Reads and writes the manifest of a checkpoint: the list of its files, with their hashes. */
 
 #define DDP__MANIFEST       "dreamddp checkpoint 5"
 #define DDP__MANIFEST_MOST  (1 << 26)               /* bytes */
-#define DDP__MANIFEST_OLDER "dreamddp checkpoint 4" /* hashes of 64 bits, and no checksum */
+#define DDP__MANIFEST_OLDER "dreamddp checkpoint 4" /* 64-bit hashes, and no checksum */
 
 typedef struct ddp__manifest {
     ddp__json *root;
     long step;
     int world, copies, period, synchronised, generation;
-    int older; /* of a checkpoint 4 */
+    int older; /* 1: a checkpoint of format 4 */
     uint64_t run, model;
-    const char *strategy, *optimizer; /* borrowed of root */
-    ddp__said *said;                  /* [world] but common */
+    const char *strategy, *optimizer; /* borrowed from root */
+    ddp__said *said;                  /* [world], without `common` */
 } ddp__manifest;
 
-/* said: [s->world]; generation: which of their two names the files have. */
+/* Writes a manifest. said: [s->world]; generation: which of the two names each file has. */
 DDP_LIB ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                        int generation, ddp_error *err);
-/* Verifies the checksum before anything else. m is to be freed also after an error. */
+/* Reads a manifest; verifies the checksum first. Free m also after an error. */
 DDP_LIB ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err);
 DDP_LIB void ddp__manifest_free(ddp__manifest *m);
-/* Is it of this model, and may this run resume from it? *kin: the same number of copies, strategy and period,
- * so that each copy resumes its own state. */
+/* Verifies that a checkpoint belongs to this model and that this run may resume from it. *kin: 1 if the
+ * number of copies, strategy and period are equal, so that each copy resumes its own state. */
 DDP_LIB ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m,
                                       int *kin, ddp_error *err);
 DDP_LIB ddp__listed ddp__manifest_listed(const ddp__manifest *m, int rank);
 
 /* ==== member/manifest.c ==== [member] */
-/* The manifest of a checkpoint, as JSON: what all ranks' files are of, which of them there are, and a
+/* The manifest of a checkpoint, in JSON: properties common to all ranks' files, the list of files, and a
  * checksum. */
 
-/* The end of a manifest. The 32 digits between the two are the hash of all that is before the first. */
+/* The end of a manifest. The 32 digits between the two strings are the hash of everything before the
+ * first. */
 #define DDP__MANIFEST_SEAL ",\n \"checksum\": \""
 #define DDP__MANIFEST_END  "\"}\n"
 
-/* 1: ranks with the same part of the model hold the same values. */
+/* 1 if ranks with the same part of the model hold the same values. */
 static int ddp__said_equal(const ddp__said *said, int world)
 {
     for (int i = 0; i < world; i++)
@@ -33789,7 +34025,7 @@ static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said 
     ddp__text_addf(t, "]");
 }
 
-/* Behind all but the end of a manifest. */
+/* Appends the checksum to a manifest that is complete except for its end. */
 static void ddp__manifest_seal(ddp__text *t)
 {
     char sum[DDP__DIGEST_TEXT];
@@ -33799,7 +34035,7 @@ static void ddp__manifest_seal(ddp__text *t)
     ddp__text_addf(t, DDP__MANIFEST_SEAL "%s" DDP__MANIFEST_END, sum);
 }
 
-/* 1 if a manifest has a checksum, which is verified then; 0: none is there. */
+/* Verifies the checksum of a manifest; *sealed = 0 if it has none. */
 static ddp_status ddp__manifest_sealed(const char *path, const ddp__text *t, int *sealed, ddp_error *err)
 {
     const size_t end = sizeof DDP__MANIFEST_SEAL - 1 + (DDP__DIGEST_TEXT - 1) + sizeof DDP__MANIFEST_END - 1;
@@ -33850,7 +34086,7 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp
     return code;
 }
 
-/* The first n digits of a text, n at most 16. */
+/* The value of the first n hexadecimal digits of a text, n at most 16. */
 static uint64_t ddp__manifest_digits(const char *text, int n)
 {
     char part[17];
@@ -33864,7 +34100,7 @@ static const char *ddp__string_or_none(const ddp__json *v)
     return v->kind == DDP__JSON_STRING ? v->string : "";
 }
 
-/* What hash and cut say of a rank; both are null where it was lost. */
+/* Reads hash and cut of a rank; both are null if it was lost. */
 static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__manifest *m,
                                      const ddp__json *hash, const ddp__json *cut, ddp__said *out,
                                      ddp_error *err)
@@ -33886,7 +34122,7 @@ static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__mani
     return DDP_OK;
 }
 
-/* What each rank said. */
+/* Reads the entry of each rank. */
 static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_error *err)
 {
     static const char *const name[3] = {"hash", "cut", "copy"};
@@ -33913,14 +34149,14 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
     return DDP_OK;
 }
 
-/* The JSON of a manifest whose checksum is right; *sealed 0: it has none. */
+/* Parses a manifest whose checksum is valid; *sealed = 0 if it has none. */
 static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *sealed, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
     struct stat st;
     ddp_status code;
 
-    /* some hundred bytes for each rank and layer */
+    /* some hundred bytes per rank and layer */
     if (stat(path, &st) == 0 && st.st_size > DDP__MANIFEST_MOST)
         return ddp__fail(err, DDP_FORMAT,
                          "%.200s has %lld bytes, and no manifest has more than %d: it is damaged; remove its "
@@ -34027,8 +34263,8 @@ ddp__listed ddp__manifest_listed(const ddp__manifest *m, int rank)
 }
 
 /* ==== member/checkpoint.c ==== [member] */
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
- * each disk: there is none of half a checkpoint. */
+/* Saves and loads a checkpoint: a file of each worker's state and, once all files are written, the manifest,
+ * on each disk. A checkpoint without a manifest does not count, so an incomplete one is never loaded. */
 
 #include <dirent.h>
 
@@ -34046,14 +34282,14 @@ static ddp_status ddp__checkpoint_fits(const char *folder, ddp_error *err)
     return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %zu bytes is too long", n);
 }
 
-/* The folder of a step, or a file in it; that of folder was found to fit. */
+/* The path of a step's folder, or of a file in it. The length of folder was checked before. */
 static void ddp__checkpoint_path(char *out, const char *folder, long step, const char *file)
 {
     snprintf(out, DDP__CHECKPOINT_PATH, "%s/step-%012ld%s", folder, step, file);
 }
 
-/* A step that is saved once more must not touch the files that its manifest names until the new manifest is
- * there: so a rank's file has two names, and each save takes the other one. */
+/* When a step is saved again, the files that its manifest names must not change until the new manifest is
+ * written. So a rank's file has two names, and each save uses the other one. */
 static void ddp__shard_file(char out[40], long rank, int generation)
 {
     snprintf(out, 40, "/rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
@@ -34067,8 +34303,8 @@ static void ddp__shard_path(char *out, const char *folder, long step, int rank, 
     ddp__checkpoint_path(out, folder, step, file);
 }
 
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1:
- * none. */
+/* Finds the newest checkpoint of folder below step `below`: complete ones only, or (whole = 0) also those
+ * that a killed run left; -1: none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -34084,17 +34320,16 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
             continue;
         ddp__checkpoint_path(path, folder, step, "/manifest.json");
         if (!whole || access(path, F_OK) == 0)
-            *out = step; /* one that cannot be read is an error, and no
-                                                               older step is taken */
+            *out = step; /* a checkpoint that cannot be read is an error; no older one is loaded instead */
     }
     closedir(dir);
     return DDP_OK;
 }
 
-/* ---- what goes ---- */
+/* ---- removal ---- */
 
-/* Removes what a step's folder holds of ours, but world files of that generation and their manifest; world 0:
- * all. */
+/* Removes the library's files from a step's folder, except `world` files of that generation and their
+ * manifest; world 0: all files. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     char path[DDP__CHECKPOINT_PATH], keep[40];
@@ -34105,8 +34340,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
     dir = opendir(path);
     if (!dir) return;
     if (!world)
-        unlinkat(dirfd(dir), "manifest.json", 0); /* first, so that half of a checkpoint does not
-                                                             count */
+        unlinkat(dirfd(dir), "manifest.json", 0); /* first, so that an incomplete checkpoint does not count */
     while ((e = readdir(dir)) != NULL) {
         const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
         ddp__shard_file(keep, rank, generation);
@@ -34115,11 +34349,11 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
             unlinkat(dirfd(dir), e->d_name, 0);
     }
     closedir(dir);
-    if (!world) rmdir(path); /* with a file of somebody else in it, it stays */
+    if (!world) rmdir(path); /* the folder stays if it contains other files */
 }
 
-/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 =
- * nothing. */
+/* Removes all checkpoints up to step except the newest `keep`, including those between them that killed runs
+ * left; keep 0: removes nothing. */
 static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
 {
     step++;
@@ -34138,20 +34372,20 @@ static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
     return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
 }
 
-/* ---- what other runs have saved ---- */
+/* ---- checkpoints of other runs ---- */
 
 typedef struct ddp__saving {
     ddp__worker *s;
     const char *folder;
     int keep, overwrite;
-    int generation;  /* which of their two names this step's files get */
+    int generation;  /* which of the two names this step's files get */
     ddp__said *file; /* [world] */
-    uint64_t *said;  /* [world] a word of each */
+    uint64_t *said;  /* [world] a word of each rank */
     char path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* Of a step's manifest: the generation, -1: it cannot be read, -2: there is none; and 1 if it is of another
- * run, or cannot be read. */
+/* Reads the generation of a step's manifest: -1: it cannot be read, -2: there is none. *foreign: 1 if it
+ * belongs to another run, or cannot be read. */
 static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation, int *foreign, ddp_error *err)
 {
     ddp__manifest m;
@@ -34202,8 +34436,8 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 /* ---- saving ---- */
 
-/* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this
- * one. */
+/* All ranks agree on the run, which the lowest rank determines. Afterwards no rank has files of another save
+ * under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
@@ -34212,7 +34446,7 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 
     if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
     DDP__TRY(ddp__manifest_peek(v, s->step, &v->generation, &foreign, err));
-    v->generation = v->generation == 0; /* the one that the manifest does not name */
+    v->generation = v->generation == 0; /* the generation that the manifest does not name */
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
     said[s->rank] = s->run ? s->run : ddp__fresh_number();
     DDP__TRY(ddp__worker_gather(s, said, 1, err));
@@ -34221,17 +34455,17 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
     return DDP_OK;
 }
 
-/* All files are there: on each disk the lowest of those who left one there writes the manifest. Was the
- * lowest of all lost before it wrote, the next one does, and the word goes round again. */
+/* Writes the manifest once all files are written: on each disk by the lowest rank that has a file there. If
+ * the lowest rank of all was lost before it wrote, the next one writes, and the ranks gather again. */
 static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     uint64_t *said = v->said;
     int r, others, written = 0, sealed = 0;
 
-    for (r = 0; r < s->world; r++) said[r] = v->file[r].there; /* of those who are lost 0 */
+    for (r = 0; r < s->world; r++) said[r] = v->file[r].there; /* 0 for lost ranks */
     while (!sealed) {
-        for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
+        for (r = others = 0; r < s->rank; r++) { /* ranks below this one with a file here */
             if (!said[r]) continue;
             ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
             others += access(v->path, F_OK) == 0;
@@ -34252,7 +34486,7 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
         if (v->overwrite) DDP__TRY(ddp__remove_foreign(v, err));
         DDP__TRY(ddp__checkpoint_prune(v->folder, s->step, v->keep, err));
     }
-    return ddp__worker_gather(s, said, 1, err); /* nobody begins another save before that */
+    return ddp__worker_gather(s, said, 1, err); /* no rank begins another save before that */
 }
 
 static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
@@ -34287,7 +34521,7 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
     ddp__saving v = {s, folder, keep, overwrite, 0, NULL, NULL, ""};
     ddp_status code = ddp__save_all(&v, err);
 
-    if (code != DDP_OK) { /* the step's folder, if it is empty */
+    if (code != DDP_OK) { /* remove the step's folder, if it is empty */
         ddp__checkpoint_path(v.path, folder, s->step, "");
         (void)rmdir(v.path);
     }
@@ -34296,7 +34530,7 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
     return code;
 }
 
-/* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
+/* ---- loading: choose a checkpoint, verify it, and choose the file of each rank ---- */
 
 static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, const char *path,
                                   ddp_error *err)
@@ -34310,7 +34544,7 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
                      path);
 }
 
-/* All ranks have verified their files before one of them changes its first array. */
+/* All ranks verify their files before any of them changes its first array. */
 static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, int rank, const char *path,
                                  uint64_t *words, ddp_error *err)
 {
@@ -34329,7 +34563,8 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, int ran
     return code;
 }
 
-/* The newest that all workers find, who may have disks of their own, and not all the last manifest. */
+/* Chooses the newest checkpoint that all workers find. Their disks may be separate, and may not all have the
+ * last manifest. */
 static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
                                          long *step, ddp_error *err)
 {
@@ -34337,7 +34572,7 @@ static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folde
 
     do {
         DDP__TRY(ddp__checkpoint_newest(folder, below, 1, &newest, err));
-        words[s->rank] = (uint64_t)(newest + 2); /* 0 of those who are lost */
+        words[s->rank] = (uint64_t)(newest + 2); /* 0 for lost ranks */
         DDP__TRY(ddp__worker_gather(s, words, 1, err));
         least = most = newest;
         for (int r = 0; r < s->world; r++) {
@@ -34360,7 +34595,7 @@ static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folde
                      folder, newest);
 }
 
-/* Ranks with disks of their own must not mix what unlike runs have saved there. */
+/* Ranks with separate disks must not mix checkpoints of different runs. */
 static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifest *m, const char *path,
                                         uint64_t *words, ddp_error *err)
 {
@@ -34378,9 +34613,10 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
     return DDP_OK;
 }
 
-/* Whose file a rank takes: of the same part of the model that of its own copy; of another number of copies
- * all hold the same, but for buffers, and any will do. Who was lost when it was written has none, and takes
- * another's, as a newcomer would. -1: the model was cut otherwise. */
+/* Chooses the file that a rank reads: for the same part of the model, the file of its own copy. With a
+ * different number of copies all files hold the same values except for buffers, and any will do. A rank that
+ * was lost when the checkpoint was written has no file, and uses another rank's, as a joining worker would.
+ * -1: the model was cut differently. */
 static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin,
                                        const char *folder, char *path, int *rank, ddp_error *err)
 {
@@ -34398,8 +34634,7 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
             if (errno != ENOENT && why == ENOENT) {
                 why = errno;
                 first = r;
-            } /* it is here, and says more
-                                                                                 than one that is not */
+            } /* this file exists but cannot be read: report its error first */
         }
         if (kin && c == 0 && first >= 0) break;
     }
@@ -34411,7 +34646,7 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
                          : "make the file readable for the user of this rank");
 }
 
-/* The files of all ranks of the copy that this worker goes on with. */
+/* Loads the files of all ranks of the copy that this worker resumes. */
 static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
                                  char *room, uint64_t *words, ddp_error *err)
 {
@@ -34458,14 +34693,13 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     words[s->rank] = rank >= 0 ? 1 : 2;
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
     for (int r = 0; r < s->world; r++)
-        uncut &= words[r] != 2; /* every rank finds the part of the model that
-                                                                  it has */
+        uncut &= words[r] != 2; /* every rank finds its own part of the model */
     of->same = of->kin && uncut && m->world == s->world;
     s->takes_plan = of->same;
     DDP__TRY(uncut ? ddp__file_load(s, m, rank, path, words, err)
                    : ddp__copy_load(s, m, of->kin, folder, path, words, err));
     s->run = m->run;
-    return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
+    return ddp__worker_gather(s, words, 1, err); /* either all ranks continue, or none */
 }
 
 ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)
@@ -34484,24 +34718,26 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded 
 }
 
 /* ==== member/join.h ==== [member] */
-/* A worker that comes while a run goes on (docs/elastic-join.md).
+/* A worker that joins a running job (docs/elastic-join.md).
  *
- *   newcomer -> any door      JOIN_ASK hello and request ENTER; who is not the coordinator names it. It gets
- *                             an id, its layout is compared, and the connection stays open as long as it
- *                             lives
- *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end. Another
- *                             member is the donor where this one cannot be reached
- *   newcomer -> every door    JOIN_MESH hello: the connection of its entry. Where a member cannot be reached
- *                             (a firewall, NAT), the coordinator relays: the newcomer sends it RELAY, it
- *                             notifies the member, which connects to it (wire/callback.c)
- *   newcomer -> coordinator   ready; one or two periods later all members admit it */
+ *   joining worker -> any member     JOIN_ASK hello and request ENTER; a member that is not the coordinator
+ *                                    replies with the coordinator. The coordinator assigns an id and compares
+ *                                    the layout; this connection stays open while the joining worker lives
+ *   joining worker -> donor          the same with TAKE from an offset: a clone that was made at the end of a
+ *                                    period. If the donor cannot be reached, another member is the donor
+ *   joining worker -> every member   JOIN_MESH hello: the connection for its entry. If a member cannot be
+ *                                    reached (a firewall, NAT), the coordinator relays: the joining worker
+ *                                    sends it RELAY, it notifies the member, which connects to it
+ *                                    (wire/callback.c)
+ *   joining worker -> coordinator    ready; one or two periods later all members admit it */
 
 enum {
     DDP__JOIN_WORLD = 64,
-    DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
-    DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
-    DDP__JOIN_VERDICT = 512, /* answer to that */
-    DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
+    DDP__JOIN_REQUEST = 64,  /* bytes after the hello: verb, wanted id + 1, bytes and number of the clone that
+                                it has */
+    DDP__JOIN_PLACE = 2048,  /* reply to ENTER: status, id, world, addresses of the members */
+    DDP__JOIN_VERDICT = 512, /* reply to the layout */
+    DDP__JOIN_CLONE = 64,    /* reply to TAKE, followed by the bytes and their SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
     DDP__JOIN_SETTINGS = 32,
@@ -34513,46 +34749,46 @@ typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_ve
 
 typedef enum ddp__join_answer_code {
     DDP__JOIN_OK,
-    DDP__JOIN_ELSEWHERE, /* another member coordinates */
-    DDP__JOIN_LATER,     /* another newcomer is being served, or training has not begun */
-    DDP__JOIN_FULL,      /* nobody is missing */
+    DDP__JOIN_ELSEWHERE, /* another member is the coordinator */
+    DDP__JOIN_LATER,     /* another joining worker is being served, or training has not begun */
+    DDP__JOIN_FULL,      /* the run is full: all ranks are live */
     DDP__JOIN_TAKEN,     /* the only id that its certificate allows is not free */
-    DDP__JOIN_NEVER      /* text says why */
+    DDP__JOIN_NEVER      /* the text states the reason */
 } ddp__join_answer_code;
 
 typedef struct ddp__setting {
     const char *name;
     double value;
-    const char *const *names; /* of a choice, by value; NULL: a number */
+    const char *const *names; /* the names of the values of a choice; NULL: a number */
 } ddp__setting;
 
-typedef struct ddp__same { /* ddp_same; no name: none */
+typedef struct ddp__same { /* ddp_same; empty name: unused */
     char name[32];
     int64_t value;
 } ddp__same;
 
-/* What must be the same for all workers: a newcomer sends it as it lies in memory. */
+/* The settings that must be equal on all workers. A joining worker sends the struct as it is in memory. */
 typedef struct ddp__join_says {
-    uint64_t hash;            /* of layers, operators and optimizer */
+    uint64_t hash;            /* hash of layers, operators and optimizer */
     int32_t layers, settings; /* 0 layers: training has not begun */
     double value[DDP__JOIN_SETTINGS];
     char how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
-    ddp__same same[DDP__JOIN_SAMES]; /* of the program */
-    char states[DDP__PROGRAM_NAMES]; /* of the program */
+    ddp__same same[DDP__JOIN_SAMES]; /* values of the program (ddp_same) */
+    char states[DDP__PROGRAM_NAMES]; /* names of the program's states */
 } ddp__join_says;
 
 typedef struct ddp__join_layout {
     ddp__join_says says;
-    const char *name[DDP__JOIN_SETTINGS]; /* of says.value */
+    const char *name[DDP__JOIN_SETTINGS]; /* names of says.value */
 } ddp__join_layout;
 
-/* Both sides; texts and tls are borrowed. */
+/* Settings of both sides; texts and tls are borrowed. */
 typedef struct ddp__join_config {
     int rank, world, min_world; /* of a member */
     uint64_t run_id;
-    const char *addr; /* newcomer: doors to ask, separated by commas */
+    const char *addr; /* joining worker: addresses of members, separated by commas */
     int insecure;
-    ddp__tls *tls; /* of the wire; NULL = plain */
+    ddp__tls *tls; /* the wire's session; NULL = no TLS */
     double connect_timeout_s, peer_timeout_s, op_timeout_s;
     const char *congestion; /* as in ddp__wire_tcp */
     ddp_logger log;
@@ -34562,40 +34798,40 @@ typedef struct ddp__join_config {
 
 typedef struct ddp__join {
     ddp__join_config c;
-    /* shared, under lock */
+    /* shared, under the lock */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int stop, visitors;         /* stop is atomic */
-    int fd[DDP__JOIN_VISITORS]; /* of those who are served, or -1 */
+    int fd[DDP__JOIN_VISITORS]; /* of connections that are being served, or -1 */
     ddp__engine *engine;        /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr door[DDP__JOIN_WORLD];
-    int id, ready; /* the newcomer that is served, -1 = none; it waits for its entry */
-    long turn;     /* newcomers that were given an id here */
+    int id, ready; /* the joining worker that is being served, -1 = none; ready: it waits for its entry */
+    long turn;     /* number of joining workers that got an id here */
     int want_snap, snap_users;
     unsigned char *snap;
     size_t snap_bytes;
     uint64_t snap_number;
 } ddp__join;
 
-/* Serves newcomers from now on; the wire is one that resumes. */
+/* Serves joining workers from now on; the wire must be one that can resume. */
 DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
                                   ddp_error *err);
-/* Training begins. Both are borrowed, the texts of layout too. */
+/* Training begins. engine and layout are borrowed, including the texts of layout. */
 DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout);
-/* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
+/* Call it before the engine closes: stops serving joining workers. j may be NULL, here and below. */
 DDP_LIB void ddp__join_stop(ddp__join *j);
 DDP_LIB void ddp__join_close(ddp__join *j);
 DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the descriptors */
-DDP_LIB int ddp__join_wants(ddp__join *j);   /* somebody waits for a clone */
-/* s is what a newcomer gets. Short of memory there is a line and no clone. */
+DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1: a joining worker waits for a clone */
+/* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
-DDP_LIB int ddp__join_next(ddp__join *j); /* The newcomer that may enter here, -1: none. */
-/* All members, with nothing in flight. *in: it is there, 0: lost. Then follows ddp__worker_enter, on its side
- * too. */
+DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, -1: none */
+/* Admits a worker. Called by all members, with nothing in flight. *in: 1 = admitted, 0 = lost. Then call
+ * ddp__worker_enter, as the joining worker does. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
 
-/* ---- newcomers (joiner.c) ---- */
+/* ---- joining workers (joiner.c) ---- */
 
 typedef struct ddp__join_place {
     int code, id, world, coordinator, min_world;
@@ -34603,53 +34839,52 @@ typedef struct ddp__join_place {
     ddp__addr door[DDP__JOIN_WORLD];
 } ddp__join_place;
 
-typedef struct ddp__joiner { /* until it is in */
+typedef struct ddp__joiner { /* until it has joined */
     ddp__join_config c;
-    int fd;         /* to the coordinator, or -1 */
-    int connected;  /* the last request reached a listener */
-    ddp__tls *tls;  /* its session: the wire's belong to another thread once the engine runs */
-    double beat_at; /* when it is next told that this one lives */
-    ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
+    int fd;         /* connection to the coordinator, or -1 */
+    int connected;  /* 1: the last request reached a listener */
+    ddp__tls *tls;  /* its own session; the wire's session belongs to another thread once the engine runs */
+    double beat_at; /* when it next reports to the coordinator that it lives */
+    ddp__addr at[DDP__JOIN_WORLD + 8]; /* addresses of members to ask */
     int doors;
     unsigned resolved; /* a bit for each address of c.addr that is in `at` */
     ddp__join_place place;
     int donor;
-    uint64_t unreached; /* members to which this worker cannot connect directly */
+    uint64_t unreached; /* members that this worker cannot connect to directly */
     unsigned char *clone;
     size_t have, bytes;
-    uint64_t number; /* of the donor's clone; 0 = none */
+    uint64_t number; /* number of the donor's clone; 0 = none */
 } ddp__joiner;
 
-/* Finds the run and an id in it: place. *out is to be closed also after an error. */
+/* Finds the run and gets an id in it: place. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
-DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* where it enters */
-/* Takes a clone into s and connects to the members in place.live: *wire, for an engine that joins.
- * DDP_PEER_LOST, here and below: to be tried again, after ddp__joiner_again. */
+DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* the place in which it enters */
+/* Receives a clone into s and connects to the members in place.live. *wire is for an engine that joins. Here
+ * and below DDP_PEER_LOST means: call ddp__joiner_again and retry. */
 DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s,
                                        double until, ddp__wire **wire, ddp_error *err);
-/* Waits until the members let it in. */
+/* Blocks until the members admit it. */
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void ddp__joiner_again(ddp__joiner *j);
-DDP_LIB void ddp__joiner_close(ddp__joiner *j);  /* NULL is fine */
-DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor; NULL is
-                                                          fine */
+DDP_LIB void ddp__joiner_close(ddp__joiner *j);  /* j may be NULL */
+DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor; j may be NULL */
 
 /* ==== member/join.c ==== [member] */
-/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at
- * the door. None of them touches the training; they leave wishes for its thread and wait. */
+/* The members' side of joining: makes clones, admits workers, and serves connections with one thread each.
+ * These threads do not touch the training; they leave requests for its thread and wait. */
 
 typedef struct ddp__visit {
     ddp__join *j;
-    int fd, place; /* and where it is in join.fd */
-    int only;      /* the id that its certificate names; -1: any will do */
-    int id;        /* that it was given, or -1, */
-    long turn;     /* of join.turn, with it */
-    ddp__tls *tls; /* its session */
+    int fd, place; /* place: index in join.fd */
+    int only;      /* the id that its certificate names; -1: any */
+    int id;        /* the id that it was given, or -1, */
+    long turn;     /* and the value of join.turn at that time */
+    ddp__tls *tls; /* its own session */
     unsigned char request[DDP__JOIN_REQUEST];
 } ddp__visit;
 
-/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take, or the
- * run ends. */
+/* Receives bytes: returns 0, or -1 if the joining worker is lost, silent for as long as an operation may
+ * take, or the run ends. */
 static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 {
     double until = ddp_now() + v->j->c.op_timeout_s;
@@ -34661,7 +34896,7 @@ static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 
 /* ---- ENTER ---- */
 
-/* Under the lock: an id for the newcomer, or why there is none. */
+/* Chooses an id for the joining worker, or the code that says why there is none. Under the lock. */
 static int ddp__place_choose(ddp__visit *v, uint64_t live)
 {
     int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
@@ -34708,7 +34943,7 @@ static int ddp__place_answer(ddp__visit *v)
     return code;
 }
 
-/* The numbers of the program, in the order in which it registered them. */
+/* Compares the program's values (ddp_same), in the order in which it registered them. */
 static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, char *why)
 {
     for (int i = 0; i < DDP__JOIN_SAMES && !why[0]; i++) {
@@ -34724,7 +34959,7 @@ static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, ch
     }
 }
 
-/* Compares what the newcomer says with this run's: OK, or NEVER and why. */
+/* Compares the joining worker's settings with this run's: returns OK, or NEVER and the reason. */
 static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, char *why)
 {
     const ddp__join_says *own = &l->says;
@@ -34776,7 +35011,8 @@ static int ddp__layout_answer(ddp__visit *v)
     return code;
 }
 
-/* 1 while this is the newcomer that is served; then it is ready, or forgotten. */
+/* Returns 1 while this is the joining worker that is being served. Then ready = 1 marks it ready, and ready = 0
+ * forgets it. */
 static int ddp__visit_stands(ddp__visit *v, int ready)
 {
     ddp__join *j = v->j;
@@ -34790,15 +35026,15 @@ static int ddp__visit_stands(ddp__visit *v, int ready)
     return stands && !ddp__atomic_load(&j->stop);
 }
 
-/* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten.
- * And ours to it: when the entry failed it is closed, and the newcomer begins again. */
+/* The connection shows that the joining worker lives: if it ends before the entry, the worker is forgotten.
+ * In the other direction, if the entry failed this member closes it, and the joining worker retries. */
 static void ddp__serve_enter(ddp__visit *v)
 {
     unsigned char word = '.';
 
     if (ddp__place_answer(v) == DDP__JOIN_OK && ddp__layout_answer(v) == DDP__JOIN_OK)
         while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {
-        } /* it takes its clone */
+        } /* it is receiving its clone */
     while (word == 'R' && ddp__visit_stands(v, 1) && !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {
     }
     (void)ddp__visit_stands(v, 0);
@@ -34806,7 +35042,7 @@ static void ddp__serve_enter(ddp__visit *v)
 
 /* ---- TAKE ---- */
 
-/* A clone, the one that was asked for if it is still here; its number, 0 = none. */
+/* Reserves a clone: the requested one if it is still here. Returns its number, 0 = none. */
 static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
 {
     uint64_t old;
@@ -34844,10 +35080,10 @@ static void ddp__serve_clone(ddp__visit *v)
         at += n;
     }
     if (!bad && at == bytes) {
-        ddp__sha256(j->snap, bytes, digest); /* as the newcomer does meanwhile */
+        ddp__sha256(j->snap, bytes, digest); /* the joining worker computes the hash at the same time */
         bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
     }
-    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when the peer closes: it has received the bytes */
     pthread_mutex_lock(&j->lock);
     j->snap_users--;
     pthread_mutex_unlock(&j->lock);
@@ -34907,7 +35143,7 @@ static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
         j->visitors += begun;
     }
     pthread_mutex_unlock(&j->lock);
-    if (!begun) DDP_FREE(v); /* it comes again */
+    if (!begun) DDP_FREE(v); /* the joining worker retries */
     return begun;
 }
 
@@ -34930,7 +35166,7 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     for (int i = 0; i < DDP__JOIN_VISITORS; i++) j->fd[i] = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
-    *out = j; /* also where it cannot serve: words and entries concern all */
+    *out = j; /* even if it cannot serve: words and entries concern all members */
     if (!j->door[c->rank].size) return DDP_OK;
     ddp__wire_tcp_visits(wire, ddp__visit_begin, j);
     ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
@@ -34972,7 +35208,7 @@ void ddp__join_disown(ddp__join *j)
     for (int i = 0; j && i < DDP__JOIN_VISITORS; i++) ddp__fd_close(&j->fd[i]);
 }
 
-/* ---- at a period's end ---- */
+/* ---- at the end of a period ---- */
 
 int ddp__join_wants(ddp__join *j)
 {
@@ -34991,8 +35227,8 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
     ddp_status code;
     size_t n = 0;
 
-    code = ddp__worker_pack(s, &bytes, &n, &local); /* the copy is all that the training pays */
-    if (code == DDP_MEMORY) {                       /* no reason to end it */
+    code = ddp__worker_pack(s, &bytes, &n, &local); /* the copy is the only cost for the training */
+    if (code == DDP_MEMORY) {                       /* not a reason to end the run */
         ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: %s", s->rank, local.msg);
         return DDP_OK;
     }
@@ -35001,7 +35237,8 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         return code;
     }
     pthread_mutex_lock(&j->lock);
-    if (!j->snap_users) { /* else the one before is on its way again: at the next period's end */
+    if (!j->snap_users) { /* else the previous clone is still being sent: retry at the end of the next
+                             period */
         if (j->snap) DDP_FREE(j->snap);
         j->snap = bytes;
         j->snap_bytes = n;
@@ -35060,16 +35297,16 @@ ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
 }
 
 /* ==== member/joiner.c ==== [member] */
-/* A newcomer: finds the run, gets an id, takes a clone, connects to all, waits for its entry; again if one
- * dies. */
+/* A joining worker: finds the run, gets an id, receives a clone, connects to all members, waits for its
+ * entry; retries if a member is lost. */
 
-static const double ddp__reach_limit = 10; /* seconds to connect to a member, */
-static const double ddp__direct_limit = 3; /* of them for its answer to a direct connection */
+static const double ddp__reach_limit = 10; /* maximum time to connect to a member, in seconds, */
+static const double ddp__direct_limit = 3; /* and the part of it for the reply to a direct connection */
 
 /* ---- connections ---- */
 
-/* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's
- * workers. */
+/* Connects and completes the handshake; returns the socket or -1. *why is set if the other end has another
+ * key, or is not a worker of the run. */
 static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
     ddp__tls *tls = j->c.tls;
@@ -35092,17 +35329,17 @@ static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double un
     return -1;
 }
 
-/* Tells the coordinator once a second that this newcomer lives. */
+/* Notifies the coordinator once a second that this worker lives. */
 static void ddp__joiner_beat(ddp__joiner *j)
 {
     double now = ddp_now();
 
     if (j->fd < 0 || now < j->beat_at) return;
     j->beat_at = now + 1;
-    (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* one that is lost is found later */
+    (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* a lost coordinator is detected later */
 }
 
-/* Why a door said no, for good; got: bytes of its answer. */
+/* Sets *why to the reason of a permanent rejection by a member; got: bytes of its reply. */
 static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b,
                                 size_t got, char *why)
 {
@@ -35131,7 +35368,7 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     }
 }
 
-/* Asks at a member's door: a connection on which the n bytes of the answer have come, or -1. */
+/* Sends a request to a member. Returns a connection on which the n bytes of the reply have arrived, or -1. */
 static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
                                unsigned char *b, size_t n, double until, char *why)
 {
@@ -35179,7 +35416,7 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
         p->code = DDP__JOIN_LATER; /* malformed: retry */
 }
 
-/* Asks the member behind a door for a place, and whom it names as coordinator. */
+/* Asks a member for an id, and then the coordinator that it names. */
 static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
 {
     unsigned char b[DDP__JOIN_PLACE];
@@ -35192,9 +35429,9 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            j->place.door[j->place.coordinator] = at; /* behind NAT it does not know at which address it is
-                                                         reached */
-            for (int r = 0; r < j->place.world; r++)  /* asked first, should this be lost */
+            j->place.door[j->place.coordinator] = at; /* behind a NAT the coordinator does not know its public
+                                                         address */
+            for (int r = 0; r < j->place.world; r++)  /* members to ask first, if the coordinator is lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
                     j->at[j->doors++] = j->place.door[r];
             return DDP__JOIN_OK;
@@ -35207,8 +35444,8 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
     return DDP__JOIN_LATER;
 }
 
-/* Resolves the addresses of --addr, separated by commas, that have not been resolved before: a name may
- * appear later. unresolved: why the last of those that have no address has none, or "". */
+/* Resolves the addresses of --addr, separated by commas, that have not been resolved: a name may appear
+ * later. unresolved: the error of the last one that failed, or "". */
 static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error *err)
 {
     const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
@@ -35247,7 +35484,7 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
     int code = DDP__JOIN_LATER, doors, connected = 0;
 
     for (;;) {
-        /* a look-up may block for seconds: not while another address leads to a member */
+        /* a look-up may block for seconds: skip it while another address leads to a member */
         if (!connected) DDP__TRY(ddp__joiner_doors(j, unresolved, err));
         doors = j->doors;
         connected = 0;
@@ -35326,7 +35563,7 @@ void ddp__joiner_disown(ddp__joiner *j)
 
 /* ---- the clone ---- */
 
-/* Sends the layout, gets a donor and who lives. */
+/* Sends the layout; receives a donor and the set of live members. */
 static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, ddp_error *err)
 {
     unsigned char b[DDP__JOIN_VERDICT];
@@ -35347,8 +35584,8 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Room for what the donor offers, unless it goes on. most: of this model; what arrives decides no
- * allocation. */
+/* Allocates memory for the donor's clone, unless the transfer resumes. most: maximum bytes for this model;
+ * the received size never decides an allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8),
@@ -35399,8 +35636,8 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     return DDP_OK;
 }
 
-/* b: the answer to TAKE, behind which come bytes from where the last one ended, if that clone is still
- * there. */
+/* Receives a clone. b: the reply to TAKE; after it come the bytes, from where the last transfer ended if the
+ * donor still has that clone. */
 static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most,
                                     ddp_error *err)
 {
@@ -35409,7 +35646,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
     DDP__TRY(ddp__clone_room(j, b, most, err));
     DDP__TRY(ddp__clone_read(j, fd));
     ddp__sha256(j->clone, j->bytes, digest[1]);
-    /* the donor makes it at the same time, on cores that train */
+    /* the donor computes the hash at the same time, on cores that train */
     if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 60) < 0)
         return DDP_PEER_LOST;
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
@@ -35422,7 +35659,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
 
 static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until, ddp_error *err)
 {
-    uint64_t left = j->place.live; /* members to ask: any of them can give a clone */
+    uint64_t left = j->place.live; /* members to ask: any of them can send a clone */
     unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT] = "";
@@ -35462,7 +35699,8 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 
 /* ---- the entry ---- */
 
-/* The hello of the entry on a connected socket, and the answer: 0, or -1 if that is not rank r. */
+/* Sends the hello of the entry on a connected socket and reads the reply: returns 0, or -1 if the other end
+ * is not rank r. */
 static int ddp__entry_greet(const ddp__joiner *j, const ddp__hello *self, int fd, int r, double until)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -35475,7 +35713,7 @@ static int ddp__entry_greet(const ddp__joiner *j, const ddp__hello *self, int fd
     return h.kind == DDP__JOIN_MESH && h.rank == (uint32_t)r && h.run_id == self->run_id ? 0 : -1;
 }
 
-/* A connection to rank r by way of the coordinator, which r connects to as well; or -1. */
+/* A connection to rank r through the coordinator, to which r also connects; or -1. */
 static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, double until)
 {
     const int relay = j->place.coordinator;
@@ -35506,7 +35744,7 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     int fd = -1;
 
     if (door->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, door, until, why);
-    /* behind two NATs of the same private network another program may answer there */
+    /* behind two NATs with the same private addresses another program may reply */
     if (fd >= 0 && ddp__entry_greet(j, self, fd, r, fmin(until, ddp_now() + ddp__direct_limit)) == 0)
         return fd;
     ddp__stream_close(j->c.tls, fd);
@@ -35524,8 +35762,8 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     return -1;
 }
 
-/* Connects to all members; their connections in fds, which of them are relayed, the own door in
- * c->listen_fd. */
+/* Connects to all members: the connections in fds, which of them are relayed, and this worker's listening
+ * socket in c->listen_fd. */
 static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, unsigned char *relayed,
                                    ddp_error *err)
 {
@@ -39165,8 +39403,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients; its blocks are the parts
- * ---- */
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients; blocks are parts ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
@@ -46778,9 +47015,10 @@ void ddp__config_free(ddp_config *c)
 }
 
 /* ==== context/context.h ==== [context] */
-/* The private state of a ddp_ctx. */
+/* Defines the private state of a ddp_ctx, and the functions through which other modules read and change
+ * it. */
 
-/* The events of a strategy, by their names in ddp_strategy_ops. */
+/* The events of a strategy, with the names of the members of ddp_strategy_ops. */
 #define DDP__EVENTS(X) \
     X(start)           \
     X(forward_begin)   \
@@ -46809,109 +47047,113 @@ typedef enum ddp__strategy_event {
 } ddp__strategy_event;
 /* clang-format on */
 
-/* What the time since the last hook was spent on. */
+/* Phase that the time since the last hook belongs to. */
 typedef enum ddp__phase {
     DDP__OUTSIDE,       /* between steps: data loading, reports */
     DDP__IN_FORWARD,    /* after forward_begin(layer) */
     DDP__IN_BACKWARD,   /* after backward_begin(layer) */
-    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward pass, unless a hook opens another
+                           phase */
 } ddp__phase;
 
-/* Where the accounts of a step stand. */
+/* Position of the time accounting within a step. */
 typedef struct ddp__at {
     ddp__phase phase;
-    int layer;    /* of the phase */
-    double mark;  /* when the last hook returned */
-    double begun; /* the wait or the update that is under way */
+    int layer;    /* layer of the phase */
+    double mark;  /* time at which the last hook returned */
+    double begun; /* start time of the current wait or update */
 } ddp__at;
 
-/* When a step was over, and how long it waited. */
+/* End time of a step, and how long the step waited, in seconds. */
 typedef struct ddp__ended {
     double at, wait_s;
 } ddp__ended;
 
-/* Where a worker that joins a run stands. */
+/* Progress of a worker that joins a run. */
 typedef enum ddp__joining {
     DDP__JOINS_NOT,
-    DDP__JOINS,      /* it is not in yet */
-    DDP__HAS_ENTERED /* it is in, and has not called a hook of a layer yet */
+    DDP__JOINS,      /* has not entered the run yet */
+    DDP__HAS_ENTERED /* has entered, and has not called a hook of a layer yet */
 } ddp__joining;
 
 /* The clock of a context (clock.c). */
 typedef struct ddp__times {
     ddp__at at;
     ddp__timer timer;
-    ddp_span *span; /* [spans] ring of compute and waits */
+    ddp_span *span; /* [spans] ring buffer of compute and waits */
     int spans;
     long span_count; /* spans ever recorded */
     double compute_this_step, wait_this_step;
-    ddp__ended *ended; /* [ended_room] ring of steps that are over; those below ended_first are accounted */
+    ddp__ended *ended; /* [ended_room] ring buffer of completed steps; those below ended_first are
+                          accounted for */
     int ended_room;
     long ended_first, ended_next;
-    struct ddp__clock *clock; /* of a device's times; NULL = hooks are punctual */
+    struct ddp__clock *clock; /* clock of a device; NULL: none, a hook's time is the time of the call */
 } ddp__times;
 
-/* A registered layer: made by context/layers.c at its registration and at the start, read by all. */
+/* A registered layer. context/layers.c fills it at registration and at the start; all modules read it. */
 typedef struct ddp__unit {
     char *name;
     ddp_block *block;   /* a list */
     ddp_matrix *matrix; /* [matrices] */
     int matrices;
     double flops;
-    int group, link;             /* that averages it, 0: all; that its messages take, of a bucket its last
-                                     layer's */
-    size_t count;                /* floats that averaging moves, optimizer state left out */
-    float *state;                /* [state_count] of the optimizer */
-    size_t state_count, trained; /* the latter: floats with gradients */
-    ddp_piece *average;          /* [averages] what averaging the layer moves */
+    int group, link;             /* group that averages it, 0: all ranks; link of its messages (a bucket
+                                    uses the link of its last layer) */
+    size_t count;                /* floats that averaging transfers, without optimizer state */
+    float *state;                /* [state_count] state of the optimizer */
+    size_t state_count, trained; /* trained: floats with gradients */
+    ddp_piece *average;          /* [averages] arrays that averaging the layer transfers */
     ddp_piece *gradient,
-        *trains;       /* [gradients] gradients, and what they are of, as the optimizer takes them */
-    ddp_matrix *shape; /* [gradients] rows 0: no matrix */
-    ddp_piece *other;  /* [others] what else averaging moves: buffers, optimizer state */
+        *trains;       /* [gradients] gradients, and their parameters, divided as the optimizer takes them */
+    ddp_matrix *shape; /* [gradients] shapes; rows 0: not a matrix */
+    ddp_piece *other;  /* [others] further arrays that averaging transfers: buffers, optimizer state */
     int averages, gradients, others;
 } ddp__unit;
 
 struct ddp_ctx {
-    ddp__host host;       /* first: src/graph reads the context as a host */
+    ddp__host host;       /* must be first: src/graph reads the context as a host */
     ddp_config cfg;       /* resolved; strings owned by the context */
-    int rank, world, met; /* id, how many ids there are, and how many from the start */
-    ddp__links links[2];  /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not
-                             set */
+    int rank, world, met; /* id; number of ids; number of ranks at the start */
+    ddp__links links[2];  /* emulated links of cfg.net and cfg.net_script, and of cfg.net2; without paths
+                             if these are not set */
     ddp_strategy_ops ops;
     void *self;                   /* the strategy's memory */
-    ddp__strategy_event event;    /* that the strategy is in */
-    const char *call;             /* the program's last call: "ddp_step_end" */
-    int said_where;               /* the error says in which call and step this rank was */
-    ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
+    ddp__strategy_event event;    /* event that the strategy is handling */
+    const char *call;             /* last call of the program, such as "ddp_step_end" */
+    int said_where;               /* the error text names the call and the step of this rank */
+    ddp__engine *engine, *second; /* engine of link 0, NULL with one worker; engine of link 1, NULL if
+                                     there is none */
     ddp__unit *unit;              /* [layers], grows until the session starts */
-    int layers;                   /* of the list unit */
+    int layers;                   /* length of the list unit */
     ddp_optimizer optimizer;
     float lr;
-    int team;                             /* group of the ranks that this one plans with; 0 = all ranks; */
-    int team_size, team_place, team_root; /* their number, this rank's place, the first */
+    int team;                             /* group of the ranks that this rank plans with; 0: all ranks */
+    int team_size, team_place, team_root; /* their number, this rank's index among them, the first of them */
     int started;                          /* the layers are frozen */
-    const char *in_program; /* "save" or "load": such a function of ddp_add_state runs; NULL = none */
-    ddp__joining joining;   /* this worker joins a run */
-    int aborts, aborted;    /* atomic; ddp_abort with one worker: how often, and abort_text is there */
+    const char *in_program; /* "save" or "load": that function of ddp_add_state is running; NULL: none */
+    ddp__joining joining;   /* progress, if this worker joins a run */
+    int aborts, aborted;    /* atomic; ddp_abort with one worker: number of calls, and whether abort_text
+                               is set */
     char abort_text[DDP_ERROR_TEXT];
-    int engine_held;     /* atomic: a thread uses `engine`, which must not close meanwhile */
-    int dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not be */
+    int engine_held;     /* atomic: a thread uses `engine`, which must not be closed meanwhile */
+    int dumping, dumped; /* atomic: a thread writes a dump; cfg.dump_path was written, or writing it failed */
     long step;
     int64_t taken; /* micro-batches of all ranks together */
     ddp_stats stats;
-    ddp__scratch lists; /* all of fixed length */
+    ddp__scratch lists; /* arrays of fixed length, freed by ddp_close */
     ddp__times times;
 
-    /* The parts of other modules, each of which only that module reads and writes. */
+    /* The parts of other modules. Each is read and written by its own module only. */
     struct ddp__exchanging *exchange;
     struct ddp__gpu *gpu;
     struct ddp__measure *measure;
     struct ddp__session *session;
-    struct ddp__keeper *keeper; /* of a pipeline that others go on without; NULL */
+    struct ddp__keeper *keeper; /* of a pipeline that continues after a loss; else NULL */
 };
 
-/* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of
- * ddp_add_state do not call hooks. */
+/* First line of every hook. Returns the error of a forked child, or the context's first error. Fails if an
+ * event of a strategy or a function of ddp_add_state calls a hook. */
 #define DDP__ENTER(d)                                                                        \
     do {                                                                                     \
         if (!(d)) return DDP_ARG;                                                            \
@@ -46922,52 +47164,53 @@ struct ddp_ctx {
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 DDP_LIB ddp__strategy_event ddp__event_set(ddp_ctx *d,
-                                           ddp__strategy_event event); /* returns the one before */
+                                           ddp__strategy_event event); /* returns the previous one */
 DDP_LIB ddp__strategy_event ddp__event_of(const ddp_ctx *d);
 DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end" */
 
-/* ---- facts.c: what other modules may know of a context ----
+/* ---- facts.c: read access for other modules ----
  *
- * Only src/context reads and writes the members of a ddp_ctx that are its own. ddp_rank, ddp_world and
- * ddp_step are in reading.h. */
+ * Only src/context reads and writes its own members of a ddp_ctx. ddp_rank, ddp_world and ddp_step are in
+ * reading.h. */
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
-DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the strategy that runs */
+DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the running strategy */
 DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
 DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context; sticky */
 DDP_LIB const ddp_logger *ddp__log_of(const ddp_ctx *d);
-DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* what graphs may know */
+DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* the part that graphs use */
 DDP_LIB const ddp__host *ddp__host_seen(const ddp_ctx *d);
 DDP_LIB const ddp_allocator *ddp__allocator_of(const ddp_ctx *d);
 DDP_LIB ddp__pool *ddp__pool_of(const ddp_ctx *d);
-DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* where the layers are; NULL: here */
+DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* device of the layers; NULL: host memory */
 DDP_LIB void *ddp__device_of(const ddp_ctx *d);
 DDP_LIB ddp__scratch *ddp__lists_of(ddp_ctx *d); /* memory that ddp_close frees */
 DDP_LIB ddp_stats *ddp__stats(ddp_ctx *d);
-DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* of link 1; NULL without */
-DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated ones */
+DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* engine of link 1, or NULL */
+DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated links */
 DDP_LIB int ddp__is_on_paper(const ddp_ctx *d); /* 1: no value of a layer is read or written (src/sim) */
 DDP_LIB int ddp__layers(const ddp_ctx *d);
 DDP_LIB int ddp__started(const ddp_ctx *d); /* the layers are frozen */
 DDP_LIB const ddp_optimizer *ddp__optimizer(const ddp_ctx *d);
 DDP_LIB float ddp__lr(const ddp_ctx *d);
-/* Ranks that plan and measure together: their group (0: all ranks), their number, this rank's place. */
+/* The team: the ranks that plan and measure together. Their group (0: all ranks), their number, this rank's
+ * index. */
 DDP_LIB int ddp__team_group(const ddp_ctx *d);
 DDP_LIB int ddp__team_size(const ddp_ctx *d);
 DDP_LIB int ddp__team_place(const ddp_ctx *d);
 
-DDP_LIB int ddp__team_root(const ddp_ctx *d); /* the first of them */
+DDP_LIB int ddp__team_root(const ddp_ctx *d); /* first rank of the team */
 DDP_LIB ddp__joining ddp__joining_of(const ddp_ctx *d);
-DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks from the start, where others may join */
+DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may join */
 
 /* ---- layers.c: the registered layers ----
  *
- *   layer        one of them
- *   add          registers one, which is checked; add_block: another block of layer l
- *   named        the number of a layer, or -1
- *   describe     when all are registered: weights that two layers share become the first one's, and the lists
- *                that messages and updates take are made
- *   state        memory for the optimizer
- *   link_set     which link its messages take */
+ *   unit_of         returns layer l
+ *   unit_add        checks and registers a layer; unit_add_block: another block of layer l
+ *   unit_named      returns the number of a layer, or -1
+ *   units_describe  runs when all layers are registered: assigns shared weights to the first of their layers,
+ *                   and makes the lists for messages and updates
+ *   units_state     allocates the state of the optimizer
+ *   unit_link_set   sets the link of the layer's messages */
 DDP_LIB const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l);
 DDP_LIB ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err);
 DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0: out of memory */
@@ -46977,16 +47220,18 @@ DDP_LIB ddp_status ddp__units_state(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__unit_link_set(ddp_ctx *d, int l, int link);
 DDP_LIB void ddp__units_free(ddp_ctx *d);
 
-/* ---- open.c: a context from its configuration, its end, and what changes of it ----
+/* ---- open.c: creation, end and changes of a context ----
  *
- *   new           also links and operator threads; NULL: *err says why
- *   graphs_free, strategy_close, free   in this order, with the other modules' parts between them
- *   links_second  opens the emulated links of link 1
- *   joins         of a joining worker: its place in the run, and the links of that world
- *   optimizer_set an own update has average_first
- *   step_over     a step is over, in which all ranks took so many micro-batches
- *   profile_for   profiling goes on for so many steps more
- *   call_is       the program's call, for errors */
+ *   context_new    creates a context from its configuration, with links and operator threads; NULL: the
+ *                  reason is in *err
+ *   graphs_free    the first step of the end, before strategy_close and context_free; other modules free
+ *                  their parts in between
+ *   links_second   opens the emulated links of link 1
+ *   context_joins  sets the place of a joining worker in the run, and the links of that world
+ *   optimizer_set  sets the optimizer; with an update by the program, also average_first
+ *   step_over      ends a step in which all ranks together took `taken` micro-batches
+ *   profile_for    extends profiling by `more` steps
+ *   call_is        records the program's call, for errors */
 DDP_LIB ddp_ctx *ddp__context_new(const ddp_config *cfg, const ddp__strategies *list, const ddp__hooks *hooks,
                                   ddp_error *err);
 DDP_LIB void ddp__graphs_free(ddp_ctx *d);
@@ -47005,82 +47250,86 @@ DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
 DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
 DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
-/* A function of ddp_add_state runs: "save" or "load"; NULL: it is over. Returns what ran before. */
+/* Records that a function of ddp_add_state runs, "save" or "load"; NULL: it has returned. Returns the
+ * previous value. */
 DDP_LIB const char *ddp__program_runs(ddp_ctx *d, const char *function);
 DDP_LIB void ddp__joining_set(ddp_ctx *d, ddp__joining state);
 
-/* ---- context.c: what it knows of itself ---- */
+/* ---- context.c: errors, ranks, links, groups and sizes ---- */
 
-/* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
+/* Stores err as the context's first error, unless there is one already, and reports it to the other ranks. */
 DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);
 DDP_LIB int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
-/* Adds what is known of the error to its text; without an error does nothing. */
+/* Appends text to the message of the current error. Does nothing without an error. */
 DDP_LIB void ddp__explain(ddp_ctx *d, const char *text);
-/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
- * the first of those who share its layers. */
+/* live: bit mask of the live workers. is_first: whether this rank is the lowest of them, which performs what
+ * is done once. leads: whether this rank is the first of its team. */
 DDP_LIB uint64_t ddp__live(const ddp_ctx *d);
 DDP_LIB int ddp__is_first(const ddp_ctx *d);
 DDP_LIB int ddp__leads(const ddp_ctx *d);
-DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank serves in place of the steps */
-/* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by
- * collectives. */
+DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank only serves */
+/* Returns the rank that relays control messages of all ranks (ddp__gather_by): in an elastic world with
+ * servers the first server; 0: none, collectives are used. */
 DDP_LIB int ddp__hub_of(const ddp_ctx *d);
 DDP_LIB int ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
-/* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the
- * members expect none. Only this worker ends. */
+/* First check in collectives that the program calls: returns an error on a joining worker that has not begun
+ * a step, because the members expect no collective from it. Only this worker fails. */
 DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
-/* DDP_ABORTED after ddp_abort of a context without an engine, which would report it. */
+/* Returns DDP_ABORTED after ddp_abort on a context without an engine. With an engine, the engine reports
+ * it. */
 DDP_LIB ddp_status ddp__abort_check(const ddp_ctx *d, ddp_error *err);
-/* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between
- * hold and release `engine` does not change; set waits for the release. */
+/* Access to `engine` (engine_slot.c). Other threads dump and abort while a joining worker opens and closes
+ * its engine. `engine` does not change between hold and release; set waits for the release. */
 DDP_LIB void ddp__engine_hold(ddp_ctx *d);
 DDP_LIB void ddp__engine_release(ddp_ctx *d);
 DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
-/* context.c: sizes, ranks and hashes that other files need */
-DDP_LIB int ddp__has_engine(const ddp_ctx *d);       /* 0: one worker, or a forked child, where nothing may
-                                                           lock it */
-DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i); /* number i of its team */
-DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* its live workers; 0: all that compute */
-DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* the first rank of a group */
+/* Sizes, ranks and hashes for other files (context.c). */
+DDP_LIB int ddp__has_engine(const ddp_ctx *d);            /* 0: one worker, or a forked child, which must not
+                                                        lock the engine */
+DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i);      /* rank number i of the team */
+DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* live workers of a group; group 0: all workers
+                                                             that compute */
+DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* first rank of a group */
 DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
-/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
+/* Optimizer state per parameter of trains[i], in floats; array k of it starts k counts after the first. */
 DDP_LIB int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
-DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* parts of all layers */
-DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* of a layer with `trained` floats
-                                                                          that have gradients */
-DDP_LIB size_t ddp__layer_bytes(const ddp_ctx *d, int layer); /* that averaging it moves */
-/* Bytes of a layer's average over a group: floats with gradients, and others. */
+DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* number of parts of all layers */
+DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* number of parts of a layer with `trained`
+                                                                 floats that have gradients */
+DDP_LIB size_t ddp__layer_bytes(const ddp_ctx *d, int layer); /* bytes that averaging the layer transfers */
+/* Bytes of a layer's average over a group: `trained` floats with gradients, and `others` without. */
 DDP_LIB size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others);
 DDP_LIB size_t ddp__layer_others(const ddp_ctx *d, int layer);
-/* Fingerprints of layers and optimizer, and of the operators. */
+/* Hashes: of one layer, of layers and optimizer, and of the operators. */
 DDP_LIB uint64_t ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t ddp__model_hash(const ddp_ctx *d);
-/* Bytes of this machine's memory that the graphs take. */
+/* Host memory that the graphs use, in bytes. */
 DDP_LIB double ddp__graphs_bytes(const ddp_ctx *d);
-/* The numbers that the random masks of the built graphs depend on, one per graph, newest graph first: their
+/* The numbers that determine the random masks of the built graphs, one per graph, newest graph first: their
  * count, a copy of them, and new values. */
 DDP_LIB size_t ddp__passes_count(const ddp_ctx *d);
 DDP_LIB void ddp__passes_get(const ddp_ctx *d, int64_t *out);
 DDP_LIB void ddp__passes_set(ddp_ctx *d, const int64_t *passes);
-DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
-DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* its largest probability in the graphs; 0: there is
-                                                            none */
+DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* positions and probabilities of dropout in the
+                                                         graphs */
+DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* largest dropout probability in the graphs; 0: no
+                                                         dropout */
 
-/* context.c: pieces of a layer's longest message: an average of all its parts, with each array of optimizer
- * state as a part. */
+/* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a
+ * part (context.c). */
 DDP_LIB size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
-/* Makes room in the engines for a message of all layers, such as a push to a server. No message is in
- * flight. */
+/* Allocates space in the engines for a message of all layers, such as a push to a server. No message may be
+ * in flight. */
 DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 
-/* dump.c: writes cfg.dump_path, and into the context's error where that is. */
+/* Writes the dump to cfg.dump_path, and appends the file name to the context's error (dump.c). */
 DDP_LIB double ddp__wall(void); /* seconds since 1970 */
 DDP_LIB void ddp__dump_failure(ddp_ctx *d);
 
 /* ==== context/facts.c ==== [context] */
-/* What other modules may know of a context. */
+/* Implements the read access of other modules to a context. */
 
 const ddp_config *ddp__cfg(const ddp_ctx *d) { return &d->cfg; }
 const ddp_strategy_ops *ddp__ops(const ddp_ctx *d) { return &d->ops; }
@@ -47110,7 +47359,7 @@ int ddp__met(const ddp_ctx *d) { return d->met; }
 ddp__joining ddp__joining_of(const ddp_ctx *d) { return d->joining; }
 
 /* ==== context/engine_slot.c ==== [context] */
-/* The engine of a context. Other threads read it while a joining worker replaces it. */
+/* Guards the engine of a context, which other threads read while a joining worker replaces it. */
 
 void ddp__engine_hold(ddp_ctx *d)
 {
@@ -47127,7 +47376,7 @@ void ddp__engine_set(ddp_ctx *d, ddp__engine *e)
 }
 
 /* ==== context/dump.c ==== [context] */
-/* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
+/* Writes the dump of one rank as JSON lines: the run first, then its last operations. */
 
 double ddp__wall(void)
 {
@@ -47150,7 +47399,7 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
     int listed = 0;
 
     ddp__text_addf(t, ",\"peers\":[");
-    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker has a world before it has an
+    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker knows the world before it has an
                                                          engine */
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
@@ -47215,7 +47464,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__text_addf(t, "]}\n");
 }
 
-/* The path with %r replaced; NULL when memory is short; the caller's. */
+/* Returns the path with %r replaced by the rank, owned by the caller; NULL if memory is short. */
 static char *ddp__rank_path(const char *path, int rank)
 {
     ddp__text t = DDP__ZEROS;
@@ -47280,7 +47529,7 @@ void ddp__dump_failure(ddp_ctx *d)
     size_t n = strlen(e->msg);
     char *own;
 
-    /* who ends a run by request knows why, and wants no file */
+    /* no dump if the run was ended on request */
     if (!d->cfg.debug.dump_path || d->dumped || e->code == DDP_ABORTED) return;
     d->dumped = 1;
     own = ddp__rank_path(d->cfg.debug.dump_path, d->rank);
@@ -47293,8 +47542,8 @@ void ddp__dump_failure(ddp_ctx *d)
 }
 
 /* ==== context/context.c ==== [context] */
-/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average
- * takes. */
+/* Implements queries of a context: its error, the live ranks, links and groups, and the size of a layer's
+ * average. */
 
 int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
@@ -47316,8 +47565,8 @@ void ddp__explain(ddp_ctx *d, const char *text)
     if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
 }
 
-/* Ranks that sent different things made different calls, often because one of them took another number of
- * steps. */
+/* Adds the call and the step to an error about different messages: the ranks made different calls, often
+ * because one of them took another number of steps. */
 static void ddp__say_where(ddp_ctx *d)
 {
     char text[160];
@@ -47337,10 +47586,10 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     }
     ddp__say_where(d);
     if (d->ops.failed) d->ops.failed(d, d->self);
-    /* a no-op when the failure came from the engine; else the other ranks learn of it */
+    /* does nothing if the failure came from the engine; otherwise reports it to the other ranks */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
-    /* who is told of a failure may free what was registered */
+    /* the program may free registered memory when it sees the failure */
     if (d->engine) ddp__engine_settle(d->engine);
     if (d->second) ddp__engine_settle(d->second);
     ddp__dump_failure(d);
@@ -47380,7 +47629,7 @@ int ddp__hook_in_event(ddp_ctx *d)
                           d->ops.name, ddp__event_name(d->event));
 }
 
-/* ---- who is there ---- */
+/* ---- ranks ---- */
 
 int ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
 int ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
@@ -47478,7 +47727,7 @@ void ddp_abort(ddp_ctx *d, const char *why)
 {
     if (!d || ddp__host_forked(&d->host)) return;
     if (!why) why = "aborted by request";
-    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
+    /* Any thread may call this: it uses only the engine or one atomic. The hooks find the error there. */
     if (d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
     ddp__engine_hold(d);
     if (d->engine) {
@@ -47555,7 +47804,7 @@ int ddp__team_rank(const ddp_ctx *d, int i)
 
 ddp_coding ddp__wire_coding(ddp_wire wire)
 {
-    /* in one order; topk is the strategy's own, sent as bytes */
+    /* the enums have the same order; topk is sent by the strategy as bytes */
     return wire > DDP_WIRE_F32 && wire < DDP_WIRE_TOPK ? (ddp_coding)(wire - DDP_WIRE_F32) : DDP_AS_FLOAT;
 }
 
@@ -47564,7 +47813,7 @@ int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
     return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
 }
 
-/* Floats of optimizer state in an average of the layer, the mean over periods. */
+/* Returns the floats of optimizer state in an average of the layer, as a mean over periods. */
 static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 {
     double n = 0;
@@ -47575,8 +47824,8 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
     return (size_t)n;
 }
 
-/* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1
- * others, where of B bytes that are reduced it sends 2 (W - 1) / W. */
+/* Returns the size in bytes of an all-reduce that takes as long as the topk all-gather of n floats. In the
+ * gather each rank sends its block to W - 1 others; in an all-reduce of B bytes it sends 2 (W - 1) / W B. */
 static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
@@ -47625,7 +47874,7 @@ int ddp__plan_rows(const ddp_ctx *d)
     return rows;
 }
 
-/* ---- what all ranks must have the same ---- */
+/* ---- values that must be equal on all ranks ---- */
 
 uint64_t ddp__unit_hash(const ddp__unit *u)
 {
@@ -47715,9 +47964,9 @@ uint64_t ddp__model_hash(const ddp_ctx *d)
 }
 
 /* ==== context/open.c ==== [context] */
-/* A context from its configuration, and its end. */
+/* Creates a context from its configuration, and frees it. */
 
-/* What follows from the configuration alone. */
+/* Fills the fields that depend on the configuration only. */
 static ddp_status ddp__context_fill(ddp_ctx *d, ddp_error *err)
 {
     d->host.allocator = d->cfg.allocator;
@@ -47793,7 +48042,7 @@ ddp_status ddp__context_joins(ddp_ctx *d, int rank, int world, int min_world, dd
     d->rank = d->cfg.rank = rank;
     d->world = d->cfg.world = world;
     d->cfg.elastic.min_world = min_world;
-    ddp__links_free(&d->links[0]); /* they were those of another world */
+    ddp__links_free(&d->links[0]); /* they belonged to another world */
     return ddp__links_open(&d->cfg, 0, &d->links[0], err);
 }
 
@@ -47858,10 +48107,9 @@ const char *ddp__program_runs(ddp_ctx *d, const char *function)
 void ddp__joining_set(ddp_ctx *d, ddp__joining state) { d->joining = state; }
 
 /* ==== context/layers.c ==== [context] */
-/* The registered layers: checked, described by lists of their arrays, given memory for the optimizer. */
+/* Registers the layers: checks them, lists their arrays, and allocates the state of the optimizer. */
 
-/* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake
- * ---- */
+/* ---- arrays in two layers: identical arrays are a tied weight, any other overlap is an error ---- */
 
 typedef struct ddp__array {
     const float *from, *to;
@@ -47877,7 +48125,7 @@ static int ddp__array_order(const void *a, const void *b)
     return x->layer != y->layer ? x->layer - y->layer : x->block - y->block;
 }
 
-/* All arrays of all layers, by address; how many. */
+/* Lists all arrays of all layers, sorted by address. Returns their number. */
 static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
 {
     int n = 0;
@@ -47894,7 +48142,7 @@ static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
     return n;
 }
 
-/* A tied weight belongs to the layer that is first in the forward, and so last in the backward. */
+/* Assigns a tied weight to the layer that is first in the forward pass and last in the backward pass. */
 static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
 {
     for (int i = 1, kept = 0; i < n; i++) {
@@ -47917,7 +48165,7 @@ static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
 
 static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 {
-    const ddp__array *far; /* that which reaches furthest so far */
+    const ddp__array *far; /* the array with the highest end so far */
     ddp__array *all;
     int n = 0;
 
@@ -47948,7 +48196,8 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 
 /* ---- memory of the layers ---- */
 
-/* The first matrix of a block at or behind `at`; NULL: none, or the rule takes all alike. */
+/* Returns the first matrix of a block at or after `at`; NULL: none, or the rule treats all arrays the
+ * same. */
 static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
 {
     const ddp_matrix *next = NULL, *x = u->matrix;
@@ -47960,7 +48209,7 @@ static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, 
     return next;
 }
 
-/* A block as the optimizer takes it: each of its matrices, and what lies around them. */
+/* Divides a block as the optimizer takes it: its matrices, and the values around them. */
 static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
 {
     size_t at = 0, n;
@@ -47980,7 +48229,7 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
     u->trained += k->count;
 }
 
-/* Room for the lists, and another where what averaging moves does not always go whole. */
+/* Allocates the lists, and another list if averaging does not always transfer the whole layer. */
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(ddp__count(u->block) + 2 * u->matrices + 1);
@@ -47995,7 +48244,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     for (int b = 0; b < ddp__count(u->block); b++) {
         const ddp_block *k = &u->block[b];
         const ddp_piece values = {{k->params}, k->count};
-        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
+        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal on all ranks from the start */
         u->average[u->averages++] = values;
         u->count += k->count;
         if (k->kind == DDP_PARAMS)
@@ -48040,7 +48289,7 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
     return DDP_OK;
 }
 
-/* Matrix i lies in one block and in no other matrix. */
+/* Checks that matrix i is within one block and overlaps no other matrix. */
 static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
 {
     const ddp_matrix *x = &u->matrix[i];
@@ -48144,47 +48393,49 @@ void ddp__units_free(ddp_ctx *d)
 }
 
 /* ==== context/clock.h ==== [context] */
-/* The clock of a step. */
+/* Measures the phases of a step: forward, backward, update and waits. */
 
-/* Hooks return long before the device has done what was queued, so its times are marks in its own
- * order, read when they have come: then the same accounts are made as of a CPU's hooks. */
+/* Kinds of moments. With a device, hooks return long before the device has executed the queued work. The
+ * times are therefore marks in the device's queue, which are read when the device has reached them, and are
+ * then accounted for as the times of a CPU's hooks are. */
 typedef enum ddp__moment_kind {
-    DDP__M_ENTER, /* of a hook: what phase it opens */
-    DDP__M_LEAVE, /* of a hook: what phase runs from here on */
-    DDP__M_BEGIN, /* a wait for a message, or an update */
+    DDP__M_ENTER, /* entry of a hook, and the phase it opens */
+    DDP__M_LEAVE, /* return of a hook, and the phase that runs from then on */
+    DDP__M_BEGIN, /* start of a wait for a message, or of an update */
     DDP__M_HELD,
     DDP__M_UPDATED,
-    DDP__M_STEP /* a step is over */
+    DDP__M_STEP /* end of a step */
 } ddp__moment_kind;
 
 DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
-/* Without a device the time is now. */
+/* Records a moment. Without a device its time is the current time. */
 DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
-/* Makes the accounts of what the device has done by now. */
+/* Accounts for all marks that the device has reached. */
 DDP_LIB void ddp__clock_collect(ddp_ctx *d);
-DDP_LIB ddp_status ddp__clock_memory(ddp_ctx *d, ddp_error *err); /* when the layers are known */
-DDP_LIB int ddp__clock_spans_of_step(const ddp_ctx *d);           /* at most */
-DDP_LIB void ddp__clock_start(ddp_ctx *d);                        /* the first step begins */
-DDP_LIB int ddp__clock_room(const ddp_ctx *d);                    /* moments that may be to come */
-/* A span of time that layer, or DDP_NO_LAYER, took; it counts as computing unless it is a wait. */
+DDP_LIB ddp_status ddp__clock_memory(ddp_ctx *d, ddp_error *err); /* call it when the layers are known */
+DDP_LIB int ddp__clock_spans_of_step(const ddp_ctx *d);           /* upper bound */
+DDP_LIB void ddp__clock_start(ddp_ctx *d);                        /* start of the first step */
+DDP_LIB int ddp__clock_room(const ddp_ctx *d);                    /* capacity: moments that may be pending */
+/* Records a span of time of a layer, or of DDP_NO_LAYER. It counts as compute unless it is a wait. */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
-/* A wait that no moment tells, such as for a server of this rank. */
+/* Records a wait that has no moments, such as a wait for a server of this rank. */
 DDP_LIB void ddp__clock_wait(ddp_ctx *d, double begin, double end);
-DDP_LIB double ddp__clock_waited(const ddp_ctx *d);   /* seconds of this step so far */
-DDP_LIB double ddp__clock_computed(const ddp_ctx *d); /* the same, computing */
-DDP_LIB double ddp__clock_take_computed(ddp_ctx *d);  /* the same, and they begin at 0 again */
+DDP_LIB double ddp__clock_waited(const ddp_ctx *d);   /* waiting time in this step so far, in seconds */
+DDP_LIB double ddp__clock_computed(const ddp_ctx *d); /* compute time since the last take, in seconds */
+DDP_LIB double ddp__clock_take_computed(ddp_ctx *d);  /* returns the compute time and resets it to 0 */
 DDP_LIB const ddp__timer *ddp__clock_timer(const ddp_ctx *d);
-DDP_LIB int ddp__clock_outside(const ddp_ctx *d); /* no hook of a layer has come since the last step ended */
-/* Spans are numbered; the oldest that is kept, and one behind the newest. */
+DDP_LIB int ddp__clock_outside(const ddp_ctx *d); /* no layer hook has run since the last step ended */
+/* Spans are numbered. Returns the oldest one in the ring buffer, and one past the newest. */
 DDP_LIB long ddp__clock_oldest(const ddp_ctx *d);
 DDP_LIB long ddp__clock_newest(const ddp_ctx *d);
 DDP_LIB const ddp_span *ddp__clock_span(const ddp_ctx *d, long number);
-/* The next step that is over and not accounted yet: 1, and when it ended and how long it waited; 0: none. */
+/* Returns 1 and the end time and waiting time of the next completed step that is not accounted for; 0:
+ * none. */
 DDP_LIB int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s);
 
 /* ==== context/clock.c ==== [context] */
-/* The clock of a step: which phase the time between two hooks belongs to, on this machine or, from marks in
- * the order of its work, on a device. */
+/* Assigns the time between two hooks to a phase of the step: by the host's clock or, on a device, from marks
+ * in the order of its work. */
 
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
 {
@@ -48203,15 +48454,15 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
                        layer, end - begin);
 }
 
-/* Charges the time since the last hook returned to whatever ran in it. entering is the phase
- * that the hook of layer opens. */
+/* Charges the time since the last hook returned to the phase that ran. entering: the phase that the hook of
+ * `layer` opens. */
 static void ddp__clock_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 {
     const ddp__phase ran = d->times.at.phase;
     const int backward = entering == DDP__IN_BACKWARD || entering == DDP__AFTER_BACKWARD;
 
     if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
-    /* without a forward hook the forward pass and the first layer's backward look like one */
+    /* without a forward hook, the forward pass and the first layer's backward pass cannot be distinguished */
     if (ran == DDP__OUTSIDE)
         layer = -1;
     else if (ran != DDP__AFTER_BACKWARD)
@@ -48226,15 +48477,15 @@ typedef struct ddp__moment {
     ddp__phase phase;
 } ddp__moment;
 
-/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
+/* Moments first..next-1 are pending. Moment i uses the device's mark i % room. */
 typedef struct ddp__clock {
     ddp__moment *moment; /* [room] */
     int room;
     long first, next, step;
-    ddp__at at; /* where the accounts stand, behind the hooks */
+    ddp__at at; /* position of the accounting, which is later than the hooks */
 } ddp__clock;
 
-/* A host may be so many steps ahead of its device. */
+/* Capacity for 4 steps: the host may be that far ahead of its device. */
 int ddp__clock_room(const ddp_ctx *d) { return 4 * (12 * d->layers * d->cfg.micro_batches + 8); }
 
 int ddp__clock_spans_of_step(const ddp_ctx *d) { return 8 * d->layers * d->cfg.micro_batches + 64; }
@@ -48264,13 +48515,15 @@ ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
     c->step = d->step;
     c->at.mark = ddp_now();
     if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
-    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
+    DDP__TRY(d->host.backend->check(d->host.device, err)); /* returns the device's own failure, if there is
+                                                              one */
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
 }
 
 void ddp__clock_start(ddp_ctx *d) { d->times.at.mark = ddp_now(); }
 
-/* Each step has at least three moments, so that the list has room for those that are not accounted yet. */
+/* Ends a step. A step has at least three moments, so the list has space for the steps that are not accounted
+ * for yet. */
 static void ddp__clock_step(ddp_ctx *d, double now)
 {
     const ddp__ended e = {now, d->times.wait_this_step};
@@ -48280,7 +48533,7 @@ static void ddp__clock_step(ddp_ctx *d, double now)
     d->times.wait_this_step = 0;
 }
 
-/* What came at a time, on a device or here. */
+/* Accounts for a moment at time `now`, on a device or on the host. */
 static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
 {
     switch (m->kind) {
@@ -48297,7 +48550,8 @@ static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
         break;
     case DDP__M_HELD:
         d->times.wait_this_step += now - d->times.at.begun;
-        d->times.at.mark += now - d->times.at.begun; /* between two hooks, it is no computing of theirs */
+        d->times.at.mark += now - d->times.at.begun; /* a wait between two hooks does not count as their
+                                                        compute */
         ddp__record(d, DDP_SPAN_WAIT, m->layer, d->times.at.begun, now);
         break;
     case DDP__M_UPDATED:
@@ -48342,7 +48596,8 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
     }
     if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
     ddp__clock_collect(d);
-    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
+    while (c->next - c->first >= c->room - 1) { /* one mark stays free: other marks are measured relative
+                                                   to the last one read */
         ddp__sleep_until(ddp_now() + 1e-4);
         ddp__clock_collect(d);
         if (d->host.backend->check(d->host.device, NULL)) return;
@@ -53371,71 +53626,74 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
 #endif
 
 /* ==== session/cut.h ==== [session] */
-/* How a model is cut into stages, of which there may be several copies: src/pipe makes it. */
+/* Describes how a model is cut into stages, and how many copies of it exist. src/pipe makes this
+ * description. */
 
-/* The layers of this rank are a part of a model, of which there are several copies. */
+/* A range of values of one layer on this rank, and its place in the whole layer of the model. */
 typedef struct ddp__cut_span {
-    int unit, buffers;      /* a layer here; 1: its buffers, 0: its parameters */
-    size_t from, at, count; /* in the whole layer; here */
+    int unit, buffers;      /* number of the layer on this rank; 1: its buffers, 0: its parameters */
+    size_t from, at, count; /* offset in the whole layer; offset here; number of values */
 } ddp__cut_span;
 
 typedef struct ddp__cut {
     int copies, copy;
-    int stages, stage; /* that one copy is cut into; this rank's */
-    int group;         /* of the ranks of its copy; 0 where stages is 1 */
-    const char **name; /* [layers] of the model */
+    int stages, stage; /* number of stages per copy; the stage of this rank */
+    int group;         /* process group of the ranks of its copy; 0 if stages is 1 */
+    const char **name; /* [layers] names of the model's layers */
     int layers;
-    int *whole;          /* [units] the number of each in the model, rising */
-    int units;           /* layers of the model that are here */
+    int *whole;          /* [units] number of each layer in the model, increasing */
+    int units;           /* layers of the model that this rank has */
     ddp__cut_span *span; /* [spans] */
     int spans;
-    float *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this
-                                machine's memory */
+    float *residual; /* [residuals] quantisation residuals of its edges (ddp_edge_wire.feedback), in host
+                        memory */
     size_t residuals;
 } ddp__cut;
 
-/* The layers of this context are that part of a model; NULL: they are the whole model again. Borrowed. */
+/* Declares that the layers of this context are a part of a model, as `cut` describes; NULL: they are the
+ * whole model. `cut` is borrowed. */
 DDP_LIB void ddp__cut_set(ddp_ctx *d, const ddp__cut *cut);
 DDP_LIB const ddp__cut *ddp__cut_of(const ddp_ctx *d);
-/* Messages of a pipeline that may be under way at a time, and their bytes. */
+/* Sets how many messages of a pipeline may be in flight at a time, and their size in bytes. */
 DDP_LIB void ddp__edges_set(ddp_ctx *d, int messages, size_t bytes);
 
 /* ==== session/part.h ==== [session] */
-/* The part of a context that belongs to src/session. */
+/* Defines the part of a context that belongs to src/session. */
 
-/* Where a layer is in a step. */
+/* Progress of a layer in the current step. */
 typedef struct ddp__passes {
-    int passes;  /* backward_end calls in this step */
+    int passes;  /* backward_end and skip calls in this step */
     int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
 } ddp__passes;
 
 struct ddp__session {
-    ddp__passes *turn;      /* [layers], from the start on */
+    ddp__passes *turn;      /* [layers], exists once the session has started */
     const ddp__cut *cut;    /* NULL: each rank has the whole model; borrowed */
-    ddp__layer_cost *model; /* [cut->layers] where all stages follow one plan; NULL: each rank plans its own
+    ddp__layer_cost *model; /* [cut->layers] if all stages follow one plan; NULL: each rank plans its own
                                layers */
-    int edge_messages;      /* of a pipeline, which may be under way at a time, and their bytes */
+    int edge_messages;      /* pipeline: messages that may be in flight at a time, and their size in bytes */
     size_t edge_bytes;
-    ddp__tls *tls;              /* NULL = plain */
-    struct ddp__join *join;     /* serves newcomers; NULL where none can come */
-    long join_ticket;           /* the coordinator's word on newcomers on the way, or -1 */
-    int32_t join_word;          /* id to admit, or -1 */
-    struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
-    int admission_due;          /* a period is over: the next hook of a layer lets joining workers in */
+    ddp__tls *tls;              /* NULL: connections without TLS */
+    struct ddp__join *join;     /* serves joining workers; NULL if none can join */
+    long join_ticket;           /* ticket of the coordinator's message about the next joining worker, or -1 */
+    int32_t join_word;          /* its content: id to admit, or -1 */
+    struct ddp__joiner *joiner; /* this worker is joining and has not entered yet; else NULL */
+    int admission_due;          /* a period has ended: the next hook of a layer admits joining workers */
     uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
-    struct ddp__desk *desk;     /* of a rank that serves; NULL */
-    ddp_step_info *info;        /* what was reported of this step, and the last loss */
-    int mixed;                  /* layers belong to unlike groups */
-    ddp_blob plan;              /* in force; no bytes = none */
+    struct ddp__desk *desk;     /* server thread of a rank that serves, or NULL */
+    ddp_step_info *info;        /* values reported for this step, and the last loss */
+    int mixed;                  /* layers belong to different groups */
+    ddp_blob plan;              /* current plan; no bytes: none */
     ddp_profile profile;        /* profile.layers 0 = none yet */
-    int plan_steps;             /* of a period of what the strategy sends */
-    long drift_ticket;          /* the first rank's word on planning again, or -1 */
+    int plan_steps;             /* steps in a period of the strategy's messages */
+    long drift_ticket;          /* ticket of the first rank's message about a new plan, or -1 */
     struct {
         int again;
         ddp_link link[2];
     } drift_word;
-    long timed_from;          /* the first step of those that are timed for the plan */
-    int measured, plan_final; /* it came from clocks: it follows the link; no measured one will replace it */
+    long timed_from;          /* first step of those that are measured for the plan */
+    int measured, plan_final; /* the plan comes from measured times: it follows the link; no measured plan
+                                 will replace it */
     ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
     ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
     int sames, usuals;
@@ -53444,11 +53702,11 @@ struct ddp__session {
     char unlike[400]; /* ddp_unlike */
 };
 
-/* part.c. open: 0: out of memory. */
+/* Allocates the part (part.c). Returns 0 if memory is short. */
 DDP_LIB int ddp__session_open(ddp_ctx *d);
 
 /* ==== session/part.c ==== [session] */
-/* The part of a context that belongs to this module. */
+/* Allocates the part of a context that belongs to src/session. */
 
 int ddp__session_open(ddp_ctx *d)
 {
@@ -53468,37 +53726,41 @@ void ddp__edges_set(ddp_ctx *d, int messages, size_t bytes)
 }
 
 /* ==== session/start.h ==== [session] */
-/* The start of a session: connections, comparison of the ranks, layers. */
+/* Starts a session: connections, comparison of the ranks, layers. */
 
 DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d,
-                                    ddp_error *err); /* d->session->tls, where the configuration says so */
-/* The wire of the first link, or of another that meets at addr. */
+                                    ddp_error *err); /* sets d->session->tls, if the configuration asks for
+                                                        TLS */
+/* Connects to the other ranks over the first link, or over another one whose rendezvous is at addr. */
 DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire,
                                 ddp_error *err);
-/* The engine over a wire, which is its own from here on. */
+/* Starts an engine over a wire. The engine owns the wire from then on. */
 DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
                                      uint64_t live, ddp__engine **out, ddp_error *err);
-/* The second link, if the configuration has one: a wire and an engine of its own, so that its operations
- * wait for none of the first (DeFT, section 3). They meet where the first link says. */
+/* Opens the second link, if the configuration has one, with its own wire and engine, so that its operations
+ * never wait for those of the first link (DeFT, section 3). The ranks exchange its address over the first
+ * link. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* compare.c: settings that all ranks must have the same, as numbers: those of the configuration, then what
- * the session knows. As ddp__settings_compared. */
+/* Lists the settings that must be equal on all ranks, as numbers: those of the configuration, then those of
+ * the session. Same arguments and result as ddp__settings_compared (compare.c). */
 DDP_LIB int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
-/* DDP_MISMATCH names the first difference between the ranks. Collective. */
+/* Compares the ranks. DDP_MISMATCH names the first difference. Collective. */
 DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
-/* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
+/* Starts the session (start.c): freezes the layers, compares the ranks, allocates memory, distributes the
+ * parameters of rank 0. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
-/* replicas.c: every array that is not the same on all ranks of its layer becomes their mean. Collective;
- * nothing is in flight. */
+/* Replaces every array that differs between the ranks of its layer by the mean (replicas.c). Collective. No
+ * message may be in flight. */
 DDP_LIB ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err);
 
-/* hooks.c: 1: the next ddp_backward_end of the layer completes its gradient. */
+/* Returns 1 if the next ddp_backward_end of the layer completes its gradient (hooks.c). */
 DDP_LIB int ddp__last_pass(const ddp_ctx *d, int layer);
 
 /* ==== session/connect.c ==== [session] */
-/* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
+/* Connects a context to the other ranks: the wire, the engine over it, and the rendezvous address of the
+ * second link. */
 
 static const char *ddp__name_of_layer(void *user, int layer)
 {
@@ -53542,13 +53804,13 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.wire.log = *ddp__log_of(d);
     if (ddp__cfg(d)->transport == DDP_SOCKETS) {
         r.wire.fds = ddp__cfg(d)->sockets;
-        ddp__sockets_taken(d); /* borrowed until here */
+        ddp__sockets_taken(d); /* were borrowed until now */
         return ddp__rendezvous_given(&r, wire, err);
     }
     r.addr = addr;
     r.wire.listen_fd = listen_fd;
     if (addr == ddp__cfg(d)->addr)
-        r.ifname = ddp__cfg(d)->network.socket_ifname; /* the second link has another */
+        r.ifname = ddp__cfg(d)->network.socket_ifname; /* the second link uses another interface */
     r.insecure = ddp__cfg(d)->security.insecure;
     DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->session->tls;
@@ -53578,7 +53840,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     if (ddp__cfg(d)->algorithm == DDP_FULL)
         e.full_bytes = SIZE_MAX;
     else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
-        e.full_bytes = 1; /* none */
+        e.full_bytes = 1; /* no message uses the all-to-all exchange */
     if (ddp__cfg(d)->algorithm == DDP_RING)
         e.ring_bytes = 1;
     else if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT)
@@ -53591,7 +53853,8 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.kept_bytes = ddp__cfg(d)->elastic.bytes;
     e.joining = joining;
     e.live = live;
-    e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
+    e.queue = 512; /* with more messages than that in one step, the next call waits until a slot is free,
+                      which costs no time */
     e.allocator = ddp__cfg(d)->allocator;
     e.log = *ddp__log_of(d);
     e.layer_name = ddp__name_of_layer;
@@ -53601,8 +53864,8 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     return s;
 }
 
-/* The address of the first link again: its name has been resolved before, so a failure now is a transient
- * one. */
+/* Resolves the address of the first link again. The name was resolved before, so a failure now is transient
+ * and is retried. */
 static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
 {
     const double until = ddp_now() + ddp__cfg(d)->timeout.connect_s;
@@ -53624,8 +53887,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     int32_t port = 0;
     ddp_status s = DDP_OK;
     int beside = ddp__cfg(d)->transport == DDP_TCP &&
-                 !ddp__cfg(d)->network.addr2; /* on another port of the first link's
-                                                                  address */
+                 !ddp__cfg(d)->network.addr2; /* use another port of the first link's address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
@@ -53645,7 +53907,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
                              "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
                              first);
     }
-    /* also where nothing is to be told: a rank without a second link is found here */
+    /* always broadcast, also without a port: this detects a rank that has no second link */
     s = ddp__tell(d, 0, &port, sizeof port, err);
     if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
     if (s == DDP_OK && beside) {
@@ -53675,32 +53937,36 @@ ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
 /* ==== session/serve.h ==== [session] */
 /* Runs the server ranks, and rejects hooks on a rank that only serves. */
 
-/* ---- serve.c: what serves, and the ranks that compute ---- */
+/* ---- serve.c: server thread or server rank, and the ranks that compute ---- */
 
-/* open: once all ranks are there; team: once they have compared themselves; desk: once the strategy has
- * started, and before the engine closes. computes: refuses a hook on a rank that only serves. */
+/*   computing_open  makes the group of the computing ranks, once all ranks are connected
+ *   computing_team  makes that group the team, once the ranks have compared their settings
+ *   desk_open       starts the server state, once the strategy has started
+ *   desk_close      ends it, before the engine closes
+ *   computes        returns DDP_USAGE from a hook on a rank that only serves */
 DDP_LIB ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* What serve ended with: its own complaint, or that of the engine. save.c, on a server: saves as the workers'
- * word says, which comes first. */
+/* serve_status: the result of the strategy's serve function: the error of the engine, or an error for a
+ * nonzero code. checkpoint_told, on a server (save.c): saves a checkpoint as the workers' control message
+ * says, which it receives first. */
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
 /* ==== session/serve.c ==== [session] */
-/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it
- * that compute. */
+/* Runs a strategy's serve function on its own thread next to a worker, implements the calls that serve may
+ * make, and sets up the ranks that compute. */
 
-/* Where that thread and the worker's meet. */
+/* State shared by the server thread and the worker's thread. */
 struct ddp__desk {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    int running, over; /* the thread is there; serve has returned, under lock */
+    int running, over; /* the thread was started; serve has returned, under lock */
     int wake;          /* atomic */
-    ddp_status status; /* of serve; under lock */
+    ddp_status status; /* result of serve; under lock */
 };
 
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
@@ -53711,7 +53977,7 @@ ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
                 : DDP_OK;
 }
 
-/* ---- beside a worker ---- */
+/* ---- server thread of a worker ---- */
 
 static void *ddp__desk_run(void *arg)
 {
@@ -53721,7 +53987,7 @@ static void *ddp__desk_run(void *arg)
     ddp_status s;
     int code;
 
-    do code = ddp__ops(d)->serve(d, ddp__self(d)); /* its share is in the worker's own checkpoint */
+    do code = ddp__ops(d)->serve(d, ddp__self(d)); /* the worker's own checkpoint includes this share */
     while (code == (int)DDP_SERVE_SAVE);
     s = ddp__serve_status(d, code, &err);
     if (s != DDP_OK) ddp__engine_abort(ddp__engine_of(d, 0), s, err.msg);
@@ -53809,7 +54075,7 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     if (ddp__engine_of(d, 0))
         ddp__engine_abort(ddp__engine_of(d, 0), code, text);
     else
-        ddp__fail(ddp__error(d), code, "%s", text); /* no other thread is there */
+        ddp__fail(ddp__error(d), code, "%s", text); /* there is no other thread */
     return (int)code;
 }
 
@@ -53822,7 +54088,7 @@ void ddp_server_set(ddp_ctx *d, int *flag, int value)
     pthread_mutex_unlock(&d->session->desk->lock);
 }
 
-/* A failure ends serve, and with it the wait. */
+/* A failure ends serve, which also ends this wait. */
 int ddp_server_await(ddp_ctx *d, const int *flag)
 {
     struct ddp__desk *k = d->session->desk;
@@ -53868,7 +54134,8 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* Who plans and measures together: the ranks that compute, in an elastic world a group that may shrink. */
+/* Makes the computing ranks the team that plans and measures together; in an elastic world they are a group
+ * that may shrink. */
 void ddp__computing_team(ddp_ctx *d)
 {
     if (!ddp_servers(d)) return;
@@ -53878,17 +54145,18 @@ void ddp__computing_team(ddp_ctx *d)
 }
 
 /* ==== session/planning.h ==== [session] */
-/* Makes, reads, distributes and renews the plan of a session. */
+/* Makes, reads, distributes and updates the plan of a session. */
 
-/* stages.c: one plan for a model that is cut into stages.
- *   open   at the start of the session: gathers what the plan needs of all layers, where the strategy can
- *          plan for the whole model and the plan comes from a file or without clocks. Collective; a no-op
- *          elsewhere
- *   rows   rows of the plan that this rank reads or makes: of the whole model, or of its own layers
- *   name   of a row, for messages
- *   take   this stage's rows of a plan of the whole model. *own is freed by the caller
- *   make   the strategy's plan of the whole model. *out is freed by the caller
- *   profile  this stage's rows of a profile of the whole model. *own is freed by the caller */
+/* One plan for a model that is cut into stages (stages.c).
+ *   open     gathers the figures of all layers that the plan needs, at the start of the session, if the
+ *            strategy can plan for the whole model and the plan comes from a file or needs no measurement.
+ *            Collective; otherwise does nothing
+ *   rows     number of rows of the plan that this rank reads or makes: those of the whole model, or of its
+ *            own layers
+ *   name     name of a row, for messages
+ *   take     extracts this stage's rows from a plan of the whole model. The caller frees *own
+ *   make     lets the strategy plan for the whole model. The caller frees *out
+ *   profile  extracts this stage's rows from a profile of the whole model. The caller frees *own */
 DDP_LIB ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB int ddp__stages_rows(const ddp_ctx *d);
 DDP_LIB void ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room);
@@ -53897,41 +54165,45 @@ DDP_LIB ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_pl
 DDP_LIB ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own,
                                        ddp_error *err);
 
-/* plan_file.c: ddp_config.plan_path, for ddp__stages_rows rows and the period of this run; freed by the
- * caller. */
+/* Reads the plan in ddp_config.plan_path, with ddp__stages_rows rows and the period of this run
+ * (plan_file.c). The caller frees *out. */
 DDP_LIB ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *err);
-/* With one plan for all stages: a file that does not fit ends all stages before the first step. */
+/* Checks the plan file if all stages follow one plan, so that an unusable file stops all stages before the
+ * first step. */
 DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 
-/* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
- * layers over another link */
+/* Makes the plan (planning.c).
+ *   first     before the strategy receives the first gradient
+ *   measured  after the profile steps
+ *   again     for the same layers, after the link has changed */
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
-/* The plan of the first rank of the team, made or handed in as *plan and freed here, becomes everyone's; p:
- * for its figures, or NULL. */
+/* Distributes the plan of the first rank of the team to all its ranks. *plan is freed here; the other ranks'
+ * own plan may be empty. p: profile for the plan's figures, or NULL. */
 DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
-/* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
+/* Passes a plan in the strategy's own format to the strategy. p: profile, or NULL. */
 DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 
-/* planning.c: after each step, whether to plan again. */
+/* Checks after each step whether a new plan is needed, and makes it (planning.c). */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
-/* planning.c: with two links, each message goes over the one that should finish it first. The team
- * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
+/* With two links, sends each message over the link that should complete it first (planning.c). The team uses
+ * the choice of its first rank. p: profile of measured times; NULL: nominal times. No message may be in
+ * flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
 
 /* ==== session/stages.c ==== [session] */
-/* One plan for a model that is cut into stages, of which each stage takes the rows of its own layers. All
- * replicas then average each layer in the step in which unpipelined workers average it.
+/* Makes one plan for a model that is cut into stages; each stage takes the rows of its own layers. All
+ * replicas then average each layer in the step in which workers without a pipeline average it.
  *
- * A measured plan is made by each stage for itself instead: the averages of a stage overlap with its own
- * backward pass, over its own link, and a plan for one worker's backward would give all its layers to few
- * steps. */
+ * A measured plan, in contrast, is made by each stage for itself: the averages of a stage overlap with its
+ * own backward pass, over its own link. A plan for the backward pass of one worker would assign all layers of
+ * a stage to few steps. */
 
-/* ---- what is known of the layers of other stages ---- */
+/* ---- figures of the layers of other stages ---- */
 
-/* Each stage's part of each layer into own [layers]. */
+/* Stores this stage's part of each layer in own [layers]. */
 static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
 {
     for (int l = 0; l < ddp__layers(d); l++) {
@@ -53945,7 +54217,8 @@ static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
     }
 }
 
-/* A stage averages the parts of the values that it has, which are not the parts of the whole layer. */
+/* Rejects split_params for a layer on several stages: a stage divides the values that it has, which does not
+ * give the parts of the whole layer. */
 static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
 {
     for (int k = 0; k < d->session->cut->layers; k++) {
@@ -54034,8 +54307,8 @@ ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *o
     own->cost = whole->cost;
     for (int k = 0, from = 0; k < d->session->cut->layers; k++, from += parts) {
         parts = ddp__parts_for(d, (size_t)d->session->model[k].trained);
-        if (l == ddp__layers(d) || d->session->cut->whole[l] != k) continue; /* another stage's */
-        /* the last part has the buffers too: of a stage that has nothing else it is the only one */
+        if (l == ddp__layers(d) || d->session->cut->whole[l] != k) continue; /* layer of another stage */
+        /* The last part includes the buffers. It is the only part of a stage that has only buffers. */
         for (int i = parts - ddp_parts_of(d, l); i < parts; i++, row++) {
             own->step_of[row] = whole->step_of[from + i];
             for (int h = 0; whole->fill && h < whole->period; h++)
@@ -54080,9 +54353,10 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
 }
 
 /* ==== session/plan_file.c ==== [session] */
-/* Plans from files: the JSON object that `plan partial` prints. */
+/* Reads plans from files: the JSON object that `plan partial` prints. */
 
-/* Marks the layers of one list; assign: as averaged in the step, else as filling it. */
+/* Adds the layers of one list to a step of the plan. assign 1: the layers are averaged in that step; 0: they
+ * are extra averages that fill idle time in it. */
 static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers, int assign,
                                  ddp_plan *plan, ddp_error *err)
 {
@@ -54134,8 +54408,8 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
     return DDP_OK;
 }
 
-/* The number of layers of a plan: its member `layers`, else the highest number in its sets and 1; 0:
- * neither. */
+/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1; 0:
+ * neither exists. */
 static double ddp__plan_count(const ddp__json *root)
 {
     const ddp__json *layers = ddp__json_get(root, "layers"), *sets = ddp__json_get(root, "sets"), *set, *v;
@@ -54173,7 +54447,7 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
 
 /* ---- the plan of a run ---- */
 
-/* A plan for another number of rows: of another model, or of one stage alone. */
+/* Reports a plan with another number of rows: it is for another model, or for one stage only. */
 static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
     const int rows = ddp__stages_rows(d),
@@ -54196,7 +54470,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
                      ddp__cfg(d)->plan_path, count, layers, parts, d->session->cut->stage, ddp__layers(d));
 }
 
-/* Its names, where it has any, are the model's. */
+/* Checks that the layer names in the plan, if any, are those of the model. */
 static ddp_status ddp__plan_names(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
     const ddp__json *names = ddp__json_get(root, "names"), *v;
@@ -54250,16 +54524,20 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== session/planning.c ==== [session] */
-/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
- * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
+/* Makes a plan from a profile. The first rank of a team lets its strategy plan, all ranks use that plan, and
+ * it is recomputed when the link has changed by more than 20 %. Only the strategy interprets a plan; this
+ * file treats it as bytes. */
 
-enum { DDP__DRIFT_PERIODS = 4 };                   /* how often rank 0 says whether to plan again */
-enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
+/* Periods between two messages of the team's first rank about a new plan; the reason for a new plan:
+ * DDP__LINK_MOVED + number of the link that changed. */
+enum { DDP__DRIFT_PERIODS = 4 };
+enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
 static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
 
-/* *steps of it; NULL with *n 0 where the strategy does not tell. A list of the caller's. */
+/* Lists the messages of a period of *steps steps; the caller frees *list. *list is NULL and *n is 0 if the
+ * strategy does not list its messages. */
 static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = ddp__layers(d);
@@ -54267,7 +54545,7 @@ static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *s
     *list = NULL;
     *n = 0;
     *steps = 1;
-    for (; ddp__ops(d)->transfers; room *= 2) { /* as many as fit: there may be more */
+    for (; ddp__ops(d)->transfers; room *= 2) { /* the list was full, so there may be more messages */
         if (!ddp__reserve(*list, room)) {
             ddp__array_free(*list);
             return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
@@ -54278,7 +54556,7 @@ static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *s
     return DDP_OK;
 }
 
-/* When a message may begin, from the start of its step's backward. */
+/* Returns the earliest start of a message, in seconds from the start of its step's backward pass. */
 static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 {
     double ready = 0;
@@ -54287,10 +54565,10 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
     return ready;
 }
 
-/* ---- two links: the bits do not depend on which, since sums go in rank order over either ---- */
+/* ---- two links: results are bit-identical over either link, because sums run in rank order ---- */
 
-/* A message takes the link that would finish it first, behind what was given to that link before: the
- * rule of a list scheduler. */
+/* Assigns a message to the link that would complete it first, after the messages already assigned to that
+ * link (list scheduling). */
 static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link,
                                double *free_at)
 {
@@ -54362,7 +54640,8 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 
 /* ---- prediction ---- */
 
-/* Seconds of a period's transfers in all, and outside of its backward passes. */
+/* Returns the exposed seconds of a period's transfers, outside of its backward passes; *comm: seconds in
+ * all. */
 static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
                                      double backward, double *comm)
 {
@@ -54402,7 +54681,7 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
              1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
-/* What a step should take, into the statistics. */
+/* Stores the predicted step time in the statistics. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->session->profile;
@@ -54417,7 +54696,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     }
     if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
     d->session->plan_steps = steps;
-    if (ddp__ops(d)->transfers) { /* else nobody knows */
+    if (ddp__ops(d)->transfers) { /* without a list of messages there is no prediction */
         ddp__stats(d)->predicted_step_s = forward + p->between_s + backward + exposed / steps;
         ddp__stats(d)->predicted_hidden_pct = !(comm > 0)      ? 100
                                               : exposed < comm ? 100 * (1 - exposed / comm)
@@ -54430,7 +54709,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 
 /* ---- one plan for all ---- */
 
-/* What of it reaches all before the plan does. */
+/* Header that all ranks receive before the plan. */
 typedef struct ddp__plan_head {
     uint64_t size, hash;
 } ddp__plan_head;
@@ -54439,8 +54718,8 @@ enum { DDP__PLAN_MOST = 1 << 28 }; /* bytes */
 
 static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
-/* The first rank's plan in place of *b. In an elastic world the first one may be lost between its two
- * words; then the next one begins again. */
+/* Replaces *b by the plan of the first rank. In an elastic world the first rank may be lost between its two
+ * messages; then the next rank sends both again. */
 static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
@@ -54504,14 +54783,14 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     ddp_blob plan = {NULL, 0};
 
     if (!ddp__ops(d)->plan_make) return DDP_OK;
-    /* who leads may be lost before it has shared its plan */
+    /* the first rank may be lost before it has sent its plan */
     if (ddp__team_place(d) == 0 || ddp__cfg(d)->elastic.min_world)
         DDP__TRY(DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 1, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
-/* The strategy takes this plan; of the whole model, the stage's rows of it. Freed here. p: the rank's own
- * times. */
+/* Passes a plan to the strategy; of a plan of the whole model, this stage's rows. Frees the plan. p: the
+ * rank's own times. */
 static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};
@@ -54532,7 +54811,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     return ddp__plan_adopt(d, &plan, p, err);
 }
 
-/* One plan for all stages: the first rank of each team makes it, of the same numbers. */
+/* Makes one plan for all stages: the first rank of each team computes it from the same numbers. */
 static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p,
                                      ddp_error *err)
 {
@@ -54544,7 +54823,7 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
     return ddp__plan_adopt(d, &plan, p, err);
 }
 
-/* A profile has a row for each layer of the model. */
+/* Reads the profile, which has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     const int layers = d->session->cut ? d->session->cut->layers : ddp__layers(d);
@@ -54566,8 +54845,8 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     return DDP_OK;
 }
 
-/* Without measuring: *model of all layers, where the plan needs one (else no layers), *p of this rank's.
- * Freed by the caller also after an error. */
+/* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
+ * layers), *p of this rank's layers. The caller frees both, also after an error. */
 static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
     if (ddp__cfg(d)->profile_path && !d->session->cut) return ddp__profile_from_file(d, p, err);
@@ -54582,14 +54861,14 @@ static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile
                : DDP_OK;
 }
 
-/* What follows from a profile that will stay. */
+/* Assigns links and predicts the step time from a profile that will not change. */
 static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__balance_links(d, &d->session->profile, err));
     return ddp__predict(d, err);
 }
 
-/* The plan before anything is measured. */
+/* Makes the plan without measured times. */
 static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p,
                                        ddp_error *err)
 {
@@ -54599,7 +54878,7 @@ static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, con
     if (ddp__cfg(d)->plan_path) return ddp__plan_from_file(d, p, err);
     if (d->session->model) return ddp__plan_of_model(d, model, p, err);
     if (d->session->plan_final) return ddp__plan_make(d, p, err);
-    /* the same on all ranks by itself */
+    /* all ranks compute the same plan, so it needs no broadcast */
     s = DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 0, &plan));
     if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
     ddp_blob_free(&plan);
@@ -54653,9 +54932,9 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
     return ddp__plan_settled(d, err);
 }
 
-/* ---- again ---- */
+/* ---- drift ---- */
 
-/* The first rank's word travels unhurried, during the period after it was given. */
+/* Posts the first rank's message about a new plan at normal priority; it is read one plan length later. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
@@ -54711,18 +54990,22 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 /* ==== session/keep.h ==== [session] */
 /* The state of a context that checkpoints store and joining workers receive. */
 
-/* ---- state.c, program.c, join.c: what checkpoints and newcomers hold ---- */
+/* ---- state.c, program.c, join.c: the contents of checkpoints and of a joining worker's state ---- */
 
-/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become
- * the context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow:
- * the times that the run's plan came from, for a newcomer: it goes on following the link. */
+/* list: fills s with the current values. The caller frees it with ddp__worker_free, also after an error.
+ * apply: copies the small values into the context; arrays are already in place. keep_plan 0: the context
+ * makes its own plan, because the world is another one.
+ * follow: takes over the measured times that the run's plan was made from, so that a joining worker follows
+ * the link as the members do. */
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
 
-/* program.c: states of the program. names: [DDP__PROGRAM_NAMES] of all, with commas. list: adds those that
- * have bytes to a list, without bytes; save: with those of now, which release gives back; load: gives the
- * program what was found. */
+/* States of the program (program.c).
+ *   names    writes all names, separated by commas, into out [DDP__PROGRAM_NAMES]
+ *   list     adds every state that has functions to a list, without bytes
+ *   save     fills the list with the current bytes; release returns them to the program
+ *   load     passes the stored bytes to the program */
 DDP_LIB void ddp__program_names(const ddp_ctx *d, char *out);
 DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
@@ -54730,21 +55013,21 @@ DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_erro
 DDP_LIB void ddp__programs_release(ddp_ctx *d);
 
 /* ==== session/state.c ==== [session] */
-/* What a context is made of, as a list for checkpoints and newcomers. */
+/* Lists the state of a context for checkpoints and joining workers. */
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
 
-/* ---- which values of which layers of the model a worker has ---- */
+/* ---- values of the model's layers that a worker has ---- */
 
-/* Where the list of a layer's shares stands. */
+/* Position in the list of a layer's shares. */
 typedef struct ddp__share_walk {
-    size_t at[2]; /* values of its parameters, of its buffers so far */
-    int piece;    /* that the optimizer takes as one */
+    size_t at[2]; /* values of its parameters and of its buffers so far */
+    int piece;    /* piece that the optimizer updates as one */
     size_t in_piece, trained, state;
 } ddp__share_walk;
 
-/* Where value `at` of unit l's parameters or buffers lies in its whole layer; at most *n follow it there
- * too. */
+/* Returns the offset, within the whole layer, of value `at` of unit l's parameters or buffers. Reduces *n to
+ * the number of values that are contiguous there too. */
 static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, size_t *n)
 {
     const ddp__cut *c = d->session->cut;
@@ -54758,7 +55041,7 @@ static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, s
     return at;
 }
 
-/* The shares of a block, into out unless it is NULL; how many. */
+/* Stores the shares of a block in out, unless it is NULL. Returns their number. */
 static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w, ddp__share *out)
 {
     const ddp__unit *u = ddp__unit_of(d, l);
@@ -54795,7 +55078,7 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
     return count;
 }
 
-/* The shares of a started session, into out unless it is NULL; how many. */
+/* Stores the shares of a started session in out, unless it is NULL. Returns their number. */
 static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 {
     int count = 0;
@@ -54811,10 +55094,11 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 
 /* ---- the list ---- */
 
-/* A profile as numbers: each layer's forward and backward, then the link's alpha, beta and gap. */
+/* Size of a profile as numbers: each layer's forward and backward times, then the link's alpha, beta and
+ * gap. */
 static size_t ddp__profile_numbers(int layers) { return 2 * (size_t)layers + 3; }
 
-/* A plan that the strategy would refuse is refused while the parameters are still as they were. */
+/* Checks a plan before the parameters are changed, so that a rejected plan leaves them unchanged. */
 static ddp_status ddp__plan_is_sane(ddp_ctx *d, const ddp__worker *s)
 {
     const ddp__tensor *plan = ddp__worker_find(s, "plan");
@@ -54840,7 +55124,8 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
     return s->takes_plan ? ddp__plan_is_sane((ddp_ctx *)s->owner, s) : DDP_OK;
 }
 
-/* told: parameters and optimizer state are the same on all workers, between steps. */
+/* Adds the arrays of a layer to the list. told: flag for parameters and optimizer state that are equal on all
+ * workers between steps. */
 static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
     const int there = ddp__backend_of(d) ? DDP__WORKER_THERE : 0;
@@ -54850,7 +55135,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                         told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
-    /* the layer's last average, which was another when a newcomer's clone was taken */
+    /* the layer's last average; it may have changed since a joining worker's clone was taken */
     if (ddp__base_of(d, l))
         ddp__worker_add(s, "base", l, -1, ddp__base_of(d, l), u->trained, there | DDP__WORKER_TOLD);
     if (ddp__residual_memory(d, l) && u->trained)
@@ -54858,7 +55143,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
                         DDP__WORKER_OWN | (ddp__coded_on_device(d) ? there : 0));
 }
 
-/* More than any plan takes: nothing that arrives decides about an allocation. */
+/* Upper bound of the size of a plan, so that received data never determine the size of an allocation. */
 static size_t ddp__plan_most(const ddp_ctx *d)
 {
     return 65536 + 16 * (size_t)ddp__layers(d) * ((size_t)ddp__cfg(d)->period + 16);
@@ -54926,7 +55211,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->check = ddp__worker_is_sane;
     s->owner = d;
     s->part =
-        (size_t)(ddp__cfg(d)->elastic.bytes / 64 * 64); /* in memory that is allocated in units of that */
+        (size_t)(ddp__cfg(d)->elastic.bytes / 64 * 64); /* rounded to 64 bytes, the unit of allocation */
     s->takes_plan = 1;
     s->whole = d->session->cut ? d->session->cut->name : s->layer;
     s->wholes = d->session->cut ? d->session->cut->layers : ddp__layers(d);
@@ -54964,7 +55249,7 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     ddp__passes_set(d, random);
     if (keep_plan && number[DDP__N_FINAL]) d->session->plan_final = 1;
     d->session->timed_from = ddp_step(d);
-    if (!d->session->plan_final) ddp__profile_for(d, ddp_step(d)); /* it has still to measure */
+    if (!d->session->plan_final) ddp__profile_for(d, ddp_step(d)); /* the plan has still to be measured */
     if (!keep_plan || !plan->count) return DDP_OK;
     blob.bytes = (unsigned char *)plan->data;
     blob.size = plan->count;
@@ -54994,14 +55279,14 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 }
 
 /* ==== session/program.c ==== [session] */
-/* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
+/* Registers the states of the program (ddp_add_state), and passes them to checkpoints and joining workers. */
 
 /* A state of the program (ddp_add_state). */
 typedef struct ddp__program {
     ddp_program_state of;
     char name[32];
-    void *bytes; /* that save gave, until release */
-    int lent;    /* there are such bytes, which may be NULL */
+    void *bytes; /* bytes from save, until release */
+    int lent;    /* 1: save has returned bytes, which may be NULL */
 } ddp__program;
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
@@ -55009,7 +55294,7 @@ DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
 DDP_STATIC_ASSERT(sizeof DDP__PROGRAM - 1 + sizeof((ddp__program *)0)->name <= sizeof((ddp__tensor *)0)->name,
                   "a file has room for the name of a state");
 
-/* A name is part of a list with commas, and of a file. */
+/* Checks a name, which becomes part of a list with commas and of a file. */
 static int ddp__program_name_fits(const char *name)
 {
     const size_t n = name ? strlen(name) : 0;
@@ -55075,8 +55360,8 @@ void ddp__program_names(const ddp_ctx *d, char *out)
 
 /* ---- the calls ---- */
 
-/* What a function of the program did: it may have called the context, which is an error, or told why it
- * failed. */
+/* Evaluates the return of a function of the program: it may have called the context, which is an error, or
+ * have failed with a reason. */
 static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code, ddp_error *why,
                                     ddp_error *err)
 {
@@ -55116,7 +55401,7 @@ static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_er
     return DDP_OK;
 }
 
-/* ---- what the state of a worker has of them ---- */
+/* ---- program states in the state of a worker ---- */
 
 ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
@@ -55170,9 +55455,10 @@ void ddp__programs_release(ddp_ctx *d)
 /* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
  * update: a strategy does not average arrays that it assumes to be equal. */
 
-enum { DDP__HASHED_FLOATS = 1 << 16 }; /* of a device, at a time */
+enum { DDP__HASHED_FLOATS = 1 << 16 }; /* floats copied from a device at a time */
 
-/* Never 0, which is a lost rank's. room: [DDP__HASHED_FLOATS], where the layers are on a device. */
+/* Hashes a block. The hash is never 0, because 0 marks a lost rank. room: [DDP__HASHED_FLOATS] if the layers
+ * are on a device, else NULL. */
 static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, uint64_t *out, ddp_error *err)
 {
     uint64_t hash = DDP__HASH_START;
@@ -55204,7 +55490,7 @@ static int ddp__in_group(const ddp_ctx *d, int group, int rank)
     return !ranks;
 }
 
-/* Whether number `at` of the hashes of a rank of this group is not this rank's. */
+/* Returns 1 if hash number `at` of any rank in this group differs from this rank's. */
 static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
 {
     const uint64_t own = all[(size_t)ddp__team_place(d) * each + at];
@@ -55261,8 +55547,8 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== session/compare.c ==== [session] */
-/* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is
- * an error that names it. */
+/* Compares the ranks when a session starts. A difference in a setting, the model or the optimizer is an error
+ * that names it. */
 
 static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 {
@@ -55296,11 +55582,11 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 
 enum { DDP__HYPERS = sizeof((ddp_optimizer *)0)->hyper / sizeof(float) };
 
-/* What each rank says of itself; all 0: it is lost. */
+/* Description that each rank sends; all 0: the rank is lost. */
 typedef struct ddp__fingerprint {
     int32_t version, layers, micro_batches, team, mixed, site;
     char strategy[32], optimizer[32];
-    float hyper[DDP__HYPERS]; /* of a rule of the library */
+    float hyper[DDP__HYPERS]; /* parameters of an update rule of the library */
     uint64_t layout;          /* layers and optimizer */
     uint64_t model, dropout;  /* the graph's operators */
     double setting[DDP__SETTINGS];
@@ -55308,7 +55594,7 @@ typedef struct ddp__fingerprint {
     char states[DDP__PROGRAM_NAMES];
 } ddp__fingerprint;
 
-/* The names of an optimizer's hyper; NULL: the rule is the program's. */
+/* Returns the names of an optimizer's hyper values; NULL: the program has its own rule. */
 static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
 {
     static const char *const sgd[DDP__HYPERS] = {
@@ -55363,7 +55649,7 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
     return 0;
 }
 
-/* Two values of a setting, with as many digits as tell them apart. */
+/* Reports two different values of a setting, with enough digits to distinguish them. */
 static ddp_status ddp__setting_differs(const ddp__setting *s, int r, double value, int first, double there,
                                        ddp_error *err)
 {
@@ -55386,7 +55672,7 @@ static const ddp__same *ddp__same_named(const ddp__fingerprint *f, const char *n
     return NULL;
 }
 
-/* The first number of ddp_same that f has and o lacks, or NULL. */
+/* Returns the first ddp_same number that f has and o lacks, or NULL. */
 static const ddp__same *ddp__same_only(const ddp__fingerprint *f, const ddp__fingerprint *o)
 {
     for (int i = 0; i < DDP_SAME && f->same[i].name[0]; i++)
@@ -55394,7 +55680,7 @@ static const ddp__same *ddp__same_only(const ddp__fingerprint *f, const ddp__fin
     return NULL;
 }
 
-/* The numbers of ddp_same. */
+/* Compares the numbers of ddp_same. */
 static ddp_status ddp__compare_sames(int r, const ddp__fingerprint *f, int first,
                                      const ddp__fingerprint *zero, ddp_error *err)
 {
@@ -55413,7 +55699,7 @@ static ddp_status ddp__compare_sames(int r, const ddp__fingerprint *f, int first
                      y ? (long long)y->value : 0);
 }
 
-/* Rank r against the first one that lives. */
+/* Compares rank r with the first live rank. */
 static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f, int first,
                                         const ddp__fingerprint *zero, ddp_error *err)
 {
@@ -55446,7 +55732,7 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
                      r, f->states, first, zero->states);
 }
 
-/* Rank r against the first rank of its team, which has the same model. */
+/* Compares rank r with the first rank of its team, which has the same model. */
 static ddp_status ddp__compare_optimizers(const ddp_ctx *d, int r, const ddp__fingerprint *f, int first,
                                           const ddp__fingerprint *team, ddp_error *err)
 {
@@ -55469,7 +55755,7 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
     const ddp__fingerprint *zero = all, *team;
     int first, root;
 
-    while (zero->version == 0) zero++; /* a lost worker's */
+    while (zero->version == 0) zero++; /* skips lost workers */
     first = (int)(zero - all);
     root = ddp__team_group(d) ? ddp__team_root(d) : first;
     team = all + root;
@@ -55488,7 +55774,7 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
     return DDP_OK;
 }
 
-/* Whether the ranks of this one's team see it the same. */
+/* Checks that the ranks of this rank's team agree on the team. */
 static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
 {
     for (int i = 0; i < ddp__team_size(d); i++) {
@@ -55505,7 +55791,7 @@ static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_e
     return DDP_OK;
 }
 
-/* A layer as a rank describes it to the others when models differ. */
+/* Description of a layer that the ranks compare when their models differ. */
 typedef struct ddp__shape_word {
     uint64_t hash, count;
     int32_t blocks;
@@ -55524,7 +55810,7 @@ static ddp__shape_word ddp__shape_of(const ddp__unit *u)
     return w;
 }
 
-/* Same number of layers, other contents: the layers of the first rank show which one differs. */
+/* Finds the layer that differs if the number of layers is equal, from the layers of the first rank. */
 static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 {
     const size_t bytes = (size_t)ddp__layers(d) * sizeof(ddp__shape_word);
@@ -55550,20 +55836,21 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* Some rank of the team registered something else: which layer, or the operators between the layers. */
+/* A rank of the team registered another model: finds the layer that differs, or reports that the operators
+ * between the layers do. */
 static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, ddp_error *err)
 {
     DDP__TRY(ddp__compare_layers(d, err));
     DDP__TRY(ddp__all_come(d, ddp__team_group(d),
-                           err)); /* it agrees with the first; wait for the abort of the one that
-                                                 does not */
+                           err)); /* this rank agrees with the first one; it waits for the abort of the
+                                     rank that does not */
     return ddp__fail(err, DDP_MISMATCH,
                      "the models of rank %d and rank %d have equal layers and different %s: start every "
                      "rank with the same model",
                      ddp_rank(d), other, what);
 }
 
-/* One warning for all numbers of ddp_usually_same that differ from the first live rank's. */
+/* Writes one warning for all numbers of ddp_usually_same that differ from those of the first live rank. */
 static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
 {
     const ddp__fingerprint *first = all;
@@ -55602,8 +55889,8 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (ddp__is_on_paper(d) && ddp_world(d) > DDP__LARGE_WORLD)
-        return DDP_OK; /* one program made them all, and each
-                                                                        would hold a word of each */
+        return DDP_OK; /* simulated ranks are one program, and each would store a control message of each
+                          rank */
     all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", ddp_world(d));
     own = all + ddp_rank(d);
@@ -55629,7 +55916,7 @@ ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     return s == DDP_OK && other >= 0 ? ddp__compare_models(d, other, what, err) : s;
 }
 
-/* Adds a number to the list of a verb. */
+/* Adds a number to the list of a call. */
 static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *count, const char *name,
                          int64_t value)
 {
@@ -55660,19 +55947,22 @@ const char *ddp_unlike(const ddp_ctx *d) { return d ? d->session->unlike : ""; }
 /* ==== session/admission.h ==== [session] */
 /* Admits joining workers, on both sides: the members and the joining worker. */
 
-/* join.c, for members: serves newcomers from now on; the wire is one that resumes. */
+/* Serves joining workers from now on. The wire must be one that can resume. For members (join.c). */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
-DDP_LIB void ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
-/* Before the first step of a period: clones, words, entries. Collective. */
+DDP_LIB void ddp__admission_ready(ddp_ctx *d); /* the engine and the layers exist */
+/* Runs before the first step of a period: gives a joining worker its state (clone), exchanges the
+ * coordinator's next control message, and admits a worker. Collective. */
 DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
 
-/* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
+/* Joining worker: open finds the run and reserves an id in it, and sets rank and world; enter receives the
+ * state of a member and enters the run. */
 DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__arrival_close(ddp_ctx *d);
 
 /* ==== session/join.c ==== [session] */
-/* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
+/* Admits joining workers during a run: the work of the members in a step, and the start of the joining
+ * worker. */
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 {
@@ -55732,10 +56022,10 @@ void ddp__admission_ready(ddp_ctx *d)
     ddp__join_ready(d->session->join, ddp__engine_of(d, 0), &l);
 }
 
-/* The coordinator's next word; members and newcomers. */
+/* Posts the coordinator's next control message; on members and joining workers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
-    ddp_piece p; /* from rank 0, or the lowest that lives */
+    ddp_piece p; /* sent by rank 0, or by the lowest live rank */
     const ddp_message m =
         ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->session->join_word, sizeof d->session->join_word);
 
@@ -55743,7 +56033,8 @@ static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->session->join_ticket, err);
 }
 
-/* The first operations of an epoch with a newcomer. */
+/* Runs the first operations of an epoch with a joining worker: it receives the state, and the plan is
+ * recomputed. */
 static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     ddp__worker s;
@@ -55769,9 +56060,9 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     double begin = ddp_now();
     int in = 0;
 
-    DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could
-                                              have */
-    /* the newcomer does not know of these words */
+    DDP__TRY(ddp__strategy_drain(d, err)); /* a joining worker cannot receive the work that the members
+                                              have deferred */
+    /* the joining worker does not take part in these messages */
     if (ddp__follows(d) && d->session->drift_ticket >= 0)
         DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     if (ddp__follows(d)) d->session->drift_ticket = -1;
@@ -55786,7 +56077,7 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     return DDP_OK;
 }
 
-/* What a newcomer gets, at a moment when nothing is in flight. */
+/* Gives a joining worker the state of this member. No message is in flight. */
 static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 {
     ddp__worker s;
@@ -55813,7 +56104,7 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
     return ddp__admission_ask(d, err);
 }
 
-/* ---- newcomers ---- */
+/* ---- joining workers ---- */
 
 ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
@@ -55850,7 +56141,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
     ddp__worker_free(&state);
     DDP__TRY(s);
-    ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
+    ddp__coded_start(d, 0); /* the donor itself sends its remaining residuals */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
     if (s == DDP_OK)
@@ -55890,7 +56181,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     ddp__arrival_close(d);
     if (s != DDP_OK) {
         if (ddp__engine_of(d, 0)) ddp__engine_hush(ddp__engine_of(d, 0));
-        if (err && local.code) *err = local; /* else the context has it */
+        if (err && local.code) *err = local; /* else the context already has the error */
         return s;
     }
     ddp__joining_set(d, DDP__HAS_ENTERED);
@@ -55899,9 +56190,10 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== session/start.c ==== [session] */
-/* The start of a session: layers are frozen, compared across ranks and made equal. */
+/* Starts a session: freezes the layers, compares them across ranks and makes them equal. */
 
-/* A system that promises more memory than it has would end the process later, without a word. */
+/* Checks the memory that the optimizer state needs. A system that overcommits memory would later kill the
+ * process without an error. */
 static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 {
     const double total = ddp__memory_total();
@@ -55936,8 +56228,8 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
 /* ---- teams ---- */
 
-/* A team are the ranks that register the same layers, and plan and measure together: those of the group of
- * all of a rank's layers; all ranks where layers belong to none or to several. */
+/* Determines the team: the ranks that register the same layers, and plan and measure together. It is the
+ * group of all of a rank's layers, or all ranks if the layers belong to no group or to several. */
 static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
     ddp_config checked = *ddp__cfg(d);
@@ -55957,7 +56249,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         if (group) groups = 1;
         if (group != ddp__unit_of(d, 0)->group) d->session->mixed = 1;
     }
-    if (ddp__norm_is_shared(d)) checked.clip_norm = 0; /* which a pipeline knows */
+    if (ddp__norm_is_shared(d)) checked.clip_norm = 0; /* a pipeline shares the norm */
     DDP__TRY(ddp__goes_check(&checked, ddp__ops(d), groups, err));
     if (d->session->mixed) team = 0;
     ddp__team_set(d, team, team ? ddp__engine_group_size(ddp__engine_of(d, 0), team) : ddp_world(d),
@@ -55968,8 +56260,8 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
- * and frozen layers included. */
+/* Distributes the parameters of rank 0, or of the first rank of a layer's group, to all ranks, with buffers
+ * and frozen layers. */
 ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     for (int l = 0; l < ddp__layers(d); l++)
@@ -55985,7 +56277,7 @@ ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* The longest message of a session is all its layers at once. */
+/* Sets the limit of check_writes: the longest message of a session contains all layers. */
 static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
@@ -55997,7 +56289,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     return ddp__engine_guard(ddp__engine_of(d, 0), count, err);
 }
 
-/* Without this, ranks whose program forgot to give the gradients would part in silence. */
+/* Checks that the program has registered gradients. Otherwise ranks would diverge without an error. */
 static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 {
     int frozen = 0;
@@ -56014,8 +56306,8 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
                      ddp__ops(d)->name, ddp__layers(d));
 }
 
-/* A joining worker whose optimizer began at zero would take other steps than the members, without an
- * error. */
+/* Checks that the program has registered the state of its own optimizer. A joining worker whose optimizer
+ * began at zero would take different steps than the members, without an error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
 {
     if (ddp__optimizer(d)->update || d->session->programs ||
@@ -56056,7 +56348,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     }
     DDP__TRY(DDP__EVENT(d, start, (d, ddp__self(d))));
     if (ddp__engine_of(d, 0)) ddp__admission_ready(d);
-    if (joins) { /* from here on it has an engine, and the members' state */
+    if (joins) { /* from now on the joining worker has an engine and the members' state */
         DDP__TRY(ddp__arrival_enter(d, err));
         DDP__TRY(ddp__device_start(d, d->session->edge_messages, d->session->edge_bytes, err));
     }
@@ -56070,7 +56362,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== session/save.c ==== [session] */
-/* Saving and loading a context. */
+/* Saves and loads the state of a context: ddp_checkpoint_save and ddp_checkpoint_load. */
 
 static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
@@ -56087,14 +56379,14 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     return code;
 }
 
-/* What the workers tell before a checkpoint: where, and how far they are. */
+/* Control message that the workers send to servers before a checkpoint: folder, step and micro-batches. */
 typedef struct ddp__save_word {
     int64_t step, taken;
     int32_t keep, unused;
     char folder[1000];
 } ddp__save_word;
 
-/* Of the lowest worker that lives, to all. */
+/* Broadcasts the message of the lowest live worker to all ranks. */
 static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
 {
     ddp__save_word *all;
@@ -56167,7 +56459,8 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     return ddp__save(d, folder, keep, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
 
-/* Of other stages or replicas, or of another run's averages. */
+/* Clears the residuals of the edges, which belong to other stages or replicas, or to the averages of another
+ * run. */
 static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
 {
     if (!d->session->cut || !d->session->cut->residuals) return;
@@ -56219,9 +56512,9 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 }
 
 /* ==== session/hooks.c ==== [session] */
-/* The hooks of a step (docs/step.md). */
+/* Implements the hooks of a step (docs/step.md) and ddp_wait, ddp_sync_all, ddp_share and ddp_serve. */
 
-/* Leaves a hook: the time from here on belongs to phase of layer. */
+/* Leaves a hook. The time from now on belongs to `phase` of `layer`. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 {
     if (s != DDP_OK) return ddp__ctx_fail(d, ddp__error(d));
@@ -56236,8 +56529,8 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
     return DDP__EVENT(d, members_changed, (d, ddp__self(d)));
 }
 
-/* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a
- * checkpoint, run among the members of the step before. */
+/* Admits joining workers at the first hook of a step. Collectives of the program between two steps, such as a
+ * checkpoint, therefore run among the members of the previous step. */
 static ddp_status ddp__let_in(ddp_ctx *d)
 {
     d->session->admission_due = 0;
@@ -56248,7 +56541,7 @@ static ddp_status ddp__let_in(ddp_ctx *d)
     return DDP_OK;
 }
 
-/* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
+/* Enters a hook of a layer: checks it, starts the session at the first hook, ends the interval before it. */
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
     if (layer < 0 || layer >= ddp__layers(d))
@@ -56285,14 +56578,15 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
                       layer);
 }
 
-/* skips: this micro-batch had none. */
+/* Counts a micro-batch of the layer, and passes the gradient to the strategy after the last one. skips 1:
+ * this micro-batch had no gradient. */
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
     ddp__passes *turn = &d->session->turn[layer];
 
     if (skips && turn->skipped == turn->passes)
-        ddp__gradients_none(d, u); /* they hold nothing of this step */
+        ddp__gradients_none(d, u); /* they contain no value of this step */
     turn->skipped += skips;
     if (++turn->passes > ddp__cfg(d)->micro_batches)
         return ddp__fail(ddp__error(d), DDP_USAGE,
@@ -56376,7 +56670,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 {
     int forward;
 
-    /* a layer that was skipped in the first micro-batches alone is skipped in all */
+    /* a layer that was skipped in each micro-batch so far counts as skipped in the remaining ones */
     for (int l = ddp__layers(d) - 1; l >= 0; l--)
         while (d->session->turn[l].skipped && d->session->turn[l].skipped == d->session->turn[l].passes &&
                d->session->turn[l].passes < ddp__cfg(d)->micro_batches)
@@ -56399,7 +56693,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     if (ddp__cfg(d)->average.first) forward = 0;
     ddp__forward_hooks(d, forward);
     DDP__TRY(DDP__EVENT(d, step_end, (d, ddp__self(d), forward)));
-    /* programs without forward_begin find parameters whole when ddp_step_end returns */
+    /* programs without forward hooks need complete parameters when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
     for (int l = 0; l < ddp__layers(d); l++) d->session->turn[l].passes = d->session->turn[l].skipped = 0;
     if (ddp__engine_of(d, 0)) DDP__TRY(ddp__engine_error(ddp__engine_of(d, 0), ddp__error(d)));
@@ -56408,8 +56702,9 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     return ddp__abort_check(d, ddp__error(d));
 }
 
-/* The first step loads and warms up, which takes one rank longer than another: behind it those that share a
- * machine or a device begin together, so that they are timed sharing it, as they will run. */
+/* Synchronises the ranks after the first step. That step loads and warms up, which takes longer on one rank
+ * than on another. From then on, ranks that share a machine or a device run at the same time, so that their
+ * times are measured under the load of the run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
     if (!ddp__engine_of(d, 0) || d->session->plan_final || ddp_step(d) != d->session->timed_from + 1 ||
@@ -56431,7 +56726,7 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        const double loss = d->session->info->loss; /* stays until another is told */
+        const double loss = d->session->info->loss; /* kept until another loss is reported */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         ddp__account_steps(d);
         ddp__step_over(d,
@@ -56462,7 +56757,8 @@ int ddp_wait(ddp_ctx *d)
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
-/* Where gradients are averaged, parameters are equal, and buffers differ. */
+/* Averages the buffers of a layer. Strategies that average gradients keep parameters equal, but not
+ * buffers. */
 static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
     for (int b = 0; b < ddp__count(u->block); b++) {
@@ -56571,44 +56867,48 @@ int ddp_serve(ddp_ctx *d)
 }
 
 /* ==== session/launch.h ==== [session] */
-/* Opening contexts: one, or all ranks of this machine as processes or threads. */
+/* Opens contexts: one, or one for each rank of this machine, as processes or threads. */
 
-/* ddp_open with what only ddp_launch has: the meeting place of threads, or the socket on which rank 0
- * already listens (-1 = none; closed here). */
+/* ddp_open with two more arguments, which only ddp_launch sets. hub: rendezvous of the threads, or NULL.
+ * listen_fd: socket on which rank 0 already listens (-1: none); it is closed here. */
 DDP_LIB ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
                            ddp_error *err);
 DDP_LIB int ddp__launch_all(const ddp_config *cfg, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),
                             void *user, ddp_error *err);
 
-/* ---- launch.c: ranks on this machine, forked processes under a supervisor or threads ---- */
+/* ---- launch.c: ranks on this machine, as forked processes with a supervisor or as threads ---- */
 
-/* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
- * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
+/* The function of one rank. In a process, rank 0 receives the listening socket (>= 0) and must close it, and
+ * every rank receives its address "127.0.0.1:PORT". In a thread they are -1 and "". Fills *err if it does not
+ * return DDP_OK. */
 typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
 
-/* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
+/* ddp__spawn - forks `world` processes, runs fn in each, and waits until the last one has ended.
  *
- *   min_world 0, or ranks that are killed by a signal or fail with DDP_PEER_LOST are no failure while so many
- *   are left:
- *            DDP_OK if at least so many return it
- *   cancel   NULL, or looked at several times a second: nonzero ends the ranks by SIGINT, 3 s later SIGTERM,
- *            2 s later SIGKILL
- *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s later, SIGKILL; 0 =
- *            15
+ *   min_world  0, or the number of ranks that must remain: while at least that many do, a rank that is killed
+ *              by a signal or fails with DDP_PEER_LOST or DDP_ABORTED does not count as a failure. Success
+ *              then needs at least min_world ranks that return DDP_OK
+ *   cancel     NULL, or a flag that is read several times a second: nonzero ends the ranks by SIGINT, 3 s
+ *              later SIGTERM, 2 s later SIGKILL
+ *   grace_s    seconds that the other ranks may continue after one has failed, before SIGTERM and, 2 s later,
+ *              SIGKILL (default: 15, if 0)
  *
- * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are flushed before
- * the fork and by each rank. Call it before other threads exist. Returns DDP_OK if all did; DDP_PEER_LOST if
- * a rank was killed by a signal, with rank, process and signal; DDP_ABORTED after cancel; else code and
- * sentence of the rank that failed first. Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY,
- * DDP_FAILED (cannot fork). */
+ * The calling process only supervises. No rank outlives it (Linux). Standard streams are flushed before the
+ * fork and by each rank. Call it before other threads exist.
+ *
+ * Returns DDP_OK if all ranks did; DDP_PEER_LOST if a rank was killed by a signal, with rank, process and
+ * signal; DDP_ABORTED after cancel; otherwise code and message of the rank that failed first. Errors of its
+ * own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
 DDP_LIB ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s,
                               ddp__rank_fn fn, void *user, ddp_error *err);
 
-/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
+/* ddp__spawn_threads - as ddp__spawn, with threads of this process, without signals and without a grace time.
+ * Returns when all threads have ended. */
 DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
 
 /* ==== session/session.c ==== [session] */
-/* Opening and closing a context, and what can be asked of it. */
+/* Opens and closes a context, registers its layers and optimizer, and answers queries about its plan and
+ * links. */
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
@@ -56659,7 +56959,7 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     return d;
 }
 
-/* What it came to, for the log: ddprun reads these lines. */
+/* Logs a summary of the run. ddprun parses these lines. */
 static void ddp__closing_tell(ddp_ctx *d)
 {
     ddp_stats s;
@@ -56675,8 +56975,8 @@ static void ddp__closing_tell(ddp_ctx *d)
                  1e-6 * (double)s.bytes_sent);
 }
 
-/* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they
- * are. */
+/* Closes the descriptors in a forked child, so that the peers do not take its end for the parent's. Locks,
+ * threads and memory are not touched. */
 static void ddp__disown(ddp_ctx *d)
 {
     ddp__joiner_disown(d->session->joiner);
@@ -56699,7 +56999,7 @@ void ddp_close(ddp_ctx *d)
     ddp__device_stop(d);
     if (ddp__second_of(d)) ddp__engine_close(ddp__second_of(d));
     if (ddp__engine_of(d, 0)) ddp__engine_close(ddp__engine_of(d, 0));
-    ddp__join_close(d->session->join); /* the coordinator's word may have been on its way until then */
+    ddp__join_close(d->session->join); /* until now the coordinator's message may have been in flight */
     ddp__tls_free(d->session->tls);
     ddp__graphs_free(d);
     ddp__strategy_close(d);
@@ -56746,7 +57046,7 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
             "values it has are needed",
             layer ? layer : "", count, (void *)params);
     l = ddp_layer_named(d, layer);
-    if (l < 0 || ddp__started(d)) { /* too late: ddp_add_layer says so */
+    if (l < 0 || ddp__started(d)) { /* if it is too late, ddp_add_layer returns the error */
         memset(&first, 0, sizeof first);
         first.name = layer;
         first.params = params;
@@ -56888,8 +57188,8 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 }
 
 /* ==== session/launch.c ==== [session] */
-/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as
- * threads; and ddp_launch, which gives each a context. */
+/* Runs the ranks of one machine as processes (started on a free port, supervised, ended when one of them
+ * fails) or as threads. ddp_launch gives each of them a context. */
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -56899,13 +57199,13 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
 #define DDP__MAX_LOCAL 1024
 
-/* What a rank leaves behind in memory shared with the supervisor. */
+/* Result of a rank, in memory shared with the supervisor. */
 typedef struct ddp__verdict {
-    int order; /* 1 for the first that failed, 0 while there is nothing */
+    int order; /* 1 for the first rank that failed, 2 for the second, ...; 0: no failure */
     ddp_error err;
 } ddp__verdict;
 
-/* How a rank ended: its process, and the signal or code; rank -1: none did. */
+/* How a rank ended: its process, and the signal or exit code. rank -1: none did. */
 typedef struct ddp__end {
     int rank, by;
     long pid;
@@ -56913,20 +57213,21 @@ typedef struct ddp__end {
 
 typedef struct ddp__family {
     int world, alive;
-    int min_world, lost;   /* elastic: ranks whose end does not concern the others */
-    int good;              /* ended with DDP_OK */
-    int *failures;         /* shared: how many have failed */
+    int min_world, lost;   /* elastic: ended ranks that the others can do without */
+    int good;              /* ranks that ended with DDP_OK */
+    int *failures;         /* shared: number of failed ranks */
     ddp__verdict *verdict; /* shared: [world] */
     size_t shared_bytes;
     void *shared;
     pid_t *pid;           /* [world], 0 = ended */
-    ddp__end killed, odd; /* the first by a signal that we did not send, or with a code but no verdict */
-    int rung;             /* next step of the ladder below, -1 = all is well */
-    double rung_at;       /* when it is due */
-    int sent;             /* a signal was sent to all */
+    ddp__end killed, odd; /* the first rank that ended by a signal which the supervisor did not send, and
+                             with a code but no verdict */
+    int rung;             /* next step of the ladder below; -1: no failure */
+    double rung_at;       /* time at which that step is due */
+    int sent;             /* a signal was sent to all ranks */
 } ddp__family;
 
-/* Signals of increasing force and the seconds that each is given. */
+/* Signals of increasing force, and the seconds to wait after each. */
 typedef struct ddp__rung {
     int signal;
     double wait_s;
@@ -56934,7 +57235,7 @@ typedef struct ddp__rung {
 static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}};
 enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 
-/* The life of a forked rank. */
+/* Runs a forked rank, and ends its process. */
 static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn,
                           void *user)
 {
@@ -56942,8 +57243,9 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
     ddp_status s;
 
 #ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
-    if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the supervisor dies, the rank ends: a stopped rank would make
+                                         the others wait */
+    if (getppid() != parent) _exit(DDP_ABORTED); /* the parent died before the line above */
 #else
     (void)parent;
 #endif
@@ -56966,10 +57268,10 @@ static void ddp__family_signal(ddp__family *f, int signal_number)
         if (f->pid[r] > 0) kill(f->pid[r], signal_number);
 }
 
-/* Of an error that a rank ended with: it was lost, or left. */
+/* Returns 1 if a rank that ended with this error was lost or aborted. */
 static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code == DDP_ABORTED; }
 
-/* The others may go on without a rank that ended like that. */
+/* Returns 1 if the other ranks may continue without a rank that ended like this. */
 static int ddp__is_lost(const ddp__family *f, int rank, int code)
 {
     const ddp__verdict *v = &f->verdict[rank];
@@ -56978,7 +57280,7 @@ static int ddp__is_lost(const ddp__family *f, int rank, int code)
     return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
 }
 
-/* Notes how a rank ended. */
+/* Records how a rank ended. */
 static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 {
     const int signaled = WIFSIGNALED(code), by = signaled ? WTERMSIG(code) : WEXITSTATUS(code);
@@ -57003,7 +57305,7 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
     }
 }
 
-/* Waits for all, urging those that do not end. 1 if it was cancelled. */
+/* Waits for all ranks, and sends signals to those that do not end. Returns 1 if the run was cancelled. */
 static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
 {
     double pause = 0.001;
@@ -57013,7 +57315,7 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
         for (int r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got < 0) code = 0; /* reaped elsewhere (SIGCHLD ignored): use its verdict */
             if (got) ddp__rank_ended(f, r, code, grace_s);
         }
         if (cancel && !cancelled && ddp__atomic_load(cancel)) {
@@ -57042,7 +57344,7 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
         if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
-            continue; /* one of those that the others did without */
+            continue; /* the other ranks continued without it */
         least = order;
         first = r;
     }
@@ -57065,7 +57367,7 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
     return DDP_OK;
 }
 
-/* A free port of the loopback interface. */
+/* Listens on a free port of the loopback interface. */
 static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 {
     int count;
@@ -57074,7 +57376,7 @@ static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
     return ddp__tcp_listen(at, fd, at, err);
 }
 
-/* Forks all ranks; on failure ends those that were. */
+/* Forks all ranks. On failure ends those that were forked. */
 static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp__rank_fn fn, void *user,
                                    ddp_error *err)
 {
@@ -57140,8 +57442,8 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
 typedef struct ddp__team {
     pthread_mutex_t lock;
     pthread_cond_t gate;
-    int open;  /* 1: go, -1: not all could be started */
-    int ranks; /* that were drawn */
+    int open;  /* 1: run; -1: not all threads could be started */
+    int ranks; /* ranks assigned so far */
     ddp__rank_fn fn;
     void *user;
     ddp_error first;
@@ -57221,7 +57523,7 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
     if (*addr) cfg.addr = addr;
     d = ddp__open(&cfg, L->list, L->hub, listen_fd, err);
     if (!d) {
-        if (L->hub) ddp__hub_leave(L->hub, rank); /* or the others would wait for its first byte */
+        if (L->hub) ddp__hub_leave(L->hub, rank); /* else the others would wait for its first byte */
         return err->code;
     }
     code = L->fn(d, L->user);
@@ -57252,10 +57554,10 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
     cfg = *given;
-    if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
+    if (env.launcher) cfg.rank = cfg.world = 0; /* a launcher made the ranks: this is one of them */
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
-    /* every rank would fail in the same way: once is enough */
+    /* check the configuration once, because every rank would fail in the same way */
     DDP__DO(ddp__config_resolve(given, list, &cfg, &ops, err));
     if (cfg.transport == DDP_MPI) {
         s = ddp__fail(err, DDP_USAGE,
@@ -57656,8 +57958,7 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* ---- ssgd: all at once, after the whole backward; one message for each group, of many arrays several
- * ---- */
+/* ---- ssgd: all after the backward pass; one message per group, or several if it has many arrays ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {

@@ -823,9 +823,9 @@ __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
     return shared[0];
 }
 
-/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the parts are
- * added in order. How rows are cut depends on their number alone, so the bits do not depend on the device.
- * ---- */
+/* ---- column sums of a gradient ----
+ * Two passes: blocks sum parts of the rows, then the parts are added in order. The division into parts
+ * depends on the number of rows alone, so the bits do not depend on the device. */
 
 enum {
     DDP__COLUMN_PARTS = 256, /* most parts */
