@@ -416,13 +416,13 @@ struct ddp_config {
         int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
         /* updates per step, at most 1, of the plan (default: 0, by overlap and Preserver) */
         double update_frequency;
-        double preserve; /* tolerance of the Preserver's ratio of losses (default: 0.01) */
+        double preserve; /* largest deviation from 1 of the loss ratio (default: 0.01) */
     } deft;
 
     /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/servers.md). */
     struct {
-        /* the last ranks, which call ddp_serve and compute nothing, or DDP_SERVERS_COLOCATED (default: 0,
-         * none) */
+        /* number of server ranks, the highest ranks, which call ddp_serve and compute nothing; or
+         * DDP_SERVERS_COLOCATED (default: 0, none) */
         int count;
         int staleness;    /* ssp: steps a worker may be ahead of the slowest (default: 0, as bsp) */
         float push_scale; /* asp, ssp, r2sp: factor on the rate of a push (default: 1 / workers) */
@@ -450,7 +450,7 @@ struct ddp_config {
         /* stream: n fragments, at most H, of the layers 0, n, 2 n, ..; 1, n + 1, ..; sent at equal distances
          * (default: 0, a step for each layer by the planner) */
         int fragments;
-        int landing;         /* stream with fragments: steps until a fragment is used, below H (default: 0) */
+        int landing; /* stream with fragments: steps from the send of one until it is applied (default: 0) */
         double compensation; /* eager: lambda of the correction of the delay (default: 0) */
     } outer;
 
@@ -464,15 +464,17 @@ struct ddp_config {
 
     /* Worlds that lose and admit workers (docs/elastic.md, docs/elastic-join.md). */
     struct {
-        /* > 0: training continues without lost workers while a quorum (or all servers) and this number of
-         * computing workers are left (default: 0, a lost worker is an error) */
+        /* > 0: training continues without lost workers while a quorum is alive, or all servers, and at least
+         * this number of computing workers (default: 0, a lost worker is an error) */
         int min_world;
         /* min_world, tcp: number of ids, at most 64, for joining workers too (default: world) */
         int max_world;
         /* 1: join the run whose workers addr names, separated by commas; it determines rank, world and
          * min_world (default: 0) */
         int join;
-        size_t bytes; /* min_world: memory for operations in flight (default: twice the longest message) */
+        /* min_world: memory that retains unfinished operations for a restart (default: twice the longest
+         * message) */
+        size_t bytes;
     } elastic;
 
     /* Encryption and integrity of TCP connections (docs/security.md). */
@@ -488,15 +490,16 @@ struct ddp_config {
     struct {
         /* interfaces to listen on: "eth", "=eth0", "^lo,docker" (default: that to rank 0) */
         const char *socket_ifname;
-        const char *net_script; /* file of stalls, drops, kills and rates for net (default: NULL) */
-        const char *net2;       /* a second link of the workers, as net; without scripts (default: NULL) */
-        const char *addr2;      /* host:port of rank 0 on the second link (default: a free port of addr) */
+        /* file that schedules stalls, dropped connections, kills and rate changes of net (default: NULL) */
+        const char *net_script;
+        const char *net2;  /* a second link of the workers, as net; without scripts (default: NULL) */
+        const char *addr2; /* host:port of rank 0 on the second link (default: a free port of addr) */
     } network;
 
     /* Used with backend (docs/gpu.md). */
     struct {
-        /* averages of layers go 0: by transport; 1: by NCCL, and between sites by transport; 2: by both, each
-         * on the link that should finish it first (default: 0) */
+        /* route of layer averages: 0: transport; 1: NCCL, and transport between sites; 2: both, each average on
+         * the link that should finish it first (default: 0) */
         int nccl;
         /* cudaStream_t of the program, borrowed until ddp_close (default: NULL, one of the context) */
         void *cuda_stream;
@@ -506,8 +509,8 @@ struct ddp_config {
     struct {
         const char *dump_path; /* file for ddp_dump on a failure, not on an abort; %r: rank (default: NULL) */
         int trace_spans;       /* spans for ddp_trace_copy (default: 0, those of statistics) */
-        int check_writes;      /* 1: report writes to a layer in flight (default: 0; DREAMDDP_DEBUG: 1) */
-        int no_finite_check;   /* 1: do not report gradients that are NaN or infinite (default: 0) */
+        int check_writes;    /* 1: report writes to a layer in flight (default: 0; 1 with -DDREAMDDP_DEBUG) */
+        int no_finite_check; /* 1: do not report gradients that are NaN or infinite (default: 0) */
         /* 1: ddp_checkpoint_save replaces those of another run (default: 0, an error) */
         int overwrite;
     } debug;
@@ -31355,7 +31358,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 
     if (room && !ring)
         return ddp__fail(err, DDP_MEMORY,
-                         "out of memory: an elastic world needs %lu bytes for what is in flight",
+                         "out of memory: an elastic world needs %lu bytes to retain unfinished operations",
                          (unsigned long)room);
     ddp__release(&e->cfg.allocator, el->ring, el->room);
     e->stats.staging_bytes += room - el->room;
@@ -31384,10 +31387,11 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.kept_bytes > 0)
-        return ddp__fail(err, DDP_ARG,
-                         "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
-                         "what is in flight: raise elastic_bytes",
-                         (unsigned long)bytes, (unsigned long)el->room);
+        return ddp__fail(
+            err, DDP_ARG,
+            "elastic_bytes %lu is too small: a message needs %lu bytes to be retained until it is complete; "
+            "raise elastic_bytes",
+            (unsigned long)e->cfg.kept_bytes, (unsigned long)bytes);
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
             pthread_cond_wait(&e->changed, &e->lock);
@@ -45393,7 +45397,7 @@ typedef enum ddp__feature {
 static const ddp__goes_row ddp__goes_rows[] = {
     DDP__NO_SUCH(
         PARTS, INT8, INT4, DDP_UNSUPPORTED,
-        "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"),
+        "the quantisation residual is stored for whole layers: choose f32 or bf16, or leave split_params 0"),
     {DDP__BIT(SITE) | DDP__BIT(TOPK), DDP__BIT(ELASTIC) | DDP__BIT(JOIN), DDP_ARG,
      "what is gathered between sites needs all workers: choose another wire, or leave the site out"},
     {DDP__BIT(SITE) | DDP__BIT(DEVICE) | DDP__BIT(TOPK), 0, DDP_UNSUPPORTED,
@@ -45404,14 +45408,14 @@ static const ddp__goes_row ddp__goes_rows[] = {
     DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
             "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
     DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED,
-            "a group has no room for a newcomer: leave the layers to all ranks"),
+            "a process group cannot admit a joining worker: leave the layers to all ranks"),
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
             "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
     DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
     {DDP__BIT(ROOM), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
-     "newcomers come over tcp: choose that transport"},
+     "joining workers need tcp: choose that transport"},
     {DDP__BIT(JOIN), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
-     "newcomers come over tcp: choose that transport"},
+     "joining workers need tcp: choose that transport"},
     DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
     DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
             "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
@@ -45863,7 +45867,18 @@ static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
         memcpy(at, &large, sizeof large);
 }
 
-int ddp__knob_fits(const ddp__knob *r, double x) { return x >= r->least && (r->most == 0 || x <= r->most); }
+/* What is wrong with a number that a float cannot hold; NULL: nothing. */
+static const char *ddp__knob_float(const ddp__knob *r, double x)
+{
+    if (r->kind < DDP__K_REAL || r->size != sizeof(float)) return NULL;
+    if (x > FLT_MAX) return "above 3.4e38";
+    return x != 0 && (float)x == 0 ? "too small" : NULL; /* 0 is the default */
+}
+
+int ddp__knob_fits(const ddp__knob *r, double x)
+{
+    return x >= r->least && x <= (r->most == 0 ? DBL_MAX : r->most) && !ddp__knob_float(r, x);
+}
 
 void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
@@ -45977,9 +45992,15 @@ static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
     const char *digits = text + (*text == '-');
     double x;
 
-    if (r->kind == DDP__K_REAL) return ddp__parse_ratio(text, &x) ? "out of range" : "not a number";
+    if (r->kind == DDP__K_REAL) {
+        if (!ddp__parse_ratio(text, &x)) return "not a number";
+        return ddp__knob_float(r, x) ? ddp__knob_float(r, x) : "out of range";
+    }
     if (r->kind != DDP__K_WHOLE) return r->names || r->kind == DDP__K_STRATEGY ? "unknown" : "invalid";
-    return *digits && !digits[strspn(digits, "0123456789")] ? "out of range" : "not a whole number";
+    if (!*digits || digits[strspn(digits, "0123456789")]) return "not a whole number";
+    if (digits > text || r->most > 0) return "out of range";
+    if (ddp__parse_ratio(text, &x) && x < r->least) return "out of range";
+    return r->size > sizeof(int) ? "above 9223372036854775807" : "above 2147483647";
 }
 
 /* "period=-3 is out of range: choose 1 to 1000000 steps (default: 5)" */
@@ -46054,7 +46075,8 @@ ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_co
     case DDP__K_PAIR:
         n = second = strtol(text, &comma, 10);
         ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
-        ok = ok && ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second);
+        ok = ok &&
+             ((n == 0 && second == 0) || (ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second)));
         if (ok) {
             ((int *)at)[0] = (int)n;
             ((int *)at)[1] = (int)second;
@@ -46132,7 +46154,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_N(period, "period", "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
               "H, the steps in which each layer is averaged once"),
     DDP__OF_C(transport, "transport", "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
-              "connection of the ranks; threads only with ddp_launch, sockets only with ddp_config.sockets"),
+              "transport between ranks; threads only with ddp_launch, sockets only with ddp_config.sockets"),
     DDP__OF_N(rank, "rank", "RANK", DDP__LAUNCHED, 0, 65534, "", "0",
               "rank of this worker; the variable counts only where world is 0"),
     DDP__OF_N(world, "world", "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
@@ -46187,7 +46209,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_C(plan.solver, "solver", "SOLVER", DDP__MATCH, ddp__solvers_set,
               "search method of the partial plan (docs/plan.md)"),
     DDP__OF_C(plan.cost, "cost", "COST", DDP__MATCH, ddp__costs_set,
-              "cost model of the partial plan; without forward hooks timeline"),
+              "cost model of the partial plan; timeline if the program calls no ddp_forward_begin"),
     DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
               "extra transfers of the partial plan in the idle time of the link"),
 
@@ -46205,19 +46227,20 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_R(deft.update_frequency, "update_frequency", "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "",
               "what overlap allows", "deft: updates per step that the plan must reach"),
     DDP__OF_R(deft.preserve, "preserve", "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
-              "deft: tolerance of the Preserver's ratio of losses"),
+              "deft: largest deviation from 1 of the loss ratio in its convergence test"),
 
     DDP__KNOB(server.count, "servers", "SERVERS", SERVERS, DDP__MATCH, 0, 65535,
-              "a number of ranks that serve, or colocated", "none", NULL,
-              "bsp, asp, ssp, r2sp, osp: number of the last ranks that serve"),
+              "a number of ranks, or colocated", "none", NULL,
+              "bsp, asp, ssp, r2sp, osp: number of server ranks, the highest ranks"),
     DDP__OF_N(server.staleness, "staleness", "STALENESS", DDP__MATCH, 0, 0, "steps", "0",
               "ssp: steps a worker may be ahead of the slowest"),
-    DDP__OF_R(server.push_scale, "push_scale", "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
+    DDP__OF_R(server.push_scale, "push_scale", "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 1e6, "", "1 / workers",
               "asp, ssp, r2sp: factor on the learning rate of each push"),
 
     DDP__KNOB(osp.defer, "defer", "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1,
               "auto, or a share of the model from 0 to 1", "auto", NULL,
-              "osp: share of the model's bytes that may be late; auto follows the loss"),
+              "osp: share of the model's bytes that may be late; auto computes it from the loss that "
+              "ddp_report gets"),
     DDP__OF_C(osp.lgp, "lgp", "LGP", DDP__MATCH, ddp__lgps,
               "osp: update of a late layer until its correction"),
     DDP__OF_C(osp.correct, "correct", "CORRECT", DDP__MATCH, ddp__corrects,
@@ -46237,7 +46260,7 @@ static const ddp__knob ddp__knobs[] = {
               "a step for each layer by the planner",
               "stream: number of fragments; fragment i has the layers i, i + n, i + 2 n, .."),
     DDP__OF_N(outer.landing, "landing", "LANDING", DDP__JOINED, 0, 0, "steps", "0",
-              "stream: steps until a fragment is used, below the period"),
+              "stream: steps from the send of a fragment until it is applied, below the period"),
     DDP__OF_R(outer.compensation, "compensation", "COMPENSATION", DDP__JOINED, 0, 1e6, "", "0",
               "eager: lambda of the correction of the delay"),
 
@@ -46251,12 +46274,12 @@ static const ddp__knob ddp__knobs[] = {
               "time-out of an operation, from its start on the first rank"),
 
     DDP__OF_N(elastic.min_world, "min_world", "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
-              "continue without lost workers while this number is left (docs/elastic.md)"),
+              "continue without lost workers while at least this number is alive (docs/elastic.md)"),
     DDP__OF_N(elastic.max_world, "max_world", "MAX_WORLD", DDP__MATCH, 0, 64, "", "world",
               "min_world: number of ids, joining workers included"),
     DDP__OF_B(elastic.join, "join", "JOIN", 0, "join a running run, whose workers addr names"),
     DDP__OF_N(elastic.bytes, "elastic_bytes", "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
-              "min_world: memory for operations in flight"),
+              "min_world: memory that retains unfinished operations for a restart"),
 
     DDP__OF_B(security.insecure, "insecure", "INSECURE", 0,
               "allow addresses beyond this machine without encryption (docs/security.md)"),
@@ -46269,26 +46292,27 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(security.key, "tls_key", "TLS_KEY", DDP__KEYS, "none",
               "PEM file of the private key of tls_cert"),
     DDP__OF_B(security.no_checksum, "no_checksum", "NO_CHECKSUM", DDP__MATCH,
-              "send data on TCP without TLS without a CRC-32C"),
+              "omit the CRC-32C of data on unencrypted TCP"),
 
     DDP__OF_T(network.socket_ifname, "socket_ifname", "SOCKET_IFNAME", 0, "the interface that reaches rank 0",
               "interfaces to listen on: eth, =eth0, ^lo,docker"),
-    DDP__OF_T(network.net_script, "net_script", "NET_SCRIPT", 0, "none",
-              "file of stalls, drops, kills and rates of net (docs/links.md)"),
+    DDP__OF_T(
+        network.net_script, "net_script", "NET_SCRIPT", 0, "none",
+        "file that schedules stalls, dropped connections, kills and rate changes of net (docs/links.md)"),
     DDP__OF_T(network.net2, "net2", "NET2", 0, "none",
               "emulated second link between the same workers, as net"),
     DDP__OF_T(network.addr2, "addr2", "ADDR2", DDP__ALL, "a free port of addr",
               "HOST:PORT of rank 0 on the second link"),
 
     DDP__OF_N(device.nccl, "nccl", "NCCL", DDP__MATCH, 0, 2, "", "0",
-              "route of averages with a backend: 0 by transport, 1 between devices, 2 by both"),
+              "route of averages with a backend: 0 transport; 1 NCCL, and transport between sites; 2 both"),
 
     DDP__OF_T(debug.dump_path, "dump_path", "DUMP", 0, "none",
               "file for the last operations before a failure; %r is the rank"),
     DDP__OF_N(debug.trace_spans, "trace_spans", "TRACE_SPANS", 0, 0, 0, "", "what statistics need",
               "spans that ddp_trace_copy can return"),
     DDP__OF_B(debug.check_writes, "check_writes", "CHECK_WRITES", 0,
-              "report writes to a layer in flight; 1 with DREAMDDP_DEBUG"),
+              "report writes to a layer in flight; always on if compiled with -DDREAMDDP_DEBUG"),
     DDP__OF_B(debug.no_finite_check, "no_finite_check", "NO_FINITE_CHECK", 0,
               "do not report gradients that are NaN or infinite"),
     DDP__OF_B(debug.overwrite, "overwrite", "OVERWRITE", 0,
@@ -46446,11 +46470,11 @@ void ddp__setting_text(const ddp__setting *s, double value, int digits, char *ou
 /* ---- by name ---- */
 
 /* The name of a setting, or a variable, that is spelled most like name (of a variable: without DREAMDDP_);
- * NULL: more than 3 letters differ. */
+ * NULL: more than 3 letters differ, or half of them. */
 static const char *ddp__nearest(int variables, const char *name, size_t n)
 {
     const char *nearest = NULL;
-    int least = 4;
+    int least = n / 2 < 4 ? (int)(n / 2) : 4;
 
     for (int i = 0; i < DDP__KNOBS + (variables ? DDP__OTHERS : 0); i++) {
         const char *known = i >= DDP__KNOBS ? ddp__others[i - DDP__KNOBS][0]
@@ -46872,17 +46896,18 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
     DDP__REFUSE(c->average.state_period[0] < 0 || c->average.state_period[1] < 0 ||
                     c->average.state_period[0] > 1000000 || c->average.state_period[1] > 1000000 ||
                     (c->average.state_period[1] > 0 && !c->average.state_period[0]),
-                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->average.state_period[0],
-                c->average.state_period[1]);
+                "state_period %d,%d is invalid: choose 1 to 1000000 periods each, or 0,0",
+                c->average.state_period[0], c->average.state_period[1]);
     DDP__REFUSE(c->world > 0 && c->server.count >= c->world,
                 "servers %d: a world of %d has %s; it is the workers and the "
                 "servers together",
                 c->server.count, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
     DDP__REFUSE(c->period > 0 && c->outer.fragments > c->period,
                 "fragments %d: 1 to the period of %d, or 0 for the planner's", c->outer.fragments, c->period);
-    DDP__REFUSE(c->period > 0 && c->outer.landing >= c->period,
-                "landing %d: below the period of %d, as a fragment lands before it is sent again",
-                c->outer.landing, c->period);
+    DDP__REFUSE(
+        c->period > 0 && c->outer.landing >= c->period,
+        "landing %d is not below the period of %d: each fragment must be applied before its next send",
+        c->outer.landing, c->period);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     DDP__REFUSE(!ddp__cpu_runs((int)c->kernels),
                 "kernels %s: this processor runs base%s%s only; choose a set that every "

@@ -43,17 +43,18 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
     DDP__REFUSE(c->average.state_period[0] < 0 || c->average.state_period[1] < 0 ||
                     c->average.state_period[0] > 1000000 || c->average.state_period[1] > 1000000 ||
                     (c->average.state_period[1] > 0 && !c->average.state_period[0]),
-                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->average.state_period[0],
-                c->average.state_period[1]);
+                "state_period %d,%d is invalid: choose 1 to 1000000 periods each, or 0,0",
+                c->average.state_period[0], c->average.state_period[1]);
     DDP__REFUSE(c->world > 0 && c->server.count >= c->world,
                 "servers %d: a world of %d has %s; it is the workers and the "
                 "servers together",
                 c->server.count, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
     DDP__REFUSE(c->period > 0 && c->outer.fragments > c->period,
                 "fragments %d: 1 to the period of %d, or 0 for the planner's", c->outer.fragments, c->period);
-    DDP__REFUSE(c->period > 0 && c->outer.landing >= c->period,
-                "landing %d: below the period of %d, as a fragment lands before it is sent again",
-                c->outer.landing, c->period);
+    DDP__REFUSE(
+        c->period > 0 && c->outer.landing >= c->period,
+        "landing %d is not below the period of %d: each fragment must be applied before its next send",
+        c->outer.landing, c->period);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     DDP__REFUSE(!ddp__cpu_runs((int)c->kernels),
                 "kernels %s: this processor runs base%s%s only; choose a set that every "

@@ -191,13 +191,13 @@ struct ddp_config {
         int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
         /* updates per step, at most 1, of the plan (default: 0, by overlap and Preserver) */
         double update_frequency;
-        double preserve; /* tolerance of the Preserver's ratio of losses (default: 0.01) */
+        double preserve; /* largest deviation from 1 of the loss ratio (default: 0.01) */
     } deft;
 
     /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/servers.md). */
     struct {
-        /* the last ranks, which call ddp_serve and compute nothing, or DDP_SERVERS_COLOCATED (default: 0,
-         * none) */
+        /* number of server ranks, the highest ranks, which call ddp_serve and compute nothing; or
+         * DDP_SERVERS_COLOCATED (default: 0, none) */
         int count;
         int staleness;    /* ssp: steps a worker may be ahead of the slowest (default: 0, as bsp) */
         float push_scale; /* asp, ssp, r2sp: factor on the rate of a push (default: 1 / workers) */
@@ -225,7 +225,7 @@ struct ddp_config {
         /* stream: n fragments, at most H, of the layers 0, n, 2 n, ..; 1, n + 1, ..; sent at equal distances
          * (default: 0, a step for each layer by the planner) */
         int fragments;
-        int landing;         /* stream with fragments: steps until a fragment is used, below H (default: 0) */
+        int landing; /* stream with fragments: steps from the send of one until it is applied (default: 0) */
         double compensation; /* eager: lambda of the correction of the delay (default: 0) */
     } outer;
 
@@ -239,15 +239,17 @@ struct ddp_config {
 
     /* Worlds that lose and admit workers (docs/elastic.md, docs/elastic-join.md). */
     struct {
-        /* > 0: training continues without lost workers while a quorum (or all servers) and this number of
-         * computing workers are left (default: 0, a lost worker is an error) */
+        /* > 0: training continues without lost workers while a quorum is alive, or all servers, and at least
+         * this number of computing workers (default: 0, a lost worker is an error) */
         int min_world;
         /* min_world, tcp: number of ids, at most 64, for joining workers too (default: world) */
         int max_world;
         /* 1: join the run whose workers addr names, separated by commas; it determines rank, world and
          * min_world (default: 0) */
         int join;
-        size_t bytes; /* min_world: memory for operations in flight (default: twice the longest message) */
+        /* min_world: memory that retains unfinished operations for a restart (default: twice the longest
+         * message) */
+        size_t bytes;
     } elastic;
 
     /* Encryption and integrity of TCP connections (docs/security.md). */
@@ -263,15 +265,16 @@ struct ddp_config {
     struct {
         /* interfaces to listen on: "eth", "=eth0", "^lo,docker" (default: that to rank 0) */
         const char *socket_ifname;
-        const char *net_script; /* file of stalls, drops, kills and rates for net (default: NULL) */
-        const char *net2;       /* a second link of the workers, as net; without scripts (default: NULL) */
-        const char *addr2;      /* host:port of rank 0 on the second link (default: a free port of addr) */
+        /* file that schedules stalls, dropped connections, kills and rate changes of net (default: NULL) */
+        const char *net_script;
+        const char *net2;  /* a second link of the workers, as net; without scripts (default: NULL) */
+        const char *addr2; /* host:port of rank 0 on the second link (default: a free port of addr) */
     } network;
 
     /* Used with backend (docs/gpu.md). */
     struct {
-        /* averages of layers go 0: by transport; 1: by NCCL, and between sites by transport; 2: by both, each
-         * on the link that should finish it first (default: 0) */
+        /* route of layer averages: 0: transport; 1: NCCL, and transport between sites; 2: both, each average on
+         * the link that should finish it first (default: 0) */
         int nccl;
         /* cudaStream_t of the program, borrowed until ddp_close (default: NULL, one of the context) */
         void *cuda_stream;
@@ -281,8 +284,8 @@ struct ddp_config {
     struct {
         const char *dump_path; /* file for ddp_dump on a failure, not on an abort; %r: rank (default: NULL) */
         int trace_spans;       /* spans for ddp_trace_copy (default: 0, those of statistics) */
-        int check_writes;      /* 1: report writes to a layer in flight (default: 0; DREAMDDP_DEBUG: 1) */
-        int no_finite_check;   /* 1: do not report gradients that are NaN or infinite (default: 0) */
+        int check_writes;    /* 1: report writes to a layer in flight (default: 0; 1 with -DDREAMDDP_DEBUG) */
+        int no_finite_check; /* 1: do not report gradients that are NaN or infinite (default: 0) */
         /* 1: ddp_checkpoint_save replaces those of another run (default: 0, an error) */
         int overwrite;
     } debug;

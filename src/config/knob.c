@@ -50,7 +50,18 @@ static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
         memcpy(at, &large, sizeof large);
 }
 
-int ddp__knob_fits(const ddp__knob *r, double x) { return x >= r->least && (r->most == 0 || x <= r->most); }
+/* What is wrong with a number that a float cannot hold; NULL: nothing. */
+static const char *ddp__knob_float(const ddp__knob *r, double x)
+{
+    if (r->kind < DDP__K_REAL || r->size != sizeof(float)) return NULL;
+    if (x > FLT_MAX) return "above 3.4e38";
+    return x != 0 && (float)x == 0 ? "too small" : NULL; /* 0 is the default */
+}
+
+int ddp__knob_fits(const ddp__knob *r, double x)
+{
+    return x >= r->least && x <= (r->most == 0 ? DBL_MAX : r->most) && !ddp__knob_float(r, x);
+}
 
 void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
@@ -164,9 +175,15 @@ static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
     const char *digits = text + (*text == '-');
     double x;
 
-    if (r->kind == DDP__K_REAL) return ddp__parse_ratio(text, &x) ? "out of range" : "not a number";
+    if (r->kind == DDP__K_REAL) {
+        if (!ddp__parse_ratio(text, &x)) return "not a number";
+        return ddp__knob_float(r, x) ? ddp__knob_float(r, x) : "out of range";
+    }
     if (r->kind != DDP__K_WHOLE) return r->names || r->kind == DDP__K_STRATEGY ? "unknown" : "invalid";
-    return *digits && !digits[strspn(digits, "0123456789")] ? "out of range" : "not a whole number";
+    if (!*digits || digits[strspn(digits, "0123456789")]) return "not a whole number";
+    if (digits > text || r->most > 0) return "out of range";
+    if (ddp__parse_ratio(text, &x) && x < r->least) return "out of range";
+    return r->size > sizeof(int) ? "above 9223372036854775807" : "above 2147483647";
 }
 
 /* "period=-3 is out of range: choose 1 to 1000000 steps (default: 5)" */
@@ -241,7 +258,8 @@ ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_co
     case DDP__K_PAIR:
         n = second = strtol(text, &comma, 10);
         ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
-        ok = ok && ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second);
+        ok = ok &&
+             ((n == 0 && second == 0) || (ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second)));
         if (ok) {
             ((int *)at)[0] = (int)n;
             ((int *)at)[1] = (int)second;

@@ -50,7 +50,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_N(period, "period", "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
               "H, the steps in which each layer is averaged once"),
     DDP__OF_C(transport, "transport", "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
-              "connection of the ranks; threads only with ddp_launch, sockets only with ddp_config.sockets"),
+              "transport between ranks; threads only with ddp_launch, sockets only with ddp_config.sockets"),
     DDP__OF_N(rank, "rank", "RANK", DDP__LAUNCHED, 0, 65534, "", "0",
               "rank of this worker; the variable counts only where world is 0"),
     DDP__OF_N(world, "world", "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
@@ -105,7 +105,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_C(plan.solver, "solver", "SOLVER", DDP__MATCH, ddp__solvers_set,
               "search method of the partial plan (docs/plan.md)"),
     DDP__OF_C(plan.cost, "cost", "COST", DDP__MATCH, ddp__costs_set,
-              "cost model of the partial plan; without forward hooks timeline"),
+              "cost model of the partial plan; timeline if the program calls no ddp_forward_begin"),
     DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
               "extra transfers of the partial plan in the idle time of the link"),
 
@@ -123,19 +123,20 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_R(deft.update_frequency, "update_frequency", "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "",
               "what overlap allows", "deft: updates per step that the plan must reach"),
     DDP__OF_R(deft.preserve, "preserve", "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
-              "deft: tolerance of the Preserver's ratio of losses"),
+              "deft: largest deviation from 1 of the loss ratio in its convergence test"),
 
     DDP__KNOB(server.count, "servers", "SERVERS", SERVERS, DDP__MATCH, 0, 65535,
-              "a number of ranks that serve, or colocated", "none", NULL,
-              "bsp, asp, ssp, r2sp, osp: number of the last ranks that serve"),
+              "a number of ranks, or colocated", "none", NULL,
+              "bsp, asp, ssp, r2sp, osp: number of server ranks, the highest ranks"),
     DDP__OF_N(server.staleness, "staleness", "STALENESS", DDP__MATCH, 0, 0, "steps", "0",
               "ssp: steps a worker may be ahead of the slowest"),
-    DDP__OF_R(server.push_scale, "push_scale", "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
+    DDP__OF_R(server.push_scale, "push_scale", "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 1e6, "", "1 / workers",
               "asp, ssp, r2sp: factor on the learning rate of each push"),
 
     DDP__KNOB(osp.defer, "defer", "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1,
               "auto, or a share of the model from 0 to 1", "auto", NULL,
-              "osp: share of the model's bytes that may be late; auto follows the loss"),
+              "osp: share of the model's bytes that may be late; auto computes it from the loss that "
+              "ddp_report gets"),
     DDP__OF_C(osp.lgp, "lgp", "LGP", DDP__MATCH, ddp__lgps,
               "osp: update of a late layer until its correction"),
     DDP__OF_C(osp.correct, "correct", "CORRECT", DDP__MATCH, ddp__corrects,
@@ -155,7 +156,7 @@ static const ddp__knob ddp__knobs[] = {
               "a step for each layer by the planner",
               "stream: number of fragments; fragment i has the layers i, i + n, i + 2 n, .."),
     DDP__OF_N(outer.landing, "landing", "LANDING", DDP__JOINED, 0, 0, "steps", "0",
-              "stream: steps until a fragment is used, below the period"),
+              "stream: steps from the send of a fragment until it is applied, below the period"),
     DDP__OF_R(outer.compensation, "compensation", "COMPENSATION", DDP__JOINED, 0, 1e6, "", "0",
               "eager: lambda of the correction of the delay"),
 
@@ -169,12 +170,12 @@ static const ddp__knob ddp__knobs[] = {
               "time-out of an operation, from its start on the first rank"),
 
     DDP__OF_N(elastic.min_world, "min_world", "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
-              "continue without lost workers while this number is left (docs/elastic.md)"),
+              "continue without lost workers while at least this number is alive (docs/elastic.md)"),
     DDP__OF_N(elastic.max_world, "max_world", "MAX_WORLD", DDP__MATCH, 0, 64, "", "world",
               "min_world: number of ids, joining workers included"),
     DDP__OF_B(elastic.join, "join", "JOIN", 0, "join a running run, whose workers addr names"),
     DDP__OF_N(elastic.bytes, "elastic_bytes", "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
-              "min_world: memory for operations in flight"),
+              "min_world: memory that retains unfinished operations for a restart"),
 
     DDP__OF_B(security.insecure, "insecure", "INSECURE", 0,
               "allow addresses beyond this machine without encryption (docs/security.md)"),
@@ -187,26 +188,27 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(security.key, "tls_key", "TLS_KEY", DDP__KEYS, "none",
               "PEM file of the private key of tls_cert"),
     DDP__OF_B(security.no_checksum, "no_checksum", "NO_CHECKSUM", DDP__MATCH,
-              "send data on TCP without TLS without a CRC-32C"),
+              "omit the CRC-32C of data on unencrypted TCP"),
 
     DDP__OF_T(network.socket_ifname, "socket_ifname", "SOCKET_IFNAME", 0, "the interface that reaches rank 0",
               "interfaces to listen on: eth, =eth0, ^lo,docker"),
-    DDP__OF_T(network.net_script, "net_script", "NET_SCRIPT", 0, "none",
-              "file of stalls, drops, kills and rates of net (docs/links.md)"),
+    DDP__OF_T(
+        network.net_script, "net_script", "NET_SCRIPT", 0, "none",
+        "file that schedules stalls, dropped connections, kills and rate changes of net (docs/links.md)"),
     DDP__OF_T(network.net2, "net2", "NET2", 0, "none",
               "emulated second link between the same workers, as net"),
     DDP__OF_T(network.addr2, "addr2", "ADDR2", DDP__ALL, "a free port of addr",
               "HOST:PORT of rank 0 on the second link"),
 
     DDP__OF_N(device.nccl, "nccl", "NCCL", DDP__MATCH, 0, 2, "", "0",
-              "route of averages with a backend: 0 by transport, 1 between devices, 2 by both"),
+              "route of averages with a backend: 0 transport; 1 NCCL, and transport between sites; 2 both"),
 
     DDP__OF_T(debug.dump_path, "dump_path", "DUMP", 0, "none",
               "file for the last operations before a failure; %r is the rank"),
     DDP__OF_N(debug.trace_spans, "trace_spans", "TRACE_SPANS", 0, 0, 0, "", "what statistics need",
               "spans that ddp_trace_copy can return"),
     DDP__OF_B(debug.check_writes, "check_writes", "CHECK_WRITES", 0,
-              "report writes to a layer in flight; 1 with DREAMDDP_DEBUG"),
+              "report writes to a layer in flight; always on if compiled with -DDREAMDDP_DEBUG"),
     DDP__OF_B(debug.no_finite_check, "no_finite_check", "NO_FINITE_CHECK", 0,
               "do not report gradients that are NaN or infinite"),
     DDP__OF_B(debug.overwrite, "overwrite", "OVERWRITE", 0,
@@ -364,11 +366,11 @@ void ddp__setting_text(const ddp__setting *s, double value, int digits, char *ou
 /* ---- by name ---- */
 
 /* The name of a setting, or a variable, that is spelled most like name (of a variable: without DREAMDDP_);
- * NULL: more than 3 letters differ. */
+ * NULL: more than 3 letters differ, or half of them. */
 static const char *ddp__nearest(int variables, const char *name, size_t n)
 {
     const char *nearest = NULL;
-    int least = 4;
+    int least = n / 2 < 4 ? (int)(n / 2) : 4;
 
     for (int i = 0; i < DDP__KNOBS + (variables ? DDP__OTHERS : 0); i++) {
         const char *known = i >= DDP__KNOBS ? ddp__others[i - DDP__KNOBS][0]

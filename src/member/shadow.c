@@ -38,7 +38,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 
     if (room && !ring)
         return ddp__fail(err, DDP_MEMORY,
-                         "out of memory: an elastic world needs %lu bytes for what is in flight",
+                         "out of memory: an elastic world needs %lu bytes to retain unfinished operations",
                          (unsigned long)room);
     ddp__release(&e->cfg.allocator, el->ring, el->room);
     e->stats.staging_bytes += room - el->room;
@@ -67,10 +67,11 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.kept_bytes > 0)
-        return ddp__fail(err, DDP_ARG,
-                         "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
-                         "what is in flight: raise elastic_bytes",
-                         (unsigned long)bytes, (unsigned long)el->room);
+        return ddp__fail(
+            err, DDP_ARG,
+            "elastic_bytes %lu is too small: a message needs %lu bytes to be retained until it is complete; "
+            "raise elastic_bytes",
+            (unsigned long)e->cfg.kept_bytes, (unsigned long)bytes);
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
             pthread_cond_wait(&e->changed, &e->lock);

@@ -302,11 +302,18 @@ static void an_error_tells_a_range_from_a_word(void **state)
         {"wire", "topk:0,01", "wire=topk:0,01 has a decimal comma: write topk:0.01"},
         {"clip_norm", "1,000,000",
          "clip_norm=1,000,000 is not a number: choose a number from 0 (default: none)"},
+        {"clip_norm", "1e39", "clip_norm=1e39 is above 3.4e38: choose a number from 0 (default: none)"},
+        {"clip_norm", "1e-50", "clip_norm=1e-50 is too small: choose a number from 0 (default: none)"},
+        {"staleness", "3000000000",
+         "staleness=3000000000 is above 2147483647: choose 0 or more steps (default: 0)"},
+        {"seed", "18446744073709551615",
+         "seed=18446744073709551615 is above 9223372036854775807: choose 0 or more (default: 0)"},
+        {"min_world", "-2",
+         "min_world=-2 is out of range: choose 0 or more (default: a lost worker is an error)"},
         {"paper", "yes", "paper=yes is invalid: choose 1 or 0 (default: 0)"},
         {"wire", "bf17",
          "wire=bf17 is unknown: choose f32, bf16, int8, int4, e3m0 or topk:FRACTION (default: f32)"},
-        {"servers", "all",
-         "servers=all is invalid: choose a number of ranks that serve, or colocated (default: none)"},
+        {"servers", "all", "servers=all is invalid: choose a number of ranks, or colocated (default: none)"},
         {"state_period", "3;4",
          "state_period=3;4 is invalid: choose 1 to 1000000 periods each, or 0,0 (default: 1,1 with "
          "average_state)"}};
@@ -329,6 +336,9 @@ static void zeros_that_are_values_and_fractions_are_kept(void **state)
 
     (void)state;
     memset(&c, 0, sizeof c);
+    assert_int_equal(ddp_config_set(&c, "state_period", "3,6", NULL), DDP_OK);
+    assert_int_equal(ddp_config_set(&c, "state_period", "0,0", NULL), DDP_OK);
+    assert_true(c.average.state_period[0] == 0 && c.average.state_period[1] == 0);
     assert_int_equal(ddp_config_set(&c, "outer_momentum", "0", NULL), DDP_OK);
     assert_true(c.outer.momentum == DDP_NO_MOMENTUM);
     assert_int_equal(ddp_config_set(&c, "mixture", "0", NULL), DDP_OK);
@@ -519,6 +529,8 @@ static void ranges_hold_for_fields_that_a_program_sets(void **state)
     } while (0)
     REFUSED(period, 1000001, "period 1000001 is out of range: choose 1 to 1000000 steps (default: 5)");
     REFUSED(threads, -2, "threads -2 is out of range: choose 1 to 1024 (default: 1)");
+    REFUSED(timeout.peer_s, (double)INFINITY, "peer_timeout_s inf is out of range: choose a number above 0");
+    REFUSED(clip_norm, (float)INFINITY, "clip_norm inf is out of range: choose a number from 0");
     REFUSED(clip_norm, -1.5f, "clip_norm -1.5 is out of range: choose a number from 0 (default: none)");
     REFUSED(outer.lr, (double)NAN,
             "outer_lr nan is out of range: choose a number above 0, at most 1e+06 (default: ");
@@ -528,7 +540,7 @@ static void ranges_hold_for_fields_that_a_program_sets(void **state)
     REFUSED(osp.defer, 2,
             "defer 2 is out of range: choose auto, or a share of the model from 0 to 1 (default: auto)");
     REFUSED(server.count, -2,
-            "servers -2 is out of range: choose a number of ranks that serve, or colocated (default: ");
+            "servers -2 is out of range: choose a number of ranks, or colocated (default: ");
     REFUSED(gradient.partition_bytes, 255,
             "partition_bytes 255 is out of range: choose 256 or more bytes (default: ");
     REFUSED(timeout.peer_s, -1,
@@ -615,10 +627,10 @@ static void the_page_is_the_table(void **state)
         "| the environment | `DREAMDDP_OUTER_LR=0.5` |\n"
         "| the flag of a program | `build/train_gpt --outer-lr 0.5`; `--help` lists the flags of a program "
         "|\n\n"
-        "Zero in the struct means the default. A variable counts where the program leaves the field zero; an "
-        "empty "
-        "variable is\n"
-        "unset, `no_env` = 1 ignores all variables, and an unknown `DREAMDDP_` variable is an error. Numbers "
+        "Zero in the struct means the default. A variable sets a field that the program left at zero, so an "
+        "explicit 0 is the\n"
+        "same as unset. An empty variable is unset, `no_env` = 1 ignores all variables, and an unknown "
+        "`DREAMDDP_` variable is an error. Numbers "
         "have a "
         "decimal point\n"
         "in every locale. Text is borrowed until `ddp_open`. All ranks must have the same value of a setting "
