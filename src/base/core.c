@@ -297,8 +297,7 @@ uint64_t ddp_rng_u64(ddp_rng *r)
 
 uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 {
-    uint64_t skip =
-        (UINT64_MAX - n + 1) % n; /* 2^64 mod n values to discard, so that all results are equally likely */
+    uint64_t skip = (UINT64_MAX - n + 1) % n; /* 2^64 mod n values to discard, to avoid bias */
     uint64_t x;
 
     do x = ddp_rng_u64(r);
@@ -536,8 +535,7 @@ void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    const size_t rest = n % 64,
-                 last = rest < 56 ? 64 : 128; /* the remaining bytes, a 1 bit and the length in bits */
+    const size_t rest = n % 64, last = rest < 56 ? 64 : 128; /* the rest, a 1 bit, the length in bits */
     unsigned char tail[128] = {0};
 
     for (size_t at = 0; at + 64 <= n; at += 64) ddp__sha256_block(state, (const unsigned char *)data + at);

@@ -61,8 +61,7 @@ DDP_LIB double ddp__memory_total(void);
  * the size overflows. Freed with DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
-DDP_LIB int ddp__rising(const void *a,
-                        const void *b); /* qsort order: ascending; doubles, or structs with a double first */
+DDP_LIB int ddp__rising(const void *a, const void *b); /* qsort order of doubles, ascending */
 
 /* Arrays that are freed together. */
 typedef struct ddp__scratch {
@@ -73,9 +72,8 @@ typedef struct ddp__scratch {
 DDP_LIB void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
 DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
-DDP_LIB void ddp__scratch_free(ddp__scratch *s); /* keeps `failed` */
-DDP_LIB int
-ddp__scratch_failed(const ddp__scratch *s);      /* 1: an allocation failed since the struct was zeroed */
+DDP_LIB void ddp__scratch_free(ddp__scratch *s);        /* keeps `failed` */
+DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* 1: an allocation failed; never reset */
 DDP_LIB void ddp__scratch_fail(ddp__scratch *s); /* records a failed allocation elsewhere in the same work */
 
 /* The prefix of a layer's name in a message: "layer ", or "" if the name begins with it. An unnamed layer
@@ -302,8 +300,7 @@ DDP_LIB struct timespec ddp__timespec(double s);
  * ddp__time returns the current variable. */
 DDP_LIB double *ddp__time_set(double *now);
 DDP_LIB double *ddp__time(void);
-DDP_LIB void
-ddp__sleep_until(double when); /* returns when ddp_now() >= when (seconds), whatever signals arrive */
+DDP_LIB void ddp__sleep_until(double when); /* until ddp_now() >= when (seconds), despite signals */
 
 /* Moves the start of a time limit later by `seconds`, at most to now. A negative start means that no
  * limit is active. */

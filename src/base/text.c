@@ -138,8 +138,8 @@ ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
 {
     const size_t n = path ? strlen(path) : 0;
     const int gz = n > 3 && !strcmp(path + n - 3, ".gz");
-    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
-                               : -1; /* O_NONBLOCK: opening a pipe must not block */
+    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; /* O_NONBLOCK: opening a
+                                                                                        pipe must not block */
     struct stat st;
     void *pages = MAP_FAILED;
     ddp_status status;

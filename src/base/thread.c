@@ -212,8 +212,8 @@ int ddp__pool_rooms(ddp__pool *p)
     const size_t align = 64;
 
     if (p->rooms) return 1;
-    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES +
-                                      align); /* the system provides a page at its first use */
+    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES + align); /* the system provides a page
+                                                                                    at its first use */
     if (!p->memory) return 0;
     p->rooms = (unsigned char *)p->memory + (align - (uintptr_t)p->memory % align) % align;
     return 1;

@@ -193,8 +193,7 @@ void ddp__node_places(ddp_graph *g)
 
 static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
 {
-    const long count =
-        p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the memory is already zeroed */
+    const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* already zeroed */
 
     for (long i = 0; i < count; i++)
         w[i] = p->init == DDP_INIT_ONE

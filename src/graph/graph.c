@@ -27,8 +27,7 @@ const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ?
 
 const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->host->backend : NULL; }
 
-static const ddp_error ddp__no_graph = {DDP_MEMORY,
-                                        "out of memory for a graph"}; /* ddp_graph_new was out of memory */
+static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* from ddp_graph_new */
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
 /* Result of growing a list (ddp__reserve): returns 1 if it has capacity for another element, or 0 and

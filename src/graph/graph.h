@@ -165,47 +165,41 @@ DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long
 DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
 
 /* Built-in operators. x is (..., C). Shapes of the results:
- *   ddp_linear                                (..., width). Weight (width, C), bias (width)
- *   ddp_linear_no_bias                        (..., width)
- *   ddp_linear_tied                           (..., V). No bias; uses the table (V, C) of a ddp_embedding
- *                                             node as its weight
- *   ddp_embedding                             (rows.., C). Tokens int32, table (vocabulary, C)
- *   ddp_position                              (B, T, C). x plus a learned row per position, table (T, C)
- *   ddp_layer_norm                            same as x. Scale and shift (C), eps 1e-5
- *   ddp_rms_norm                              same as x. Scale (C) (default of eps: 1e-5, if 0)
- *   ddp_attention                             (B, T, C). x (B, T, 3C) contains queries, keys and values;
- *                                             causal
- *   ddp_attention_grouped                     (B, T, heads d). x (B, T, (heads + 2 kv_heads) d); kv_heads
- *                                             divides heads, and each key/value head serves heads / kv_heads
- *                                             query heads; d is at most 512
- *   ddp_rope                                  same as x, which has the layout of ddp_attention_grouped.
- *                                             Rotates queries and keys by their position (d even); values
- *                                             are unchanged (default of theta: 10000, if 0)
- *   ddp_swiglu                                (..., F). x (..., 2F), rows a then b: silu(a) * b.
- *                                             ddp_apply("swiglu") also takes two inputs a and b of one shape
+ *   ddp_linear              (..., width). Weight (width, C), bias (width)
+ *   ddp_linear_no_bias      (..., width)
+ *   ddp_linear_tied         (..., V). No bias; uses the table (V, C) of a ddp_embedding node as its weight
+ *   ddp_embedding           (rows.., C). Tokens int32, table (vocabulary, C)
+ *   ddp_position            (B, T, C). x plus a learned row per position, table (T, C)
+ *   ddp_layer_norm          same as x. Scale and shift (C), eps 1e-5
+ *   ddp_rms_norm            same as x. Scale (C) (default of eps: 1e-5, if 0)
+ *   ddp_attention           (B, T, C). x (B, T, 3C) contains queries, keys and values; causal
+ *   ddp_attention_grouped   (B, T, heads d). x (B, T, (heads + 2 kv_heads) d); kv_heads divides heads, and
+ *                           each key/value head serves heads / kv_heads query heads; d is at most 512
+ *   ddp_rope                same as x, which has the layout of ddp_attention_grouped. Rotates queries and
+ *                           keys by their position (d even); values are unchanged (default of theta: 10000,
+ *                           if 0)
+ *   ddp_swiglu              (..., F). x (..., 2F), rows a then b: silu(a) * b. ddp_apply("swiglu") also
+ *                           takes two inputs a and b of one shape
  *   ddp_gelu, ddp_relu, ddp_add, ddp_dropout  same as x. ddp_gelu uses the tanh form
- *   ddp_cross_entropy                         scalar, the mean over rows. Logits (..., V), labels int32
- *                                             (...), -1 is ignored. Its backward overwrites the logits: do
- *                                             not read them after ddp_backward
- *   ddp_linear_cross_entropy                  scalar. ddp_cross_entropy of ddp_linear_no_bias or, with an
- *                                             embedding, of ddp_linear_tied; width is then ignored. The
- *                                             logits never exist as a whole, which saves memory if rows
- *                                             outnumber C
+ *   ddp_cross_entropy       scalar, the mean over rows. Logits (..., V), labels int32 (...), -1 is ignored.
+ *                           Its backward overwrites the logits: do not read them after ddp_backward
+ *   ddp_linear_cross_entropy  scalar. ddp_cross_entropy of ddp_linear_no_bias or, with an embedding, of
+ *                           ddp_linear_tied; width is then ignored. The logits never exist as a whole, which
+ *                           saves memory if rows outnumber C
  * An out-of-range token or label makes the loss NaN; use ddp_tokens_check to detect it beforehand.
  *
  * Image operators, x (B, C, H, W). A window slides over H and W with a stride, and with padding on all four
  * sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'.
- *   ddp_conv2d                      (B, channels, H', W'). Weight (channels, C / groups, kernel, kernel),
- *                                   bias (channels) unless bias is 0; groups divides C and channels; kernel
- *                                   <= 64
- *   ddp_batch_norm2d                same as x. Scale and shift (C), eps 1e-5; normalises each channel over B
- *                                   H W. Buffers: running mean and variance (C), initially 0 and 1. Each
- *                                   training forward moves them by 0.1 of the distance to the batch's mean
- *                                   and unbiased variance. ddp_evaluate normalises with them
+ *   ddp_conv2d              (B, channels, H', W'). Weight (channels, C / groups, kernel, kernel), bias
+ *                           (channels) unless bias is 0; groups divides C and channels; kernel <= 64
+ *   ddp_batch_norm2d        same as x. Scale and shift (C), eps 1e-5; normalises each channel over B H W.
+ *                           Buffers: running mean and variance (C), initially 0 and 1. Each training forward
+ *                           moves them by 0.1 of the distance to the batch's mean and unbiased variance.
+ *                           ddp_evaluate normalises with them
  *   ddp_max_pool2d, ddp_avg_pool2d  (B, C, H', W'). Padding is at most kernel / 2. It is never a maximum,
- *                                   and counts as zeros in a mean
- *   ddp_global_avg_pool2d           (B, C). Mean of each channel
- *   ddp_flatten                     (B, C H W). Any x: merges all dimensions but the first
+ *                           and counts as zeros in a mean
+ *   ddp_global_avg_pool2d   (B, C). Mean of each channel
+ *   ddp_flatten             (B, C H W). Any x: merges all dimensions but the first
  *
  * flops counts a multiply-add as two operations, and a bias as none. */
 DDP_API ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width);

@@ -16,28 +16,23 @@ struct ddp_node {
     int index;
     int layer; /* -1 outside layers, and for every input */
     int input[DDP_OP_INPUTS];
-    int part
-        [DDP_OP_INPUTS]; /* in a cut graph: index of this use among all uses of that input, counted from the
-                            last */
+    int part[DDP_OP_INPUTS]; /* in a cut graph: index of this use of that input, from the last */
     int parts; /* in a cut graph: number of uses with separate gradients, which are summed at the end; 0: none
                   */
     ddp_dtype type;
-    int segment;         /* recomputation segment; -1: none */
-    int tied;            /* node whose parameter 0 this node uses; -1: none */
-    int uses;            /* number of tied nodes that use parameter 0 of this node */
-    int readers, reader; /* number of nodes that read the output; the last of them */
-    int here;            /* a ddp__here value */
-    int stage;           /* in a cut graph: stage that runs the node */
-    int from, to;        /* stages that the output is received from and sent to; -1: none */
-    size_t place,
-        buffer_place; /* offsets of its arrays in the layer of the whole model: parameters, buffers */
-    int has_gradient; /* 1: its backward reaches a parameter at or above this node */
-    ddp_op_spec spec; /* for an input, only spec.out is set */
+    int segment;                /* recomputation segment; -1: none */
+    int tied;                   /* node whose parameter 0 this node uses; -1: none */
+    int uses;                   /* number of tied nodes that use parameter 0 of this node */
+    int readers, reader;        /* number of nodes that read the output; the last of them */
+    int here;                   /* a ddp__here value */
+    int stage;                  /* in a cut graph: stage that runs the node */
+    int from, to;               /* stages that the output is received from and sent to; -1: none */
+    size_t place, buffer_place; /* offsets in the whole layer: parameters, buffers */
+    int has_gradient;           /* 1: its backward reaches a parameter at or above this node */
+    ddp_op_spec spec;           /* for an input, only spec.out is set */
     float *param[DDP_OP_PARAMS];
     const void *use[DDP_OP_PARAMS]; /* arrays that operators read instead of param (backend mirror) */
-    float *grad
-        [DDP_OP_PARAMS]; /* for a tied node, [0] is the gradient of its own use; ddp__uses_add adds it to the
-                            owner's */
+    float *grad[DDP_OP_PARAMS];     /* tied node: [0] is the gradient of this use; see ddp__uses_add */
     float *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;       /* op, or the backend's operator of that name */
     const ddp_op_pair *pair; /* fusion with the next node in whole passes; NULL: none */
@@ -124,12 +119,11 @@ struct ddp_state {
 };
 
 struct ddp_graph {
-    ddp__owned owned; /* first member: the host's list points at it */
-    ddp__host *host;  /* NULL: no context */
-    const ddp_op *(*builtin)(
-        const char *name); /* finds an operator that needs no registration; NULL: there is none */
-    const ddp_op **ops;    /* growing array: operators that the user registered */
-    ddp_node **node;       /* growing array, as are layer and segment */
+    ddp__owned owned;                           /* first member: the host's list points at it */
+    ddp__host *host;                            /* NULL: no context */
+    const ddp_op *(*builtin)(const char *name); /* finds a built-in operator; NULL: there are none */
+    const ddp_op **ops;                         /* growing array: operators that the user registered */
+    ddp_node **node;                            /* growing array, as are layer and segment */
     ddp__graph_layer *layer;
     int open_layer; /* -1: none */
     ddp__recompute_segment *segment;
@@ -138,8 +132,7 @@ struct ddp_graph {
     int stages, own_stage; /* of a cut graph; stages 0: the graph is whole */
     int halves; /* 1: backward of a stage runs in two parts, input gradients first, weight gradients later */
     int group;  /* group of ranks that averages its layers; 0: all ranks */
-    int (*fetch_uses)(void *user,
-                      int node); /* receives the gradients of a tied weight's uses on other stages */
+    int (*fetch_uses)(void *user, int node); /* receives a tied weight's gradients of other stages */
     void *fetch_user;
     size_t element;      /* bytes of an element of outputs and gradients: 4 or 2 */
     int registered;      /* number of layers registered with the context, which borrows their memory */

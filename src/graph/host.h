@@ -12,8 +12,7 @@ typedef struct ddp__hooks {
     int (*forward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_end)(ddp_ctx *ctx, int layer);
-    int (*last_pass)(const ddp_ctx *ctx,
-                     int layer); /* 1: the layer's next backward_end completes its gradient */
+    int (*last_pass)(const ddp_ctx *ctx, int layer); /* 1: the next backward_end completes the gradient */
 } ddp__hooks;
 
 /* List entry through which ddp_close frees a graph. */
@@ -39,10 +38,9 @@ typedef struct ddp__host {
     ddp_error error;            /* the first error of the context; sticky */
     const ddp_backend *backend; /* where layers and activations are; NULL: host memory */
     void *device;               /* the backend's self */
-    const unsigned char
-        *paper;         /* [paper_bytes] memory that is never accessed (src/sim): layers in the first half, */
-    size_t paper_bytes; /* other allocations in the second; NULL: not used */
-    pid_t process;      /* process that opened the context and has its threads; 0: any process may use it */
+    const unsigned char *paper; /* [paper_bytes] memory that is never accessed (src/sim): layers first, */
+    size_t paper_bytes;         /* from the middle on other allocations; NULL: not used */
+    pid_t process;              /* process that opened the context and has its threads; 0: any process */
 } ddp__host;
 
 /* 1 in a forked child: it has a context's memory but none of its threads, and a lock may be held forever.

@@ -33,13 +33,10 @@ typedef struct ddp_layer {
     size_t count;
     const ddp_block *blocks; /* further blocks, or NULL */
     int block_count;
-    double
-        flops; /* of one forward pass of a micro-batch (default: 2 x count); read only by deterministic plans
-                  */
-    int group; /* group from ddp_group that averages this layer (default: 0, all ranks) */
-    const ddp_matrix
-        *matrices;    /* in the order of their blocks, without embeddings and heads; read only by ddp_muon */
-    int matrix_count; /* and by your own update rules */
+    double flops; /* per forward pass of a micro-batch (default: 2 x count), for deterministic plans */
+    int group;    /* group from ddp_group that averages this layer (default: 0, all ranks) */
+    const ddp_matrix *matrices; /* in block order, without embeddings and heads; for ddp_muon */
+    int matrix_count;           /* and your own update rules */
 } ddp_layer;
 
 typedef struct ddp_ctx ddp_ctx;

@@ -105,8 +105,8 @@ static void ddp__panels_some(void *user, long first, long last)
 static void ddp__panels_run(ddp__pool *pool, ddp__panels *g)
 {
     ddp__pool_run(pool, (g->n + DDP__PANEL - 1) / DDP__PANEL, 1, ddp__panels_some, g);
-    for (long i = 1; g->symmetric && i < g->m;
-         i++) /* bit-identical: (i, j) adds the same products in the same order as (j, i) */
+    for (long i = 1; g->symmetric && i < g->m; i++) /* (i, j) is bit-identical to (j, i): same order of sums
+                                                       */
         for (long j = 0; j < i; j++) g->c[i * g->n + j] = g->c[j * g->n + i];
 }
 

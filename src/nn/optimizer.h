@@ -14,8 +14,7 @@ typedef struct ddp_update {
     size_t count;
     long step; /* number of this update, from 0 */
     float lr;
-    void *
-        stream; /* stream on which a device rule queues its kernels on these device arrays; NULL on the CPU */
+    void *stream;         /* on a device: stream for the kernels of the rule; NULL on the CPU */
     size_t rows, columns; /* shape of a matrix, row-major; 0: no matrix, or a rule without matrix_state */
     void *desk;           /* for ddp_muon only */
 } ddp_update;

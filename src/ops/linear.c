@@ -15,8 +15,8 @@ enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
     DDP__MATMUL_NC = 384,
-    DDP__MATMUL_PACK =
-        DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel; a deeper panel has fewer columns */
+    DDP__MATMUL_PACK = DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel (deeper: fewer columns)
+                                                              */
     DDP__MATMUL_PANELS = 4,
     DDP__MATMUL_FEW = 64 /* up to this many rows, b is not packed if its rows are contiguous */
 };
