@@ -49,7 +49,7 @@
     typedef uint32_t ddp__bits_##S __attribute__((vector_size(BYTES)));                                      \
     enum { ddp__lanes_##S = (BYTES) / 4 };                                                                   \
                                                                                                              \
-    /* The tile's part of c is asked for first: it lies far away, and the sums take longer. */               \
+    /* Prefetches the tile's part of c, which is used only after the sums. */                                \
     static inline ATTR __attribute__((always_inline)) void ddp__tile_##S(                                    \
         long k, const float *a, long a_row, long a_col, const float *b, long b_row, float *c, float *d,      \
         long c_row, const float *bias, int add)                                                              \
@@ -179,7 +179,7 @@
     {                                                                                                        \
         ddp__vec_##S sum = {0}, v;                                                                           \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                       \
-            ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* e^-87 beside a sum of at least 1 */                \
+            ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* negligible: e^-87 in a sum of at least 1 */        \
             v = v * scale - shift;                                                                           \
             ddp__exp_##S(&v);                                                                                \
             v = v * factor;                                                                                  \
@@ -343,7 +343,7 @@
             for (p = 0; p < k; p++) dst[p * width + j] = src[at[p] + j];                                     \
     }                                                                                                        \
                                                                                                              \
-    /* A row of src at a time: its rows may lie so that they share few cache sets. */                        \
+    /* Processes one row of src at a time, because its rows may share few cache sets. */                     \
     static ATTR void ddp__panels_##S(float *dst, const float *src, long step, long rows, long k)             \
     {                                                                                                        \
         long p, i, j;                                                                                        \
@@ -354,7 +354,7 @@
         }                                                                                                    \
     }                                                                                                        \
                                                                                                              \
-    /* y = x or 0; NaN stays. */                                                                             \
+    /* y = max(x, 0); NaN stays NaN. */                                                                      \
     static ATTR void ddp__relu_##S(float *y, const float *x, long n)                                         \
     {                                                                                                        \
         const ddp__vec_##S zero = {0};                                                                       \
