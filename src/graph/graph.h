@@ -248,7 +248,7 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
 /* ddp_graph_cut - splits the model into pipeline stages; call it before ddp_graph_build. This process
  * allocates only stage `own`: parameters, gradients and activations of its operators. stage_of
  * [ddp_node_count]: the stage of each operator (an input belongs to its readers). Every user of an output
- * is in the same stage or a later one. Initial values equal those of the whole model. ddp_pipe runs such
+ * is in the same stage or a later one. Initial values are the same as in the whole model. ddp_pipe runs such
  * a graph. Returns 0 or a ddp_status; ddp_graph_error names the operator. */
 DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
 

@@ -83,7 +83,7 @@ enum {
     DDP__SAVED,
     DDP__GRADIENT,
     DDP__OUT_AGAIN,
-    DDP__SAVED_AGAIN, /* the *_AGAIN arrays are those of the recomputed forward */
+    DDP__SAVED_AGAIN, /* *_AGAIN: arrays of the recomputed forward */
     DDP__SHADOW,      /* copy of its buffers from before the first forward */
     DDP__ARRAYS
 };

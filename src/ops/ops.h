@@ -145,9 +145,9 @@ DDP_LIB ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, d
 DDP_LIB ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err);
 
 /* Data of linear_cross_entropy: x (rows, k), W (n, k), and the arrays that forward saves. These are
- * gradients, a chunk of logits, and for each row of a chunk the maximum and the sum of exponentials. A
- * chunk is a part of a product's sum over all rows, so the results are bit-identical; with many rows it
- * is a part of that. */
+ * gradients, a chunk of logits, and for each row of a chunk the maximum and the sum of exponentials. The
+ * product for dW sums over all rows in parts (ddp__matmul_depth). A chunk is one such part, or several if
+ * there are many rows, so the results are bit-identical to an unchunked product. */
 typedef struct ddp__head {
     long rows, n, k, chunk;
     float *dw, *dx, *logits, *stat;
