@@ -19,7 +19,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_GOODBYE,   /* only FAREWELL frames follow */
     DDP__FRAME_FAREWELL,  /* reply to GOODBYE: everything before it was read */
     /* membership frames */
-    DDP__FRAME_STATE, /* payload: what the sender knows during the search for a new epoch (ddp__word) */
+    DDP__FRAME_STATE, /* payload: the sender's ddp__word, during the search for a new epoch */
     DDP__FRAME_EPOCH, /* payload: the epoch that all later frames belong to */
     DDP__FRAME_DONE,  /* operations completed: all before seq, and seq + i if bit i of offset << 32 | count is
                          set */

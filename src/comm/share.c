@@ -16,10 +16,8 @@
 #include "comm/state.h"
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below this size, two rounds of frames take longer */
-#define DDP__SHARE_BLOCK \
-    2048                   /* floats: the blocks of all ranks stay in the second-level
-                                                cache */
-#define DDP__SHARE_BATCH 8 /* chunks after which the thread handles its frames again */
+#define DDP__SHARE_BLOCK 2048 /* floats; the blocks of all ranks fit in the second-level cache */
+#define DDP__SHARE_BATCH 8    /* chunks after which the thread handles its frames again */
 
 DDP_STATIC_ASSERT((int)DDP__OFFERS == (int)DDP__WINDOW, "one offer for each position of the window");
 
@@ -152,7 +150,7 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     return 1;
 }
 
-/* Where another rank's divergence is accumulated by this rank, or NULL. */
+/* Where this rank accumulates its part of another rank's divergence, or NULL. */
 static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
 {
     return offer->op->m.divergence ? &offer->row[e->rank].divergence : NULL;

@@ -23,9 +23,8 @@ enum {
     DDP__SPANS = 2048,     /* spans that are retained */
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, including the wire's memory for it */
-#define DDP__CHUNK_SMALL \
-    ((size_t)32 << 10) /* up to this chunk size DDP__WINDOW operations are in flight, above it 4 */
+#define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, including the wire's memory for it */
+#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* up to it DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and its offset within the message, in values */
     unsigned char *data;
@@ -272,10 +271,10 @@ struct ddp__engine {
     ddp__engine_config cfg;
     const ddp__membership *membership;    /* NULL: losing a peer is an error */
     struct ddp__member_data *member_data; /* data of the membership */
-    int frozen;                           /* membership: 1: only membership frames are sent */
-    int newcomer;                         /* membership: 1: this worker is in no epoch yet */
-    int silent;                           /* membership: 1: peers are not told the error that ended this
-                                             engine */
+    int frozen; /* membership: 1: a search is running, and collectives do not move; messages between two ranks
+                   do */
+    int newcomer; /* membership: 1: this worker is in no epoch yet */
+    int silent;   /* membership: 1: peers are not told the error that ended this engine */
     ddp__wire *wire;
     int rank, world;
     int *member; /* live ids, rising; collectives run over them */
@@ -283,10 +282,11 @@ struct ddp__engine {
     int members;
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
                         ddp__engine_retire */
-    int knows_sites; /* 1: ddp__engine_sites was called. The next arrays are [world]: the site of each rank;
-                        of live ranks, the index */
-    int *site, *site_place, *site_part;    /* in the site, and the index among ranks of the same site_place */
-    int *site_side;                        /* ranks whose chunks are added */
+    int knows_sites; /* 1: ddp__engine_sites was called */
+    int *site, *site_place,
+        *site_part; /* [world]: the site of each rank; of live ranks the index in the site, and the index
+                       among the ranks of the same site_place */
+    int *site_side; /* ranks whose chunks are added */
     const ddp__algorithm *ways[DDP__WAYS]; /* in order of preference */
     ddp__links links;                      /* all zero: no emulated links */
     int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
@@ -613,7 +613,7 @@ DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: copies the log
  * next event. */
 DDP_LIB int ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
-#define DDP__PARK_S 2e-3 /* the time within which the next blocking call is expected */
+#define DDP__PARK_S 2e-3 /* the next blocking call is expected within this time */
 #define DDP__DRIVE_S \
     0.1 /* a longer call returns the engine to the comm thread, so that no caller delays its heartbeats */
 /* 1 if the comm thread has work and must not sleep. Under the lock. */

@@ -141,8 +141,8 @@ static int ddp__layout_answer(ddp__visit *v)
     return code;
 }
 
-/* Returns 1 while this is the joining worker that is being served. Then ready = 1 marks it ready, and ready = 0
- * forgets it. */
+/* Returns 1 while this is the joining worker that is being served. Then ready = 1 marks it ready, and
+ * ready = 0 forgets it. */
 static int ddp__visit_stands(ddp__visit *v, int ready)
 {
     ddp__join *j = v->j;

@@ -85,7 +85,7 @@ static void ddp__in_drop(ddp__engine *e, int peer, int lost)
     p->discard = 1;
 }
 
-/* Removes all slots from a list except those of messages between two ranks. */
+/* Removes all slots from a list unless they belong to messages between two ranks. */
 static void ddp__chain_drop(ddp__engine *e, ddp__chain *c)
 {
     for (int next, s = c->first; s >= 0; s = next) {

@@ -134,8 +134,7 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 
     memset(k, 0, sizeof *k);
     ddp__describe(&k->frame, op, DDP__FRAME_RESULT, 0, 0);
-    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the format of the result, not
-                                                                                 of what was sent */
+    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* of the result, as stored */
     k->unit = op->unit;
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
