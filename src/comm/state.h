@@ -271,8 +271,7 @@ struct ddp__engine {
     ddp__engine_config cfg;
     const ddp__membership *membership;    /* NULL: losing a peer is an error */
     struct ddp__member_data *member_data; /* data of the membership */
-    int frozen; /* membership: 1: a search is running, and collectives do not move; messages between two ranks
-                   do */
+    int frozen;   /* membership: 1: a search is running: no operation begins, and collectives do not move */
     int newcomer; /* membership: 1: this worker is in no epoch yet */
     int silent;   /* membership: 1: peers are not told the error that ended this engine */
     ddp__wire *wire;
@@ -283,10 +282,10 @@ struct ddp__engine {
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
                         ddp__engine_retire */
     int knows_sites; /* 1: ddp__engine_sites was called */
-    int *site, *site_place,
-        *site_part; /* [world]: the site of each rank; of live ranks the index in the site, and the index
-                       among the ranks of the same site_place */
-    int *site_side; /* ranks whose chunks are added */
+    /* [world] each: the site of a rank; of live ranks the index in the site, and the index among the ranks of
+     * the same site_place */
+    int *site, *site_place, *site_part;
+    int *site_side;                        /* ranks whose chunks are added */
     const ddp__algorithm *ways[DDP__WAYS]; /* in order of preference */
     ddp__links links;                      /* all zero: no emulated links */
     int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
