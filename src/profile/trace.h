@@ -1,4 +1,4 @@
-/* Spans: what a worker did in each interval of time. */
+/* Spans: the intervals in which a worker computes, waits or transfers. */
 #pragma once
 
 #include "base/status.h"

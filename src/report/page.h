@@ -14,10 +14,10 @@ DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
 /* Appends fmt, which supports
  *   %d %ld %s %%  as printf, without widths
  *   $             the next argument, a string, made safe for XML: the five XML characters are escaped,
- *                 control characters become blanks and bytes that are not UTF-8 become '?', so that the page
- *                 is well-formed for any file name; NULL = nothing
- *   ^N  @N        the next argument, a double, as ddp__add_fixed with N decimals; @ drops trailing zeros
- *       (for coordinates and tick labels) */
+ *                 control characters become blanks, and bytes that are not UTF-8 become '?'. So the page is
+ *                 well-formed for any file name. NULL = nothing
+ *   ^N, @N        the next argument, a double, as ddp__add_fixed with N decimals; @ drops trailing zeros
+ *                 (for coordinates and tick labels) */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 
 /* Writes the text to out and frees it. `what` names the output in errors. */

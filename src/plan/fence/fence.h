@@ -77,12 +77,12 @@ typedef struct ddp_fence_plan {
  * device gets an operator, as in the paper's figures. Pure; safe from any thread.
  *
  * Errors:
- *   DDP_ARG  bad list, network or option; fewer operators than devices without allow_idle
- *   DDP_FAILED  no assignment fits into memory; for a baseline: fewer modules than devices, or its cut
- *               exceeds the memory of the device that the message names
+ *   DDP_ARG          bad list, network or option; fewer operators than devices without allow_idle
+ *   DDP_FAILED       no assignment fits into memory; for a baseline: fewer modules than devices, or its cut
+ *                    exceeds the memory of the device that the message names
  *   DDP_UNSUPPORTED  for n operators and N devices, N n^2 / 2 exceeds 1e9; with allow_idle, N n^2 / 2 + 4
  *                    N^2 n
- *   DDP_MEMORY  out of memory */
+ *   DDP_MEMORY       out of memory */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
 DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan); /* accepts an all-zero plan */

@@ -56,16 +56,17 @@ typedef struct ddp_placement {
  * assign[i][j] in a training run is i x stages + j.
  *
  * Interpretations where the paper and its program differ:
- *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one
- *   micro-batch)
- *   the matching attains the value that it reports (in the released program it may not)
- *   data-parallel groups use the sharded server of Eq. 2
- *   genetic: an offspring takes five devices from the second parent, then a circular chain of the paper's
- *   swaps (the fastest link of each of two groups, four candidates, the printed gain, each device once),
- *   truncated at the largest sum of gains. An offspring better than the worst individual replaces it
- *   genetic-code: one pass of cyclic one-way moves. An offspring better than its first parent replaces the
- *   worse parent, which is the effect of the released test; the last cycle is retained
- *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
+ *   pp_bytes      covers all micro-batches of one pipeline in an iteration (the paper's text says one
+ *                 micro-batch)
+ *   matching      attains the value that it reports (in the released program it may not)
+ *   data groups   use the sharded server of Eq. 2
+ *   genetic       an offspring copies one parent, but takes five devices from the other. Then a circular
+ *                 chain of the paper's swaps (the fastest link of each of two groups, four candidates, the
+ *                 printed gain, each device once) is applied and truncated at its largest sum of gains. An
+ *                 offspring better than the worst individual replaces it
+ *   genetic-code  one pass of cyclic one-way moves. An offspring better than its first parent replaces the
+ *                 worse parent, which is the effect of the released test; the last cycle is retained
+ *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
  *
  * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
  * depend on the clock, and anneal adapts its cooling schedule to it. The search may exceed the time limit by
