@@ -35,7 +35,7 @@ typedef struct ddp_knapsack_problem {
  * exact: the maximum, by a meet-in-the-middle search. The items in release order are split into two halves.
  * Each half lists the combinations that it can reach, with equal items as one class, and the halves are
  * matched in O(M log M). Returns DDP_UNSUPPORTED if a half would need more than 2^20 entries. Up to 24 items
- * on two links, or 40 on one, always fit. Equal items are counted, not permuted, so many more fit if
+ * on two links, or 40 on one, always fit. Equal items are counted, not permuted, and many more fit if
  * transfers are cut into equal parts.
  *
  * greedy: takes the links in the order of their capacity in fast-link time and the items by descending
