@@ -1,10 +1,11 @@
-/* A context on a device: opening its backend, what is checked and waited for there, and averages from device
- * to device, over the network that the devices have of their own (NCCL).
+/* Opens the backend of a context, checks and waits for the device, and averages from device to device over
+ * the devices' own network (NCCL).
  *
- * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the
- * ranks of one site: they sum, the first of them sends the sum over the slow links to the first ones of the
- * other sites, and the site gets the result from it when later work needs it. Sums go as sites.c says. With
- * nccl 2 this network is one of two links, the engine the other (planning.c). */
+ * Without sites the arrays of all ranks become their mean in place. With sites (sites.c) that network
+ * connects the ranks of one site: they sum, the first of them exchanges the sum with the first ranks of the
+ * other sites over the slow links, and the site receives the result from it when later work needs it. Sums
+ * run in the order of sites.c. With nccl 2 this network is one of two links, and the engine the other
+ * (planning.c). */
 #include "context/clock.h"
 #include "context/context.h"
 #include "device/device.h"
@@ -35,11 +36,11 @@ int ddp__gpu_open(ddp_ctx *d)
 
 /* ---- from device to device ---- */
 
-/* An average, until it is held. */
+/* An average that is not held yet. */
 typedef struct ddp__crossing {
-    float **data; /* lists: the arrays, and how many floats each has */
+    float **data; /* lists: the arrays, and their numbers of floats */
     size_t *count;
-    long ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
+    long ticket; /* stager's ticket for the part between sites; -1: this rank is not the first of its site */
 } ddp__crossing;
 
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
@@ -49,8 +50,8 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
     return ddp__tell(d, d->gpu->nccl->site ? d->gpu->nccl->site->inside : 0, bytes, count, err);
 }
 
-/* Who closed its context has done its part of all that was in flight, or will never do it: what is
- * not done soon after that waits for something that will not come. */
+/* Watches for ranks that have left. A rank that has closed its context has either done its part of everything
+ * in flight or never will, so an average that is not done soon afterwards fails. */
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
@@ -69,7 +70,8 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
                      gone, ddp_rank(d));
 }
 
-/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
+/* Finds the lost peer after a failure of the devices' network, which does not report it: the transport soon
+ * detects which rank has left. */
 static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 {
     const double until = ddp_now() + ddp__cfg(d)->timeout.peer_s;
@@ -129,7 +131,7 @@ static void ddp__nccl_stop(ddp_ctx *d)
     const ddp_backend *b = ddp__backend_of(d);
 
     if (!d->gpu->joined) return;
-    if (ddp__error(d)->code != DDP_OK) b->raise_all(ddp__device_of(d)); /* it may wait for one */
+    if (ddp__error(d)->code != DDP_OK) b->raise_all(ddp__device_of(d)); /* the device may wait for a flag */
     b->leave(ddp__device_of(d), ddp__error(d)->code != DDP_OK);
     d->gpu->joined = 0;
 }
@@ -153,7 +155,7 @@ int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
            !m->here;
 }
 
-/* As the backend takes arrays; *total is their floats. */
+/* Lists the arrays as the backend takes them; *total: their floats. */
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
@@ -188,7 +190,7 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     *ticket = -2 - slot;
     c->ticket = -1;
     if (!x->site || x->site->place) return DDP_OK;
-    /* the first of a site sends the sum of its site when the device has it */
+    /* the first rank of a site sends the sum of its site when the device has computed it */
     ddp__levels_across(d, m, &part);
     return ddp__stager_submit(d->gpu->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
 }
@@ -229,8 +231,8 @@ static ddp_status ddp__device_run(ddp_ctx *d, const ddp_message *m, ddp_error *e
     return ddp__stager_wait(d->gpu->stager, ticket, 0, err);
 }
 
-/* The first step waits here: kernels are loaded when they are launched first, and loading may wait for all
- * that the device has to do, also for work that is held. */
+/* The first step waits on the host: kernels are loaded at their first launch, and loading may wait for all
+ * queued device work, including work that waits for a message. */
 static ddp_status ddp__device_hold(ddp_ctx *d, long ticket, ddp_error *err)
 {
     if (ticket < -1)
@@ -278,14 +280,14 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     const ddp_backend *b = ddp__cfg(d)->backend;
     void *device = NULL;
 
-    if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
+    if (!b || ddp__is_server(d)) return DDP_OK; /* a server uses host memory */
     DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->device.cuda_stream, &device, err));
     ddp__device_set(d, b, device);
     return DDP_OK;
 }
 
-/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's
- * own. */
+/* Number of messages that may be in flight: those of the strategy, of a pipeline, and a few of the
+ * context. */
 static int ddp__device_room(const ddp_ctx *d, int edge_messages)
 {
     return ddp__posted_room(d) + 2 * ddp__layers(d) + 16 + edge_messages;
@@ -303,20 +305,19 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
         const ddp__unit *u = ddp__unit_of(d, l);
         size_t layer = u->count + u->state_count;
 
-        for (int k = 0; k < ddp__count(u->block); k++) /* frozen ones are shared once */
+        for (int k = 0; k < ddp__count(u->block); k++) /* frozen arrays are broadcast once */
             if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
         total += layer;
         if (layer > largest) largest = layer;
     }
     if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->server.count)
-        largest = total;                                                  /* in messages of its
-                                                                                          own */
-    if (ddp_sites_of(d) && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+        largest = total;                                                  /* one message has all layers */
+    if (ddp_sites_of(d) && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes between sites */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
     if (ddp__coded_on_device(d)) {
         largest += largest / 3 + 1;
         total += total / 3 + 1;
-    } /* its blocks, too */
+    } /* with its blocks */
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d, edge_messages), largest * sizeof(float) + edge_bytes,
                               total * sizeof(float) + edge_bytes, &d->gpu->stager, err));
     ddp__transport_set(d, &ddp__device_transport);
@@ -327,7 +328,7 @@ void ddp__device_loaded(ddp_ctx *d) { d->gpu->loaded = 1; }
 
 void ddp__device_stop(ddp_ctx *d)
 {
-    ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
+    ddp__nccl_stop(d); /* the stager may wait for an average that never ends */
     ddp__stager_stop(d->gpu->stager);
 }
 

@@ -1,21 +1,21 @@
-/* Messages of a device over the host: two threads between pinned memory and the engine. */
+/* Implements the stager: two threads between pinned memory and the engine. */
 #include "context/context.h"
 #include "device/device.h"
 #include "device/stager.h"
 #include "exchange/average.h"
 #include "exchange/exchange.h"
 
-/* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
+/* Limit of pinned memory. Layers are sent one by one and links are slow, so this amount is enough. */
 #define DDP__STAGER_BYTES ((size_t)256 << 20)
 
 typedef enum ddp__stager_state {
     DDP__STAGER_FREE,
-    DDP__STAGER_QUEUED, /* its event may not have come */
+    DDP__STAGER_QUEUED, /* its event may be pending */
     DDP__STAGER_SENT,   /* the engine has it */
-    DDP__STAGER_BACK    /* the engine is done; it is copied to the device */
+    DDP__STAGER_BACK    /* the engine is done; the result is copied to the device */
 } ddp__stager_state;
 
-/* Parts are taken and given back in one order; head and tail count on. */
+/* A ring buffer. Parts are freed in the order in which they are allocated; head and tail never decrease. */
 typedef struct ddp__stager_ring {
     char *data;
     size_t bytes, head, tail;
@@ -23,15 +23,15 @@ typedef struct ddp__stager_ring {
 
 typedef struct ddp__stager_entry {
     ddp_message m;
-    ddp_piece *piece; /* a list: of m.from and m.to, then as the engine has it */
+    ddp_piece *piece; /* a list: m.from and m.to, then as the engine has it */
     int there;
     ddp__stager_state state;
-    ddp_piece *host;  /* [m.here + 1] what is here, then the values of the device, pinned */
-    void *codes;      /* on the device, where that has made blocks of it; NULL */
-    size_t codes_end; /* of the ring of blocks, when they are copied */
-    size_t end;       /* of the pinned ring, when it is done; 0: it takes none */
+    ddp_piece *host;  /* [m.here + 1] pieces in host memory, then the device's values, pinned */
+    void *codes;      /* on the device: blocks that it has made; NULL: none */
+    size_t codes_end; /* end in the ring of blocks, free when copied */
+    size_t end;       /* end in the pinned ring, free when done; 0: none used */
     char *pinned;
-    long operation; /* the engine's ticket */
+    long operation; /* ticket of the engine */
     double divergence;
 } ddp__stager_entry;
 
@@ -42,16 +42,16 @@ struct ddp__stager {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t out, in; /* to the engine, and back */
-    int threads;       /* how many of them run */
-    int stop;          /* atomic: both end */
-    int woken;         /* atomic: the second looks at its list again */
+    int threads;       /* number of running threads */
+    int stop;          /* atomic: both threads end */
+    int woken;         /* atomic: the second thread reads its list again */
     int room;
-    int slots;                      /* the device has them */
-    ddp__stager_entry *entry;       /* [room] ticket t lies in entry t % room */
+    int slots;                      /* flags on the device */
+    ddp__stager_entry *entry;       /* [room] ticket t is in entry t % room */
     long submitted, sent, first;    /* tickets below first are done */
-    long *waiting;                  /* [2 x room] the engine's tickets and then our own, scratch of the second
-                                 thread */
-    ddp__stager_ring pinned, codes; /* the latter on the device: blocks that are not copied yet, or none */
+    long *waiting;                  /* [2 x room] the engine's tickets, then the stager's; workspace of the
+                                       second thread */
+    ddp__stager_ring pinned, codes; /* codes: on the device, blocks that are not copied yet; may be empty */
     ddp_error error;
 };
 
@@ -60,7 +60,7 @@ static unsigned ddp__stager_turn(const ddp__stager *s, long ticket)
     return (unsigned)(ticket / s->room) + 1;
 }
 
-/* Under the lock. Who waits on the device or here must not wait forever. */
+/* Stores the first error. Call it under the lock. Releases all waiting threads and device work. */
 static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 {
     if (s->error.code == DDP_OK) s->error = *why;
@@ -70,7 +70,7 @@ static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 
 static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : sizeof(float); }
 
-/* Values of a message that are on the device. */
+/* Returns the number of values of a message that are on the device. */
 static size_t ddp__stager_count(const ddp_message *m)
 {
     size_t n = 0;
@@ -79,7 +79,7 @@ static size_t ddp__stager_count(const ddp_message *m)
     return n;
 }
 
-/* That it needs of the ring: its values, and blocks behind them. */
+/* Returns the bytes of the ring that it needs: its values, followed by blocks. */
 static size_t ddp__stager_bytes(const ddp__stager_entry *x)
 {
     const size_t n = x->there ? ddp__stager_count(&x->m) : 0;
@@ -87,7 +87,7 @@ static size_t ddp__stager_bytes(const ddp__stager_entry *x)
     return n * ddp__stager_unit(&x->m) + (x->codes ? ddp__coded_bytes(&x->m, n) : 0);
 }
 
-/* Under the lock: a contiguous part of a ring, and where it ends; NULL: not yet. */
+/* Allocates a contiguous part of a ring, and stores its end; NULL: not free yet. Call it under the lock. */
 static char *ddp__stager_take(ddp__stager_ring *r, size_t bytes, size_t *end)
 {
     size_t at;
@@ -109,7 +109,7 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 
     (x->host + x->m.here)->bytes = to;
     (x->host + x->m.here)->count = ddp__stager_count(&x->m);
-    if (x->codes) { /* which are few; values are made of them here */
+    if (x->codes) { /* copy the small blocks; the host makes the values */
         to += x->host->count * sizeof(float);
         return s->b->fetch(s->device, slot, to, x->codes, ddp__coded_bytes(&x->m, x->host->count), err);
     }
@@ -183,8 +183,7 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const char *from;
 
     if (!x->there || (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE))
-        return DDP_OK; /* nothing comes
-                                                                                           back */
+        return DDP_OK; /* a send has no result to copy back */
     from = (const char *)(x->host + x->m.here)->bytes;
     for (int i = x->m.here; i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
@@ -194,7 +193,7 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     return DDP_OK;
 }
 
-/* Under the lock, which it leaves meanwhile. */
+/* Copies a result back. Call it under the lock, which it releases meanwhile. */
 static void ddp__stager_return(ddp__stager *s, long ticket)
 {
     const int slot = (int)(ticket % s->room);
@@ -244,7 +243,7 @@ static void *ddp__stager_in(void *user)
         pthread_mutex_unlock(&s->lock);
         done = ddp__engine_wait_any(ddp__engine_of(s->d, 0), s->waiting, n, &s->woken);
         pthread_mutex_lock(&s->lock);
-        /* none: something was added, or the engine failed, which the oldest then says */
+        /* none: a message was added, or the engine failed, which the oldest message then reports */
         if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
         if (done >= 0 && !s->stop) ddp__stager_return(s, s->waiting[s->room + done]);
     }
@@ -260,14 +259,14 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
 
     s->pinned.bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->pinned.bytes < bytes) s->pinned.bytes = bytes;
-    s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
+    s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up to 256 */
     s->entry = (ddp__stager_entry *)ddp__scratch_take(ddp__lists_of(s->d), n, sizeof *s->entry);
     s->waiting = (long *)ddp__scratch_take(ddp__lists_of(s->d), 2 * n, sizeof *s->waiting);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (ddp__coded_on_device(s->d)) {
-        s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks:
-                                                                                1.07 of 5.3 */
+        /* 1.07 of the 5.3 bytes of a value with its blocks are blocks */
+        s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024;
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
     return !ddp__scratch_failed(ddp__lists_of(s->d)) && s->slots && (s->codes.data || !s->codes.bytes);
@@ -291,7 +290,7 @@ ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, dd
     }
     *out = s;
     if (!ddp__stager_memory(s, bytes, total)) {
-        DDP__TRY(s->b->check(s->device, err)); /* it may have failed by itself */
+        DDP__TRY(s->b->check(s->device, err)); /* returns the device's own failure */
         return ddp__fail(err, DDP_MEMORY,
                          "out of memory: the messages of this model need %zu bytes of pinned host "
                          "memory; use a smaller model, or raise the limit of locked memory",
@@ -329,7 +328,7 @@ void ddp__stager_free(ddp__stager *s)
 
 /* ---- the context's thread ---- */
 
-/* The entry is free, so that no other thread looks at it. */
+/* Fills an entry. It is free, so no other thread reads it. */
 static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, const ddp_message *m,
                                    int there, ddp_error *err)
 {
@@ -350,7 +349,7 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     x->m = *m;
     x->m.from = x->piece;
     if (to) x->m.to = x->piece + m->from_count;
-    if (m->from_count == 0 && to) { /* a receive that names its memory as `to` */
+    if (m->from_count == 0 && to) { /* a receive whose memory is `to` */
         x->m.from = x->m.to;
         x->m.from_count = to;
         x->m.to = NULL;
@@ -363,8 +362,8 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
-/* Under the lock: a part of the device's ring for blocks, when those of long ago are copied; NULL after a
- * failure. */
+/* Allocates a part of the device's ring for blocks, once older ones are copied; NULL after a failure. Call it
+ * under the lock. */
 static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
 {
     const size_t bytes = ddp__coded_bytes(&x->m, ddp__stager_count(&x->m));
@@ -448,7 +447,7 @@ ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *er
     return bad;
 }
 
-/* Only the context's thread submits, so that this is the last. */
+/* Waits for the last message, because only the context's thread submits. */
 ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
 {
     DDP__TRY(ddp__stager_wait(s, s->submitted - 1, 1, err));

@@ -1,9 +1,9 @@
-/* Averages of a layer: what it moves, posted and held; and error feedback.
+/* Posts and holds the averages of a layer, with error feedback.
  *
- * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message
- * (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in
- * the engine. Then parameters are not sent, but what they changed by since their last average, which all
- * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
+ * The quantisation residual of DDP_WIRE_INT8 and the later wires is added to the next message (Seide et al.
+ * 2014, Karimireddy et al. 2019): by the sender here, and for the result by its owner in the engine. For
+ * parameters the message is their delta since the last average, which all ranks store: eight bits are too few
+ * for a weight, but enough for its delta. */
 #include "comm/frame.h"
 #include "exchange/exchange.h"
 #include "context/context.h"
@@ -14,10 +14,11 @@
 #include "exchange/update.h"
 #include "exchange/verbs.h"
 
-/* ---- what a layer's average takes ---- */
+/* ---- arrays of a layer's average ---- */
 
-/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step
- * alone, so that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+/* Returns 1 if array k of the optimizer state is averaged in this period. It is averaged at the end of every
+ * state_period-th period. The period follows from the step alone, so that checkpoints and joining workers
+ * need no counter. */
 static int ddp__state_due(const ddp_ctx *d, int k)
 {
     const ddp_plan *plan = ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
@@ -48,7 +49,7 @@ const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece
     return y->moved;
 }
 
-/* Values from..to-1 of those with gradients, and their state where it is due. */
+/* Lists values from..to-1 of the parameters with gradients, and their state if it is averaged now. */
 static int ddp__average_range(const ddp_ctx *d, int layer, size_t from, size_t to, int n)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -73,7 +74,7 @@ static int ddp__average_range(const ddp_ctx *d, int layer, size_t from, size_t t
     return n;
 }
 
-/* Of some parts of the layer. */
+/* Restricts a message to some parts of the layer. */
 static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -117,7 +118,8 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     memset(d->exchange->coded, 0, d->exchange->coded_count * sizeof(float));
     next = d->exchange->coded;
     base = d->exchange->bases;
-    for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+    for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* in the order in which a message of several layers
+                                                       has their gradients */
         const ddp__unit *u = ddp__unit_of(d, l);
         ddp__sending *y = &d->exchange->sending[l];
         y->residual = next;
@@ -153,10 +155,10 @@ void ddp__coded_start(ddp_ctx *d, int base)
     }
 }
 
-/* ---- parameters in blocks ---- */
+/* ---- parameter deltas in blocks ---- */
 
-/* delta = what a layer has changed by since its base: with what was cut off before, as blocks; or as it is,
- * where who sends it does that: between sites, and from a device. */
+/* Computes the parameter delta of a layer since its base: with the residual, rounded to blocks; or (later 1)
+ * as floats, if the sender between sites or the device rounds it. */
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
@@ -238,7 +240,7 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
 
     if (!ddp__engine_of(d, 0) || u->count == 0) return DDP_OK;
-    /* where changes travel in blocks, these are parameters */
+    /* for strategies that send deltas in blocks, this average is one of parameters */
     if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     for (int j = y->moving = 0; j < parts; j++) y->moving += !takes || takes[j];
     m.mean = 1;

@@ -1,28 +1,35 @@
-/* The average of a layer, and its block quantisation. */
+/* Averages a layer, and quantises it in blocks. */
 #pragma once
 
 #include "context/context.h"
 
-/* takes: of the layer's parts, NULL: all. exact: as float32, with what a period leaves out. */
+/* Posts the average of a layer. takes: flags of the layer's parts to average; NULL: all. exact: as float32,
+ * including the arrays that this period would omit. */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority,
                                       int filler, int exact, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
-/* The pieces that this period's average of a layer takes of a whole list of *count, which becomes their
- * number: the arrays of optimizer state that state_period leaves out are not among them. Valid until the next
- * call for that layer. */
+/* Returns the pieces of list [*count] that this period's average of the layer transfers, and stores their
+ * number in *count. Arrays of optimizer state that state_period omits are left out. Valid until the next call
+ * for that layer. */
 DDP_LIB const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
-/* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
+/* Sets the quantisation residuals to 0. base 1: also stores the parameters, which are equal on all ranks, as
+ * the base of the next deltas. */
 DDP_LIB void ddp__coded_start(ddp_ctx *d, int base);
-/* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with
- * what was cut off before. The values are in this machine's memory. Any thread. */
+/* Rounding on the host (blocks.c). rounds: returns 1 if the values of a message are rounded to blocks before
+ * they are sent. round: rounds them in place, with error feedback. The values are in host memory. Any
+ * thread. */
 DDP_LIB const ddp__coder *ddp__blocks_coder(void);
 DDP_LIB int ddp__coded_rounds(const ddp_message *m);
 DDP_LIB ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err);
-/* The same on a device that can: queues it; its blocks go to out, ddp__coded_bytes there. Then, on the
- * stager's threads: m's values here become what `codes`, copied from there, say; and what was cut off of the
- * result goes there. fold: what is kept of both is in the residuals. */
+/* Rounding on a device that supports it.
+ *   goes_there  returns 1 if the device rounds this message
+ *   there       queues the rounding; writes the blocks, ddp__coded_bytes of them, to device memory `out`
+ *   read        on the stager's threads: sets m's values on the host from `codes`, which were copied from the
+ *               device
+ *   rest        on the stager's threads: copies the residual of the result to the device
+ *   fold        adds the residual of the results to the residual of the inputs */
 DDP_LIB int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out);
 DDP_LIB size_t ddp__coded_bytes(const ddp_message *m, size_t n);

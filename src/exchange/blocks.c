@@ -1,5 +1,5 @@
-/* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off,
- * exactly. */
+/* Rounds values to blocks of few bits (DDP_WIRE_INT8 and the later wires), and computes the exact
+ * residual. */
 #include "comm/frame.h"
 #include "exchange/exchange.h"
 #include "compress/codec.h"
@@ -8,7 +8,7 @@
 #include "exchange/update.h"
 #include "exchange/verbs.h"
 
-enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
+enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; a multiple of the block */
 
 DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block on both sides");
 
@@ -17,7 +17,8 @@ static ddp_packing ddp__packing_of(ddp_coding coding)
     return coding == DDP_AS_INT8 ? DDP_PACK_INT8 : coding == DDP_AS_INT4 ? DDP_PACK_INT4 : DDP_PACK_E3M0;
 }
 
-/* Levels of a denormal scale are so coarse that rounding twice is not rounding once: they become 0. */
+/* Sets blocks with a denormal scale to 0: their levels are so coarse that rounding twice would differ from
+ * rounding once. */
 static void ddp__blocks_normal(ddp_packing packing, unsigned char *out, size_t count)
 {
     const size_t blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
@@ -43,8 +44,8 @@ static ddp_status ddp__blocks_fill(ddp_coding coding, unsigned char *out, const 
     return DDP_OK;
 }
 
-/* ---- what travels: in INT8, the one wire of blocks that gradients take, -0.0 (ddp_no_gradient) has the
- * level that no number has ---- */
+/* ---- block format: in INT8, the only wire of blocks for gradients, -0.0 (ddp_no_gradient) uses the level
+ * that no number has ---- */
 
 enum { DDP__LEVEL_NONE = 0x80 };
 
@@ -59,7 +60,7 @@ static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, cons
     return DDP_OK;
 }
 
-/* Of INT8, block by block. */
+/* Decodes INT8, block by block. */
 static ddp_status ddp__blocks_with_none(float *out, const unsigned char *payload, const unsigned char *level,
                                         size_t count, ddp_error *err)
 {
@@ -116,7 +117,7 @@ ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_
     return DDP_OK;
 }
 
-/* ---- what is summed ---- */
+/* ---- rounding before a sum ---- */
 
 int ddp__coded_rounds(const ddp_message *m)
 {
@@ -135,8 +136,8 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
                      why->msg);
 }
 
-/* A layer without a gradient sends none, and its residual waits for the next one: where the gradient was,
- * while the other layers are rounded. back: and then both as they were. */
+/* Excludes a layer without a gradient from rounding: its residual moves to the place of the gradient, so that
+ * it waits for the next message, while the other layers are rounded. back 1: restores both. */
 static void ddp__coded_set_aside(const ddp_piece *p, float *residual, int back)
 {
     memcpy(back ? residual : p->data, back ? p->data : residual, p->count * sizeof *residual);
@@ -147,7 +148,7 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
 {
     float part[DDP__CODED_PART], *residual = m->residual;
     const ddp_piece *to = m->from;
-    size_t total = 0, used = 0, n, run; /* used: of *to */
+    size_t total = 0, used = 0, n, run; /* used: values of *to already written */
     ddp_status s = DDP_OK;
     ddp_error why;
 
@@ -217,13 +218,13 @@ ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigne
     return DDP_OK;
 }
 
-/* A rank's segment is another where some were lost. */
+/* The whole residual is copied in elastic worlds, because a rank's segment changes when workers are lost. */
 ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err)
 {
     const size_t at = (size_t)(m->residual - d->exchange->coded);
     size_t from = 0, to = n;
 
-    if (m->owner) return DDP_OK; /* whose results are as they travel */
+    if (m->owner) return DDP_OK; /* the owner's results are representable: no residual */
     if (ddp__cfg(d)->elastic.min_world == 0 && !ddp__cfg(d)->elastic.join)
         ddp__engine_segment(ddp__engine_of(d, 0), m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;

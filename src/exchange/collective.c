@@ -1,4 +1,4 @@
-/* Messages that are waited for: plain collectives, and the library's own words. */
+/* Implements blocking messages: plain collectives, and the library's control messages. */
 #include "comm/frame.h"
 #include "config/names.h"
 #include "context/context.h"
@@ -33,7 +33,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     return DDP_OK;
 }
 
-/* ---- messages that are waited for ---- */
+/* ---- blocking messages ---- */
 
 ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
 {
@@ -124,7 +124,8 @@ int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
                                                          : "E3M0",
                               ddp_wire_name((ddp_wire)((int)m->coding + 1)));
     if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, ddp__error(d));
-    if (ddp__hub_of(d) && !ddp__started(d) && m->verb < DDP_SEND) /* it would be of the servers too */
+    if (ddp__hub_of(d) && !ddp__started(d) && m->verb < DDP_SEND) /* before the session starts, the message
+                                                                     would include the servers */
         return ddp__ctx_failf(d, DDP_USAGE,
                               "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
                               "the first step",
@@ -139,7 +140,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__plain(d, "ddp_exchange", m);
 }
 
-/* n floats for each of the world's blocks, a sum times the scale. */
+/* Runs a collective with n floats per block; sums are multiplied by scale. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale,
                            int peer)
 {
@@ -209,7 +210,7 @@ int ddp_barrier(ddp_ctx *d)
     int s, workers;
 
     DDP__ENTER(d);
-    /* an empty contribution to each is enough: nobody is done before everybody has come */
+    /* an empty contribution to each is enough: no rank is done before all ranks have called */
     workers = ddp_world(d) - ddp_servers(d);
     token = (unsigned char *)ddp__calloc((size_t)workers, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");

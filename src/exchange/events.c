@@ -1,4 +1,4 @@
-/* What a strategy's events did and said. */
+/* Evaluates the result of a strategy's events, and checks calls made inside them. */
 #include "context/context.h"
 #include "exchange/exchange.h"
 #include "exchange/events.h"
@@ -8,7 +8,7 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
     const ddp__strategy_event event = ddp__event_set(d, DDP__NO_EVENT);
 
-    if (ddp__error(d)->code) return ddp__error(d)->code; /* a verb's, or what was complained of */
+    if (ddp__error(d)->code) return ddp__error(d)->code; /* of a verb or ddp_complain */
     if (!code) return DDP_OK;
     return ddp__fail(ddp__error(d), DDP_FAILED,
                      "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
@@ -20,7 +20,7 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
     if (ddp__error(d)->code) return ddp__error(d)->code;
-    if (ddp__event_of(d)) return DDP_OK; /* the hook around the event has checked the process */
+    if (ddp__event_of(d)) return DDP_OK; /* the hook that runs the event has checked the process */
     DDP__TRY(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s was called outside of an event of strategy %s: only start, "

@@ -1,4 +1,4 @@
-/* The part of a context that belongs to this module: opened, closed, and what others tell it. */
+/* Allocates and frees the part of a context that belongs to src/exchange, and implements its queries. */
 #include "exchange/exchange.h"
 
 int ddp__exchange_open(ddp_ctx *d)
@@ -35,7 +35,7 @@ float *ddp__residual_memory(const ddp_ctx *d, int layer)
     return here && x->coded_there ? x->coded_there + (here - x->coded) : here;
 }
 
-/* Room for parts of lists where averages do not always move all of a layer. */
+/* Allocates lists of pieces if averages do not always transfer the whole layer. */
 static int ddp__sending_moves(ddp_ctx *d, int l)
 {
     const ddp__unit *u = ddp__unit_of(d, l);

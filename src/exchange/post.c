@@ -1,4 +1,5 @@
-/* Which way a message goes: to the engine of its link, in two levels, or over the transport of a device. */
+/* Chooses the path of a message: the engine of its link, a hierarchical average, or the transport of a
+ * device. */
 #include "context/clock.h"
 #include "exchange/exchange.h"
 #include "context/context.h"

@@ -1,17 +1,17 @@
-/* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums
- * floats only. So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank
- * combines them. */
+/* Implements all-reduces of doubles and 64-bit integers, maxima and minima, and collectives of bytes of any
+ * number. The engine sums floats only, so each rank gathers the arrays of all ranks, one piece of limited
+ * size at a time, and combines them. */
 #include "context/context.h"
 #include "exchange/exchange.h"
 #include "exchange/collective.h"
 #include "exchange/post.h"
 
-#define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* of all ranks' blocks of one piece */
-#ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces has a smaller one */
-#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* of one message; a frame counts to 2^32 */
+#define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* bytes of all ranks' blocks of one piece */
+#ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces sets a smaller one */
+#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* bytes of one message; a frame counts to 2^32 */
 #endif
 
-/* Starts the block of each rank; zeros are the block of a lost rank. */
+/* Header of each rank's block. All zeros: the rank is lost. */
 typedef struct ddp__reduce_head {
     unsigned char there, type, op, zeros[5]; /* as long as a value, so that doubles are aligned */
 } ddp__reduce_head;
@@ -55,7 +55,7 @@ static void ddp__double_extreme(void *own, const void *x, size_t n, int max)
     }
 }
 
-/* Unsigned: the overflow of a signed sum is undefined. */
+/* Adds as unsigned integers, because the overflow of a signed sum is undefined. */
 static void ddp__int64_add(void *own, const void *x, size_t n)
 {
     uint64_t *a = (uint64_t *)own;
@@ -96,7 +96,7 @@ static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const dd
                           known ? ddp__reductions[other->op] : "other data");
 }
 
-/* out[n] becomes the combination of the blocks, in rank order. */
+/* Combines the blocks into out[n], in rank order. */
 static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, const ddp__reduce_head *own,
                               void *out, size_t n)
 {
@@ -123,7 +123,7 @@ static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, 
     return 0;
 }
 
-/* Each rank sends every piece of x, after a head, to all ranks. */
+/* All-reduces x by gathering: each rank sends every piece of x, after a header, to all ranks. */
 static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_reduction op)
 {
     const ddp__operand *kind = &ddp__operands[type];
@@ -162,7 +162,7 @@ static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_red
     return s;
 }
 
-/* What is wrong before any message. */
+/* Checks the arguments before any message. */
 static int ddp__reduce_check(ddp_ctx *d, int type, const void *x, size_t n, ddp_reduction op)
 {
     const char *call = ddp__operands[type].call;
@@ -211,8 +211,8 @@ int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
 
 /* ---- bytes ---- */
 
-/* x has `blocks` blocks of n bytes each, one after the other. A message takes the next bytes of every
- * block. */
+/* Transfers x, which has `blocks` blocks of n bytes each, one after the other. A message contains the next
+ * bytes of every block. */
 static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, size_t n, int blocks, int root)
 {
     const size_t most = DDP__MESSAGE_BYTES / (size_t)blocks;

@@ -1,8 +1,8 @@
-/* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in
- * all sites sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest
- * ranks, which spread the result. What crosses sites travels in the coding of the message, what stays inside
- * as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not
- * those of one level. */
+/* Makes groups of ranks, and hierarchical averages: the ranks of a site reduce-scatter, the ranks with the
+ * same place in all sites all-reduce their segment over the slow links, and each site all-gathers. Sites of
+ * different sizes reduce to their lowest ranks, which broadcast the result. Messages between sites use the
+ * coding of the message; messages inside a site are floats. Sums run in rank order inside a site, then in the
+ * order of sites: the result is bit-identical on all ranks, but not to a flat average. */
 #include "config/settings.h"
 #include "exchange/exchange.h"
 #include "context/context.h"
@@ -11,7 +11,7 @@
 #include "exchange/sites.h"
 #include "exchange/verbs.h"
 
-/* ---- which ranks ---- */
+/* ---- groups and sites ---- */
 
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
@@ -20,7 +20,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
     if ((ddp__cfg(d)->elastic.min_world > 0 || ddp__cfg(d)->elastic.join) &&
         ddp__goes_check(ddp__cfg(d), ddp__ops(d), 1, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
-    if (!ddp__engine_of(d, 0)) { /* alone: every group is the world */
+    if (!ddp__engine_of(d, 0)) { /* one worker: every group is the world */
         if (n != 1 || ranks[0] != 0)
             return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
         *group = 0;
@@ -32,7 +32,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
     return 0;
 }
 
-/* The ranks r with key[r] == value, in list; how many. */
+/* Stores the ranks r with key[r] == value in list. Returns their number. */
 static int ddp__ranks_with(int world, const int *key, int value, int *list)
 {
     int n = 0;
@@ -42,12 +42,13 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
     return n;
 }
 
-/* list: [2 x world] to work with. gathers: sites get another group each for that. */
+/* Makes the groups of the sites. list: [2 x world] workspace. gathers 1: makes another group per site for
+ * all-gathers. */
 static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_sites *out, int *list)
 {
     int *place = list + ddp_world(d), n, group, bad = 0, most = 0, least = ddp_world(d);
 
-    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is made where its lowest rank comes */
+    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is made when its lowest rank is reached */
         n = ddp__ranks_with(ddp_world(d), site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {
         }
@@ -101,7 +102,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     m.ragged = 1;
     m.group = s->inside;
     if (ddp__run(d, &m, 0, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
-    if (s->equal) { /* as an all-reduce cuts its segments */
+    if (s->equal) { /* divided as the segments of an all-reduce */
         const size_t k = (size_t)s->members, j = (size_t)s->place, first = ddp__part_start(n, k, j);
         own.data = x + first;
         own.count = ddp__part_start(n, k, j + 1) - first;
@@ -146,7 +147,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
-    /* one level is all there is; the devices' own network joins those of a site in any case */
+    /* A flat average suffices. With the devices' network the ranks of a site use that network in any case. */
     if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->device.nccl)) d->exchange->levels = NULL;
     return DDP_OK;
 }
@@ -188,7 +189,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     ddp_message one = *m;
 
-    if (d->exchange->levels->members == ddp_world(d)) { /* a site is all there is: floats, in one level */
+    if (d->exchange->levels->members == ddp_world(d)) { /* only one site: floats, flat */
         one.coding = DDP_AS_FLOAT;
         one.residual = NULL;
     } else {

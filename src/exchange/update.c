@@ -1,5 +1,5 @@
-/* Arithmetic on the memory of layers, the check for NaN and infinity, and optimizer updates. They run on the
- * caller's thread, or in the order of the device. */
+/* Implements arithmetic on the memory of layers, the check for NaN and infinity, and optimizer updates. They
+ * run on the caller's thread, or in the order of the device's work. */
 #include "context/clock.h"
 #include "exchange/exchange.h"
 #include "context/context.h"
@@ -7,7 +7,7 @@
 #include "exchange/update.h"
 #include "exchange/verbs.h"
 
-/* No multiply-add: replicas on unlike processors stay equal. */
+/* No fused multiply-add, so that replicas on different processors stay equal. */
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
@@ -96,7 +96,7 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     return DDP_OK;
 }
 
-/* ---- gradients that are none: -0.0, told by their bits, also where a compiler may take it for 0 ---- */
+/* ---- missing gradients: -0.0, detected by its bits, also if a compiler may treat it as 0 ---- */
 
 static const uint32_t ddp__no_gradient_bits = 0x80000000u;
 
@@ -129,7 +129,7 @@ void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u)
     }
 }
 
-/* On a device kernels begin with 0, which no sum makes -0.0. */
+/* Not needed on a device: its kernels start sums at +0, which never gives -0.0. */
 void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
 {
     float *first = u->gradients ? u->gradient[0].data : NULL;
@@ -138,8 +138,8 @@ void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
         *first = 0;
 }
 
-/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
- * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
+/* Returns 1 if an update has no gradient. from: the averaged gradient; NULL: the layer's own. On a device the
+ * update kernel checks an averaged gradient; for its own gradient a rank knows whether it was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -192,7 +192,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
             ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
         return;
     }
-    if (!ddp__optimizer(d)->update) { /* the program's own: it finds the gradients in its arrays */
+    if (!ddp__optimizer(d)->update) { /* own update of the program: the gradients must be in its arrays */
         for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
             ddp__host_copy(ddp__host_of(d), u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
         y->updates++;
@@ -226,7 +226,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
 }
 
-/* Muon's room, and what it cannot do. */
+/* Allocates muon's workspace, and rejects what muon does not support. */
 ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
 {
     int matrices = 0;
@@ -248,7 +248,7 @@ ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
             matrices += x->rows > 0;
             if (room > d->exchange->muon_count) d->exchange->muon_count = room;
         }
-    if (!matrices && elsewhere) return DDP_OK; /* another stage has them */
+    if (!matrices && elsewhere) return DDP_OK; /* another stage has the matrices */
     if (!matrices)
         return ddp__fail(err, DDP_USAGE,
                          "optimizer muon: none of %d layers has a matrix to train: give them in "
@@ -270,7 +270,7 @@ typedef struct ddp__finite_scan {
     int found; /* atomic */
 } ddp__finite_scan;
 
-enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread takes at a time */
+enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread checks at a time */
 
 static void ddp__finite_some(void *user, long first, long last)
 {
@@ -312,7 +312,7 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
     return DDP_OK;
 }
 
-/* A norm that nobody else waits for stays on the device. */
+/* Clips on the device. The norm stays there if no other rank needs it. */
 static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = ddp__backend_of(d);
@@ -360,7 +360,7 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- what a strategy computes with ---- */
+/* ---- arithmetic for strategies ---- */
 
 int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {

@@ -1,4 +1,4 @@
-/* What a strategy's events may call: messages, updates, arithmetic, state. */
+/* Implements the calls that a strategy's events may make: messages, updates, arithmetic, state. */
 #include "context/clock.h"
 #include "context/context.h"
 #include "exchange/exchange.h"
@@ -21,7 +21,7 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
                                     verb, layer, ddp__layers(d));
 }
 
-/* Whether messages may begin here. */
+/* Checks that the current event may post messages. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
     switch (ddp__event_of(d)) {
@@ -110,7 +110,8 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
     return DDP_OK;
 }
 
-/* A device has no message that adds: what comes replaces `from`, which is then added to `to`. */
+/* Replaces an adding message, which devices do not support: received values replace `from`, which is then
+ * added to `to`. */
 static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     const int most = m->from_count + m->to_count;
@@ -131,14 +132,14 @@ static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
     return NULL;
 }
 
-/* The message that m comes after is named by the engine's ticket; one on another link, or of a device, is
- * waited for here or there. */
+/* Resolves m->after. On the same link the engine orders the two messages by ticket. Otherwise the caller or
+ * the device waits for the first one. */
 static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 {
     const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
 
     m->after = 0;
-    if (!before || !ddp__engine_of(d, 0)) return DDP_OK; /* it is done */
+    if (!before || !ddp__engine_of(d, 0)) return DDP_OK; /* already done */
     if (d->exchange->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
     if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
     m->after = before->ticket + 1;
@@ -153,8 +154,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     m = &in_place;
     p->to = 0;
     if (ddp__coded_rounds(m) && !d->exchange->over &&
-        !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
-                                                                           the stager */
+        !ddp__levels_takes(d, m)) /* else the rank that sends between sites rounds, or the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
     if (!m->add || !d->exchange->over) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
@@ -163,7 +163,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* A mistake in a message is the strategy's. */
+/* Checks a message; an error in it is the strategy's. */
 static ddp_status ddp__posted_check(ddp_ctx *d, const ddp_message *m)
 {
     ddp_error why;
@@ -246,7 +246,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
     held = *p;
     *p = d->exchange->posted[--d->exchange->posted_count];
-    d->exchange->posted[d->exchange->posted_count] = held; /* its list stays with the place */
+    d->exchange->posted[d->exchange->posted_count] = held; /* the list stays in its slot */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, ddp__error(d)));
     if (held.here && d->exchange->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, ddp__error(d)));
@@ -261,7 +261,7 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
-    if (p && p->to) return 0; /* `from` is taken until the message is held */
+    if (p && p->to) return 0; /* `from` is in use until the message is held */
     return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, ddp__error(d)) : 0;
 }
 
@@ -397,7 +397,7 @@ int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, ddp__un
 
 int ddp_has_forward(const ddp_ctx *d)
 {
-    if (ddp__cfg(d)->average.first) return 0; /* nothing waits for one */
+    if (ddp__cfg(d)->average.first) return 0; /* no step waits for a forward hook */
     return d->exchange->hooks_forward || ddp__forward_all(d);
 }
 
@@ -488,7 +488,7 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
     return ddp__has_layer(d, layer) ? d->exchange->sending[layer].residual : NULL;
 }
 
-/* ---- what run asks of it ---- */
+/* ---- calls of the session ---- */
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {

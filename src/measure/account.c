@@ -1,4 +1,5 @@
-/* Where the time of a step went: spans, the layer timer and the hidden share. */
+/* Accounts for the time of a step: spans, the layer timer, the hidden share, and the cost of the link in
+ * use. */
 #include "comm/frame.h"
 #include "context/clock.h"
 #include "context/context.h"
@@ -6,7 +7,7 @@
 #include "measure/account.h"
 #include "measure/measure.h"
 
-/* Of both links, into op_scratch. */
+/* Copies the operations of both links into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(ddp__engine_of(d, 0), begin, end, d->measure->op_scratch, d->measure->op_room);
@@ -25,7 +26,7 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
     return s;
 }
 
-/* Collects compute and communication intervals that overlap begin..end, clipped to it. */
+/* Collects the compute and communication intervals that overlap begin..end, clipped to it. */
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
     int n = 0, ops;
@@ -35,8 +36,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         const ddp_span *x = ddp__clock_span(d, s);
         if (x->end_s <= begin) break;
         if (x->kind == DDP_SPAN_WAIT || x->begin_s >= end)
-            continue; /* a device is a step ahead of its
-                                                                        accounts */
+            continue; /* a device may be a step ahead of its accounting */
         d->measure->merge[n] = *x;
         if (d->measure->merge[n].begin_s < begin) d->measure->merge[n].begin_s = begin;
         n++;
@@ -44,7 +44,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
     ops = ddp__link_spans(d, begin, end);
     for (int i = 0; i < ops && n < d->measure->merge_room; i++) {
         const ddp__op_span *o = &d->measure->op_scratch[i];
-        /* an operation that waits for a slower peer is not communicating */
+        /* the wait of an operation for a slower peer is not communication */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
@@ -54,7 +54,8 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
     return n;
 }
 
-/* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
+/* Sorts by begin without allocating. The spans are nearly sorted, because they come from two ordered
+ * sources. */
 static void ddp__sort_spans(ddp_span *s, int n)
 {
     int j;
@@ -66,7 +67,7 @@ static void ddp__sort_spans(ddp_span *s, int n)
     }
 }
 
-/* One sweep over sorted spans: length of the union of communication, and of the part of it
+/* Computes, in one sweep over sorted spans, the length of the union of communication, and of the part of it
  * that no compute span covers. */
 static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
 {
@@ -92,9 +93,9 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
     }
 }
 
-/* ---- the link, as operations show it ---- */
+/* ---- cost of the link, from operations ---- */
 
-/* Bytes of a message as it travels. */
+/* Returns the bytes of a message as sent. */
 static double ddp__span_bytes(const ddp__op_span *o)
 {
     const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
@@ -102,8 +103,9 @@ static double ddp__span_bytes(const ddp__op_span *o)
     return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
 }
 
-/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins
- * with operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
+/* Collects operations that overlap. They share the link, so only together they give a time for their bytes.
+ * Extends the cluster that begins with operation i. Returns its number of operations; 0 if i is not the first
+ * one or the cluster is not complete. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;
@@ -126,9 +128,9 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
     return size;
 }
 
-/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for
- * bytes: counted from the last end before, behind which alpha hides. How many these are; 0 if the link was
- * idle in between, or slower peers were waited for. */
+/* Measures a link that is never idle, whose clusters do not end. Uses the bytes of the operations that ended
+ * after `since`, and the time from the last end before them; alpha is overlapped there. Returns the number of
+ * operations; 0 if the link was idle in between, or operations waited for slower peers. */
 static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
                           double *bytes)
 {
@@ -158,9 +160,9 @@ static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *
 
 static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
-    if (ddp__has_nccl(d)) return; /* the engine's operations tell nothing of the devices' network */
+    if (ddp__has_nccl(d)) return; /* the engine's operations do not measure the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
-        /* a step more than is new, so that no cluster is seen without its beginning */
+        /* one more step than is new, so that every cluster includes its beginning */
         int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->measure->op_scratch,
                                     d->measure->op_room),
             n, seen = 0;
@@ -171,7 +173,7 @@ static void ddp__drift_observe(ddp_ctx *d, double since, double now)
                     ? 0
                     : ddp__cluster(d->measure->op_scratch, ops, i, &begin, &end, &bytes);
             if (n == 0 || !(end > since)) continue;
-            /* the fit is of one message: the others' gaps are not its bytes */
+            /* the fit is for one message: subtract the overhead of the others */
             ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->measure->gap_s[link]);
             seen++;
         }
@@ -283,14 +285,14 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     ddp__clock_collect(d);
     oldest = ddp__clock_oldest(d);
     if (ddp__engine_of(d, 0)) ops = ddp__link_spans(d, -1, DBL_MAX);
-    /* newest last: when room is short the oldest compute spans are left out */
+    /* newest last: if room is short, the oldest compute spans are omitted */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (ddp__clock_newest(d) - oldest > room - 2 * ops) oldest = ddp__clock_newest(d) - (room - 2 * ops);
     for (long s = oldest; s < ddp__clock_newest(d); s++) out[n++] = *ddp__clock_span(d, s);
     for (int i = 0; i < ops; i++) {
         const ddp__op_span *o = &d->measure->op_scratch[i];
         if (o->end < 0) continue;
-        /* as in the statistics: standing still for a slower peer is not communicating */
+        /* as in the statistics: waiting for a slower peer is not communication */
         if (o->peer_wait > 0 && n + ops - i < room)
             out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
         out[n++] =

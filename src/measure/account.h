@@ -1,12 +1,11 @@
-/* Splits the time of a step into computing, communication and waiting. */
+/* Divides the time of a step into compute, communication and waiting. */
 #pragma once
 
 #include "context/clock.h"
 
-/* account.c */
-/* Accounts the steps that the clock has seen end. */
+/* Accounts for the steps that the clock has recorded as ended. */
 DDP_LIB void ddp__account_steps(ddp_ctx *d);
-/* The statistics begin here. */
+/* Restarts the statistics. */
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
-/* Follows the links from here on, as they are measured or nominal now. */
+/* Starts to follow the links, from their current measured or nominal cost. */
 DDP_LIB void ddp__drift_start(ddp_ctx *d);

@@ -1,7 +1,7 @@
-/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a
- * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
- * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
- * in nothing else. */
+/* Records notes about changes during a run, and compares the compute times of the ranks, without waits. A
+ * straggler makes all other ranks wait, so wall-clock times cannot identify it. The ranks exchange their
+ * times every few periods at low priority, together with the learning rate, because ranks with different
+ * schedules differ in no other setting. */
 #include "context/clock.h"
 #include "context/context.h"
 #include "measure/measure.h"
@@ -74,15 +74,15 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
     }
 }
 
-/* ---- the pace ---- */
+/* ---- compute times of the ranks ---- */
 
 enum { DDP__PACE_PERIODS = 4 };
-static const double ddp__pace_slow = 1.25;  /* from here on a slow rank is named */
-static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for
-                                               itself */
+static const double ddp__pace_slow = 1.25;  /* ratio from which on a straggler is reported */
+static const double ddp__pace_floor = 1e-3; /* minimum difference in seconds: the operating system may take
+                                               as much */
 
-/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no
- * time. */
+/* Returns the median compute time. Of two ranks it is the faster one's, so that the other is compared with
+ * it. A lost rank has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
     double *sorted = d->measure->pace_sorted;
@@ -94,7 +94,7 @@ static double ddp__pace_median(ddp_ctx *d)
     return n ? sorted[(n - 1) / 2] : 0;
 }
 
-/* The newest note; all ranks have it, one of them says it. */
+/* Logs the newest note. All ranks have it; one of them logs it. */
 static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 {
     char text[DDP_ERROR_TEXT];
@@ -105,7 +105,8 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
     ddp__log(ddp__log_of(d), level, "step %ld: %s", ddp_step(d), text);
 }
 
-/* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
+/* Adds a note and a log line when a rank becomes a straggler, changes by a fifth, or is no longer a
+ * straggler. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     double ratio = ddp__stats(d)->slow_ratio, told = d->measure->pace_told;
@@ -140,7 +141,7 @@ static void ddp__pace_judge(ddp_ctx *d)
     ddp__pace_tell(d, slowest, median);
 }
 
-/* The learning rates of one step. A lost rank has none. */
+/* Compares the learning rates of one step. A lost rank has none. */
 static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 {
     const ddp__pace_word *first = d->measure->pace;
@@ -168,8 +169,8 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
                                 (double)ddp__lr(d), 1};
 
     memset(d->measure->pace, 0,
-           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank that was lost since the last
-                                                                   exchange sends nothing */
+           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank lost since the last exchange
+                                                                     sends nothing */
     ddp__stats(d)->compute_s = own.compute_s;
     d->measure->pace[ddp__team_place(d)] = own;
     d->measure->compute_sum_s = 0;
@@ -177,8 +178,8 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->measure->pace_ticket, err);
 }
 
-/* Submitted in the middle of a stretch of periods and waited for a period later: by then every
- * rank has been through an averaging that came after it. */
+/* Posts the exchange in the middle of DDP__PACE_PERIODS periods, and waits for it a period later. By then
+ * every rank has passed an average that was posted after it. */
 ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
     long period = ddp__cfg(d)->period, at = ddp_step(d) % (period * DDP__PACE_PERIODS);

@@ -1,13 +1,13 @@
-/* Drift of measured times during a run, and the computing time of each rank. */
+/* Compares the compute times of the ranks during a run, and records notes. */
 #pragma once
 
 #include "context/context.h"
 
-/* pace.c: at the end of every step */
+/* Call it at the end of every step (pace.c). */
 DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
 
-/* What changed; members are looked at after every step: 1 if they have changed */
+/* add: records a note. members: checks the members after every step; returns 1 if they have changed. */
 DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
 DDP_LIB int ddp__note_members(ddp_ctx *d);
-/* Waits for the exchange of times that is under way, if any. */
+/* Waits for the exchange of times in flight, if any. */
 DDP_LIB ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err);

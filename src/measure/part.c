@@ -1,4 +1,4 @@
-/* The part of a context that belongs to this module. */
+/* Allocates the part of a context that belongs to src/measure. */
 #include "measure/measure.h"
 #include "context/clock.h"
 #include "measure/account.h"

@@ -1,8 +1,9 @@
-/* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
- * pings, then transfers; then the other one sends transfers.
+/* Measures all pairs of ranks, one round of disjoint pairs after the other. In a pair the lower rank leads:
+ * it sends pings, then transfers; then the other one sends transfers.
  *
- * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the
- * comm thread's events were due, and an answer says how long its question lay until the rank woke up. */
+ * On a busy machine a thread wakes up late, which is not a property of the link. Times are therefore the due
+ * times of the comm thread's events, and an answer contains the time that the question waited until the rank
+ * woke up. */
 #include "comm/state.h"
 #include "measure/measure.h"
 #include "context/context.h"
@@ -18,20 +19,20 @@ enum {
     DDP__PROBE_SMALL = 65536, /* bytes */
     DDP__PROBE_LARGE = 1048576,
     DDP__PROBE_SPANS = 16,
-    DDP__PROBE_SIZES = 3 /* that fit a pair: a ping, small, large */
+    DDP__PROBE_SIZES = 3 /* sizes in the fit of a pair: a ping, small, large */
 };
 
-/* What two ranks say to each other between transfers. */
+/* Control message between transfers. */
 typedef struct ddp__probe_word {
-    double next;   /* bytes of the transfer that follows; 0: this is a ping; < 0: no more comes */
-    double wall_s; /* clock of who answers; of the last word a ping's time */
-    double lay_s;  /* how long the question lay there, until the rank woke up */
+    double next;   /* bytes of the next transfer; 0: this is a ping; < 0: the end */
+    double wall_s; /* wall clock of the answering rank; in the last message the time of a ping */
+    double lay_s;  /* seconds that the question waited until the rank woke up */
 } ddp__probe_word;
 
 typedef struct ddp__prober {
     ddp_ctx *d;
     char *x;                 /* [DDP__PROBE_LARGE] */
-    double *bytes, *seconds; /* [n] the fastest of each size of each pair, the one in hand last */
+    double *bytes, *seconds; /* [n] the fastest time of each size of each pair, the current one last */
     int n;
 } ddp__prober;
 
@@ -55,7 +56,7 @@ static int ddp__hear(ddp__prober *q, ddp__probe_word *w, int peer)
     return ddp__probe_bytes(q, DDP_RECEIVE, w, sizeof *w, peer);
 }
 
-/* The newest message of the verb since then, as the comm thread recorded it. */
+/* Returns the newest message of the verb since `since`, as recorded by the comm thread. */
 static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
 {
     ddp__op_span seen[DDP__PROBE_SPANS], last;
@@ -70,7 +71,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     return last;
 }
 
-/* Seconds for which what was received last has lain here. */
+/* Returns how long the last received message has waited on this rank, in seconds. */
 static double ddp__lay(ddp__prober *q, double since)
 {
     double seconds = ddp_now() - ddp__recorded(q, DDP_RECEIVE, since).due;
@@ -83,7 +84,7 @@ static double ddp__lay(ddp__prober *q, double since)
 static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 {
     double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
-    int n = -1; /* the first wakes everybody up, and is not kept */
+    int n = -1; /* the first ping wakes the threads up and does not count */
 
     for (; n < DDP__PINGS && (n < DDP__PINGS_LEAST || ddp_now() < begin + 3); n++) {
         ddp__probe_word w;
@@ -110,7 +111,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 
 /* ---- transfers ---- */
 
-/* The way back of the answer is half a round trip. */
+/* Times a transfer; the answer's way back, half a round trip, is subtracted. */
 static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
 {
     ddp__probe_word w;
@@ -152,7 +153,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     q->seconds[q->n++] = out->ping_s;
     DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
-    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in a quarter of a second */
+    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in 0.25 s */
     bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
     if (bytes > DDP__PROBE_SMALL)
         DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
@@ -165,7 +166,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
                              ddp__error(q->d));
 }
 
-/* Answers pings and transfers until no more comes: *w is the last word. */
+/* Answers pings and transfers until the end; *w is the last control message. */
 static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
 {
     for (;;) {
@@ -193,9 +194,10 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
     return ddp__source(q, peer, out);
 }
 
-/* ---- all of them ---- */
+/* ---- all pairs ---- */
 
-/* Whom a rank meets in a round of a tournament of `even` players; the last one keeps its seat. */
+/* Returns the partner of a rank in a round-robin tournament of `even` players; the last one keeps its
+ * place. */
 static int ddp__opponent(int rank, int round, int even)
 {
     const int seats = even - 1;
@@ -219,7 +221,7 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
     return 0;
 }
 
-/* What every rank measured to everybody. */
+/* Shares the measurements of every rank with all ranks. */
 static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
 {
     const size_t world = (size_t)ddp_world(q->d);
@@ -229,7 +231,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
         ddp__gather_words(q->d, 0, out->host, sizeof *out->host, err) ||
         ddp__gather_words(q->d, 0, out->name, sizeof *out->name, err))
         return ddp__ctx_fail(q->d, err);
-    /* round trips have one end that measured them */
+    /* a round trip is measured by one of its ends */
     for (size_t r = 0; r < world; r++)
         for (size_t c = 0; c < r; c++) {
             const ddp_pair *led = &out->pair[c * world + r];
@@ -332,7 +334,7 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     c.least_rate = least;
     c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : DBL_MAX;
     if (c.from_bytes < 1) c.from_bytes = 1;
-    /* partial sums under way are staged at the next rank */
+    /* partial sums in flight are staged at the next rank */
     if (2 * delay * least > (double)window) c.from_bytes = DBL_MAX;
     return c;
 }

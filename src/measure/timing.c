@@ -1,6 +1,6 @@
-/* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured
- * it, the same on all ranks. The meter: transfers of one size after the other, each repeated until it is
- * settled. */
+/* Determines the times of layers and links: from FLOPs and the configured links, or as measured by hooks and
+ * probes, equal on all ranks. Contains the meter: transfers of one size after the other, each repeated until
+ * its fastest times agree. */
 #include "context/clock.h"
 #include "context/context.h"
 #include "measure/measure.h"
@@ -16,13 +16,13 @@ enum {
     DDP__BURST = 16,
     DDP__BURSTS = 5
 };
-#ifndef DDP__METER_AGREE /* tests under sanitizers, whose times say nothing, measure in less time */
+#ifndef DDP__METER_AGREE /* tests under sanitizers, whose times have no meaning, measure less */
 #define DDP__METER_AGREE \
-    0.03 /* interference only delays: when the two fastest of some transfers differ by more, the
-                                  fastest was probably delayed too */
-#define DDP__PROBE_LAST_S 0.12 /* of the last size, where a thread that wakes up late matters little */
+    0.03 /* interference only delays: if the two fastest of some transfers differ by more, the fastest was
+            probably delayed too */
+#define DDP__PROBE_LAST_S 0.12 /* seconds for the last size, where a late wake-up has little effect */
 #endif
-static const double ddp__meter_patience_s = 3; /* of repeating one size */
+static const double ddp__meter_patience_s = 3; /* seconds for repeating one size */
 
 int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 {
@@ -49,7 +49,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     return 1;
 }
 
-/* How many pieces to average when those are settled; 0: enough. */
+/* Returns the number of pieces to average next; 0: enough. */
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
@@ -80,8 +80,8 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
-/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last
- * size. */
+/* Times averages of increasing size. They send the same few zeros again and again, so that the largest size
+ * needs no memory. *pieces: pieces of the last size. */
 static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
                                    int *pieces, ddp_error *err)
 {
@@ -94,14 +94,14 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         double fastest;
         *pieces = (int)next;
         DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
-        next = 0; /* and it stays 0 where the first one is lost */
+        next = 0; /* stays 0 if the first rank is lost */
         if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin,
                            &fastest)) {
             if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
         } else if (ddp__leads(d)) {
             next = (float)*pieces;
         }
-        /* the first one decides; and all leave this together, as far as the link allows */
+        /* the first rank decides; this also synchronises the ranks, as far as the link allows */
         m = ddp__own_word(d, &p, DDP_ALL_REDUCE, ddp__team_group(d), &next, 1);
         m.bytes = 0;
         m.link = link;
@@ -110,7 +110,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     return DDP_OK;
 }
 
-/* What is sent: x where it is in this machine's memory. */
+/* Pieces to send; x if they are in host memory. */
 typedef struct ddp__probe_list {
     float x[DDP__PROBE_FLOATS];
     ddp_piece piece[DDP__PROBE_MOST];
@@ -123,7 +123,7 @@ static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, dd
 
     DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
     if (pieces < 2 * DDP__PROBE_MEDIUM)
-        *out = ddp__link_nominal(d, 0); /* who led was lost */
+        *out = ddp__link_nominal(d, 0); /* the first rank was lost */
     else
         DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
@@ -145,7 +145,7 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err)
     return s;
 }
 
-/* The first `messages` of the list at once, each an average of its own, waited for. */
+/* Starts the first `messages` of the list at once, each as its own average, and waits for all. */
 static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, int messages, double *seconds,
                                    ddp_error *err)
 {
@@ -164,7 +164,7 @@ static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, 
     return DDP_OK;
 }
 
-/* The sizes of n of the layers that send, evenly from the first to the last. */
+/* Selects the sizes of n layers that are averaged, evenly spaced from the first to the last. */
 static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
 {
     int sending = 0, before = 0, i = 0;
@@ -177,14 +177,14 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
         for (; i < n && i * sending < before * n; i++)
             list[i].count = floats < DDP__PROBE_FLOATS ? floats : (size_t)DDP__PROBE_FLOATS;
     }
-    for (; i < n; i++) list[i].count = 1; /* none sends */
+    for (; i < n; i++) list[i].count = 1; /* no layer is averaged */
 }
 
-/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all
- * ranks get the first one's. No more at once than are in flight at a time, lest the others' delays be
- * counted. Short messages travel in another way than long ones: a burst is a sample of the layers, long ones
- * cut to where the gap is still seen. The median counts: of a message's work, unlike its bytes, a busy
- * machine makes more in the run as well. */
+/* Measures the per-message overhead from bursts of messages as large as layers; all ranks receive the first
+ * rank's result. A burst has no more messages than may be in flight at a time, so that the delay of further
+ * ones does not count. Short messages use another algorithm than long ones, so a burst is a sample of the
+ * layers; long ones are shortened so that the overhead remains visible. The median is used, because a busy
+ * machine increases the work per message, unlike the time per byte, in the run as well. */
 static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
 {
     const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
@@ -217,12 +217,12 @@ double ddp_described_rate(const ddp_ctx *d, double *delay_s)
     return ddp__links_of(d, 0)->plan_rate > 0 ? ddp__links_of(d, 0)->plan_rate : 0;
 }
 
-/* 1 Gbit/s where no link is described. */
+/* 1 Gbit/s if no link is described. */
 static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
 
 double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
 
-/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, in each direction. */
 ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 {
     const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
@@ -253,10 +253,10 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* How long the average of a layer of `bytes` bytes occupies the link. */
+/* Returns how long the average of a layer of `bytes` bytes occupies the link, in seconds. */
 static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
-    /* only so many operations are in flight, and each takes alpha at least */
+    /* the number of operations in flight is limited, and each takes at least alpha */
     const double least =
         ddp__engine_of(d, 0)
             ? d->measure->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->measure->gap_s[0]
@@ -270,8 +270,7 @@ static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
 {
     p->gap_s = d->measure->gap_s[0];
     p->alpha_s = d->measure->link[0].alpha_s > p->gap_s ? d->measure->link[0].alpha_s - p->gap_s
-                                                        : 0; /* a single message takes
-                                                                                       both */
+                                                        : 0; /* one message takes both */
 }
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
@@ -280,7 +279,7 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
     for (int l = 0; l < ddp__layers(d); l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
 }
 
-/* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
+/* Estimates without measuring: 10 GFLOP/s, backward twice the forward, the nominal link. */
 double ddp_nominal_compute_s(const ddp_ctx *d)
 {
     double flops = 0;
@@ -320,7 +319,7 @@ ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int laye
     return DDP_OK;
 }
 
-/* Scales x so that it sums to total, where both are known. */
+/* Scales x so that its sum is total, if both are known. */
 static void ddp__scale_to(double *x, int n, double total)
 {
     double sum = 0;
@@ -329,7 +328,7 @@ static void ddp__scale_to(double *x, int n, double total)
     for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
-/* The step's micro-batches but one; updates come once. */
+/* Sets the compute time of all micro-batches but one; updates count once. */
 void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
 {
     double pass = -ddp__timer_median(ddp__clock_timer(d), DDP__T_UPDATE, -1);
@@ -338,7 +337,8 @@ void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
     p->between_s = (ddp__cfg(d)->micro_batches - 1) * fmax(pass, 0);
 }
 
-/* What one micro-batch took on this rank; times that no hook told apart are split by FLOPs. */
+/* Fills in the times of one micro-batch on this rank. Times that the hooks do not separate are divided by
+ * FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
     double flops = 0, last = 2 * ddp__unit_flops(ddp__unit_of(d, ddp__layers(d) - 1));
@@ -349,12 +349,12 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, l);
         flops += ddp__unit_flops(ddp__unit_of(d, l));
     }
-    /* layers in proportion to their medians, passes as long as passes are */
+    /* layers in proportion to their medians, so that they add up to the time of the pass */
     ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, -1));
     ddp__scale_to(p->backward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, -1));
     l = ddp__layers(d) - 1;
     if (ddp__timer_whole(ddp__clock_timer(d)) >
-        0) { /* no forward hook: forward and the last layer's backward are one */
+        0) { /* no forward hook: forward and the last layer's backward are one time */
         for (int k = 0; k < ddp__layers(d); k++)
             p->forward_s[k] =
                 ddp__timer_whole(ddp__clock_timer(d)) * ddp__unit_flops(ddp__unit_of(d, k)) / (flops + last);
@@ -370,8 +370,8 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     }
 }
 
-/* The slowest rank of each layer, because an average cannot start before the last worker is
- * there; the passes as long as the slowest rank's: unlike ranks stumble over unlike layers. */
+/* Takes the slowest rank of each layer, because an average cannot start before the last worker is ready. The
+ * total is that of the slowest rank's pass, because heterogeneous ranks are slow in different layers. */
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;
