@@ -18,10 +18,13 @@ struct ddp_sites;
 
 /* ddp_post - posts a message; *ticket identifies it. m and its lists are copied; the message owns its memory
  * until it is held. If sites are set, averages of whole groups with m->mean are hierarchical.
+ *
  * ddp_hold - makes later work on the layers' memory wait until the message is done (on a device without
  * waiting in this call), and triggers its arrived event. layer: for the statistics, or DDP_NO_LAYER. Every
  * message must be held, at the latest in the event `wait`.
+ *
  * ddp_hold_input - the same for m->from only, if m->to is other memory.
+ *
  * ddp_is_done - returns 1 if ddp_hold would not wait. */
 DDP_API int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 DDP_API int ddp_hold(ddp_ctx *d, long ticket, int layer);
@@ -31,10 +34,13 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
 /* ddp_average - posts the average of a layer over its group, with the coding of the wire: parameters with
  * gradients, buffers, and the optimizer's state if average_state is set. filler 1: the average fills idle
  * time and does not count in the hidden share.
+ *
  * ddp_average_parts - the same for some of the layer's ddp_parts_of parts, selected by `takes`, as one
  * message. A part is an equal number of the layer's parameters with gradients, in order, with their optimizer
  * state; the last part includes the buffers.
+ *
  * ddp_average_hold - holds the average. Does nothing if none is in flight.
+ *
  * ddp_average_exact - averages the layer as float32, and holds the average at once. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
@@ -43,8 +49,10 @@ DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 
 /* ddp_update_layer - applies the optimizer to a layer. from NULL: uses the layer's own gradients and zeroes
  * them. Otherwise uses `from`, an array of as many floats; neither it nor the layer's own gradients change.
- * ddp_update_late - the same with the learning rate of the step that the gradient belongs to (ddp_rate at
- * that time), if that step is over.
+ *
+ * ddp_update_late - the same with learning rate `rate`: for a gradient of an earlier step, the ddp_rate of
+ * that step.
+ *
  * ddp_update_copy - applies the update to a copy of the layer's parameters and of its state (NULL: there is
  * no state). The layer does not change. */
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
@@ -114,8 +122,9 @@ DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
 
 /* ddp_keep - allocates n floats for the strategy, zeroed, on the layers' device until ddp_close. Call it in
- * the event start. They are saved in checkpoints, sent to joining workers, and counted as optimizer memory.
- * layer: the layer that they belong to, or DDP_NO_LAYER. Returns NULL on failure; the context has the error.
+ * the event start. They are saved in checkpoints and sent to joining workers. layer: the layer that they
+ * belong to, or DDP_NO_LAYER. Returns NULL on failure; the context has the error.
+ *
  * equal describes them; 0: each rank has its own values.
  *   1                   equal on all ranks between two steps
  *   DDP_KEPT_DRAINED    equal on all ranks when no work is deferred. With any value other than 1 and this
@@ -133,24 +142,27 @@ DDP_API void ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Queries.
- *   ddp_layers, ddp_name_of  number of layers; name of one
- *   ddp_parts_of        number of parts that ddp_config.average.split_params makes of a layer, 1 if none
- *   ddp_gradients_of    gradients of a layer, as a list for messages
- *   ddp_parameters_of   all arrays that averaging the layer transfers
- *   ddp_trained_of      the parameters with gradients among them
- *   ddp_others_of       the others: buffers, and the optimizer state that is averaged in this period
- *                       (state_period); valid until the next call
- *   ddp_group_of        group of a layer
- *   ddp_group_size      live workers of a group
- *   ddp_blocks_of       number of blocks of an all-gather over a group; *own: the block of this rank
- *   ddp_sites_of        sites, if averages are hierarchical; else NULL. With a single site only `members` is
- *                       set; elastic worlds have no groups
- *   ddp_segment_of      number of n values that this rank sums, and in *from the first of them
- *                       (ddp_message.owner; not in elastic worlds)
- *   ddp_settings, ddp_rate  the settings; the current learning rate
- *   ddp_coding_of, ddp_link_of  coding of the wire; link of the layer's messages
- *   ddp_residual_of     quantisation residual of a layer, one float per gradient; NULL without int8 blocks
- *   ddp_has_forward     1 if layers have their ddp_forward_begin in this step, or had it in the last one */
+ *   ddp_layers         number of layers
+ *   ddp_name_of        name of a layer
+ *   ddp_parts_of       number of parts that ddp_config.average.split_params makes of a layer, 1 if none
+ *   ddp_gradients_of   gradients of a layer, as a list for messages
+ *   ddp_parameters_of  all arrays that averaging the layer transfers
+ *   ddp_trained_of     the parameters with gradients among them
+ *   ddp_others_of      the others: buffers, and the optimizer state that is averaged in this period
+ *                      (state_period); valid until the next call
+ *   ddp_group_of       group of a layer
+ *   ddp_group_size     live workers of a group
+ *   ddp_blocks_of      number of blocks of an all-gather over a group; *own: the block of this rank
+ *   ddp_sites_of       sites, if averages are hierarchical; else NULL. With a single site only `members` is
+ *                      set; elastic worlds have no groups
+ *   ddp_segment_of     number of n values that this rank sums, and in *from the first of them
+ *                      (ddp_message.owner; not in elastic worlds)
+ *   ddp_settings       settings of the context
+ *   ddp_rate           current learning rate
+ *   ddp_coding_of      coding of the wire
+ *   ddp_link_of        link of a layer's messages
+ *   ddp_residual_of    quantisation residual of a layer, one float per gradient; NULL without int8 blocks
+ *   ddp_has_forward    1 if layers have their ddp_forward_begin in this step, or had it in the last one */
 DDP_API int ddp_layers(const ddp_ctx *d);
 DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
@@ -160,8 +172,8 @@ DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count)
 DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count); /* optimizer state of a layer */
 DDP_API long ddp_updates_of(const ddp_ctx *d, int layer);                /* number of updates so far */
 /* ddp_computed_s - compute time of this step so far, in seconds. ddp_nominal_compute_s - compute time of a
- * step estimated from FLOPs (1e-10 s each). ddp_nominal_rate - bytes per second of this rank's link by
- * ddp_config.net (default: 125e6). */
+ * step estimated from FLOPs: 1e-10 s per FLOP of the forward pass, and twice as much for the backward pass.
+ * ddp_nominal_rate - bytes per second of this rank's link by ddp_config.net (default: 125e6). */
 DDP_API double ddp_computed_s(const ddp_ctx *d);
 DDP_API double ddp_nominal_compute_s(const ddp_ctx *d);
 DDP_API double ddp_nominal_rate(const ddp_ctx *d);
