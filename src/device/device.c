@@ -286,7 +286,7 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Number of messages that may be in flight: those of the strategy, of a pipeline, and a few of the
+/* Number of messages that may be in flight: messages of the strategy and of a pipeline, and a few of the
  * context. */
 static int ddp__device_room(const ddp_ctx *d, int edge_messages)
 {

@@ -309,7 +309,8 @@ static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, d
                      ddp_rank(d), other, what);
 }
 
-/* Writes one warning for all numbers of ddp_usually_same that differ from those of the first live rank. */
+/* Writes one warning for all numbers of ddp_usually_same that differ from the values of the first live
+ * rank. */
 static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
 {
     const ddp__fingerprint *first = all;

@@ -119,7 +119,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
                      ddp__cfg(d)->plan_path, count, layers, parts, d->session->cut->stage, ddp__layers(d));
 }
 
-/* Checks that the layer names in the plan, if any, are those of the model. */
+/* Checks that the layer names in the plan, if any, are the names of the model's layers. */
 static ddp_status ddp__plan_names(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
     const ddp__json *names = ddp__json_get(root, "names"), *v;

@@ -7,8 +7,8 @@
  *   open     gathers the figures of all layers that the plan needs, at the start of the session, if the
  *            strategy can plan for the whole model and the plan comes from a file or needs no measurement.
  *            Collective; otherwise does nothing
- *   rows     number of rows of the plan that this rank reads or makes: those of the whole model, or of its
- *            own layers
+ *   rows     number of rows of the plan that this rank reads or makes: all rows of the whole model, or the
+ *            rows of its own layers
  *   name     name of a row, for messages
  *   take     extracts this stage's rows from a plan of the whole model. The caller frees *own
  *   make     lets the strategy plan for the whole model. The caller frees *out

@@ -13,12 +13,12 @@ DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int
 DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
                                      uint64_t live, ddp__engine **out, ddp_error *err);
 /* Opens the second link, if the configuration has one, with its own wire and engine, so that its operations
- * never wait for those of the first link (DeFT, section 3). The ranks exchange its address over the first
- * link. */
+ * never wait for operations of the first link (DeFT, section 3). The ranks exchange its address over the
+ * first link. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* Lists the settings that must be equal on all ranks, as numbers: those of the configuration, then those of
- * the session. Same arguments and result as ddp__settings_compared (compare.c). */
+/* Lists the settings that must be equal on all ranks, as numbers: first the settings of the configuration,
+ * then the values of the session. Same arguments and result as ddp__settings_compared (compare.c). */
 DDP_LIB int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
 /* Compares the ranks. DDP_MISMATCH names the first difference. Collective. */
 DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
