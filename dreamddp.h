@@ -498,8 +498,8 @@ struct ddp_config {
 
     /* Used with backend (docs/gpu.md). */
     struct {
-        /* route of layer averages: 0: transport; 1: NCCL, and transport between sites; 2: both, each average on
-         * the link that should finish it first (default: 0) */
+        /* route of layer averages: 0: transport; 1: NCCL, and transport between sites; 2: both, each average
+         * on the link that should finish it first (default: 0) */
         int nccl;
         /* cudaStream_t of the program, borrowed until ddp_close (default: NULL, one of the context) */
         void *cuda_stream;
@@ -826,13 +826,10 @@ typedef struct ddp_layer {
     size_t count;
     const ddp_block *blocks; /* further blocks, or NULL */
     int block_count;
-    double
-        flops; /* of one forward pass of a micro-batch (default: 2 x count); read only by deterministic plans
-                  */
-    int group; /* group from ddp_group that averages this layer (default: 0, all ranks) */
-    const ddp_matrix
-        *matrices;    /* in the order of their blocks, without embeddings and heads; read only by ddp_muon */
-    int matrix_count; /* and by your own update rules */
+    double flops; /* per forward pass of a micro-batch (default: 2 x count), for deterministic plans */
+    int group;    /* group from ddp_group that averages this layer (default: 0, all ranks) */
+    const ddp_matrix *matrices; /* in block order, without embeddings and heads; for ddp_muon */
+    int matrix_count;           /* and your own update rules */
 } ddp_layer;
 
 typedef struct ddp_ctx ddp_ctx;
@@ -851,8 +848,7 @@ typedef struct ddp_update {
     size_t count;
     long step; /* number of this update, from 0 */
     float lr;
-    void *
-        stream; /* stream on which a device rule queues its kernels on these device arrays; NULL on the CPU */
+    void *stream;         /* on a device: stream for the kernels of the rule; NULL on the CPU */
     size_t rows, columns; /* shape of a matrix, row-major; 0: no matrix, or a rule without matrix_state */
     void *desk;           /* for ddp_muon only */
 } ddp_update;
@@ -1206,62 +1202,80 @@ typedef struct ddp_strategy_ops {
 } ddp_strategy_ops;
 
 /* ==== exchange/verbs.h ==== [exchange] */
-/* What a strategy may call in its events: messages, averages, updates, arithmetic, state of its own, and what
- * it can read. */
+/* Declares the calls that a strategy may make in its events: messages, averages, updates, arithmetic, its own
+ * state, and queries. */
 
 struct ddp_step_info;
 struct ddp_stats;
 struct ddp_sites;
 
-/* ---- what an event may call ----
+/* ---- calls for events ----
  *
- * Each returns 0, or a ddp_status and the context has the error; outside of a strategy's events
- * DDP_USAGE. Memory is that of the layers' device. Nothing is allocated but by ddp_keep. */
+ * Each call with a ddp_status as its result returns 0 on success; on failure the context stores the error.
+ * Outside of a strategy's events they return DDP_USAGE. Arrays are in the memory of the layers' device. Only
+ * ddp_keep allocates memory. */
 
-/* ddp_post - posts a message; *ticket names it. m and its lists are copied, the memory is the message's
- *   until it is held. Averages of whole groups with m->mean go in two levels where sites are set.
- * ddp_hold - what is done from here on with the layers' memory waits until the message is done (on a
- *   device without waiting here), and its arrived event comes. layer: for the accounts, or DDP_NO_LAYER.
- *   Every message has to be held, at the latest in `wait`.
- * ddp_hold_input - the same of m->from alone, where m->to is another memory.
- * ddp_is_done - 1 if ddp_hold would not wait. */
+/* ddp_post - posts a message; *ticket identifies it. m and its lists are copied; the message owns its memory
+ * until it is held. If sites are set, averages of whole groups with m->mean are hierarchical.
+ *
+ * ddp_hold - makes later work on the layers' memory wait until the message is done (on a device without
+ * waiting in this call), and triggers its arrived event. layer: for the statistics, or DDP_NO_LAYER. Every
+ * message must be held, at the latest in the event `wait`.
+ *
+ * ddp_hold_input - the same for m->from only, if m->to is other memory.
+ *
+ * ddp_is_done - returns 1 if ddp_hold would not wait. */
 DDP_API int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 DDP_API int ddp_hold(ddp_ctx *d, long ticket, int layer);
 DDP_API int ddp_hold_input(ddp_ctx *d, long ticket);
 DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
 
-/* ddp_average - posts the average of a layer over its group, with the wire's coding: parameters with
- *   gradients, buffers, and the optimizer's state where average_state is set. filler: 1 = it fills idle
- *   time and is left out of the hidden share. ddp_average_hold - holds it, a no-op where none is in flight.
- *   ddp_average_exact - the same as float32, held at once. ddp_average_parts - the same of those of the
- *   layer's ddp_parts_of parts that takes says, as one message: equal numbers of its parameters with
- *   gradients in their order, each part with its optimizer state, the last with the buffers too.
- * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed,
- * or
- *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with
- *   the learning rate of the gradient's own step (ddp_rate then) where that is over. ddp_update_copy - what
- *   that would make of a copy of the layer's parameters and of its state (NULL: it has none); the layer is
- *   left as it is.
- * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set.
- * ddp_no_gradient - 1: x[0..n-1] is the gradient of a layer that every rank of an average skipped (ddp_skip),
- * which no
- *   update may use; ddp_update_layer, _late and _copy leave such a layer as it is. x is in this machine's
- *   memory. A skipped gradient is -0.0 everywhere: so is a sum of floats whose terms all are, and no
- *   other. */
+/* ddp_average - posts the average of a layer over its group, with the coding of the wire: parameters with
+ * gradients, buffers, and the optimizer's state if average_state is set. filler 1: the average fills idle
+ * time and does not count in the hidden share.
+ *
+ * ddp_average_parts - the same for some of the layer's ddp_parts_of parts, selected by `takes`, as one
+ * message. A part is an equal number of the layer's parameters with gradients, in order, with their optimizer
+ * state; the last part includes the buffers.
+ *
+ * ddp_average_hold - holds the average. Does nothing if none is in flight.
+ *
+ * ddp_average_exact - averages the layer as float32, and holds the average at once. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
+
+/* ddp_update_layer - applies the optimizer to a layer. from NULL: uses the layer's own gradients and zeroes
+ * them. Otherwise uses `from`, an array of as many floats; neither it nor the layer's own gradients change.
+ *
+ * ddp_update_late - the same with learning rate `rate`: for a gradient of an earlier step, the ddp_rate of
+ * that step.
+ *
+ * ddp_update_copy - applies the update to a copy of the layer's parameters and of its state (NULL: there is
+ * no state). The layer does not change. */
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
 DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from,
                             float rate);
+
+/* ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
 DDP_API int ddp_clip(ddp_ctx *d);
+
+/* ddp_no_gradient - returns 1 if x[0..n-1] is the gradient of a layer that every rank of an average skipped
+ * (ddp_skip), which no update may use. ddp_update_layer, _late and _copy do not change such a layer. x is in
+ * host memory. A skipped gradient is -0.0 in every value: a sum of floats is -0.0 only if all its terms
+ * are. */
 DDP_API int ddp_no_gradient(const float *x, size_t n);
 
-/* y += a x; y = x; x *= a; x = a; *out = sum of x^2, added up in double. Arrays of n floats; ddp_norm2
- * waits for the device. ddp_download, ddp_upload - y = x where y or x is in this machine's memory; the former
- * waits for the device, the latter's x may change when it returns. */
+/* Arithmetic on arrays of n floats.
+ *   ddp_axpy      y += a x
+ *   ddp_copy      y = x
+ *   ddp_scale     x *= a
+ *   ddp_set       x = a
+ *   ddp_norm2     *out = sum of x^2, added up in double; waits for the device
+ *   ddp_download  y = x with y in host memory; waits for the device
+ *   ddp_upload    y = x with x in host memory; x may change when the call returns */
 DDP_API int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 DDP_API int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n);
 DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
@@ -1270,12 +1284,16 @@ DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 DDP_API int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n);
 DDP_API int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n);
 
-/* What serve may call; 0, or a ddp_status. post: as ddp_post, from any thread; done: 1 if it is; wait: until
- * one of n messages is done, or another thread calls wake. ddp_server_await - on the worker's thread: until
- * *flag, which serve sets with ddp_server_set, is 1. fail: ends the run with this sentence; returns code.
- * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own,
- * in this machine: as many params and grads as it has gradients, state of the optimizer's size; on any
- * thread. */
+/* Calls for serve. Those that return int return 0 or a ddp_status, unless stated otherwise.
+ *   ddp_server_post   as ddp_post, from any thread
+ *   ddp_server_done   returns 1 if the message is done
+ *   ddp_server_wait   waits until one of n messages is done, or until another thread calls ddp_server_wake
+ *   ddp_server_fail   ends the run with this error message; returns code
+ *   ddp_server_set    sets *flag, on the thread of serve
+ *   ddp_server_await  waits until *flag is nonzero, on the worker's thread
+ *   ddp_update_apart  applies update number `step` (from 0) of a layer, with a learning rate, to memory of
+ *                     the caller on the host: as many params and grads as the layer has gradients, and state
+ *                     of the optimizer's size; any thread */
 enum { DDP_SERVE_SAVE = -1 };
 DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 DDP_API int ddp_server_done(ddp_ctx *d, long ticket);
@@ -1286,67 +1304,86 @@ DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
 DDP_API int ddp_server_await(ddp_ctx *d, const int *flag);
 DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state,
                               long step, float rate);
-/* ddp_late_apply - what arrives late (n floats) becomes part of a target that went on without it.
- *   DDP_LATE_MIX         target = f target + (1 - f) late; f 0: it is overwritten
- *   DDP_LATE_OWN         target = late - f own: late is without what this worker did meanwhile, and counts it
- *                        so
- *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD,
- *                        CoCoDC) */
+
+/* ddp_late_apply - merges a delayed result (n floats) into a target that was updated meanwhile.
+ *   DDP_LATE_MIX         target = f target + (1 - f) late; f 0: the target is overwritten
+ *   DDP_LATE_OWN         target = late - f own: applies the worker's delta `own`, which `late` does not
+ *                        include, with weight f
+ *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): corrects a gradient at the point `own` to the point
+ *                        `target` (DC-ASGD, CoCoDC) */
 typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
 DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule,
                            float f);
 
-/* ddp_split - moves what a coding can say of x[0..n-1] to out; x keeps the rest, exactly. Of blocks n is a
- * multiple, or
- *   the end. Any thread. DDP_NUMERIC where a value has no code. */
+/* ddp_split - moves the representable part of x[0..n-1] in a coding to out; x keeps the exact residual. For
+ * codings in blocks, n is a multiple of the block, or reaches the end of the array. Any thread. Returns
+ * DDP_NUMERIC if a value has no code. */
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
 
-/* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
- *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
- *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
- *   anything else a checkpoint goes to no other world. Added to it: DDP_KEPT_HERE = in this machine's memory,
- *   which the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given; DDP_KEPT_TOLD = with
- *   0: each rank has its own, and a joining worker receives a member's when it enters. NULL: the context has
- *   the error.
- * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows
- * to the
- *   context's error, which stays the code it is. ddp_say - a line for the log. */
+/* ddp_keep - allocates n floats for the strategy, zeroed, on the layers' device until ddp_close. Call it in
+ * the event start. They are saved in checkpoints and sent to joining workers. layer: the layer that they
+ * belong to, or DDP_NO_LAYER. Returns NULL on failure; the context has the error.
+ *
+ * equal describes them; 0: each rank has its own values.
+ *   1                   equal on all ranks between two steps
+ *   DDP_KEPT_DRAINED    equal on all ranks when no work is deferred. With any value other than 1 and this
+ *                       one, a checkpoint cannot be loaded in another world
+ *   + DDP_KEPT_HERE     in host memory, which the program may access
+ *   + DDP_KEPT_NOWHERE  workspace: neither saved nor sent
+ *   + DDP_KEPT_TOLD     with 0: a joining worker receives the values of a member when it enters */
 enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_TOLD = 16 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
+
+/* ddp_complain - stores an error of the strategy and returns its code. ddp_explain - appends text to the
+ * context's error, whose code does not change. ddp_say - logs a line. */
 DDP_API int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_API void ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers and their names; the parts that ddp_config.average.split_params makes of one, 1 if none; a
- * layer's memory, as lists that messages take (gradients; what averaging moves; of that the parameters with
- * gradients, and the rest: buffers, and the averaged optimizer state that is due in this period
- * (state_period), valid until the next call) and its group; live workers of a group; the blocks of an
- * all-gather over it, and which is this rank's; where averages go in two levels, how this rank lies in sites
- * (one of all ranks: members alone says so; no groups in elastic worlds), else NULL; how many of n values
- * this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the
- * learning rate in force; the wire's coding and the link for a message of that layer, what its rounding cut
- * off (one float for each gradient, NULL without int8 blocks); whether layers have their ddp_forward_begin in
- * this step, or had it in the last. */
+/* Queries.
+ *   ddp_layers         number of layers
+ *   ddp_name_of        name of a layer
+ *   ddp_parts_of       number of parts that ddp_config.average.split_params makes of a layer, 1 if none
+ *   ddp_gradients_of   gradients of a layer, as a list for messages
+ *   ddp_parameters_of  all arrays that averaging the layer transfers
+ *   ddp_trained_of     the parameters with gradients among them
+ *   ddp_others_of      the others: buffers, and the optimizer state that is averaged in this period
+ *                      (state_period); valid until the next call
+ *   ddp_group_of       group of a layer
+ *   ddp_group_size     live workers of a group
+ *   ddp_blocks_of      number of blocks of an all-gather over a group; *own: the block of this rank
+ *   ddp_sites_of       sites, if averages are hierarchical; else NULL. With a single site only `members` is
+ *                      set; elastic worlds have no groups
+ *   ddp_segment_of     number of n values that this rank sums, and in *from the first of them
+ *                      (ddp_message.owner; not in elastic worlds)
+ *   ddp_settings       settings of the context
+ *   ddp_rate           current learning rate
+ *   ddp_coding_of      coding of the wire
+ *   ddp_link_of        link of a layer's messages
+ *   ddp_residual_of    quantisation residual of a layer, one float per gradient; NULL without int8 blocks
+ *   ddp_has_forward    1 if layers have their ddp_forward_begin in this step, or had it in the last one */
 DDP_API int ddp_layers(const ddp_ctx *d);
 DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
-DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are
-                                                                                     of */
-DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count);          /* of the optimizer */
-DDP_API long ddp_updates_of(const ddp_ctx *d, int layer);                         /* so far */
-/* Seconds of this step so far that were computing; of any step by FLOPs (1e-10 s each); bytes a second of
- * this rank's link by ddp_config.net, 125e6 without. */
+DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count);
+DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count); /* optimizer state of a layer */
+DDP_API long ddp_updates_of(const ddp_ctx *d, int layer);                /* number of updates so far */
+/* ddp_computed_s - compute time of this step so far, in seconds. ddp_nominal_compute_s - compute time of a
+ * step estimated from FLOPs: 1e-10 s per FLOP of the forward pass, and twice as much for the backward pass.
+ * ddp_nominal_rate - bytes per second of this rank's link by ddp_config.net (default: 125e6). */
 DDP_API double ddp_computed_s(const ddp_ctx *d);
 DDP_API double ddp_nominal_compute_s(const ddp_ctx *d);
 DDP_API double ddp_nominal_rate(const ddp_ctx *d);
-/* By ddp_config.net: bytes a second of a rank's link, 0 = not known, and *delay_s one way. */
+
+/* ddp_described_rate - bytes per second of a rank's link by ddp_config.net, 0: not known; *delay_s: one-way
+ * delay in seconds. */
 DDP_API double ddp_described_rate(const ddp_ctx *d, double *delay_s);
 DDP_API const struct ddp_step_info *
-ddp_reported(const ddp_ctx *d);                     /* of this step, zero where nothing was; the loss
-                                                                is the last one that was told */
-DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d); /* for the figures of a strategy's own */
+ddp_reported(const ddp_ctx *d);                     /* values reported for this step, else 0; the loss is
+                                                       the last one reported */
+DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d); /* for the statistics that a strategy adds */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_group_size(const ddp_ctx *d, int group);
@@ -1360,8 +1397,8 @@ DDP_API int ddp_link_of(const ddp_ctx *d, int layer);
 DDP_API float *ddp_residual_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_has_forward(const ddp_ctx *d);
 
-/* A plan of size bytes, zero; NULL bytes when memory is short. At most 64 KiB and 16 x layers x (period +
- * 16) bytes. Freed by run, or ddp_blob_free. */
+/* ddp_blob_new - allocates a plan of `size` bytes, zeroed; bytes is NULL if memory is short. At most 64 KiB +
+ * 16 x layers x (period + 16) bytes. The library frees it, or ddp_blob_free. */
 DDP_API ddp_blob ddp_blob_new(size_t size);
 DDP_API void ddp_blob_free(ddp_blob *b);
 
@@ -1636,7 +1673,7 @@ DDP_API const char *ddp_note_name(ddp_note_kind kind);
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);
 
 /* ==== profile/trace.h ==== [profile] */
-/* Spans: what a worker did in each interval of time. */
+/* Spans: the intervals in which a worker computes, waits or transfers. */
 
 typedef enum ddp_span_kind {
     DDP_SPAN_FORWARD,
@@ -1718,25 +1755,27 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 /* ==== exchange/collective.h ==== [exchange] */
-/* Plain collectives over all ranks, over groups, or in two levels; links, live ranks, and measurements of the
- * links between all ranks. */
+/* Declares plain collectives over all ranks, over groups, or hierarchical; queries of links; and measurements
+ * of the links between all ranks. */
 
 typedef struct ddp_ctx ddp_ctx;
 
 /* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host
  * memory; n counts floats. All ranks call them in the same order, never between the first hook and
  * ddp_step_end of a step. Each returns 0 or the context's first error.
- *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
- *   ddp_all_mean    x[n] becomes the mean over the live workers
- *   ddp_broadcast   x[n] becomes the values of rank root, or of the lowest live rank if root is not live
- *   ddp_all_gather  x[world x n]: the r-th block becomes the block of rank r, or 0 if r is not live
+ *   ddp_all_reduce      x[n] becomes scale x (sum over ranks)
+ *   ddp_all_mean        x[n] becomes the mean over the live workers
+ *   ddp_broadcast       x[n] becomes the values of rank root, or of the lowest live rank if root is not live
+ *   ddp_all_gather      x[world x n]: the r-th block becomes the block of rank r, or 0 if r is not live
  *   ddp_reduce_scatter  x[world x n]: the rank-th block becomes scale x (sum over ranks), the others stay.
- *                   Followed by ddp_all_gather it is bit-identical to a direct all-reduce. Elastic worlds
- *                   return DDP_UNSUPPORTED
- *   ddp_exchange    any message: of a group, over the second link, of bytes, from one array to another, and
- *                   all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire. Quantisation
- *                   residuals are dropped; a value that is not finite is DDP_NUMERIC. Without fields `after`
- *                   and `overlap` */
+ *                       Followed by ddp_all_gather it is bit-identical to a direct all-reduce. Elastic worlds
+ *                       return DDP_UNSUPPORTED
+ *   ddp_barrier         returns once all ranks have called it
+ *   ddp_send, ddp_recv  send x[n] to a rank; receive x[n] from a rank
+ *   ddp_exchange        any message: of a group, over the second link, of bytes, from one array to another,
+ *                       and all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire.
+ *                       Quantisation residuals are dropped; a value that is not finite is DDP_NUMERIC.
+ *                       Without fields `after` and `overlap` */
 DDP_API int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale);
 DDP_API int ddp_all_mean(ddp_ctx *d, float *x, size_t n);
 DDP_API int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root);
@@ -1747,7 +1786,8 @@ DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
-/* How ddp_all_reduce_float and its like combine the values of the ranks. */
+/* Operation of ddp_all_reduce_float, ddp_all_reduce_double and ddp_all_reduce_int64 on the values of the
+ * ranks. */
 typedef enum ddp_reduction {
     DDP_SUM,
     DDP_MEAN, /* the sum divided by the number of ranks that took part */
@@ -1768,16 +1808,16 @@ typedef enum ddp_reduction {
  * DDP_MISMATCH if the ranks call with different types, n or op. */
 DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op);
 
-/* ddp_all_reduce_double - the same for doubles, summed as doubles in rank order.
+/* ddp_all_reduce_double - as ddp_all_reduce_float, for doubles, which are summed as doubles in rank order.
  *
  * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call
- * allocates; so do maxima and minima of floats. ddp_all_reduce receives about 2 n floats: use it for large
- * arrays. A worker that is lost during the call is in the pieces that it has sent, and a mean divides each
- * value by the ranks that sent it. */
+ * allocates; this also holds for maxima and minima of floats. ddp_all_reduce receives about 2 n floats: use
+ * it for large arrays. If a worker is lost during the call, the pieces that it has sent count, and a mean
+ * divides each value by the number of ranks that sent it. */
 DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
 
-/* ddp_all_reduce_int64 - the same for 64-bit integers. Sums are exact; a sum out of range wraps modulo 2^64.
- * DDP_MEAN is DDP_ARG. */
+/* ddp_all_reduce_int64 - as ddp_all_reduce_float, for 64-bit integers. Sums are exact; a sum out of range
+ * wraps modulo 2^64. DDP_MEAN is DDP_ARG. */
 DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
 
 /* ddp_broadcast_bytes - x[n] becomes the bytes of rank root, or of the lowest live rank if root is lost
@@ -1791,100 +1831,110 @@ DDP_API int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root);
  * become 0. Collective as ddp_all_reduce_float; host memory. Errors: as ddp_broadcast_bytes. */
 DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
 
-/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm thread and
- * measurements; operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1);
- * the others are link 0's.
- *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
- *                       devices' network is the first
- *   ddp_measure_links   times averages on each link alone. Collective, between steps
- *   ddp_get_link_stats  0, or DDP_ARG for a link that does not exist; *out is zero then */
+/* Statistics of a link. A second link exists if net2 or addr2 is set, or nccl is 2. It has its own
+ * connections, comm thread and measurements, and operations on one link do not wait for the other.
+ * ddp_exchange takes either link (0 or 1); all other collectives use link 0. ddp_links (context/reading.h)
+ * returns the number of links. */
 typedef struct ddp_link_stats {
     int64_t bytes_sent; /* headers included */
     int64_t operations;
-    double busy_s;         /* union of its operations */
-    ddp_link link;         /* as measured, else nominal; 0 before */
-    double gap_s;          /* how long a message occupies it beside its bytes (ddp_profile); 0 before
-                               planning */
-    double mu;             /* beta of this link over that of link 0; 0 = unknown */
-    const char *algorithm; /* of its last all-reduce: "direct", "ring" or "none" */
+    double busy_s;         /* time in which at least one of its operations was in flight */
+    ddp_link link;         /* measured, else nominal, cost; 0 before either is known */
+    double gap_s;          /* per-message overhead in seconds (ddp_profile); 0 before planning */
+    double mu;             /* beta of this link / beta of link 0; 0: unknown */
+    const char *algorithm; /* algorithm of its last all-reduce: "full", "direct" or "ring"; "none": there
+                              was none; "nccl" */
 } ddp_link_stats;
+
+/* ddp_measure_links - times averages on each link, one link at a time. Collective, between steps. Returns 0
+ * or the context's first error. */
 DDP_API int ddp_measure_links(ddp_ctx *d);
+
+/* ddp_get_link_stats - stores the statistics of a link in *out. Returns 0, or DDP_ARG for a link that does
+ * not exist; *out is then zero. */
 DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
 
 struct ddp_network;
 
-/* From one rank to another. */
+/* Measurements of one direction, from one rank to another. */
 typedef struct ddp_pair {
     double ping_s;        /* half the shortest round trip, seconds */
     double ping_median_s; /* half the median one */
-    ddp_link link;        /* one way: n bytes arrive after alpha_s + beta_s n; least squares */
-    double rate;          /* bytes per second of the largest transfer, latency left out */
-    double offset_s;      /* wall clock of the receiver minus that of the sender, measured on the
-                               shortest round trip: right to within half of it */
-    int relayed;          /* 1: what they send each other goes through rank 0 */
+    ddp_link link;        /* one way: n bytes arrive after alpha_s + beta_s n seconds; least-squares fit */
+    double rate;          /* bytes per second of the largest transfer, without latency */
+    double offset_s;      /* wall clock of the receiver minus wall clock of the sender, in seconds,
+                             measured on the shortest round trip; the error is at most half of that round
+                             trip */
+    int relayed;          /* 1: their messages are relayed by rank 0 */
 } ddp_pair;
 
-/* The same on every rank; freed by ddp_probe_free. */
+/* Result of ddp_probe, equal on every rank. Free it with ddp_probe_free. */
 typedef struct ddp_probe_result {
     int world;
     ddp_pair *pair;   /* [world x world], row = sender; the diagonal is 0 */
-    ddp_link *host;   /* [world] least squares over all that the rank sent */
+    ddp_link *host;   /* [world] least-squares fit over all transfers of the rank */
     char (*name)[64]; /* [world] host name */
-    double seconds;   /* the probing took */
+    double seconds;   /* duration of the measurement */
 } ddp_probe_result;
 
-/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of disjoint
- * pairs that work at the same time; 20 pings (8 where they take more than 3 s), then 64 KiB and what fits
- * 0.25 s, at most 1 MiB, each three times and, where a busy machine or other traffic disturbs it, again until
- * the two fastest agree to 3 % (16 times or 3 s at most). Collective, under the rules of the plain
- * collectives. Returns 0 or the context's first error; DDP_USAGE with one worker. */
+/* ddp_probe - measures every pair of ranks in both directions, in world - 1 rounds (world rounds if world is
+ * odd) of disjoint pairs that work at the same time. Each pair sends 20 pings (8 if they take more than 3 s),
+ * then transfers of 64 KiB and of the size that fits in 0.25 s, at most 1 MiB. Each transfer runs three
+ * times. If a busy machine or other traffic disturbs it, it is repeated until the two fastest agree to 3 %,
+ * at most 16 times or for 3 s. Collective, under the rules of the plain collectives. The caller frees *out
+ * with ddp_probe_free. Returns 0 or the context's first error; DDP_USAGE with one worker. */
 DDP_API int ddp_probe(ddp_ctx *d, ddp_probe_result *out);
 DDP_API void ddp_probe_free(ddp_probe_result *r);
 
-/* ddp_probe_network - the same as delays and rates of a network, for ddp_network_write and the
- * planners; freed by ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
+/* ddp_probe_network - converts the result to delays and rates of a network, for ddp_network_write and the
+ * planners. Free *out with ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
 DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out, ddp_error *err);
 
-/* How the ranks lie in sites, as this rank sees it. */
+/* The sites of the ranks, from the view of this rank. */
 typedef struct ddp_sites {
-    int inside;  /* group of the ranks of this rank's site; */
-    int gather;  /* the same, or one more of them, whose messages may wait for those across */
-    int across;  /* equal sites: group of those with this rank's place in each site; else leaders */
+    int inside;  /* group of the ranks of this rank's site */
+    int gather;  /* the same group, or another group of the same ranks, whose messages may wait for those
+                    between sites */
+    int across;  /* equal sites: group of the ranks with this rank's place in each site; otherwise group of
+                    the site leaders */
     int equal;   /* all sites have the same number of ranks */
-    int sites;   /* how many there are */
-    int members; /* ranks of this site */
-    int place;   /* of this rank among them */
+    int sites;   /* number of sites */
+    int members; /* number of ranks in this site */
+    int place;   /* index of this rank among them */
     int leader;  /* lowest rank of this site */
 } ddp_sites;
 
-/* What ddp_ring_tune chose. */
+/* Result of ddp_ring_tune. */
 typedef struct ddp_ring_choice {
     double least_rate; /* bytes per second of the ring's slowest hop */
-    double from_bytes; /* all-reduces from here on go round the ring; DBL_MAX = none */
+    double from_bytes; /* all-reduces of at least this many bytes use the ring; DBL_MAX: none */
 } ddp_ring_choice;
 
-/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make
- * all groups in the same order, those included that they are not in; at most 63. Then the members exchange
- * messages of that group (ddp_exchange; blocks count through the members, peer is a rank of the world), and
- * layers may belong to it. Ranks in several groups must order their operations without a circle. Errors:
- * DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
+/* ddp_group - makes a group of n distinct ranks in increasing order and stores its number in *group, from 1
+ * (0 is the world). All ranks make all groups in the same order, including groups that they are not in; at
+ * most 63. The members can then exchange messages of that group (ddp_exchange; blocks are numbered by member,
+ * peer is a rank of the world), and layers may belong to it. Ranks in several groups must order their
+ * operations without a cycle. Returns 0 or the context's first error: DDP_ARG, DDP_UNSUPPORTED (an elastic
+ * world). */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
-/* ddp_sites_open - makes the groups of a world whose rank r lies in site site_of[r] (any numbers;
- * [world], the same on all ranks). Collective.
- * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow between: a
- * site's ranks sum their blocks among each other, those of one place in all sites sum theirs over the slow
- * links, and each site gathers. Between sites each rank thus sends 2 (S - 1) / S n / k values (S sites of k
- * ranks), not 2 (n_ranks - 1) / n_ranks n. Sites of unlike size sum to their lowest ranks, which then spread
- * the result. Same bits on all ranks, not those of a direct sum in rank order. Collective. */
+/* ddp_sites_open - makes the groups of a world in which rank r is in site site_of[r] (any numbers; [world],
+ * equal on all ranks). Collective. Returns 0 or the context's first error. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
+
+/* ddp_sites_all_reduce - hierarchical all-reduce, for sites that are fast inside and slow between. The ranks
+ * of a site reduce-scatter, the ranks with the same place in all sites all-reduce their blocks over the slow
+ * links, and each site all-gathers. Each rank thus sends 2 (S - 1) / S n / k values between sites (S sites of
+ * k ranks) instead of 2 (n_ranks - 1) / n_ranks n. Sites of different sizes reduce to their lowest ranks,
+ * which broadcast the result afterwards. The result is bit-identical on all ranks, but not to a direct sum in
+ * rank order. Collective. Returns 0 or the context's first error. */
 DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
 
-/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size on it is
- * faster than direct: direct takes 2 a + d M with d of the slowest pair or of the slowest access link and a
- * tenth for incast, the ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is that of ddp_probe, the same
- * on all ranks; nothing may be in flight. Collective in effect: call it on all ranks. A deterministic context
- * keeps direct sums. out may be NULL. */
+/* ddp_ring_tune - orders the ring by the measurements (ddp_plan_ring), and chooses the size from which on it
+ * is faster than direct. For M bytes, direct takes 2 a + d M, with d of the slowest pair or of the slowest
+ * access link, plus a tenth for incast; the ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is
+ * the result of ddp_probe, equal on all ranks; out may be NULL. No message may be in flight. Call it on all
+ * ranks. A deterministic context keeps direct sums. Returns 0 or the context's first error. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 /* ==== emulate/netspec.h ==== [emulate] */
@@ -2298,7 +2348,7 @@ typedef struct ddp_knapsack_problem {
  * exact: the maximum, by a meet-in-the-middle search. The items in release order are split into two halves.
  * Each half lists the combinations that it can reach, with equal items as one class, and the halves are
  * matched in O(M log M). Returns DDP_UNSUPPORTED if a half would need more than 2^20 entries. Up to 24 items
- * on two links, or 40 on one, always fit. Equal items are counted, not permuted, so many more fit if
+ * on two links, or 40 on one, always fit. Equal items are counted, not permuted, and many more fit if
  * transfers are cut into equal parts.
  *
  * greedy: takes the links in the order of their capacity in fast-link time and the items by descending
@@ -2640,16 +2690,17 @@ typedef struct ddp_placement {
  * assign[i][j] in a training run is i x stages + j.
  *
  * Interpretations where the paper and its program differ:
- *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one
- *   micro-batch)
- *   the matching attains the value that it reports (in the released program it may not)
- *   data-parallel groups use the sharded server of Eq. 2
- *   genetic: an offspring takes five devices from the second parent, then a circular chain of the paper's
- *   swaps (the fastest link of each of two groups, four candidates, the printed gain, each device once),
- *   truncated at the largest sum of gains. An offspring better than the worst individual replaces it
- *   genetic-code: one pass of cyclic one-way moves. An offspring better than its first parent replaces the
- *   worse parent, which is the effect of the released test; the last cycle is retained
- *   kl: gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
+ *   pp_bytes      covers all micro-batches of one pipeline in an iteration (the paper's text says one
+ *                 micro-batch)
+ *   matching      attains the value that it reports (in the released program it may not)
+ *   data groups   use the sharded server of Eq. 2
+ *   genetic       an offspring copies one parent, but takes five devices from the other. Then a circular
+ *                 chain of the paper's swaps (the fastest link of each of two groups, four candidates, the
+ *                 printed gain, each device once) is applied and truncated at its largest sum of gains. An
+ *                 offspring better than the worst individual replaces it
+ *   genetic-code  one pass of cyclic one-way moves. An offspring better than its first parent replaces the
+ *                 worse parent, which is the effect of the released test; the last cycle is retained
+ *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
  *
  * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
  * depend on the clock, and anneal adapts its cooling schedule to it. The search may exceed the time limit by
@@ -2685,10 +2736,10 @@ DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *ou
 /* ddp_modularity - computes Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2). L_c is the
  * sum of the weights inside c, d_c the sum of the degrees of its nodes, and m the sum of all weights.
  *
- *   weights  [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
+ *   weights     [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
  *   resolution  above 0; 1 gives Newman's modularity, a larger value smaller communities
- *   community  [n] community of each node, a number in 0..n-1; the numbers need not be consecutive
- *   out  receives Q; 0 for a graph without weight; untouched on error */
+ *   community   [n] community of each node, a number in 0..n-1; the numbers need not be consecutive
+ *   out         receives Q; 0 for a graph without weight; untouched on error */
 DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
                                   double *out, ddp_error *err);
 
@@ -2882,12 +2933,12 @@ typedef struct ddp_fence_plan {
  * device gets an operator, as in the paper's figures. Pure; safe from any thread.
  *
  * Errors:
- *   DDP_ARG  bad list, network or option; fewer operators than devices without allow_idle
- *   DDP_FAILED  no assignment fits into memory; for a baseline: fewer modules than devices, or its cut
- *               exceeds the memory of the device that the message names
+ *   DDP_ARG          bad list, network or option; fewer operators than devices without allow_idle
+ *   DDP_FAILED       no assignment fits into memory; for a baseline: fewer modules than devices, or its cut
+ *                    exceeds the memory of the device that the message names
  *   DDP_UNSUPPORTED  for n operators and N devices, N n^2 / 2 exceeds 1e9; with allow_idle, N n^2 / 2 + 4
  *                    N^2 n
- *   DDP_MEMORY  out of memory */
+ *   DDP_MEMORY       out of memory */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
 DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan); /* accepts an all-zero plan */
@@ -3464,47 +3515,41 @@ DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long
 DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
 
 /* Built-in operators. x is (..., C). Shapes of the results:
- *   ddp_linear                                (..., width). Weight (width, C), bias (width)
- *   ddp_linear_no_bias                        (..., width)
- *   ddp_linear_tied                           (..., V). No bias; uses the table (V, C) of a ddp_embedding
- *                                             node as its weight
- *   ddp_embedding                             (rows.., C). Tokens int32, table (vocabulary, C)
- *   ddp_position                              (B, T, C). x plus a learned row per position, table (T, C)
- *   ddp_layer_norm                            same as x. Scale and shift (C), eps 1e-5
- *   ddp_rms_norm                              same as x. Scale (C) (default of eps: 1e-5, if 0)
- *   ddp_attention                             (B, T, C). x (B, T, 3C) contains queries, keys and values;
- *                                             causal
- *   ddp_attention_grouped                     (B, T, heads d). x (B, T, (heads + 2 kv_heads) d); kv_heads
- *                                             divides heads, and each key/value head serves heads / kv_heads
- *                                             query heads; d is at most 512
- *   ddp_rope                                  same as x, which has the layout of ddp_attention_grouped.
- *                                             Rotates queries and keys by their position (d even); values
- *                                             are unchanged (default of theta: 10000, if 0)
- *   ddp_swiglu                                (..., F). x (..., 2F), rows a then b: silu(a) * b.
- *                                             ddp_apply("swiglu") also takes two inputs a and b of one shape
+ *   ddp_linear              (..., width). Weight (width, C), bias (width)
+ *   ddp_linear_no_bias      (..., width)
+ *   ddp_linear_tied         (..., V). No bias; uses the table (V, C) of a ddp_embedding node as its weight
+ *   ddp_embedding           (rows.., C). Tokens int32, table (vocabulary, C)
+ *   ddp_position            (B, T, C). x plus a learned row per position, table (T, C)
+ *   ddp_layer_norm          same as x. Scale and shift (C), eps 1e-5
+ *   ddp_rms_norm            same as x. Scale (C) (default of eps: 1e-5, if 0)
+ *   ddp_attention           (B, T, C). x (B, T, 3C) contains queries, keys and values; causal
+ *   ddp_attention_grouped   (B, T, heads d). x (B, T, (heads + 2 kv_heads) d); kv_heads divides heads, and
+ *                           each key/value head serves heads / kv_heads query heads; d is at most 512
+ *   ddp_rope                same as x, which has the layout of ddp_attention_grouped. Rotates queries and
+ *                           keys by their position (d even); values are unchanged (default of theta: 10000,
+ *                           if 0)
+ *   ddp_swiglu              (..., F). x (..., 2F), rows a then b: silu(a) * b. ddp_apply("swiglu") also
+ *                           takes two inputs a and b of one shape
  *   ddp_gelu, ddp_relu, ddp_add, ddp_dropout  same as x. ddp_gelu uses the tanh form
- *   ddp_cross_entropy                         scalar, the mean over rows. Logits (..., V), labels int32
- *                                             (...), -1 is ignored. Its backward overwrites the logits: do
- *                                             not read them after ddp_backward
- *   ddp_linear_cross_entropy                  scalar. ddp_cross_entropy of ddp_linear_no_bias or, with an
- *                                             embedding, of ddp_linear_tied; width is then ignored. The
- *                                             logits never exist as a whole, which saves memory if rows
- *                                             outnumber C
+ *   ddp_cross_entropy       scalar, the mean over rows. Logits (..., V), labels int32 (...), -1 is ignored.
+ *                           Its backward overwrites the logits: do not read them after ddp_backward
+ *   ddp_linear_cross_entropy  scalar. ddp_cross_entropy of ddp_linear_no_bias or, with an embedding, of
+ *                           ddp_linear_tied; width is then ignored. The logits never exist as a whole, which
+ *                           saves memory if rows outnumber C
  * An out-of-range token or label makes the loss NaN; use ddp_tokens_check to detect it beforehand.
  *
  * Image operators, x (B, C, H, W). A window slides over H and W with a stride, and with padding on all four
  * sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'.
- *   ddp_conv2d                      (B, channels, H', W'). Weight (channels, C / groups, kernel, kernel),
- *                                   bias (channels) unless bias is 0; groups divides C and channels; kernel
- *                                   <= 64
- *   ddp_batch_norm2d                same as x. Scale and shift (C), eps 1e-5; normalises each channel over B
- *                                   H W. Buffers: running mean and variance (C), initially 0 and 1. Each
- *                                   training forward moves them by 0.1 of the distance to the batch's mean
- *                                   and unbiased variance. ddp_evaluate normalises with them
+ *   ddp_conv2d              (B, channels, H', W'). Weight (channels, C / groups, kernel, kernel), bias
+ *                           (channels) unless bias is 0; groups divides C and channels; kernel <= 64
+ *   ddp_batch_norm2d        same as x. Scale and shift (C), eps 1e-5; normalises each channel over B H W.
+ *                           Buffers: running mean and variance (C), initially 0 and 1. Each training forward
+ *                           moves them by 0.1 of the distance to the batch's mean and unbiased variance.
+ *                           ddp_evaluate normalises with them
  *   ddp_max_pool2d, ddp_avg_pool2d  (B, C, H', W'). Padding is at most kernel / 2. It is never a maximum,
- *                                   and counts as zeros in a mean
- *   ddp_global_avg_pool2d           (B, C). Mean of each channel
- *   ddp_flatten                     (B, C H W). Any x: merges all dimensions but the first
+ *                           and counts as zeros in a mean
+ *   ddp_global_avg_pool2d   (B, C). Mean of each channel
+ *   ddp_flatten             (B, C H W). Any x: merges all dimensions but the first
  *
  * flops counts a multiply-add as two operations, and a bias as none. */
 DDP_API ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width);
@@ -3553,7 +3598,7 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
 /* ddp_graph_cut - splits the model into pipeline stages; call it before ddp_graph_build. This process
  * allocates only stage `own`: parameters, gradients and activations of its operators. stage_of
  * [ddp_node_count]: the stage of each operator (an input belongs to its readers). Every user of an output
- * is in the same stage or a later one. Initial values equal those of the whole model. ddp_pipe runs such
+ * is in the same stage or a later one. Initial values are the same as in the whole model. ddp_pipe runs such
  * a graph. Returns 0 or a ddp_status; ddp_graph_error names the operator. */
 DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
 
@@ -4881,8 +4926,7 @@ DDP_LIB double ddp__memory_total(void);
  * the size overflows. Freed with DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
-DDP_LIB int ddp__rising(const void *a,
-                        const void *b); /* qsort order: ascending; doubles, or structs with a double first */
+DDP_LIB int ddp__rising(const void *a, const void *b); /* qsort order of doubles, ascending */
 
 /* Arrays that are freed together. */
 typedef struct ddp__scratch {
@@ -4893,9 +4937,8 @@ typedef struct ddp__scratch {
 DDP_LIB void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
 DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
-DDP_LIB void ddp__scratch_free(ddp__scratch *s); /* keeps `failed` */
-DDP_LIB int
-ddp__scratch_failed(const ddp__scratch *s);      /* 1: an allocation failed since the struct was zeroed */
+DDP_LIB void ddp__scratch_free(ddp__scratch *s);        /* keeps `failed` */
+DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* 1: an allocation failed; never reset */
 DDP_LIB void ddp__scratch_fail(ddp__scratch *s); /* records a failed allocation elsewhere in the same work */
 
 /* The prefix of a layer's name in a message: "layer ", or "" if the name begins with it. An unnamed layer
@@ -5122,8 +5165,7 @@ DDP_LIB struct timespec ddp__timespec(double s);
  * ddp__time returns the current variable. */
 DDP_LIB double *ddp__time_set(double *now);
 DDP_LIB double *ddp__time(void);
-DDP_LIB void
-ddp__sleep_until(double when); /* returns when ddp_now() >= when (seconds), whatever signals arrive */
+DDP_LIB void ddp__sleep_until(double when); /* until ddp_now() >= when (seconds), despite signals */
 
 /* Moves the start of a time limit later by `seconds`, at most to now. A negative start means that no
  * limit is active. */
@@ -5516,8 +5558,7 @@ uint64_t ddp_rng_u64(ddp_rng *r)
 
 uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 {
-    uint64_t skip =
-        (UINT64_MAX - n + 1) % n; /* 2^64 mod n values to discard, so that all results are equally likely */
+    uint64_t skip = (UINT64_MAX - n + 1) % n; /* 2^64 mod n values to discard, to avoid bias */
     uint64_t x;
 
     do x = ddp_rng_u64(r);
@@ -5755,8 +5796,7 @@ void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    const size_t rest = n % 64,
-                 last = rest < 56 ? 64 : 128; /* the remaining bytes, a 1 bit and the length in bits */
+    const size_t rest = n % 64, last = rest < 56 ? 64 : 128; /* the rest, a 1 bit, the length in bits */
     unsigned char tail[128] = {0};
 
     for (size_t at = 0; at + 64 <= n; at += 64) ddp__sha256_block(state, (const unsigned char *)data + at);
@@ -5981,8 +6021,8 @@ int ddp__pool_rooms(ddp__pool *p)
     const size_t align = 64;
 
     if (p->rooms) return 1;
-    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES +
-                                      align); /* the system provides a page at its first use */
+    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES + align); /* the system provides a page
+                                                                                    at its first use */
     if (!p->memory) return 0;
     p->rooms = (unsigned char *)p->memory + (align - (uintptr_t)p->memory % align) % align;
     return 1;
@@ -6178,8 +6218,8 @@ ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
 {
     const size_t n = path ? strlen(path) : 0;
     const int gz = n > 3 && !strcmp(path + n - 3, ".gz");
-    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
-                               : -1; /* O_NONBLOCK: opening a pipe must not block */
+    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; /* O_NONBLOCK: opening a
+                                                                                        pipe must not block */
     struct stat st;
     void *pages = MAP_FAILED;
     ddp_status status;
@@ -6478,8 +6518,7 @@ typedef struct ddp__hooks {
     int (*forward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_end)(ddp_ctx *ctx, int layer);
-    int (*last_pass)(const ddp_ctx *ctx,
-                     int layer); /* 1: the layer's next backward_end completes its gradient */
+    int (*last_pass)(const ddp_ctx *ctx, int layer); /* 1: the next backward_end completes the gradient */
 } ddp__hooks;
 
 /* List entry through which ddp_close frees a graph. */
@@ -6505,10 +6544,9 @@ typedef struct ddp__host {
     ddp_error error;            /* the first error of the context; sticky */
     const ddp_backend *backend; /* where layers and activations are; NULL: host memory */
     void *device;               /* the backend's self */
-    const unsigned char
-        *paper;         /* [paper_bytes] memory that is never accessed (src/sim): layers in the first half, */
-    size_t paper_bytes; /* other allocations in the second; NULL: not used */
-    pid_t process;      /* process that opened the context and has its threads; 0: any process may use it */
+    const unsigned char *paper; /* [paper_bytes] memory that is never accessed (src/sim): layers first, */
+    size_t paper_bytes;         /* from the middle on other allocations; NULL: not used */
+    pid_t process;              /* process that opened the context and has its threads; 0: any process */
 } ddp__host;
 
 /* 1 in a forked child: it has a context's memory but none of its threads, and a lock may be held forever.
@@ -6617,28 +6655,23 @@ struct ddp_node {
     int index;
     int layer; /* -1 outside layers, and for every input */
     int input[DDP_OP_INPUTS];
-    int part
-        [DDP_OP_INPUTS]; /* in a cut graph: index of this use among all uses of that input, counted from the
-                            last */
+    int part[DDP_OP_INPUTS]; /* in a cut graph: index of this use of that input, from the last */
     int parts; /* in a cut graph: number of uses with separate gradients, which are summed at the end; 0: none
                   */
     ddp_dtype type;
-    int segment;         /* recomputation segment; -1: none */
-    int tied;            /* node whose parameter 0 this node uses; -1: none */
-    int uses;            /* number of tied nodes that use parameter 0 of this node */
-    int readers, reader; /* number of nodes that read the output; the last of them */
-    int here;            /* a ddp__here value */
-    int stage;           /* in a cut graph: stage that runs the node */
-    int from, to;        /* stages that the output is received from and sent to; -1: none */
-    size_t place,
-        buffer_place; /* offsets of its arrays in the layer of the whole model: parameters, buffers */
-    int has_gradient; /* 1: its backward reaches a parameter at or above this node */
-    ddp_op_spec spec; /* for an input, only spec.out is set */
+    int segment;                /* recomputation segment; -1: none */
+    int tied;                   /* node whose parameter 0 this node uses; -1: none */
+    int uses;                   /* number of tied nodes that use parameter 0 of this node */
+    int readers, reader;        /* number of nodes that read the output; the last of them */
+    int here;                   /* a ddp__here value */
+    int stage;                  /* in a cut graph: stage that runs the node */
+    int from, to;               /* stages that the output is received from and sent to; -1: none */
+    size_t place, buffer_place; /* offsets in the whole layer: parameters, buffers */
+    int has_gradient;           /* 1: its backward reaches a parameter at or above this node */
+    ddp_op_spec spec;           /* for an input, only spec.out is set */
     float *param[DDP_OP_PARAMS];
     const void *use[DDP_OP_PARAMS]; /* arrays that operators read instead of param (backend mirror) */
-    float *grad
-        [DDP_OP_PARAMS]; /* for a tied node, [0] is the gradient of its own use; ddp__uses_add adds it to the
-                            owner's */
+    float *grad[DDP_OP_PARAMS];     /* tied node: [0] is the gradient of this use; see ddp__uses_add */
     float *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;       /* op, or the backend's operator of that name */
     const ddp_op_pair *pair; /* fusion with the next node in whole passes; NULL: none */
@@ -6689,7 +6722,7 @@ enum {
     DDP__SAVED,
     DDP__GRADIENT,
     DDP__OUT_AGAIN,
-    DDP__SAVED_AGAIN, /* the *_AGAIN arrays are those of the recomputed forward */
+    DDP__SAVED_AGAIN, /* *_AGAIN: arrays of the recomputed forward */
     DDP__SHADOW,      /* copy of its buffers from before the first forward */
     DDP__ARRAYS
 };
@@ -6725,12 +6758,11 @@ struct ddp_state {
 };
 
 struct ddp_graph {
-    ddp__owned owned; /* first member: the host's list points at it */
-    ddp__host *host;  /* NULL: no context */
-    const ddp_op *(*builtin)(
-        const char *name); /* finds an operator that needs no registration; NULL: there is none */
-    const ddp_op **ops;    /* growing array: operators that the user registered */
-    ddp_node **node;       /* growing array, as are layer and segment */
+    ddp__owned owned;                           /* first member: the host's list points at it */
+    ddp__host *host;                            /* NULL: no context */
+    const ddp_op *(*builtin)(const char *name); /* finds a built-in operator; NULL: there are none */
+    const ddp_op **ops;                         /* growing array: operators that the user registered */
+    ddp_node **node;                            /* growing array, as are layer and segment */
     ddp__graph_layer *layer;
     int open_layer; /* -1: none */
     ddp__recompute_segment *segment;
@@ -6739,8 +6771,7 @@ struct ddp_graph {
     int stages, own_stage; /* of a cut graph; stages 0: the graph is whole */
     int halves; /* 1: backward of a stage runs in two parts, input gradients first, weight gradients later */
     int group;  /* group of ranks that averages its layers; 0: all ranks */
-    int (*fetch_uses)(void *user,
-                      int node); /* receives the gradients of a tied weight's uses on other stages */
+    int (*fetch_uses)(void *user, int node); /* receives a tied weight's gradients of other stages */
     void *fetch_user;
     size_t element;      /* bytes of an element of outputs and gradients: 4 or 2 */
     int registered;      /* number of layers registered with the context, which borrows their memory */
@@ -6871,8 +6902,7 @@ const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ?
 
 const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->host->backend : NULL; }
 
-static const ddp_error ddp__no_graph = {DDP_MEMORY,
-                                        "out of memory for a graph"}; /* ddp_graph_new was out of memory */
+static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* from ddp_graph_new */
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
 /* Result of growing a list (ddp__reserve): returns 1 if it has capacity for another element, or 0 and
@@ -8712,8 +8742,7 @@ void ddp__node_places(ddp_graph *g)
 
 static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
 {
-    const long count =
-        p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the memory is already zeroed */
+    const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* already zeroed */
 
     for (long i = 0; i < count; i++)
         w[i] = p->init == DDP_INIT_ONE
@@ -9350,9 +9379,9 @@ DDP_LIB ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, d
 DDP_LIB ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err);
 
 /* Data of linear_cross_entropy: x (rows, k), W (n, k), and the arrays that forward saves. These are
- * gradients, a chunk of logits, and for each row of a chunk the maximum and the sum of exponentials. A
- * chunk is a part of a product's sum over all rows, so the results are bit-identical; with many rows it
- * is a part of that. */
+ * gradients, a chunk of logits, and for each row of a chunk the maximum and the sum of exponentials. The
+ * product for dW sums over all rows in parts (ddp__matmul_depth). A chunk is one such part, or several if
+ * there are many rows, so the results are bit-identical to an unchunked product. */
 typedef struct ddp__head {
     long rows, n, k, chunk;
     float *dw, *dx, *logits, *stat;
@@ -9569,7 +9598,7 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
     typedef uint32_t ddp__bits_##S __attribute__((vector_size(BYTES)));                                      \
     enum { ddp__lanes_##S = (BYTES) / 4 };                                                                   \
                                                                                                              \
-    /* The tile's part of c is asked for first: it lies far away, and the sums take longer. */               \
+    /* Prefetches the tile's part of c, which is used only after the sums. */                                \
     static inline ATTR __attribute__((always_inline)) void ddp__tile_##S(                                    \
         long k, const float *a, long a_row, long a_col, const float *b, long b_row, float *c, float *d,      \
         long c_row, const float *bias, int add)                                                              \
@@ -9699,7 +9728,7 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
     {                                                                                                        \
         ddp__vec_##S sum = {0}, v;                                                                           \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                       \
-            ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* e^-87 beside a sum of at least 1 */                \
+            ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* negligible: e^-87 in a sum of at least 1 */        \
             v = v * scale - shift;                                                                           \
             ddp__exp_##S(&v);                                                                                \
             v = v * factor;                                                                                  \
@@ -9863,7 +9892,7 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
             for (p = 0; p < k; p++) dst[p * width + j] = src[at[p] + j];                                     \
     }                                                                                                        \
                                                                                                              \
-    /* A row of src at a time: its rows may lie so that they share few cache sets. */                        \
+    /* Processes one row of src at a time, because its rows may share few cache sets. */                     \
     static ATTR void ddp__panels_##S(float *dst, const float *src, long step, long rows, long k)             \
     {                                                                                                        \
         long p, i, j;                                                                                        \
@@ -9874,7 +9903,7 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
         }                                                                                                    \
     }                                                                                                        \
                                                                                                              \
-    /* y = x or 0; NaN stays. */                                                                             \
+    /* y = max(x, 0); NaN stays NaN. */                                                                      \
     static ATTR void ddp__relu_##S(float *y, const float *x, long n)                                         \
     {                                                                                                        \
         const ddp__vec_##S zero = {0};                                                                       \
@@ -10650,8 +10679,8 @@ enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
     DDP__MATMUL_NC = 384,
-    DDP__MATMUL_PACK =
-        DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel; a deeper panel has fewer columns */
+    DDP__MATMUL_PACK = DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel (deeper: fewer columns)
+                                                              */
     DDP__MATMUL_PANELS = 4,
     DDP__MATMUL_FEW = 64 /* up to this many rows, b is not packed if its rows are contiguous */
 };
@@ -13566,8 +13595,8 @@ static void ddp__panels_some(void *user, long first, long last)
 static void ddp__panels_run(ddp__pool *pool, ddp__panels *g)
 {
     ddp__pool_run(pool, (g->n + DDP__PANEL - 1) / DDP__PANEL, 1, ddp__panels_some, g);
-    for (long i = 1; g->symmetric && i < g->m;
-         i++) /* bit-identical: (i, j) adds the same products in the same order as (j, i) */
+    for (long i = 1; g->symmetric && i < g->m; i++) /* (i, j) is bit-identical to (j, i): same order of sums
+                                                       */
         for (long j = 0; j < i; j++) g->c[i * g->n + j] = g->c[j * g->n + i];
 }
 
@@ -25189,7 +25218,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_GOODBYE,   /* only FAREWELL frames follow */
     DDP__FRAME_FAREWELL,  /* reply to GOODBYE: everything before it was read */
     /* membership frames */
-    DDP__FRAME_STATE, /* payload: what the sender knows during the search for a new epoch (ddp__word) */
+    DDP__FRAME_STATE, /* payload: the sender's ddp__word, during the search for a new epoch */
     DDP__FRAME_EPOCH, /* payload: the epoch that all later frames belong to */
     DDP__FRAME_DONE,  /* operations completed: all before seq, and seq + i if bit i of offset << 32 | count is
                          set */
@@ -25769,9 +25798,8 @@ enum {
     DDP__SPANS = 2048,     /* spans that are retained */
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES ((size_t)1 << 20) /* slots of one peer, including the wire's memory for it */
-#define DDP__CHUNK_SMALL \
-    ((size_t)32 << 10) /* up to this chunk size DDP__WINDOW operations are in flight, above it 4 */
+#define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, including the wire's memory for it */
+#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* up to it DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and its offset within the message, in values */
     unsigned char *data;
@@ -26018,10 +26046,9 @@ struct ddp__engine {
     ddp__engine_config cfg;
     const ddp__membership *membership;    /* NULL: losing a peer is an error */
     struct ddp__member_data *member_data; /* data of the membership */
-    int frozen;                           /* membership: 1: only membership frames are sent */
-    int newcomer;                         /* membership: 1: this worker is in no epoch yet */
-    int silent;                           /* membership: 1: peers are not told the error that ended this
-                                             engine */
+    int frozen;   /* membership: 1: a search is running: no operation begins, and collectives do not move */
+    int newcomer; /* membership: 1: this worker is in no epoch yet */
+    int silent;   /* membership: 1: peers are not told the error that ended this engine */
     ddp__wire *wire;
     int rank, world;
     int *member; /* live ids, rising; collectives run over them */
@@ -26029,9 +26056,10 @@ struct ddp__engine {
     int members;
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
                         ddp__engine_retire */
-    int knows_sites; /* 1: ddp__engine_sites was called. The next arrays are [world]: the site of each rank;
-                        of live ranks, the index */
-    int *site, *site_place, *site_part;    /* in the site, and the index among ranks of the same site_place */
+    int knows_sites; /* 1: ddp__engine_sites was called */
+    /* [world] each: the site of a rank; of live ranks the index in the site, and the index among the ranks of
+     * the same site_place */
+    int *site, *site_place, *site_part;
     int *site_side;                        /* ranks whose chunks are added */
     const ddp__algorithm *ways[DDP__WAYS]; /* in order of preference */
     ddp__links links;                      /* all zero: no emulated links */
@@ -26359,7 +26387,7 @@ DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: copies the log
  * next event. */
 DDP_LIB int ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
-#define DDP__PARK_S 2e-3 /* the time within which the next blocking call is expected */
+#define DDP__PARK_S 2e-3 /* the next blocking call is expected within this time */
 #define DDP__DRIVE_S \
     0.1 /* a longer call returns the engine to the comm thread, so that no caller delays its heartbeats */
 /* 1 if the comm thread has work and must not sleep. Under the lock. */
@@ -28699,10 +28727,8 @@ const ddp__algorithm *ddp__sites_way(void)
  * (DDP__SHARE_BATCH) and never wait meanwhile. */
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below this size, two rounds of frames take longer */
-#define DDP__SHARE_BLOCK \
-    2048                   /* floats: the blocks of all ranks stay in the second-level
-                                                cache */
-#define DDP__SHARE_BATCH 8 /* chunks after which the thread handles its frames again */
+#define DDP__SHARE_BLOCK 2048 /* floats; the blocks of all ranks fit in the second-level cache */
+#define DDP__SHARE_BATCH 8    /* chunks after which the thread handles its frames again */
 
 DDP_STATIC_ASSERT((int)DDP__OFFERS == (int)DDP__WINDOW, "one offer for each position of the window");
 
@@ -28835,7 +28861,7 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     return 1;
 }
 
-/* Where another rank's divergence is accumulated by this rank, or NULL. */
+/* Where this rank accumulates its part of another rank's divergence, or NULL. */
 static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
 {
     return offer->op->m.divergence ? &offer->row[e->rank].divergence : NULL;
@@ -29682,8 +29708,8 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* Sets the peer of a receive that names none to the rank whose message arrived first. Sets the length of a
- * serve to that of the peer's message. Returns 0 if no message has arrived, or if it does not fit. */
+/* Sets the peer of a receive that names none to the rank whose message arrived first. A serve gets the
+ * length of the peer's message. Returns 0 if no message has arrived, or if it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
     const int lane = ddp__paired_lane(op);
@@ -31125,8 +31151,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
 }
 
-/* ---- wait for any of several messages: for the stager of a device, whose layers may finish in another order
- * ---- */
+/* ---- wait for any of several messages: layers of a device may finish in another order ---- */
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {
@@ -31454,8 +31479,7 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 
     memset(k, 0, sizeof *k);
     ddp__describe(&k->frame, op, DDP__FRAME_RESULT, 0, 0);
-    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the format of the result, not
-                                                                                 of what was sent */
+    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* of the result, as stored */
     k->unit = op->unit;
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
@@ -31737,7 +31761,7 @@ static void ddp__in_drop(ddp__engine *e, int peer, int lost)
     p->discard = 1;
 }
 
-/* Removes all slots from a list except those of messages between two ranks. */
+/* Removes all slots from a list unless they belong to messages between two ranks. */
 static void ddp__chain_drop(ddp__engine *e, ddp__chain *c)
 {
     for (int next, s = c->first; s >= 0; s = next) {
@@ -35015,8 +35039,8 @@ static int ddp__layout_answer(ddp__visit *v)
     return code;
 }
 
-/* Returns 1 while this is the joining worker that is being served. Then ready = 1 marks it ready, and ready = 0
- * forgets it. */
+/* Returns 1 while this is the joining worker that is being served. Then ready = 1 marks it ready, and
+ * ready = 0 forgets it. */
 static int ddp__visit_stands(ddp__visit *v, int ready)
 {
     ddp__join *j = v->j;
@@ -48681,17 +48705,18 @@ int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s)
 }
 
 /* ==== exchange/transport.h ==== [exchange] */
-/* The table of a device transport. src/device fills it if the layers are on a device. */
+/* Declares the table of a device transport. src/device fills it if the layers are on a device. */
 
-/* All functions are called on the context's thread. Tickets are the transport's own.
- *   post     a message, whose values are in the memory of layers (there) or here
- *   run      the same of a message in the memory of layers, and the caller waits until it is done
- *   hold     later work on the layers waits until the message is done, without waiting here if possible
- *   hold_input  the caller waits until the message's input may change
- *   wait     the caller waits until the message is done
- *   is_done  1: wait would not wait
- *   flush    the caller waits until the engine has all messages so far, in order
- *   divergence  ddp_message.divergence, of the last message that named `of` and is done */
+/* All functions are called on the context's thread. Tickets belong to the transport.
+ *   post        posts a message whose values are in the memory of layers (there) or in host memory
+ *   run         posts a message in the memory of layers, and waits until it is done
+ *   hold        later work on the layers waits until the message is done; the caller does not wait if
+ *               possible
+ *   hold_input  waits until the message's input may change
+ *   wait        waits until the message is done
+ *   is_done     returns 1 if wait would return at once
+ *   flush       waits until the engine has all messages so far, in order
+ *   divergence  returns ddp_message.divergence of the last completed message that named `of` */
 typedef struct ddp__transport {
     ddp_status (*post)(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
     ddp_status (*run)(ddp_ctx *d, const ddp_message *m, ddp_error *err);
@@ -48704,96 +48729,104 @@ typedef struct ddp__transport {
 } ddp__transport;
 
 /* ==== exchange/exchange.h ==== [exchange] */
-/* The part of a context that belongs to src/exchange. */
+/* Defines the part of a context that belongs to src/exchange. */
 
-/* A message that the strategy posted and has not held. */
+/* A message that the strategy has posted and not yet held. */
 typedef struct ddp__posted {
-    long name;   /* its ticket to the strategy */
-    long ticket; /* of the engine, the stager or the devices' network */
+    long name;   /* ticket that the strategy has */
+    long ticket; /* ticket of the engine, the stager or the devices' network */
     int link, layer, told;
-    int in_layer; /* it lies in that layer's own memory */
-    int here;     /* parts of it lie in this machine's, which holding waits for */
+    int in_layer; /* its values are in the layer's own memory */
+    int here;     /* parts of it are in host memory; hold waits for them */
     long step;
-    ddp_piece *sum; /* [from + to] on a device: what comes in those is added to these; to 0: nothing
-                               is */
+    ddp_piece *sum; /* [from + to] on a device: received values, then the arrays that they are added to; to
+                       0: no addition */
     int from, to;
 } ddp__posted;
 
-/* A tensor of the strategy's own (ddp_keep). */
+/* An array that belongs to the strategy (ddp_keep). */
 typedef struct ddp__own_state {
     char name[32];
-    int layer, equal; /* the latter as ddp_keep has it */
+    int layer, equal; /* equal: as in ddp_keep */
     float *data;
     size_t count;
 } ddp__own_state;
 
-/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and
- * becomes that of all. */
+/* Norm of a model whose layers are on several ranks: pass receives the sum of squares of this rank's part and
+ * turns it into the sum over all parts. */
 typedef struct ddp__norm_chain {
-    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context
-                                                                   has the error */
+    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: this rank has the whole model. On
+                                                                   failure the context has the error */
     void *user;
 } ddp__norm_chain;
 
-/* A layer's averages and updates. */
+/* State of a layer's averages and updates. */
 typedef struct ddp__sending {
-    ddp_piece *moved;               /* what of the layer's lists goes this time; NULL: all, every time */
-    long ticket, other_ticket;      /* transfers in flight, or -1 */
-    float *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
-                                       flight; NULL without */
-    int changing;                   /* delta is in flight, or was */
+    ddp_piece *moved;               /* pieces of the layer's lists that this average transfers; NULL:
+                                       always all */
+    long ticket, other_ticket;      /* tickets of transfers in flight, or -1 */
+    float *residual, *base, *delta; /* [trained] int8 blocks: residual, last average, delta in flight;
+                                       NULL: not used */
+    int changing;                   /* 1: delta is or was in flight */
     int skipped;                    /* no micro-batch of this step had a gradient (ddp_skip) */
-    int left_out;                   /* the last update was: no rank had a gradient */
+    int left_out;                   /* the last update was omitted, because no rank had a gradient */
     long updates;                   /* updates applied so far */
     long forward_step;              /* last step with a forward_begin */
-    double divergence;              /* of the last averaging; written by the comm thread while in flight */
-    double last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
+    double divergence;              /* of the last average; the comm thread writes it while the average is
+                                       in flight */
+    double last_divergence, part_divergence; /* of all parts in the last average; sum of the parts averaged
+                                                so far */
     int moving, averaged;                    /* parts in flight, and averaged so far */
 } ddp__sending;
 
 struct ddp__exchanging {
-    ddp__sending *sending; /* [layers], from the start on */
+    ddp__sending *sending; /* [layers], exists once the session has started */
     ddp__posted *posted;   /* [posted_room] */
     int posted_count, posted_room;
     long posted_next;
-    ddp__own_state *kept;    /* a list */
+    ddp__own_state *kept;    /* arrays of ddp_keep, a list */
     ddp__norm_chain norm;    /* for clip_norm */
-    const ddp_sites *levels; /* averages go in two; NULL: in one */
-    ddp_sites *sites;        /* which they are; NULL before they are known */
-    int computing; /* group of the ranks that compute, where others serve; 0 = all, or (elastic) those
-                                 who did not ddp__engine_retire */
-    const ddp__transport *over;           /* of messages; NULL = they go straight to the engine */
-    const struct ddp_step_info *reported; /* of this step, by the program */
-    ddp__muon_desk muon;                  /* of the largest matrix, muon_count floats */
+    const ddp_sites *levels; /* sites for hierarchical averages; NULL: flat averages */
+    ddp_sites *sites;        /* memory of `levels`; NULL before the sites are known */
+    int computing; /* group of the ranks that compute if others only serve; 0: all ranks, in an elastic
+                      world those that did not call ddp__engine_retire */
+    const ddp__transport *over;           /* transport of a device; NULL: messages go directly to the
+                                             engine */
+    const struct ddp_step_info *reported; /* values that the program reported for this step */
+    ddp__muon_desk muon;                  /* workspace of muon for the largest matrix, muon_count floats */
     size_t muon_count;
-    int hooks_forward;    /* every layer had its forward_begin in the last whole step */
-    float *coded, *bases; /* int8 blocks: residuals of all layers, here, and where they are, bases and
-                                   deltas; NULL */
+    int hooks_forward;    /* every layer had its forward_begin in the last complete step */
+    float *coded, *bases; /* int8 blocks, or NULL: residuals of all layers, in host memory; bases and
+                             deltas, in the memory of the layers */
     size_t coded_count, bases_count;
-    float *coded_there; /* where a device makes its blocks itself: [coded_count] residuals, and [coded_count]
-                           what was cut off of results, to be added to them; NULL */
+    float *coded_there; /* if a device quantises: [coded_count] residuals, and [coded_count] residuals of
+                           results, which are added to them; NULL: otherwise */
 };
 
-/* part.c. open: 0: out of memory. close: residuals, and what muon works in; behind ddp__posted_close. */
+/* open returns 0 if memory is short. close frees the residuals and muon's workspace; call it after
+ * ddp__posted_close (part.c). */
 DDP_LIB int ddp__exchange_open(ddp_ctx *d);
 DDP_LIB void ddp__exchange_close(ddp_ctx *d);
 DDP_LIB void ddp__transport_set(ddp_ctx *d, const ddp__transport *over);
-/* The layers of this rank are a part of a model: how its norm becomes that of all parts. */
+/* Sets how the norm of this rank's part becomes the norm of the whole model. */
 DDP_LIB void ddp__norm_chain_set(ddp_ctx *d, const ddp__norm_chain *norm);
-/* What the program reports of each step, which the session keeps. */
+/* Sets the values that the program reports for each step; they belong to the session. */
 DDP_LIB void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info);
-/* Memory for muon, whose matrices may all be in other stages of the model (elsewhere). */
+/* Allocates muon's workspace. elsewhere: all matrices may be in other stages of the model. */
 DDP_LIB ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err);
 DDP_LIB size_t ddp__muon_floats(const ddp_ctx *d);
 DDP_LIB int ddp__norm_is_shared(const ddp_ctx *d);
-DDP_LIB int ddp__computing(const ddp_ctx *d); /* the group of the ranks that compute; 0: all */
+DDP_LIB int ddp__computing(const ddp_ctx *d); /* group of the ranks that compute; 0: all */
 DDP_LIB void ddp__computing_set(ddp_ctx *d, int group);
-DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* messages that the strategy may post */
-DDP_LIB const ddp__own_state *ddp__kept_list(const ddp_ctx *d); /* what the strategy keeps, a list */
-DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* of the step that is over: all layers had one */
-DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* where it is; NULL without */
-DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* a device makes blocks of values itself */
-/* A layer's averages and updates, as the session sees them. open: when the layers are described. */
+DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* maximum number of messages that the
+                                                                   strategy may post */
+DDP_LIB const ddp__own_state *ddp__kept_list(const ddp_ctx *d); /* arrays of ddp_keep, a list */
+DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* sets whether all layers had a forward hook in the
+                                                         last step */
+DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* residual, on host or device; NULL:
+                                                                     none */
+DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* 1: the device quantises */
+/* A layer's averages and updates, for the session. open: call it when the layers are described. */
 DDP_LIB ddp_status ddp__sending_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB int ddp__average_in_flight(const ddp_ctx *d, int layer);
 DDP_LIB void ddp__forward_began(ddp_ctx *d, int layer);
@@ -48805,7 +48838,7 @@ DDP_LIB float *ddp__base_of(const ddp_ctx *d, int layer);
 DDP_LIB double ddp__divergence_of(const ddp_ctx *d, int layer);
 
 /* ==== exchange/part.c ==== [exchange] */
-/* The part of a context that belongs to this module: opened, closed, and what others tell it. */
+/* Allocates and frees the part of a context that belongs to src/exchange, and implements its queries. */
 
 int ddp__exchange_open(ddp_ctx *d)
 {
@@ -48841,7 +48874,7 @@ float *ddp__residual_memory(const ddp_ctx *d, int layer)
     return here && x->coded_there ? x->coded_there + (here - x->coded) : here;
 }
 
-/* Room for parts of lists where averages do not always move all of a layer. */
+/* Allocates lists of pieces if averages do not always transfer the whole layer. */
 static int ddp__sending_moves(ddp_ctx *d, int l)
 {
     const ddp__unit *u = ddp__unit_of(d, l);
@@ -48904,9 +48937,9 @@ void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info) { d->exchan
 size_t ddp__muon_floats(const ddp_ctx *d) { return d->exchange->muon_count; }
 
 /* ==== exchange/events.h ==== [exchange] */
-/* A strategy's events, and the messages that it has posted. */
+/* Runs a strategy's events, and tracks the messages that it has posted. */
 
-/* Runs an event that the strategy has; a ddp_status. */
+/* Runs an event, if the strategy implements it. The value is a ddp_status. */
 #define DDP__EVENT(d, what, args)                                                                 \
     (ddp__ops(d)->what                                                                            \
          ? (ddp__event_set((d), DDP__EVENT_##what), ddp__event_over((d), ddp__ops(d)->what args)) \
@@ -48917,24 +48950,24 @@ DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
 DDP_LIB ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb);
 DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__posted_close(ddp_ctx *d);
-/* Tells the strategy what has arrived. */
+/* Reports completed messages to the strategy. */
 DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
-/* Errors: something is still posted (in_layers: in the memory of layers); in that of this layer, since
- * an earlier step. */
+/* Return an error if a message is still posted: any message (in_layers: one that uses the memory of layers);
+ * a message in the memory of this layer, posted in an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* Finishes what is in flight; and what the strategy put off. */
+/* wait: completes all messages in flight. drain: also completes the work that the strategy has deferred. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
 
 /* ==== exchange/events.c ==== [exchange] */
-/* What a strategy's events did and said. */
+/* Evaluates the result of a strategy's events, and checks calls made inside them. */
 
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
     const ddp__strategy_event event = ddp__event_set(d, DDP__NO_EVENT);
 
-    if (ddp__error(d)->code) return ddp__error(d)->code; /* a verb's, or what was complained of */
+    if (ddp__error(d)->code) return ddp__error(d)->code; /* of a verb or ddp_complain */
     if (!code) return DDP_OK;
     return ddp__fail(ddp__error(d), DDP_FAILED,
                      "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
@@ -48946,7 +48979,7 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
     if (ddp__error(d)->code) return ddp__error(d)->code;
-    if (ddp__event_of(d)) return DDP_OK; /* the hook around the event has checked the process */
+    if (ddp__event_of(d)) return DDP_OK; /* the hook that runs the event has checked the process */
     DDP__TRY(ddp__host_check(ddp__host_of(d), ddp__error(d)));
     return ddp__fail(ddp__error(d), DDP_USAGE,
                      "%s was called outside of an event of strategy %s: only start, "
@@ -48984,8 +49017,8 @@ void ddp_explain(ddp_ctx *d, const char *text) { ddp__explain(d, text); }
 /* ==== exchange/update.h ==== [exchange] */
 /* Arithmetic on the memory of layers, and optimizer updates. */
 
-/* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
- * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
+/* Walks over two lists of arrays at the same time (update.c). next returns the number of values that are
+ * contiguous in both lists, 0 at the end. */
 typedef struct ddp__walk {
     const ddp_piece *from, *to;
     int from_count, to_count;
@@ -48994,28 +49027,28 @@ typedef struct ddp__walk {
 DDP_LIB ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count);
 DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
 DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
-/* A message with one worker: its scale is applied. */
+/* Handles a message with one worker: only applies its scale. */
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate);
-/* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a
- * layer, and gradients_some changes its computed gradient if it could be taken for one. */
+/* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none marks a
+ * layer's gradients. gradients_some changes a computed gradient that is equal to this mark. */
 DDP_LIB void ddp__floats_none(float *x, size_t n);
 DDP_LIB void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u);
 DDP_LIB void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u);
-/* ddp_update_apart, or there: ddp_update_copy. */
+/* Updates memory outside of the layer: ddp_update_apart, or, if `there`, ddp_update_copy. */
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state,
                                 long step, float rate, int there);
 DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
-/* Before a layer's gradient reaches other ranks. Not on a device, whose gradients cannot be read without
- * waiting. */
+/* Checks a layer's gradient for NaN and infinity before it is sent to other ranks. Does nothing on a device,
+ * whose gradients cannot be read without waiting. */
 DDP_LIB ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err);
 
 /* ==== exchange/update.c ==== [exchange] */
-/* Arithmetic on the memory of layers, the check for NaN and infinity, and optimizer updates. They run on the
- * caller's thread, or in the order of the device. */
+/* Implements arithmetic on the memory of layers, the check for NaN and infinity, and optimizer updates. They
+ * run on the caller's thread, or in the order of the device's work. */
 
-/* No multiply-add: replicas on unlike processors stay equal. */
+/* No fused multiply-add, so that replicas on different processors stay equal. */
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
@@ -49104,7 +49137,7 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     return DDP_OK;
 }
 
-/* ---- gradients that are none: -0.0, told by their bits, also where a compiler may take it for 0 ---- */
+/* ---- missing gradients: -0.0, detected by its bits, also if a compiler may treat it as 0 ---- */
 
 static const uint32_t ddp__no_gradient_bits = 0x80000000u;
 
@@ -49137,7 +49170,7 @@ void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u)
     }
 }
 
-/* On a device kernels begin with 0, which no sum makes -0.0. */
+/* Not needed on a device: its kernels start sums at +0, which never gives -0.0. */
 void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
 {
     float *first = u->gradients ? u->gradient[0].data : NULL;
@@ -49146,8 +49179,8 @@ void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
         *first = 0;
 }
 
-/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device
- * the update kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
+/* Returns 1 if an update has no gradient. from: the averaged gradient; NULL: the layer's own. On a device the
+ * update kernel checks an averaged gradient; for its own gradient a rank knows whether it was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -49200,7 +49233,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
             ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
         return;
     }
-    if (!ddp__optimizer(d)->update) { /* the program's own: it finds the gradients in its arrays */
+    if (!ddp__optimizer(d)->update) { /* own update of the program: the gradients must be in its arrays */
         for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
             ddp__host_copy(ddp__host_of(d), u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
         y->updates++;
@@ -49234,7 +49267,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
 }
 
-/* Muon's room, and what it cannot do. */
+/* Allocates muon's workspace, and rejects what muon does not support. */
 ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
 {
     int matrices = 0;
@@ -49256,7 +49289,7 @@ ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
             matrices += x->rows > 0;
             if (room > d->exchange->muon_count) d->exchange->muon_count = room;
         }
-    if (!matrices && elsewhere) return DDP_OK; /* another stage has them */
+    if (!matrices && elsewhere) return DDP_OK; /* another stage has the matrices */
     if (!matrices)
         return ddp__fail(err, DDP_USAGE,
                          "optimizer muon: none of %d layers has a matrix to train: give them in "
@@ -49278,7 +49311,7 @@ typedef struct ddp__finite_scan {
     int found; /* atomic */
 } ddp__finite_scan;
 
-enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread takes at a time */
+enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread checks at a time */
 
 static void ddp__finite_some(void *user, long first, long last)
 {
@@ -49320,7 +49353,7 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
     return DDP_OK;
 }
 
-/* A norm that nobody else waits for stays on the device. */
+/* Clips on the device. The norm stays there if no other rank needs it. */
 static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = ddp__backend_of(d);
@@ -49368,7 +49401,7 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- what a strategy computes with ---- */
+/* ---- arithmetic for strategies ---- */
 
 int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
@@ -49456,49 +49489,51 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
 /* ==== exchange/post.h ==== [exchange] */
 /* Chooses the path of a message, and waits for messages. */
 
-/* ---- post.c, collective.c: which way a message goes, and messages that are waited for ---- */
+/* ---- post.c, collective.c: paths of messages, and blocking messages ---- */
 
-/* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
- * to device (device.c). there: its memory is that of layers, else this process's own. All messages of a
- * context go this way, or wait for those that did (flush): one order on all ranks. */
+/* Posts a message: to the engine of its link, as a hierarchical average (sites.c), over the stager, or from
+ * device to device (device.c). there: its memory is that of the layers; else host memory. All messages of a
+ * context are posted here, or wait for those that were (flush), so that the order is the same on all
+ * ranks. */
 DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
-/* The same straight to the engine: its memory is here, and nothing is under way over a device. */
+/* The same, directly to the engine. The message's memory is on the host, and no message over a device may be
+ * in flight. */
 DDP_LIB ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-/* Later work on the layers waits for it: the device, or where there is none, and in the first step,
- * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
- * device has to do, also for work that is held. */
+/* Later work on the layers waits for the message. With a device, the device waits. Without one, and in the
+ * first step, the caller waits: kernels are loaded at their first launch, and loading may wait for all queued
+ * device work, including work that is itself waiting. */
 DDP_LIB ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err);
-/* The same of its input alone, and the caller waits. */
+/* The same for the message's input only. The caller waits. */
 DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err);
-/* The caller waits for it, which is in nobody's account. */
+/* The caller waits for the message. The wait does not count in the statistics. */
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
 DDP_LIB int ddp__post_is_done(ddp_ctx *d, int link, long ticket);
 
-/* All that was posted over a device is in the engine, in order. */
+/* Waits until the engine has all messages posted over a device, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
-/* What is looked at before an engine has checked a message: verb, lists, link. who: begins the sentence. */
+/* Checks verb, lists and link of a message before the engine does. who: beginning of the error message. */
 DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m,
                                       ddp_error *err);
-/* Posted and waited for, in one level; with one worker only the scale is applied. */
+/* Posts a message without a hierarchy and waits for it. With one worker only the scale is applied. */
 DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 
-/* A collective or a message of the program: checked, posted and waited for. name: begins the sentence of an
- * error. Returns 0, or the context's first error. */
+/* Checks, posts and waits for a collective or a message of the program. name: beginning of the error message.
+ * Returns 0, or the context's first error. */
 DDP_LIB int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m);
 
-/* A message of this step, over link 0, that counts as filler. The library's own words, as bytes: a message of
- * them, in *p, that travels unhurried; those of a group's first rank (or the lowest that lives) reach all;
- * each member's own, size bytes, in its place. */
+/*   message       makes a message of this step, over link 0, that counts as filler
+ *   own_word      makes a control message of the library, as bytes in *p, with the lowest priority
+ *   tell          broadcasts bytes from the first rank of a group (or the lowest live one)
+ *   gather_words  gathers `size` bytes of each member, each at its place */
 DDP_LIB ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer);
 DDP_LIB ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes,
                                   size_t size);
 DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
-DDP_LIB ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err); /* all of a group have come as far as
-                                                                            this rank */
+DDP_LIB ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err); /* barrier of a group */
 DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 
 /* ==== exchange/collective.c ==== [exchange] */
-/* Messages that are waited for: plain collectives, and the library's own words. */
+/* Implements blocking messages: plain collectives, and the library's control messages. */
 
 ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
 {
@@ -49525,7 +49560,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     return DDP_OK;
 }
 
-/* ---- messages that are waited for ---- */
+/* ---- blocking messages ---- */
 
 ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
 {
@@ -49616,7 +49651,8 @@ int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
                                                          : "E3M0",
                               ddp_wire_name((ddp_wire)((int)m->coding + 1)));
     if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, ddp__error(d));
-    if (ddp__hub_of(d) && !ddp__started(d) && m->verb < DDP_SEND) /* it would be of the servers too */
+    if (ddp__hub_of(d) && !ddp__started(d) && m->verb < DDP_SEND) /* before the session starts, the message
+                                                                     would include the servers */
         return ddp__ctx_failf(d, DDP_USAGE,
                               "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
                               "the first step",
@@ -49631,7 +49667,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__plain(d, "ddp_exchange", m);
 }
 
-/* n floats for each of the world's blocks, a sum times the scale. */
+/* Runs a collective with n floats per block; sums are multiplied by scale. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale,
                            int peer)
 {
@@ -49701,7 +49737,7 @@ int ddp_barrier(ddp_ctx *d)
     int s, workers;
 
     DDP__ENTER(d);
-    /* an empty contribution to each is enough: nobody is done before everybody has come */
+    /* an empty contribution to each is enough: no rank is done before all ranks have called */
     workers = ddp_world(d) - ddp_servers(d);
     token = (unsigned char *)ddp__calloc((size_t)workers, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
@@ -49714,16 +49750,16 @@ int ddp_barrier(ddp_ctx *d)
 }
 
 /* ==== exchange/reduce.c ==== [exchange] */
-/* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums
- * floats only. So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank
- * combines them. */
+/* Implements all-reduces of doubles and 64-bit integers, maxima and minima, and collectives of bytes of any
+ * number. The engine sums floats only, so each rank gathers the arrays of all ranks, one piece of limited
+ * size at a time, and combines them. */
 
-#define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* of all ranks' blocks of one piece */
-#ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces has a smaller one */
-#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* of one message; a frame counts to 2^32 */
+#define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* bytes of all ranks' blocks of one piece */
+#ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces sets a smaller one */
+#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* bytes of one message; a frame counts to 2^32 */
 #endif
 
-/* Starts the block of each rank; zeros are the block of a lost rank. */
+/* Header of each rank's block. All zeros: the rank is lost. */
 typedef struct ddp__reduce_head {
     unsigned char there, type, op, zeros[5]; /* as long as a value, so that doubles are aligned */
 } ddp__reduce_head;
@@ -49767,7 +49803,7 @@ static void ddp__double_extreme(void *own, const void *x, size_t n, int max)
     }
 }
 
-/* Unsigned: the overflow of a signed sum is undefined. */
+/* Adds as unsigned integers, because the overflow of a signed sum is undefined. */
 static void ddp__int64_add(void *own, const void *x, size_t n)
 {
     uint64_t *a = (uint64_t *)own;
@@ -49808,7 +49844,7 @@ static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const dd
                           known ? ddp__reductions[other->op] : "other data");
 }
 
-/* out[n] becomes the combination of the blocks, in rank order. */
+/* Combines the blocks into out[n], in rank order. */
 static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, const ddp__reduce_head *own,
                               void *out, size_t n)
 {
@@ -49835,7 +49871,7 @@ static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, 
     return 0;
 }
 
-/* Each rank sends every piece of x, after a head, to all ranks. */
+/* All-reduces x by gathering: each rank sends every piece of x, after a header, to all ranks. */
 static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_reduction op)
 {
     const ddp__operand *kind = &ddp__operands[type];
@@ -49874,7 +49910,7 @@ static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_red
     return s;
 }
 
-/* What is wrong before any message. */
+/* Checks the arguments before any message. */
 static int ddp__reduce_check(ddp_ctx *d, int type, const void *x, size_t n, ddp_reduction op)
 {
     const char *call = ddp__operands[type].call;
@@ -49923,8 +49959,8 @@ int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
 
 /* ---- bytes ---- */
 
-/* x has `blocks` blocks of n bytes each, one after the other. A message takes the next bytes of every
- * block. */
+/* Transfers x, which has `blocks` blocks of n bytes each, one after the other. A message contains the next
+ * bytes of every block. */
 static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, size_t n, int blocks, int root)
 {
     const size_t most = DDP__MESSAGE_BYTES / (size_t)blocks;
@@ -49964,27 +50000,28 @@ int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
 /* ==== exchange/sites.h ==== [exchange] */
 /* Hierarchical averages: within sites, then between sites. */
 
-/* ---- sites.c: averages in two levels ---- */
+/* ---- sites.c: hierarchical averages ---- */
 
-/* site: [world] of each rank, 0: it is lost. Collective, a no-op where this rank has none. again: in an
- * elastic world, with a newcomer; nothing is in flight. */
+/* open: makes the sites. site: [world] site of each rank, 0: the rank is lost. Collective; does nothing if
+ * this rank has no site. again: does so again after a worker has joined an elastic world. No message may be
+ * in flight. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
 DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
-/* Submits a mean over all ranks in two levels, one operation. Divergence is not measured. takes: whether it
- * goes so. */
+/* submit: submits a hierarchical mean over all ranks as one operation. Divergence is not measured. takes:
+ * returns 1 if a message takes this path. */
 DDP_LIB int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-/* The part of a mean that crosses sites, on the first rank of each. */
+/* Makes the part of a mean that crosses sites, on the first rank of each site. */
 DDP_LIB void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
 
 /* ==== exchange/sites.c ==== [exchange] */
-/* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in
- * all sites sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest
- * ranks, which spread the result. What crosses sites travels in the coding of the message, what stays inside
- * as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not
- * those of one level. */
+/* Makes groups of ranks, and hierarchical averages: the ranks of a site reduce-scatter, the ranks with the
+ * same place in all sites all-reduce their segment over the slow links, and each site all-gathers. Sites of
+ * different sizes reduce to their lowest ranks, which broadcast the result. Messages between sites use the
+ * coding of the message; messages inside a site are floats. Sums run in rank order inside a site, then in the
+ * order of sites: the result is bit-identical on all ranks, but not to a flat average. */
 
-/* ---- which ranks ---- */
+/* ---- groups and sites ---- */
 
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
@@ -49993,7 +50030,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
     if ((ddp__cfg(d)->elastic.min_world > 0 || ddp__cfg(d)->elastic.join) &&
         ddp__goes_check(ddp__cfg(d), ddp__ops(d), 1, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
-    if (!ddp__engine_of(d, 0)) { /* alone: every group is the world */
+    if (!ddp__engine_of(d, 0)) { /* one worker: every group is the world */
         if (n != 1 || ranks[0] != 0)
             return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
         *group = 0;
@@ -50005,7 +50042,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
     return 0;
 }
 
-/* The ranks r with key[r] == value, in list; how many. */
+/* Stores the ranks r with key[r] == value in list. Returns their number. */
 static int ddp__ranks_with(int world, const int *key, int value, int *list)
 {
     int n = 0;
@@ -50015,12 +50052,13 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
     return n;
 }
 
-/* list: [2 x world] to work with. gathers: sites get another group each for that. */
+/* Makes the groups of the sites. list: [2 x world] workspace. gathers 1: makes another group per site for
+ * all-gathers. */
 static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_sites *out, int *list)
 {
     int *place = list + ddp_world(d), n, group, bad = 0, most = 0, least = ddp_world(d);
 
-    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is made where its lowest rank comes */
+    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is made when its lowest rank is reached */
         n = ddp__ranks_with(ddp_world(d), site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {
         }
@@ -50074,7 +50112,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     m.ragged = 1;
     m.group = s->inside;
     if (ddp__run(d, &m, 0, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
-    if (s->equal) { /* as an all-reduce cuts its segments */
+    if (s->equal) { /* divided as the segments of an all-reduce */
         const size_t k = (size_t)s->members, j = (size_t)s->place, first = ddp__part_start(n, k, j);
         own.data = x + first;
         own.count = ddp__part_start(n, k, j + 1) - first;
@@ -50119,7 +50157,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
-    /* one level is all there is; the devices' own network joins those of a site in any case */
+    /* A flat average suffices. With the devices' network the ranks of a site use that network in any case. */
     if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->device.nccl)) d->exchange->levels = NULL;
     return DDP_OK;
 }
@@ -50161,7 +50199,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     ddp_message one = *m;
 
-    if (d->exchange->levels->members == ddp_world(d)) { /* a site is all there is: floats, in one level */
+    if (d->exchange->levels->members == ddp_world(d)) { /* only one site: floats, flat */
         one.coding = DDP_AS_FLOAT;
         one.residual = NULL;
     } else {
@@ -50172,7 +50210,8 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 }
 
 /* ==== exchange/post.c ==== [exchange] */
-/* Which way a message goes: to the engine of its link, in two levels, or over the transport of a device. */
+/* Chooses the path of a message: the engine of its link, a hierarchical average, or the transport of a
+ * device. */
 
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
@@ -50222,28 +50261,35 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
 }
 
 /* ==== exchange/average.h ==== [exchange] */
-/* The average of a layer, and its block quantisation. */
+/* Averages a layer, and quantises it in blocks. */
 
-/* takes: of the layer's parts, NULL: all. exact: as float32, with what a period leaves out. */
+/* Posts the average of a layer. takes: flags of the layer's parts to average; NULL: all. exact: as float32,
+ * including the arrays that this period would omit. */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority,
                                       int filler, int exact, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
-/* The pieces that this period's average of a layer takes of a whole list of *count, which becomes their
- * number: the arrays of optimizer state that state_period leaves out are not among them. Valid until the next
- * call for that layer. */
+/* Returns the pieces of list [*count] that this period's average of the layer transfers, and stores their
+ * number in *count. Arrays of optimizer state that state_period omits are left out. Valid until the next call
+ * for that layer. */
 DDP_LIB const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
-/* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
+/* Sets the quantisation residuals to 0. base 1: also stores the parameters, which are equal on all ranks, as
+ * the base of the next deltas. */
 DDP_LIB void ddp__coded_start(ddp_ctx *d, int base);
-/* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with
- * what was cut off before. The values are in this machine's memory. Any thread. */
+/* Rounding on the host (blocks.c). rounds: returns 1 if the values of a message are rounded to blocks before
+ * they are sent. round: rounds them in place, with error feedback. The values are in host memory. Any
+ * thread. */
 DDP_LIB const ddp__coder *ddp__blocks_coder(void);
 DDP_LIB int ddp__coded_rounds(const ddp_message *m);
 DDP_LIB ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err);
-/* The same on a device that can: queues it; its blocks go to out, ddp__coded_bytes there. Then, on the
- * stager's threads: m's values here become what `codes`, copied from there, say; and what was cut off of the
- * result goes there. fold: what is kept of both is in the residuals. */
+/* Rounding on a device that supports it.
+ *   goes_there  returns 1 if the device rounds this message
+ *   there       queues the rounding; writes the blocks, ddp__coded_bytes of them, to device memory `out`
+ *   read        on the stager's threads: sets m's values on the host from `codes`, which were copied from the
+ *               device
+ *   rest        on the stager's threads: copies the residual of the result to the device
+ *   fold        adds the residual of the results to the residual of the inputs */
 DDP_LIB int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out);
 DDP_LIB size_t ddp__coded_bytes(const ddp_message *m, size_t n);
@@ -50253,10 +50299,10 @@ DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_
 DDP_LIB void ddp__coded_fold(ddp_ctx *d);
 
 /* ==== exchange/blocks.c ==== [exchange] */
-/* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off,
- * exactly. */
+/* Rounds values to blocks of few bits (DDP_WIRE_INT8 and the later wires), and computes the exact
+ * residual. */
 
-enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
+enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; a multiple of the block */
 
 DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block on both sides");
 
@@ -50265,7 +50311,8 @@ static ddp_packing ddp__packing_of(ddp_coding coding)
     return coding == DDP_AS_INT8 ? DDP_PACK_INT8 : coding == DDP_AS_INT4 ? DDP_PACK_INT4 : DDP_PACK_E3M0;
 }
 
-/* Levels of a denormal scale are so coarse that rounding twice is not rounding once: they become 0. */
+/* Sets blocks with a denormal scale to 0: their levels are so coarse that rounding twice would differ from
+ * rounding once. */
 static void ddp__blocks_normal(ddp_packing packing, unsigned char *out, size_t count)
 {
     const size_t blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
@@ -50291,8 +50338,8 @@ static ddp_status ddp__blocks_fill(ddp_coding coding, unsigned char *out, const 
     return DDP_OK;
 }
 
-/* ---- what travels: in INT8, the one wire of blocks that gradients take, -0.0 (ddp_no_gradient) has the
- * level that no number has ---- */
+/* ---- block format: in INT8, the only wire of blocks for gradients, -0.0 (ddp_no_gradient) uses the level
+ * that no number has ---- */
 
 enum { DDP__LEVEL_NONE = 0x80 };
 
@@ -50307,7 +50354,7 @@ static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, cons
     return DDP_OK;
 }
 
-/* Of INT8, block by block. */
+/* Decodes INT8, block by block. */
 static ddp_status ddp__blocks_with_none(float *out, const unsigned char *payload, const unsigned char *level,
                                         size_t count, ddp_error *err)
 {
@@ -50364,7 +50411,7 @@ ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_
     return DDP_OK;
 }
 
-/* ---- what is summed ---- */
+/* ---- rounding before a sum ---- */
 
 int ddp__coded_rounds(const ddp_message *m)
 {
@@ -50383,8 +50430,8 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
                      why->msg);
 }
 
-/* A layer without a gradient sends none, and its residual waits for the next one: where the gradient was,
- * while the other layers are rounded. back: and then both as they were. */
+/* Excludes a layer without a gradient from rounding: its residual moves to the place of the gradient, so that
+ * it waits for the next message, while the other layers are rounded. back 1: restores both. */
 static void ddp__coded_set_aside(const ddp_piece *p, float *residual, int back)
 {
     memcpy(back ? residual : p->data, back ? p->data : residual, p->count * sizeof *residual);
@@ -50395,7 +50442,7 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
 {
     float part[DDP__CODED_PART], *residual = m->residual;
     const ddp_piece *to = m->from;
-    size_t total = 0, used = 0, n, run; /* used: of *to */
+    size_t total = 0, used = 0, n, run; /* used: values of *to already written */
     ddp_status s = DDP_OK;
     ddp_error why;
 
@@ -50465,13 +50512,13 @@ ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigne
     return DDP_OK;
 }
 
-/* A rank's segment is another where some were lost. */
+/* The whole residual is copied in elastic worlds, because a rank's segment changes when workers are lost. */
 ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err)
 {
     const size_t at = (size_t)(m->residual - d->exchange->coded);
     size_t from = 0, to = n;
 
-    if (m->owner) return DDP_OK; /* whose results are as they travel */
+    if (m->owner) return DDP_OK; /* the owner's results are representable: no residual */
     if (ddp__cfg(d)->elastic.min_world == 0 && !ddp__cfg(d)->elastic.join)
         ddp__engine_segment(ddp__engine_of(d, 0), m->group, m->coding, n, &from, &to);
     if (from == to) return DDP_OK;
@@ -50494,17 +50541,18 @@ void ddp__coded_fold(ddp_ctx *d)
 }
 
 /* ==== exchange/average.c ==== [exchange] */
-/* Averages of a layer: what it moves, posted and held; and error feedback.
+/* Posts and holds the averages of a layer, with error feedback.
  *
- * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message
- * (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in
- * the engine. Then parameters are not sent, but what they changed by since their last average, which all
- * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
+ * The quantisation residual of DDP_WIRE_INT8 and the later wires is added to the next message (Seide et al.
+ * 2014, Karimireddy et al. 2019): by the sender here, and for the result by its owner in the engine. For
+ * parameters the message is their delta since the last average, which all ranks store: eight bits are too few
+ * for a weight, but enough for its delta. */
 
-/* ---- what a layer's average takes ---- */
+/* ---- arrays of a layer's average ---- */
 
-/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step
- * alone, so that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+/* Returns 1 if array k of the optimizer state is averaged in this period. It is averaged at the end of every
+ * state_period-th period. The period follows from the step alone, so that checkpoints and joining workers
+ * need no counter. */
 static int ddp__state_due(const ddp_ctx *d, int k)
 {
     const ddp_plan *plan = ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
@@ -50535,7 +50583,7 @@ const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece
     return y->moved;
 }
 
-/* Values from..to-1 of those with gradients, and their state where it is due. */
+/* Lists values from..to-1 of the parameters with gradients, and their state if it is averaged now. */
 static int ddp__average_range(const ddp_ctx *d, int layer, size_t from, size_t to, int n)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -50560,7 +50608,7 @@ static int ddp__average_range(const ddp_ctx *d, int layer, size_t from, size_t t
     return n;
 }
 
-/* Of some parts of the layer. */
+/* Restricts a message to some parts of the layer. */
 static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -50604,7 +50652,8 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     memset(d->exchange->coded, 0, d->exchange->coded_count * sizeof(float));
     next = d->exchange->coded;
     base = d->exchange->bases;
-    for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+    for (int l = ddp__layers(d) - 1; l >= 0; l--) { /* in the order in which a message of several layers
+                                                       has their gradients */
         const ddp__unit *u = ddp__unit_of(d, l);
         ddp__sending *y = &d->exchange->sending[l];
         y->residual = next;
@@ -50640,10 +50689,10 @@ void ddp__coded_start(ddp_ctx *d, int base)
     }
 }
 
-/* ---- parameters in blocks ---- */
+/* ---- parameter deltas in blocks ---- */
 
-/* delta = what a layer has changed by since its base: with what was cut off before, as blocks; or as it is,
- * where who sends it does that: between sites, and from a device. */
+/* Computes the parameter delta of a layer since its base: with the residual, rounded to blocks; or (later 1)
+ * as floats, if the sender between sites or the device rounds it. */
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
@@ -50725,7 +50774,7 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes,
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
 
     if (!ddp__engine_of(d, 0) || u->count == 0) return DDP_OK;
-    /* where changes travel in blocks, these are parameters */
+    /* for strategies that send deltas in blocks, this average is one of parameters */
     if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     for (int j = y->moving = 0; j < parts; j++) y->moving += !takes || takes[j];
     m.mean = 1;
@@ -50780,7 +50829,7 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 }
 
 /* ==== exchange/verbs.c ==== [exchange] */
-/* What a strategy's events may call: messages, updates, arithmetic, state. */
+/* Implements the calls that a strategy's events may make: messages, updates, arithmetic, state. */
 
 static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < ddp__layers(d); }
 
@@ -50794,7 +50843,7 @@ static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
                                     verb, layer, ddp__layers(d));
 }
 
-/* Whether messages may begin here. */
+/* Checks that the current event may post messages. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
     switch (ddp__event_of(d)) {
@@ -50883,7 +50932,8 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
     return DDP_OK;
 }
 
-/* A device has no message that adds: what comes replaces `from`, which is then added to `to`. */
+/* Replaces an adding message, which devices do not support: received values replace `from`, which is then
+ * added to `to`. */
 static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     const int most = m->from_count + m->to_count;
@@ -50904,14 +50954,14 @@ static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
     return NULL;
 }
 
-/* The message that m comes after is named by the engine's ticket; one on another link, or of a device, is
- * waited for here or there. */
+/* Resolves m->after. On the same link the engine orders the two messages by ticket. Otherwise the caller or
+ * the device waits for the first one. */
 static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 {
     const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
 
     m->after = 0;
-    if (!before || !ddp__engine_of(d, 0)) return DDP_OK; /* it is done */
+    if (!before || !ddp__engine_of(d, 0)) return DDP_OK; /* already done */
     if (d->exchange->over) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
     if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
     m->after = before->ticket + 1;
@@ -50926,8 +50976,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     m = &in_place;
     p->to = 0;
     if (ddp__coded_rounds(m) && !d->exchange->over &&
-        !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or
-                                                                           the stager */
+        !ddp__levels_takes(d, m)) /* else the rank that sends between sites rounds, or the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
     if (!m->add || !d->exchange->over) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
@@ -50936,7 +50985,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* A mistake in a message is the strategy's. */
+/* Checks a message; an error in it is the strategy's. */
 static ddp_status ddp__posted_check(ddp_ctx *d, const ddp_message *m)
 {
     ddp_error why;
@@ -51019,7 +51068,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
     held = *p;
     *p = d->exchange->posted[--d->exchange->posted_count];
-    d->exchange->posted[d->exchange->posted_count] = held; /* its list stays with the place */
+    d->exchange->posted[d->exchange->posted_count] = held; /* the list stays in its slot */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, ddp__error(d)));
     if (held.here && d->exchange->over) DDP__DO(ddp__post_wait(d, held.link, held.ticket, ddp__error(d)));
@@ -51034,7 +51083,7 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
-    if (p && p->to) return 0; /* `from` is taken until the message is held */
+    if (p && p->to) return 0; /* `from` is in use until the message is held */
     return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, ddp__error(d)) : 0;
 }
 
@@ -51170,7 +51219,7 @@ int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, ddp__un
 
 int ddp_has_forward(const ddp_ctx *d)
 {
-    if (ddp__cfg(d)->average.first) return 0; /* nothing waits for one */
+    if (ddp__cfg(d)->average.first) return 0; /* no step waits for a forward hook */
     return d->exchange->hooks_forward || ddp__forward_all(d);
 }
 
@@ -51261,7 +51310,7 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
     return ddp__has_layer(d, layer) ? d->exchange->sending[layer].residual : NULL;
 }
 
-/* ---- what run asks of it ---- */
+/* ---- calls of the session ---- */
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {
@@ -51277,116 +51326,121 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== device/device.h ==== [device] */
-/* Device layers: copies through host memory, or device-to-device messages. */
+/* Connects a context to a device: copies through host memory, or device-to-device messages. */
 
-/* The longest transfers that links are probed with: at most so many times as many floats. */
+/* The longest transfer that probes a link has DDP__PROBE_MOST times DDP__PROBE_FLOATS floats. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 
-/* Opens the backend of the configuration, if it names one: before the first message. */
+/* Opens the backend of the configuration, if it names one. Call it before the first message. */
 DDP_LIB ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err);
-/* When the layers are known: the stager, with room for a pipeline's messages, or the devices' own network,
- * and the times. Collective. */
+/* Opens the stager, with space for a pipeline's messages, or the devices' own network, and the clock. Call it
+ * when the layers are known. Collective. */
 DDP_LIB ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, ddp_error *err);
-/* A step has run: kernels are there. */
+/* Records that a step has run, so that the kernels are loaded. */
 DDP_LIB void ddp__device_loaded(ddp_ctx *d);
-/* stop: before the engine ends; close: behind all else. */
+/* Call stop before the engine ends, and close after everything else. */
 DDP_LIB void ddp__device_stop(ddp_ctx *d);
 DDP_LIB void ddp__device_close(ddp_ctx *d);
-/* First failure of the device, its stager or its network, without waiting. */
+/* Returns the first failure of the device, its stager or its network, without waiting. */
 DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
-/* Waits for all that was queued on the device; its times are then known. */
+/* Waits for all work queued on the device; its times are then known. */
 DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 
 /* ---- from device to device ---- */
 
 struct ddp__nccl {
-    const ddp_sites *site;          /* NULL = one level */
-    struct ddp__crossing *crossing; /* [slots] and what each averages */
+    const ddp_sites *site;          /* NULL: averages are flat */
+    struct ddp__crossing *crossing; /* [slots] averages */
     int slots;
-    int64_t messages, bytes; /* averaged so far; no headers are known */
-    double left_s;           /* when a rank was first seen to have left; 0 = none has */
-    float *zeros;            /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
+    int64_t messages, bytes; /* averaged so far, without headers, whose size is unknown */
+    double left_s;           /* time at which a rank was first seen to have left; 0: none has */
+    float *zeros;            /* [DDP__PROBE_FLOATS] in device memory, the values of link probes */
 };
 
 /* The part of a context that belongs to src/device. */
 struct ddp__gpu {
-    struct ddp__stager *stager; /* of a device's messages; NULL = they are here */
-    int loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
-    struct ddp__nccl *nccl; /* what is sent over that */
+    struct ddp__stager *stager; /* messages of a device through host memory; NULL: the layers are in host
+                                   memory */
+    int loaded, joined;     /* a step has run, so the kernels are loaded; the device has its own network */
+    struct ddp__nccl *nccl; /* state of that network */
 };
-/* 0: out of memory. */
+/* Allocates the part. Returns 0 if memory is short. */
 DDP_LIB int ddp__gpu_open(ddp_ctx *d);
-DDP_LIB int ddp__has_nccl(const ddp_ctx *d); /* averages go from device to device */
+DDP_LIB int ddp__has_nccl(const ddp_ctx *d); /* 1: averages go from device to device */
 DDP_LIB int ddp__has_stager(const ddp_ctx *d);
-/* What went from device to device so far, for link 0. */
+/* Returns messages and bytes sent from device to device so far, for link 0. */
 DDP_LIB void ddp__nccl_stats(const ddp_ctx *d, int64_t *messages, int64_t *bytes);
-DDP_LIB float *ddp__nccl_zeros(const ddp_ctx *d); /* [DDP__PROBE_FLOATS] on the device */
+DDP_LIB float *ddp__nccl_zeros(const ddp_ctx *d); /* [DDP__PROBE_FLOATS] in device memory */
 
-/* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
+/* Returns 1 if a message over a layer's memory goes from device to device. Tickets of such messages are below
+ * -1. */
 DDP_LIB int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-/* The device's work that is queued from now on waits until the message is done. */
+/* Device work that is queued from now on waits until the message is done. */
 DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
 
 /* ==== device/stager.h ==== [device] */
-/* Sends device layers through pinned host memory. */
+/* Sends the layers of a device through pinned host memory. */
 
-/* ---- over the host (stager.c) ----
+/* ---- through the host (stager.c) ----
  *
- * The context's thread only queues: it records an event behind the work so far and hands the message to the
- * stager, whose first thread waits for the event, copies the arrays into pinned memory and submits them to
- * the engine, first come, first served, so that all ranks submit in one order. Its second thread takes what
- * the engine has done, in whatever order, copies it back and raises the message's flag; the device's later
- * work was told to wait for that flag (hold). So no hook waits for the network, nor for the device. */
+ * The context's thread only queues: it records an event after the device work so far and passes the message
+ * to the stager. The stager's first thread waits for the event, copies the arrays to pinned memory, and
+ * submits them to the engine, first come, first served, so that all ranks submit in the same order. Its
+ * second thread takes the messages that the engine has completed, in any order, copies the results back and
+ * sets the flag of the message. Later device work waits for that flag (hold). So no hook waits for the
+ * network or the device. */
 typedef struct ddp__stager ddp__stager;
 
-/* Where a message's pieces lie, and what makes them final. */
+/* Location of a message's pieces, and the event that makes them final. */
 typedef enum ddp__stager_from {
-    DDP__HERE,           /* in this machine's memory, now */
-    DDP__BEHIND_WORK,    /* on the device, when its work so far is done */
-    DDP__BEHIND_AVERAGES /* on the device, when its averages of devices so far are done */
+    DDP__HERE,           /* in host memory, final now */
+    DDP__BEHIND_WORK,    /* on the device, final when its work so far is done */
+    DDP__BEHIND_AVERAGES /* on the device, final when its device-to-device averages so far are done */
 } ddp__stager_from;
 
-/* room: messages that may be under way, more make submit wait. bytes: the longest message; total: of all that
- * may be under way at once, pinned up to a bound. *out is to be freed also after an error. */
+/* Opens a stager. room: messages that may be in flight; with more, submit waits. bytes: size of the longest
+ * message. total: bytes of all messages that may be in flight at once; they are pinned up to a limit. The
+ * caller frees *out, also after an error. */
 DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
                                     ddp_error *err);
-/* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
- * which may still work in the pinned memory. NULL is fine. */
+/* stop: drops the messages in flight; no work waits for a flag any longer. free: call it after the engine has
+ * ended, because the engine may use the pinned memory until then. NULL is allowed. */
 DDP_LIB void ddp__stager_stop(ddp__stager *s);
 DDP_LIB void ddp__stager_free(ddp__stager *s);
 
-/* As ddp__engine_submit, which it comes to; m's lists are copied. What travels in blocks is rounded on the
- * way, beside the device. No adding. Returns the stager's first error, also the engine's. */
+/* Submits a message, as ddp__engine_submit does; m's lists are copied. Messages in blocks are rounded on the
+ * way, in parallel with the device. Adding messages are not supported. Returns the first error of the stager
+ * or the engine. */
 DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
                                       long *ticket, ddp_error *err);
-/* The device's work that is queued from now on waits until the message is done. */
+/* Device work that is queued from now on waits until the message is done. */
 DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
-/* The flag that is raised when a message is done, for who holds by himself. */
+/* Returns the flag that is set when a message is done, for callers that wait for it themselves. */
 DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
 DDP_LIB int ddp__stager_is_done(ddp__stager *s, long ticket);
-/* The caller waits: that message is done, or (sent) was copied from the device; flush: the engine has all, in
- * order. */
+/* wait: waits until the message is done, or (sent) was copied from the device. flush: waits until the engine
+ * has all messages, in order. */
 DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
-/* What ddp_message.divergence of the last message that named it, and is done, has become. */
+/* Returns ddp_message.divergence of the last completed message that named `of`. */
 DDP_LIB double ddp__stager_divergence(ddp__stager *s, const double *of);
 
 /* ==== device/stager.c ==== [device] */
-/* Messages of a device over the host: two threads between pinned memory and the engine. */
+/* Implements the stager: two threads between pinned memory and the engine. */
 
-/* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
+/* Limit of pinned memory. Layers are sent one by one and links are slow, so this amount is enough. */
 #define DDP__STAGER_BYTES ((size_t)256 << 20)
 
 typedef enum ddp__stager_state {
     DDP__STAGER_FREE,
-    DDP__STAGER_QUEUED, /* its event may not have come */
+    DDP__STAGER_QUEUED, /* its event may be pending */
     DDP__STAGER_SENT,   /* the engine has it */
-    DDP__STAGER_BACK    /* the engine is done; it is copied to the device */
+    DDP__STAGER_BACK    /* the engine is done; the result is copied to the device */
 } ddp__stager_state;
 
-/* Parts are taken and given back in one order; head and tail count on. */
+/* A ring buffer. Parts are freed in the order in which they are allocated; head and tail never decrease. */
 typedef struct ddp__stager_ring {
     char *data;
     size_t bytes, head, tail;
@@ -51394,15 +51448,15 @@ typedef struct ddp__stager_ring {
 
 typedef struct ddp__stager_entry {
     ddp_message m;
-    ddp_piece *piece; /* a list: of m.from and m.to, then as the engine has it */
+    ddp_piece *piece; /* a list: m.from and m.to, then as the engine has it */
     int there;
     ddp__stager_state state;
-    ddp_piece *host;  /* [m.here + 1] what is here, then the values of the device, pinned */
-    void *codes;      /* on the device, where that has made blocks of it; NULL */
-    size_t codes_end; /* of the ring of blocks, when they are copied */
-    size_t end;       /* of the pinned ring, when it is done; 0: it takes none */
+    ddp_piece *host;  /* [m.here + 1] pieces in host memory, then the device's values, pinned */
+    void *codes;      /* on the device: blocks that it has made; NULL: none */
+    size_t codes_end; /* end in the ring of blocks, free when copied */
+    size_t end;       /* end in the pinned ring, free when done; 0: none used */
     char *pinned;
-    long operation; /* the engine's ticket */
+    long operation; /* ticket of the engine */
     double divergence;
 } ddp__stager_entry;
 
@@ -51413,16 +51467,16 @@ struct ddp__stager {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t out, in; /* to the engine, and back */
-    int threads;       /* how many of them run */
-    int stop;          /* atomic: both end */
-    int woken;         /* atomic: the second looks at its list again */
+    int threads;       /* number of running threads */
+    int stop;          /* atomic: both threads end */
+    int woken;         /* atomic: the second thread reads its list again */
     int room;
-    int slots;                      /* the device has them */
-    ddp__stager_entry *entry;       /* [room] ticket t lies in entry t % room */
+    int slots;                      /* flags on the device */
+    ddp__stager_entry *entry;       /* [room] ticket t is in entry t % room */
     long submitted, sent, first;    /* tickets below first are done */
-    long *waiting;                  /* [2 x room] the engine's tickets and then our own, scratch of the second
-                                 thread */
-    ddp__stager_ring pinned, codes; /* the latter on the device: blocks that are not copied yet, or none */
+    long *waiting;                  /* [2 x room] the engine's tickets, then the stager's; workspace of the
+                                       second thread */
+    ddp__stager_ring pinned, codes; /* codes: on the device, blocks that are not copied yet; may be empty */
     ddp_error error;
 };
 
@@ -51431,7 +51485,7 @@ static unsigned ddp__stager_turn(const ddp__stager *s, long ticket)
     return (unsigned)(ticket / s->room) + 1;
 }
 
-/* Under the lock. Who waits on the device or here must not wait forever. */
+/* Stores the first error. Call it under the lock. Releases all waiting threads and device work. */
 static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 {
     if (s->error.code == DDP_OK) s->error = *why;
@@ -51441,7 +51495,7 @@ static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 
 static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : sizeof(float); }
 
-/* Values of a message that are on the device. */
+/* Returns the number of values of a message that are on the device. */
 static size_t ddp__stager_count(const ddp_message *m)
 {
     size_t n = 0;
@@ -51450,7 +51504,7 @@ static size_t ddp__stager_count(const ddp_message *m)
     return n;
 }
 
-/* That it needs of the ring: its values, and blocks behind them. */
+/* Returns the bytes of the ring that it needs: its values, followed by blocks. */
 static size_t ddp__stager_bytes(const ddp__stager_entry *x)
 {
     const size_t n = x->there ? ddp__stager_count(&x->m) : 0;
@@ -51458,7 +51512,7 @@ static size_t ddp__stager_bytes(const ddp__stager_entry *x)
     return n * ddp__stager_unit(&x->m) + (x->codes ? ddp__coded_bytes(&x->m, n) : 0);
 }
 
-/* Under the lock: a contiguous part of a ring, and where it ends; NULL: not yet. */
+/* Allocates a contiguous part of a ring, and stores its end; NULL: not free yet. Call it under the lock. */
 static char *ddp__stager_take(ddp__stager_ring *r, size_t bytes, size_t *end)
 {
     size_t at;
@@ -51480,7 +51534,7 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 
     (x->host + x->m.here)->bytes = to;
     (x->host + x->m.here)->count = ddp__stager_count(&x->m);
-    if (x->codes) { /* which are few; values are made of them here */
+    if (x->codes) { /* copy the small blocks; the host makes the values */
         to += x->host->count * sizeof(float);
         return s->b->fetch(s->device, slot, to, x->codes, ddp__coded_bytes(&x->m, x->host->count), err);
     }
@@ -51554,8 +51608,7 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const char *from;
 
     if (!x->there || (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE))
-        return DDP_OK; /* nothing comes
-                                                                                           back */
+        return DDP_OK; /* a send has no result to copy back */
     from = (const char *)(x->host + x->m.here)->bytes;
     for (int i = x->m.here; i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
@@ -51565,7 +51618,7 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     return DDP_OK;
 }
 
-/* Under the lock, which it leaves meanwhile. */
+/* Copies a result back. Call it under the lock, which it releases meanwhile. */
 static void ddp__stager_return(ddp__stager *s, long ticket)
 {
     const int slot = (int)(ticket % s->room);
@@ -51615,7 +51668,7 @@ static void *ddp__stager_in(void *user)
         pthread_mutex_unlock(&s->lock);
         done = ddp__engine_wait_any(ddp__engine_of(s->d, 0), s->waiting, n, &s->woken);
         pthread_mutex_lock(&s->lock);
-        /* none: something was added, or the engine failed, which the oldest then says */
+        /* none: a message was added, or the engine failed, which the oldest message then reports */
         if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
         if (done >= 0 && !s->stop) ddp__stager_return(s, s->waiting[s->room + done]);
     }
@@ -51631,14 +51684,14 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
 
     s->pinned.bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->pinned.bytes < bytes) s->pinned.bytes = bytes;
-    s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
+    s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up to 256 */
     s->entry = (ddp__stager_entry *)ddp__scratch_take(ddp__lists_of(s->d), n, sizeof *s->entry);
     s->waiting = (long *)ddp__scratch_take(ddp__lists_of(s->d), 2 * n, sizeof *s->waiting);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (ddp__coded_on_device(s->d)) {
-        s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks:
-                                                                                1.07 of 5.3 */
+        /* 1.07 of the 5.3 bytes of a value with its blocks are blocks */
+        s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024;
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
     return !ddp__scratch_failed(ddp__lists_of(s->d)) && s->slots && (s->codes.data || !s->codes.bytes);
@@ -51662,7 +51715,7 @@ ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, dd
     }
     *out = s;
     if (!ddp__stager_memory(s, bytes, total)) {
-        DDP__TRY(s->b->check(s->device, err)); /* it may have failed by itself */
+        DDP__TRY(s->b->check(s->device, err)); /* returns the device's own failure */
         return ddp__fail(err, DDP_MEMORY,
                          "out of memory: the messages of this model need %zu bytes of pinned host "
                          "memory; use a smaller model, or raise the limit of locked memory",
@@ -51700,7 +51753,7 @@ void ddp__stager_free(ddp__stager *s)
 
 /* ---- the context's thread ---- */
 
-/* The entry is free, so that no other thread looks at it. */
+/* Fills an entry. It is free, so no other thread reads it. */
 static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, const ddp_message *m,
                                    int there, ddp_error *err)
 {
@@ -51721,7 +51774,7 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     x->m = *m;
     x->m.from = x->piece;
     if (to) x->m.to = x->piece + m->from_count;
-    if (m->from_count == 0 && to) { /* a receive that names its memory as `to` */
+    if (m->from_count == 0 && to) { /* a receive whose memory is `to` */
         x->m.from = x->m.to;
         x->m.from_count = to;
         x->m.to = NULL;
@@ -51734,8 +51787,8 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
-/* Under the lock: a part of the device's ring for blocks, when those of long ago are copied; NULL after a
- * failure. */
+/* Allocates a part of the device's ring for blocks, once older ones are copied; NULL after a failure. Call it
+ * under the lock. */
 static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
 {
     const size_t bytes = ddp__coded_bytes(&x->m, ddp__stager_count(&x->m));
@@ -51819,7 +51872,7 @@ ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *er
     return bad;
 }
 
-/* Only the context's thread submits, so that this is the last. */
+/* Waits for the last message, because only the context's thread submits. */
 ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
 {
     DDP__TRY(ddp__stager_wait(s, s->submitted - 1, 1, err));
@@ -51847,13 +51900,14 @@ double ddp__stager_divergence(ddp__stager *s, const double *of)
 }
 
 /* ==== device/device.c ==== [device] */
-/* A context on a device: opening its backend, what is checked and waited for there, and averages from device
- * to device, over the network that the devices have of their own (NCCL).
+/* Opens the backend of a context, checks and waits for the device, and averages from device to device over
+ * the devices' own network (NCCL).
  *
- * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the
- * ranks of one site: they sum, the first of them sends the sum over the slow links to the first ones of the
- * other sites, and the site gets the result from it when later work needs it. Sums go as sites.c says. With
- * nccl 2 this network is one of two links, the engine the other (planning.c). */
+ * Without sites the arrays of all ranks become their mean in place. With sites (sites.c) that network
+ * connects the ranks of one site: they sum, the first of them exchanges the sum with the first ranks of the
+ * other sites over the slow links, and the site receives the result from it when later work needs it. Sums
+ * run in the order of sites.c. With nccl 2 this network is one of two links, and the engine the other
+ * (planning.c). */
 
 int ddp__has_stager(const ddp_ctx *d) { return d->gpu->stager != NULL; }
 
@@ -51875,11 +51929,11 @@ int ddp__gpu_open(ddp_ctx *d)
 
 /* ---- from device to device ---- */
 
-/* An average, until it is held. */
+/* An average that is not held yet. */
 typedef struct ddp__crossing {
-    float **data; /* lists: the arrays, and how many floats each has */
+    float **data; /* lists: the arrays, and their numbers of floats */
     size_t *count;
-    long ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
+    long ticket; /* stager's ticket for the part between sites; -1: this rank is not the first of its site */
 } ddp__crossing;
 
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
@@ -51889,8 +51943,8 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
     return ddp__tell(d, d->gpu->nccl->site ? d->gpu->nccl->site->inside : 0, bytes, count, err);
 }
 
-/* Who closed its context has done its part of all that was in flight, or will never do it: what is
- * not done soon after that waits for something that will not come. */
+/* Watches for ranks that have left. A rank that has closed its context has either done its part of everything
+ * in flight or never will, so an average that is not done soon afterwards fails. */
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
@@ -51909,7 +51963,8 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
                      gone, ddp_rank(d));
 }
 
-/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
+/* Finds the lost peer after a failure of the devices' network, which does not report it: the transport soon
+ * detects which rank has left. */
 static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 {
     const double until = ddp_now() + ddp__cfg(d)->timeout.peer_s;
@@ -51969,7 +52024,7 @@ static void ddp__nccl_stop(ddp_ctx *d)
     const ddp_backend *b = ddp__backend_of(d);
 
     if (!d->gpu->joined) return;
-    if (ddp__error(d)->code != DDP_OK) b->raise_all(ddp__device_of(d)); /* it may wait for one */
+    if (ddp__error(d)->code != DDP_OK) b->raise_all(ddp__device_of(d)); /* the device may wait for a flag */
     b->leave(ddp__device_of(d), ddp__error(d)->code != DDP_OK);
     d->gpu->joined = 0;
 }
@@ -51993,7 +52048,7 @@ int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
            !m->here;
 }
 
-/* As the backend takes arrays; *total is their floats. */
+/* Lists the arrays as the backend takes them; *total: their floats. */
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
@@ -52028,7 +52083,7 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     *ticket = -2 - slot;
     c->ticket = -1;
     if (!x->site || x->site->place) return DDP_OK;
-    /* the first of a site sends the sum of its site when the device has it */
+    /* the first rank of a site sends the sum of its site when the device has computed it */
     ddp__levels_across(d, m, &part);
     return ddp__stager_submit(d->gpu->stager, &part, DDP__BEHIND_AVERAGES, &c->ticket, err);
 }
@@ -52069,8 +52124,8 @@ static ddp_status ddp__device_run(ddp_ctx *d, const ddp_message *m, ddp_error *e
     return ddp__stager_wait(d->gpu->stager, ticket, 0, err);
 }
 
-/* The first step waits here: kernels are loaded when they are launched first, and loading may wait for all
- * that the device has to do, also for work that is held. */
+/* The first step waits on the host: kernels are loaded at their first launch, and loading may wait for all
+ * queued device work, including work that waits for a message. */
 static ddp_status ddp__device_hold(ddp_ctx *d, long ticket, ddp_error *err)
 {
     if (ticket < -1)
@@ -52118,14 +52173,14 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     const ddp_backend *b = ddp__cfg(d)->backend;
     void *device = NULL;
 
-    if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
+    if (!b || ddp__is_server(d)) return DDP_OK; /* a server uses host memory */
     DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->device.cuda_stream, &device, err));
     ddp__device_set(d, b, device);
     return DDP_OK;
 }
 
-/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's
- * own. */
+/* Number of messages that may be in flight: messages of the strategy and of a pipeline, and a few of the
+ * context. */
 static int ddp__device_room(const ddp_ctx *d, int edge_messages)
 {
     return ddp__posted_room(d) + 2 * ddp__layers(d) + 16 + edge_messages;
@@ -52143,20 +52198,19 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
         const ddp__unit *u = ddp__unit_of(d, l);
         size_t layer = u->count + u->state_count;
 
-        for (int k = 0; k < ddp__count(u->block); k++) /* frozen ones are shared once */
+        for (int k = 0; k < ddp__count(u->block); k++) /* frozen arrays are broadcast once */
             if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
         total += layer;
         if (layer > largest) largest = layer;
     }
     if (ddp__ops(d)->averages != DDP_AVERAGES_PARAMETERS || ddp__cfg(d)->server.count)
-        largest = total;                                                  /* in messages of its
-                                                                                          own */
-    if (ddp_sites_of(d) && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
+        largest = total;                                                  /* one message has all layers */
+    if (ddp_sites_of(d) && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes between sites */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
     if (ddp__coded_on_device(d)) {
         largest += largest / 3 + 1;
         total += total / 3 + 1;
-    } /* its blocks, too */
+    } /* with its blocks */
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d, edge_messages), largest * sizeof(float) + edge_bytes,
                               total * sizeof(float) + edge_bytes, &d->gpu->stager, err));
     ddp__transport_set(d, &ddp__device_transport);
@@ -52167,7 +52221,7 @@ void ddp__device_loaded(ddp_ctx *d) { d->gpu->loaded = 1; }
 
 void ddp__device_stop(ddp_ctx *d)
 {
-    ddp__nccl_stop(d); /* the stager may wait behind an average that never ends */
+    ddp__nccl_stop(d); /* the stager may wait for an average that never ends */
     ddp__stager_stop(d->gpu->stager);
 }
 
@@ -52200,120 +52254,127 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== measure/measure.h ==== [measure] */
-/* The part of a context that belongs to src/measure. */
+/* Defines the part of a context that belongs to src/measure. */
 
 enum { DDP__NOTES = 64 };
 
-/* What a rank tells the others every few periods. */
+/* Times that the ranks exchange every few periods. */
 typedef struct ddp__pace_word {
-    double compute_s; /* mean of its steps since the last one, without waits */
-    double lr;        /* of this step */
-    double present;   /* 1; 0: it is lost */
+    double compute_s; /* mean compute time of its steps since the last exchange, without waits */
+    double lr;        /* learning rate of this step */
+    double present;   /* 1; 0: the rank is lost */
 } ddp__pace_word;
 
 struct ddp__measure {
     ddp_link link[2];   /* measured */
-    double gap_s[2];    /* of either: see ddp_profile; 0 where nothing was measured */
+    double gap_s[2];    /* per-message overhead of each link (ddp_profile); 0 if not measured */
     ddp_linkfit fit[2]; /* follows each link while training */
     double mean_layer_bytes;
-    int follows;          /* the plan came from clocks */
-    double compute_sum_s; /* of this rank, waits left out */
+    int follows;          /* 1: the plan comes from measured times */
+    double compute_sum_s; /* compute time of this rank, without waits */
     long compute_steps;
     ddp__pace_word *pace;      /* [world] */
-    double *pace_sorted;       /* [world] room for their times */
-    long pace_ticket;          /* the exchange of these, or -1 */
-    double pace_told;          /* the ratio that was logged last; 0 = nobody is slow */
-    int pace_place;            /* in the team, of whom that was */
-    ddp_note note[DDP__NOTES]; /* ring */
-    long notes;                /* ever */
-    uint64_t noted_live;       /* the workers at the last look; 0 = none yet */
-    ddp_span *merge;           /* [merge_room] scratch of the hidden share */
-    ddp__op_span *op_scratch;  /* [op_room] for statistics and traces */
+    double *pace_sorted;       /* [world] workspace to sort their times */
+    long pace_ticket;          /* ticket of the exchange, or -1 */
+    double pace_told;          /* ratio in the last log line; 0: no straggler */
+    int pace_place;            /* index in the team of the rank that line was about */
+    ddp_note note[DDP__NOTES]; /* ring buffer */
+    long notes;                /* notes ever added */
+    uint64_t noted_live;       /* live workers at the last check; 0: no check yet */
+    ddp_span *merge;           /* [merge_room] workspace for the hidden share */
+    ddp__op_span *op_scratch;  /* [op_room] workspace for statistics and traces */
     int op_room, merge_room;
-    double step_begin, sum_step_s, sum_wait_s; /* the first: end of the previous step */
+    double step_begin, sum_step_s, sum_wait_s; /* step_begin: end of the previous step */
 };
 
-/* part.c. open: 0: out of memory. start: when the layers are known. */
+/* open returns 0 if memory is short. start: call it when the layers are known (part.c). */
 DDP_LIB int ddp__measure_open(ddp_ctx *d);
 DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
-/* 1: the plan came from clocks: the links are followed while training. */
+/* Returns 1 if the plan comes from measured times; the links are then followed during training. */
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
 DDP_LIB ddp_link ddp__link_followed(const ddp_ctx *d, int link);
 DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
-/* Operations of link 0 that began since then, in *out until the next call; how many. */
+/* Stores the operations of link 0 that began since `begun` in *out, valid until the next call. Returns their
+ * number. */
 DDP_LIB int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out);
 
 /* ==== measure/account.h ==== [measure] */
-/* Splits the time of a step into computing, communication and waiting. */
+/* Divides the time of a step into compute, communication and waiting. */
 
-/* account.c */
-/* Accounts the steps that the clock has seen end. */
+/* Accounts for the steps that the clock has recorded as ended. */
 DDP_LIB void ddp__account_steps(ddp_ctx *d);
-/* The statistics begin here. */
+/* Restarts the statistics. */
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
-/* Follows the links from here on, as they are measured or nominal now. */
+/* Starts to follow the links, from their current measured or nominal cost. */
 DDP_LIB void ddp__drift_start(ddp_ctx *d);
 
 /* ==== measure/pace.h ==== [measure] */
-/* Drift of measured times during a run, and the computing time of each rank. */
+/* Compares the compute times of the ranks during a run, and records notes. */
 
-/* pace.c: at the end of every step */
+/* Call it at the end of every step (pace.c). */
 DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
 
-/* What changed; members are looked at after every step: 1 if they have changed */
+/* add: records a note. members: checks the members after every step; returns 1 if they have changed. */
 DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
 DDP_LIB int ddp__note_members(ddp_ctx *d);
-/* Waits for the exchange of times that is under way, if any. */
+/* Waits for the exchange of times in flight, if any. */
 DDP_LIB ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err);
 
 /* ==== measure/timing.h ==== [measure] */
-/* Times of layers and links, estimated from FLOPs and settings or measured. */
+/* Determines the times of layers and links: estimated from FLOPs and settings, or measured. */
 
-/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
+/* Figures of a layer of the whole model for planning. The layer may be on several stages. Counts are of
+ * floats. */
 typedef struct ddp__layer_cost {
     double flops;
-    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer
-                                      state included */
-    double holders;                /* stages that have some of the trained */
+    double count, trained, others; /* count and trained as in ddp__unit; others: further floats that an
+                                      average transfers, with optimizer state */
+    double holders;                /* number of stages that have some of the trained floats */
 } ddp__layer_cost;
 
-/* The links as measured, else nominal: average of n bytes takes alpha + beta n; the gap that a message
- * occupies the link for beside its bytes. */
+/* Cost of the links, measured, else nominal: averaging n bytes takes alpha + beta n seconds. gap: per-message
+ * overhead in seconds. */
 DDP_LIB ddp_link ddp__link_is(const ddp_ctx *d, int link);
 DDP_LIB double ddp__gap_is(const ddp_ctx *d, int link);
 DDP_LIB void ddp__link_set(ddp_ctx *d, int link, ddp_link is);
 DDP_LIB void ddp__gap_set(ddp_ctx *d, int link, double seconds);
 
-/* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
- * configured; as measured, agreed on by the team; what transfers take, from d->measure->link[0]. */
+/* Profiles (timing.c).
+ *   start     makes a profile with names and sizes of the layers, without times
+ *   nominal   fills in times without measuring: 10 GFLOP/s, the link as configured
+ *   between   sets the compute time of all micro-batches but one
+ *   measured  makes a profile of measured times, equal on all ranks of the team
+ *   link      fills in the transfer times, from d->measure->link[0] */
 DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
-DDP_LIB double ddp__nominal_flops(double flops, double count); /* of a layer's forward; flops 0:
-                                                                      unknown */
-/* A profile of all layers of a model that is cut into stages, without clocks. */
+DDP_LIB double ddp__nominal_flops(double flops, double count); /* FLOPs of a layer's forward pass; flops 0:
+                                                                  unknown */
+/* Makes a profile of all layers of a model that is cut into stages, without measuring. */
 DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
                                       ddp_error *err);
 
-/* timing.c, probe.c: the link as configured; transfers of one size after the other, each repeated until it is
- * settled */
+/* Returns the cost of a link as configured. */
 DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
+/* Meter: transfers of one size after the other; each size is repeated until its fastest times agree
+ * (timing.c, probe.c). */
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
-    int n, first; /* those from `first` on are of one size */
-    double begun; /* of that size; 0: not yet */
+    int n, first; /* measurements; those from `first` on have the current size */
+    double begun; /* start of that size; 0: not started */
 } ddp__meter;
-/* 1: the two fastest of this size agree, or it took long enough, and another begins. */
+/* Adds a measurement. Returns 1 if the current size is complete: its two fastest times agree, or the time for
+ * it is over. */
 DDP_LIB int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
-/* Times averages over one link, of at most DDP__PROBE_MOST times DDP__PROBE_FLOATS floats; all ranks get the
- * first one's fit. */
+/* Times averages over one link, of at most DDP__PROBE_MOST times DDP__PROBE_FLOATS floats. All ranks receive
+ * the first rank's fit. */
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err);
 
 /* ==== measure/part.c ==== [measure] */
-/* The part of a context that belongs to this module. */
+/* Allocates the part of a context that belongs to src/measure. */
 
 int ddp__measure_open(ddp_ctx *d)
 {
@@ -52358,9 +52419,10 @@ int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out)
 }
 
 /* ==== measure/account.c ==== [measure] */
-/* Where the time of a step went: spans, the layer timer and the hidden share. */
+/* Accounts for the time of a step: spans, the layer timer, the hidden share, and the cost of the link in
+ * use. */
 
-/* Of both links, into op_scratch. */
+/* Copies the operations of both links into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(ddp__engine_of(d, 0), begin, end, d->measure->op_scratch, d->measure->op_room);
@@ -52379,7 +52441,7 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
     return s;
 }
 
-/* Collects compute and communication intervals that overlap begin..end, clipped to it. */
+/* Collects the compute and communication intervals that overlap begin..end, clipped to it. */
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
     int n = 0, ops;
@@ -52389,8 +52451,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         const ddp_span *x = ddp__clock_span(d, s);
         if (x->end_s <= begin) break;
         if (x->kind == DDP_SPAN_WAIT || x->begin_s >= end)
-            continue; /* a device is a step ahead of its
-                                                                        accounts */
+            continue; /* a device may be a step ahead of its accounting */
         d->measure->merge[n] = *x;
         if (d->measure->merge[n].begin_s < begin) d->measure->merge[n].begin_s = begin;
         n++;
@@ -52398,7 +52459,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
     ops = ddp__link_spans(d, begin, end);
     for (int i = 0; i < ops && n < d->measure->merge_room; i++) {
         const ddp__op_span *o = &d->measure->op_scratch[i];
-        /* an operation that waits for a slower peer is not communicating */
+        /* the wait of an operation for a slower peer is not communication */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
@@ -52408,7 +52469,8 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
     return n;
 }
 
-/* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
+/* Sorts by begin without allocating. The spans are nearly sorted, because they come from two ordered
+ * sources. */
 static void ddp__sort_spans(ddp_span *s, int n)
 {
     int j;
@@ -52420,7 +52482,7 @@ static void ddp__sort_spans(ddp_span *s, int n)
     }
 }
 
-/* One sweep over sorted spans: length of the union of communication, and of the part of it
+/* Computes, in one sweep over sorted spans, the length of the union of communication, and of the part of it
  * that no compute span covers. */
 static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
 {
@@ -52446,9 +52508,9 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
     }
 }
 
-/* ---- the link, as operations show it ---- */
+/* ---- cost of the link, from operations ---- */
 
-/* Bytes of a message as it travels. */
+/* Returns the bytes of a message as sent. */
 static double ddp__span_bytes(const ddp__op_span *o)
 {
     const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
@@ -52456,8 +52518,9 @@ static double ddp__span_bytes(const ddp__op_span *o)
     return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
 }
 
-/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins
- * with operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
+/* Collects operations that overlap. They share the link, so only together they give a time for their bytes.
+ * Extends the cluster that begins with operation i. Returns its number of operations; 0 if i is not the first
+ * one or the cluster is not complete. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;
@@ -52480,9 +52543,9 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
     return size;
 }
 
-/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for
- * bytes: counted from the last end before, behind which alpha hides. How many these are; 0 if the link was
- * idle in between, or slower peers were waited for. */
+/* Measures a link that is never idle, whose clusters do not end. Uses the bytes of the operations that ended
+ * after `since`, and the time from the last end before them; alpha is overlapped there. Returns the number of
+ * operations; 0 if the link was idle in between, or operations waited for slower peers. */
 static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
                           double *bytes)
 {
@@ -52512,9 +52575,9 @@ static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *
 
 static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
-    if (ddp__has_nccl(d)) return; /* the engine's operations tell nothing of the devices' network */
+    if (ddp__has_nccl(d)) return; /* the engine's operations do not measure the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
-        /* a step more than is new, so that no cluster is seen without its beginning */
+        /* one more step than is new, so that every cluster includes its beginning */
         int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->measure->op_scratch,
                                     d->measure->op_room),
             n, seen = 0;
@@ -52525,7 +52588,7 @@ static void ddp__drift_observe(ddp_ctx *d, double since, double now)
                     ? 0
                     : ddp__cluster(d->measure->op_scratch, ops, i, &begin, &end, &bytes);
             if (n == 0 || !(end > since)) continue;
-            /* the fit is of one message: the others' gaps are not its bytes */
+            /* the fit is for one message: subtract the overhead of the others */
             ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->measure->gap_s[link]);
             seen++;
         }
@@ -52637,14 +52700,14 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     ddp__clock_collect(d);
     oldest = ddp__clock_oldest(d);
     if (ddp__engine_of(d, 0)) ops = ddp__link_spans(d, -1, DBL_MAX);
-    /* newest last: when room is short the oldest compute spans are left out */
+    /* newest last: if room is short, the oldest compute spans are omitted */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (ddp__clock_newest(d) - oldest > room - 2 * ops) oldest = ddp__clock_newest(d) - (room - 2 * ops);
     for (long s = oldest; s < ddp__clock_newest(d); s++) out[n++] = *ddp__clock_span(d, s);
     for (int i = 0; i < ops; i++) {
         const ddp__op_span *o = &d->measure->op_scratch[i];
         if (o->end < 0) continue;
-        /* as in the statistics: standing still for a slower peer is not communicating */
+        /* as in the statistics: waiting for a slower peer is not communication */
         if (o->peer_wait > 0 && n + ops - i < room)
             out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
         out[n++] =
@@ -52654,9 +52717,9 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 }
 
 /* ==== measure/timing.c ==== [measure] */
-/* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured
- * it, the same on all ranks. The meter: transfers of one size after the other, each repeated until it is
- * settled. */
+/* Determines the times of layers and links: from FLOPs and the configured links, or as measured by hooks and
+ * probes, equal on all ranks. Contains the meter: transfers of one size after the other, each repeated until
+ * its fastest times agree. */
 
 enum {
     DDP__METER_LEAST = 3,
@@ -52665,13 +52728,13 @@ enum {
     DDP__BURST = 16,
     DDP__BURSTS = 5
 };
-#ifndef DDP__METER_AGREE /* tests under sanitizers, whose times say nothing, measure in less time */
+#ifndef DDP__METER_AGREE /* tests under sanitizers, whose times have no meaning, measure less */
 #define DDP__METER_AGREE \
-    0.03 /* interference only delays: when the two fastest of some transfers differ by more, the
-                                  fastest was probably delayed too */
-#define DDP__PROBE_LAST_S 0.12 /* of the last size, where a thread that wakes up late matters little */
+    0.03 /* interference only delays: if the two fastest of some transfers differ by more, the fastest was
+            probably delayed too */
+#define DDP__PROBE_LAST_S 0.12 /* seconds for the last size, where a late wake-up has little effect */
 #endif
-static const double ddp__meter_patience_s = 3; /* of repeating one size */
+static const double ddp__meter_patience_s = 3; /* seconds for repeating one size */
 
 int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 {
@@ -52698,7 +52761,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     return 1;
 }
 
-/* How many pieces to average when those are settled; 0: enough. */
+/* Returns the number of pieces to average next; 0: enough. */
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
@@ -52729,8 +52792,8 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
-/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last
- * size. */
+/* Times averages of increasing size. They send the same few zeros again and again, so that the largest size
+ * needs no memory. *pieces: pieces of the last size. */
 static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
                                    int *pieces, ddp_error *err)
 {
@@ -52743,14 +52806,14 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         double fastest;
         *pieces = (int)next;
         DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
-        next = 0; /* and it stays 0 where the first one is lost */
+        next = 0; /* stays 0 if the first rank is lost */
         if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin,
                            &fastest)) {
             if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
         } else if (ddp__leads(d)) {
             next = (float)*pieces;
         }
-        /* the first one decides; and all leave this together, as far as the link allows */
+        /* the first rank decides; this also synchronises the ranks, as far as the link allows */
         m = ddp__own_word(d, &p, DDP_ALL_REDUCE, ddp__team_group(d), &next, 1);
         m.bytes = 0;
         m.link = link;
@@ -52759,7 +52822,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     return DDP_OK;
 }
 
-/* What is sent: x where it is in this machine's memory. */
+/* Pieces to send; x if they are in host memory. */
 typedef struct ddp__probe_list {
     float x[DDP__PROBE_FLOATS];
     ddp_piece piece[DDP__PROBE_MOST];
@@ -52772,7 +52835,7 @@ static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, dd
 
     DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
     if (pieces < 2 * DDP__PROBE_MEDIUM)
-        *out = ddp__link_nominal(d, 0); /* who led was lost */
+        *out = ddp__link_nominal(d, 0); /* the first rank was lost */
     else
         DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
@@ -52794,7 +52857,7 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err)
     return s;
 }
 
-/* The first `messages` of the list at once, each an average of its own, waited for. */
+/* Starts the first `messages` of the list at once, each as its own average, and waits for all. */
 static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, int messages, double *seconds,
                                    ddp_error *err)
 {
@@ -52813,7 +52876,7 @@ static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, 
     return DDP_OK;
 }
 
-/* The sizes of n of the layers that send, evenly from the first to the last. */
+/* Selects the sizes of n layers that are averaged, evenly spaced from the first to the last. */
 static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
 {
     int sending = 0, before = 0, i = 0;
@@ -52826,14 +52889,14 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
         for (; i < n && i * sending < before * n; i++)
             list[i].count = floats < DDP__PROBE_FLOATS ? floats : (size_t)DDP__PROBE_FLOATS;
     }
-    for (; i < n; i++) list[i].count = 1; /* none sends */
+    for (; i < n; i++) list[i].count = 1; /* no layer is averaged */
 }
 
-/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all
- * ranks get the first one's. No more at once than are in flight at a time, lest the others' delays be
- * counted. Short messages travel in another way than long ones: a burst is a sample of the layers, long ones
- * cut to where the gap is still seen. The median counts: of a message's work, unlike its bytes, a busy
- * machine makes more in the run as well. */
+/* Measures the per-message overhead from bursts of messages as large as layers; all ranks receive the first
+ * rank's result. A burst has no more messages than may be in flight at a time, so that the delay of further
+ * ones does not count. Short messages use another algorithm than long ones, so a burst is a sample of the
+ * layers; long ones are shortened so that the overhead remains visible. The median is used, because a busy
+ * machine increases the work per message, unlike the time per byte, in the run as well. */
 static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
 {
     const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
@@ -52866,12 +52929,12 @@ double ddp_described_rate(const ddp_ctx *d, double *delay_s)
     return ddp__links_of(d, 0)->plan_rate > 0 ? ddp__links_of(d, 0)->plan_rate : 0;
 }
 
-/* 1 Gbit/s where no link is described. */
+/* 1 Gbit/s if no link is described. */
 static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
 
 double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
 
-/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, in each direction. */
 ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 {
     const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
@@ -52902,10 +52965,10 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* How long the average of a layer of `bytes` bytes occupies the link. */
+/* Returns how long the average of a layer of `bytes` bytes occupies the link, in seconds. */
 static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
-    /* only so many operations are in flight, and each takes alpha at least */
+    /* the number of operations in flight is limited, and each takes at least alpha */
     const double least =
         ddp__engine_of(d, 0)
             ? d->measure->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->measure->gap_s[0]
@@ -52919,8 +52982,7 @@ static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
 {
     p->gap_s = d->measure->gap_s[0];
     p->alpha_s = d->measure->link[0].alpha_s > p->gap_s ? d->measure->link[0].alpha_s - p->gap_s
-                                                        : 0; /* a single message takes
-                                                                                       both */
+                                                        : 0; /* one message takes both */
 }
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
@@ -52929,7 +52991,7 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
     for (int l = 0; l < ddp__layers(d); l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
 }
 
-/* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
+/* Estimates without measuring: 10 GFLOP/s, backward twice the forward, the nominal link. */
 double ddp_nominal_compute_s(const ddp_ctx *d)
 {
     double flops = 0;
@@ -52969,7 +53031,7 @@ ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int laye
     return DDP_OK;
 }
 
-/* Scales x so that it sums to total, where both are known. */
+/* Scales x so that its sum is total, if both are known. */
 static void ddp__scale_to(double *x, int n, double total)
 {
     double sum = 0;
@@ -52978,7 +53040,7 @@ static void ddp__scale_to(double *x, int n, double total)
     for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
-/* The step's micro-batches but one; updates come once. */
+/* Sets the compute time of all micro-batches but one; updates count once. */
 void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
 {
     double pass = -ddp__timer_median(ddp__clock_timer(d), DDP__T_UPDATE, -1);
@@ -52987,7 +53049,8 @@ void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
     p->between_s = (ddp__cfg(d)->micro_batches - 1) * fmax(pass, 0);
 }
 
-/* What one micro-batch took on this rank; times that no hook told apart are split by FLOPs. */
+/* Fills in the times of one micro-batch on this rank. Times that the hooks do not separate are divided by
+ * FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
     double flops = 0, last = 2 * ddp__unit_flops(ddp__unit_of(d, ddp__layers(d) - 1));
@@ -52998,12 +53061,12 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, l);
         flops += ddp__unit_flops(ddp__unit_of(d, l));
     }
-    /* layers in proportion to their medians, passes as long as passes are */
+    /* layers in proportion to their medians, so that they add up to the time of the pass */
     ddp__scale_to(p->forward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_FORWARD, -1));
     ddp__scale_to(p->backward_s, ddp__layers(d), ddp__timer_median(ddp__clock_timer(d), DDP__T_BACKWARD, -1));
     l = ddp__layers(d) - 1;
     if (ddp__timer_whole(ddp__clock_timer(d)) >
-        0) { /* no forward hook: forward and the last layer's backward are one */
+        0) { /* no forward hook: forward and the last layer's backward are one time */
         for (int k = 0; k < ddp__layers(d); k++)
             p->forward_s[k] =
                 ddp__timer_whole(ddp__clock_timer(d)) * ddp__unit_flops(ddp__unit_of(d, k)) / (flops + last);
@@ -53019,8 +53082,8 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     }
 }
 
-/* The slowest rank of each layer, because an average cannot start before the last worker is
- * there; the passes as long as the slowest rank's: unlike ranks stumble over unlike layers. */
+/* Takes the slowest rank of each layer, because an average cannot start before the last worker is ready. The
+ * total is that of the slowest rank's pass, because heterogeneous ranks are slow in different layers. */
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;
@@ -53076,10 +53139,10 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 }
 
 /* ==== measure/pace.c ==== [measure] */
-/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a
- * rank that is slow makes all the others wait, and in wall-clock times all look the same. The times travel
- * unhurried, every few periods, with the learning rate: ranks whose programs have different schedules differ
- * in nothing else. */
+/* Records notes about changes during a run, and compares the compute times of the ranks, without waits. A
+ * straggler makes all other ranks wait, so wall-clock times cannot identify it. The ranks exchange their
+ * times every few periods at low priority, together with the learning rate, because ranks with different
+ * schedules differ in no other setting. */
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {
@@ -53147,15 +53210,15 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
     }
 }
 
-/* ---- the pace ---- */
+/* ---- compute times of the ranks ---- */
 
 enum { DDP__PACE_PERIODS = 4 };
-static const double ddp__pace_slow = 1.25;  /* from here on a slow rank is named */
-static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for
-                                               itself */
+static const double ddp__pace_slow = 1.25;  /* ratio from which on a straggler is reported */
+static const double ddp__pace_floor = 1e-3; /* minimum difference in seconds: the operating system may take
+                                               as much */
 
-/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no
- * time. */
+/* Returns the median compute time. Of two ranks it is the faster one's, so that the other is compared with
+ * it. A lost rank has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
     double *sorted = d->measure->pace_sorted;
@@ -53167,7 +53230,7 @@ static double ddp__pace_median(ddp_ctx *d)
     return n ? sorted[(n - 1) / 2] : 0;
 }
 
-/* The newest note; all ranks have it, one of them says it. */
+/* Logs the newest note. All ranks have it; one of them logs it. */
 static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 {
     char text[DDP_ERROR_TEXT];
@@ -53178,7 +53241,8 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
     ddp__log(ddp__log_of(d), level, "step %ld: %s", ddp_step(d), text);
 }
 
-/* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
+/* Adds a note and a log line when a rank becomes a straggler, changes by a fifth, or is no longer a
+ * straggler. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     double ratio = ddp__stats(d)->slow_ratio, told = d->measure->pace_told;
@@ -53213,7 +53277,7 @@ static void ddp__pace_judge(ddp_ctx *d)
     ddp__pace_tell(d, slowest, median);
 }
 
-/* The learning rates of one step. A lost rank has none. */
+/* Compares the learning rates of one step. A lost rank has none. */
 static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 {
     const ddp__pace_word *first = d->measure->pace;
@@ -53241,8 +53305,8 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
                                 (double)ddp__lr(d), 1};
 
     memset(d->measure->pace, 0,
-           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank that was lost since the last
-                                                                   exchange sends nothing */
+           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank lost since the last exchange
+                                                                     sends nothing */
     ddp__stats(d)->compute_s = own.compute_s;
     d->measure->pace[ddp__team_place(d)] = own;
     d->measure->compute_sum_s = 0;
@@ -53250,8 +53314,8 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->measure->pace_ticket, err);
 }
 
-/* Submitted in the middle of a stretch of periods and waited for a period later: by then every
- * rank has been through an averaging that came after it. */
+/* Posts the exchange in the middle of DDP__PACE_PERIODS periods, and waits for it a period later. By then
+ * every rank has passed an average that was posted after it. */
 ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
     long period = ddp__cfg(d)->period, at = ddp_step(d) % (period * DDP__PACE_PERIODS);
@@ -53281,11 +53345,12 @@ ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err)
 #ifndef DDP_NO_PLANNERS
 
 /* ==== measure/probe.c ==== [measure] */
-/* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
- * pings, then transfers; then the other one sends transfers.
+/* Measures all pairs of ranks, one round of disjoint pairs after the other. In a pair the lower rank leads:
+ * it sends pings, then transfers; then the other one sends transfers.
  *
- * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the
- * comm thread's events were due, and an answer says how long its question lay until the rank woke up. */
+ * On a busy machine a thread wakes up late, which is not a property of the link. Times are therefore the due
+ * times of the comm thread's events, and an answer contains the time that the question waited until the rank
+ * woke up. */
 
 enum {
     DDP__PINGS = 20,
@@ -53293,20 +53358,20 @@ enum {
     DDP__PROBE_SMALL = 65536, /* bytes */
     DDP__PROBE_LARGE = 1048576,
     DDP__PROBE_SPANS = 16,
-    DDP__PROBE_SIZES = 3 /* that fit a pair: a ping, small, large */
+    DDP__PROBE_SIZES = 3 /* sizes in the fit of a pair: a ping, small, large */
 };
 
-/* What two ranks say to each other between transfers. */
+/* Control message between transfers. */
 typedef struct ddp__probe_word {
-    double next;   /* bytes of the transfer that follows; 0: this is a ping; < 0: no more comes */
-    double wall_s; /* clock of who answers; of the last word a ping's time */
-    double lay_s;  /* how long the question lay there, until the rank woke up */
+    double next;   /* bytes of the next transfer; 0: this is a ping; < 0: the end */
+    double wall_s; /* wall clock of the answering rank; in the last message the time of a ping */
+    double lay_s;  /* seconds that the question waited until the rank woke up */
 } ddp__probe_word;
 
 typedef struct ddp__prober {
     ddp_ctx *d;
     char *x;                 /* [DDP__PROBE_LARGE] */
-    double *bytes, *seconds; /* [n] the fastest of each size of each pair, the one in hand last */
+    double *bytes, *seconds; /* [n] the fastest time of each size of each pair, the current one last */
     int n;
 } ddp__prober;
 
@@ -53330,7 +53395,7 @@ static int ddp__hear(ddp__prober *q, ddp__probe_word *w, int peer)
     return ddp__probe_bytes(q, DDP_RECEIVE, w, sizeof *w, peer);
 }
 
-/* The newest message of the verb since then, as the comm thread recorded it. */
+/* Returns the newest message of the verb since `since`, as recorded by the comm thread. */
 static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
 {
     ddp__op_span seen[DDP__PROBE_SPANS], last;
@@ -53345,7 +53410,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     return last;
 }
 
-/* Seconds for which what was received last has lain here. */
+/* Returns how long the last received message has waited on this rank, in seconds. */
 static double ddp__lay(ddp__prober *q, double since)
 {
     double seconds = ddp_now() - ddp__recorded(q, DDP_RECEIVE, since).due;
@@ -53358,7 +53423,7 @@ static double ddp__lay(ddp__prober *q, double since)
 static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 {
     double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
-    int n = -1; /* the first wakes everybody up, and is not kept */
+    int n = -1; /* the first ping wakes the threads up and does not count */
 
     for (; n < DDP__PINGS && (n < DDP__PINGS_LEAST || ddp_now() < begin + 3); n++) {
         ddp__probe_word w;
@@ -53385,7 +53450,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 
 /* ---- transfers ---- */
 
-/* The way back of the answer is half a round trip. */
+/* Times a transfer; the answer's way back, half a round trip, is subtracted. */
 static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
 {
     ddp__probe_word w;
@@ -53427,7 +53492,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     q->seconds[q->n++] = out->ping_s;
     DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
-    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in a quarter of a second */
+    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in 0.25 s */
     bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
     if (bytes > DDP__PROBE_SMALL)
         DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
@@ -53440,7 +53505,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
                              ddp__error(q->d));
 }
 
-/* Answers pings and transfers until no more comes: *w is the last word. */
+/* Answers pings and transfers until the end; *w is the last control message. */
 static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
 {
     for (;;) {
@@ -53468,9 +53533,10 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
     return ddp__source(q, peer, out);
 }
 
-/* ---- all of them ---- */
+/* ---- all pairs ---- */
 
-/* Whom a rank meets in a round of a tournament of `even` players; the last one keeps its seat. */
+/* Returns the partner of a rank in a round-robin tournament of `even` players; the last one keeps its
+ * place. */
 static int ddp__opponent(int rank, int round, int even)
 {
     const int seats = even - 1;
@@ -53494,7 +53560,7 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
     return 0;
 }
 
-/* What every rank measured to everybody. */
+/* Shares the measurements of every rank with all ranks. */
 static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
 {
     const size_t world = (size_t)ddp_world(q->d);
@@ -53504,7 +53570,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
         ddp__gather_words(q->d, 0, out->host, sizeof *out->host, err) ||
         ddp__gather_words(q->d, 0, out->name, sizeof *out->name, err))
         return ddp__ctx_fail(q->d, err);
-    /* round trips have one end that measured them */
+    /* a round trip is measured by one of its ends */
     for (size_t r = 0; r < world; r++)
         for (size_t c = 0; c < r; c++) {
             const ddp_pair *led = &out->pair[c * world + r];
@@ -53607,7 +53673,7 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     c.least_rate = least;
     c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : DBL_MAX;
     if (c.from_bytes < 1) c.from_bytes = 1;
-    /* partial sums under way are staged at the next rank */
+    /* partial sums in flight are staged at the next rank */
     if (2 * delay * least > (double)window) c.from_bytes = DBL_MAX;
     return c;
 }
@@ -53763,12 +53829,12 @@ DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int
 DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
                                      uint64_t live, ddp__engine **out, ddp_error *err);
 /* Opens the second link, if the configuration has one, with its own wire and engine, so that its operations
- * never wait for those of the first link (DeFT, section 3). The ranks exchange its address over the first
- * link. */
+ * never wait for operations of the first link (DeFT, section 3). The ranks exchange its address over the
+ * first link. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* Lists the settings that must be equal on all ranks, as numbers: those of the configuration, then those of
- * the session. Same arguments and result as ddp__settings_compared (compare.c). */
+/* Lists the settings that must be equal on all ranks, as numbers: first the settings of the configuration,
+ * then the values of the session. Same arguments and result as ddp__settings_compared (compare.c). */
 DDP_LIB int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
 /* Compares the ranks. DDP_MISMATCH names the first difference. Collective. */
 DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
@@ -54176,8 +54242,8 @@ void ddp__computing_team(ddp_ctx *d)
  *   open     gathers the figures of all layers that the plan needs, at the start of the session, if the
  *            strategy can plan for the whole model and the plan comes from a file or needs no measurement.
  *            Collective; otherwise does nothing
- *   rows     number of rows of the plan that this rank reads or makes: those of the whole model, or of its
- *            own layers
+ *   rows     number of rows of the plan that this rank reads or makes: all rows of the whole model, or the
+ *            rows of its own layers
  *   name     name of a row, for messages
  *   take     extracts this stage's rows from a plan of the whole model. The caller frees *own
  *   make     lets the strategy plan for the whole model. The caller frees *out
@@ -54495,7 +54561,7 @@ static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_
                      ddp__cfg(d)->plan_path, count, layers, parts, d->session->cut->stage, ddp__layers(d));
 }
 
-/* Checks that the layer names in the plan, if any, are those of the model. */
+/* Checks that the layer names in the plan, if any, are the names of the model's layers. */
 static ddp_status ddp__plan_names(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
 {
     const ddp__json *names = ddp__json_get(root, "names"), *v;
@@ -55875,7 +55941,8 @@ static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, d
                      ddp_rank(d), other, what);
 }
 
-/* Writes one warning for all numbers of ddp_usually_same that differ from those of the first live rank. */
+/* Writes one warning for all numbers of ddp_usually_same that differ from the values of the first live
+ * rank. */
 static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
 {
     const ddp__fingerprint *first = all;
@@ -67174,10 +67241,10 @@ DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
 /* Appends fmt, which supports
  *   %d %ld %s %%  as printf, without widths
  *   $             the next argument, a string, made safe for XML: the five XML characters are escaped,
- *                 control characters become blanks and bytes that are not UTF-8 become '?', so that the page
- *                 is well-formed for any file name; NULL = nothing
- *   ^N  @N        the next argument, a double, as ddp__add_fixed with N decimals; @ drops trailing zeros
- *       (for coordinates and tick labels) */
+ *                 control characters become blanks, and bytes that are not UTF-8 become '?'. So the page is
+ *                 well-formed for any file name. NULL = nothing
+ *   ^N, @N        the next argument, a double, as ddp__add_fixed with N decimals; @ drops trailing zeros
+ *                 (for coordinates and tick labels) */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 
 /* Writes the text to out and frees it. `what` names the output in errors. */

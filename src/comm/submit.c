@@ -453,8 +453,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
 }
 
-/* ---- wait for any of several messages: for the stager of a device, whose layers may finish in another order
- * ---- */
+/* ---- wait for any of several messages: layers of a device may finish in another order ---- */
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {

@@ -273,8 +273,8 @@ struct ddp_config {
 
     /* Used with backend (docs/gpu.md). */
     struct {
-        /* route of layer averages: 0: transport; 1: NCCL, and transport between sites; 2: both, each average on
-         * the link that should finish it first (default: 0) */
+        /* route of layer averages: 0: transport; 1: NCCL, and transport between sites; 2: both, each average
+         * on the link that should finish it first (default: 0) */
         int nccl;
         /* cudaStream_t of the program, borrowed until ddp_close (default: NULL, one of the context) */
         void *cuda_stream;
