@@ -1,4 +1,4 @@
-/* TCP sockets without surprises: addresses, listening, dialling, whole frames with a deadline. */
+/* TCP socket helpers: addresses, listening, dialling, polling with time-outs, and network interfaces. */
 #pragma once
 
 #include "base/core.h"
@@ -26,78 +26,80 @@ typedef struct ddp__addr {
     socklen_t size;
 } ddp__addr;
 
-/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors:
- * DDP_ARG. */
+/* Splits "host:port", "tcp://host:port" or "[v6]:port"; the default port is 29500. host[DDP__HOST_TEXT].
+ * Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved by one look-up, which may block for seconds: up to room addresses, IPv4 first. 127.0.0.1
- * becomes ::1 on a machine without IPv4. Errors: DDP_ARG if the text is no address; DDP_NET if the name has
- * no address now, but may get one (a container that starts); DDP_MEMORY. */
+/* Splits an address and resolves it with one look-up, which may block for seconds. Returns up to `room`
+ * addresses, IPv4 first. 127.0.0.1 becomes ::1 on a machine without IPv4. Errors: DDP_ARG if the text is not
+ * an address; DDP_NET if the name has no address now but may get one (a container that is starting);
+ * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
 DDP_LIB int ddp__addr_port(const ddp__addr *a);
 DDP_LIB void ddp__addr_set_port(ddp__addr *a, int port);
 DDP_LIB int ddp__addr_is_loopback(const ddp__addr *a);
-/* An address as family 4 or 6 and 16 bytes, without its port, and back; 0 = no such family. */
+/* Convert an address, without its port, to family (4 or 6) and 16 bytes, and back. 0 = unsupported family. */
 DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
 DDP_LIB int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
 
-/* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and
- * possible. Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
+/* Makes sure that `wanted` more descriptors can be opened, and raises the soft limit if needed and possible.
+ * Errors: DDP_NET if not even `least` more can be opened; the message names the number needed. */
 DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
-DDP_LIB int ddp__fd_limit(void); /* how many this process may have open */
-/* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
+DDP_LIB int ddp__fd_limit(void); /* most descriptors that this process may have open */
+/* Get the local address of a socket, or its peer's. Return 0, or -1 with errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking, closed on exec, without delays; 0, or -1 and errno */
-/* Closes what *fd names, if anything, and makes it -1 first: a forked child would close whatever has that
- * number by then. */
+DDP_LIB int ddp__fd_prepare(int fd); /* sets non-blocking, close-on-exec and no delay; returns 0, or -1 and
+                                        errno */
+/* Closes *fd unless it is negative, and sets it to -1 first: a forked child that closed it later would close
+ * whatever descriptor has that number then. */
 DDP_LIB void ddp__fd_close(int *fd);
-/* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
+/* Creates a bound, listening socket. *bound (may be NULL) receives the address with the actual port. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
-/* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
+/* Makes one attempt to connect, until time `until`. Returns a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
-/* Its halves, for who polls: a connecting socket, or -1 and errno; after POLLOUT 0, or -1 and errno (not
- * closed). */
+/* The two halves of ddp__tcp_dial for callers that poll. begin returns a connecting socket, or -1 and errno.
+ * After POLLOUT, end returns 0, or -1 and errno (the socket stays open). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* A waiting connection as a non-blocking socket, and from where (may be NULL); -1 and errno, EAGAIN when none
- * waits. */
+/* Accepts a connection as a non-blocking socket; `from` (may be NULL) receives its address. Returns -1 and
+ * errno, EAGAIN if none is pending. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* What a connection between ranks needs: that, keepalive, time-out, congestion control. */
+/* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
-/* poll, and what it returns, until then (< 0: no limit), as exactly as the system can; signals do not end
- * it. */
+/* Calls poll with the time limit `until` (< 0: none), as precisely as the system allows, and returns its
+ * result. Signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
-/* poll of one descriptor until then; its revents, 0 when the time is over. */
+/* Polls one descriptor until `until`. Returns its revents, or 0 after the time-out. */
 DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 
-/* A pipe by which one thread brings another out of its poll. */
+/* A pipe with which one thread wakes another from its poll. */
 typedef struct ddp__waker {
-    int fd[2]; /* the first is to be polled for POLLIN */
+    int fd[2]; /* poll the first for POLLIN */
 } ddp__waker;
 
 DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);
-DDP_LIB void ddp__waker_close(ddp__waker *w); /* fine for one that is all zero */
+DDP_LIB void ddp__waker_close(ddp__waker *w); /* a zeroed waker is allowed */
 DDP_LIB void ddp__waker_wake(ddp__waker *w);  /* any thread */
 DDP_LIB void ddp__waker_drain(ddp__waker *w);
 
-/* ---- which of this machine's addresses the others shall use ---- */
+/* ---- the address of this machine that other ranks use ---- */
 
 #define DDP__IFACE_TEXT 32
 
-/* Whether a list in NCCL's syntax means an interface: prefixes ("eth,ib"), whole names ("=eth0"), all but
- * ("^lo"). */
+/* Returns 1 if a list in NCCL's syntax selects an interface: prefixes ("eth,ib"), exact names ("=eth0"), or
+ * exclusions ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
-/* The first address, with port 0, of an interface that is up and that the list (NULL: any) means: others
- * before loopback, that family before the other. Errors: DDP_ARG, which names the interfaces that there are;
- * DDP_NET. */
+/* Returns the first address, with port 0, of an interface that is up and selected by the list (NULL: any). It
+ * prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG, which names the
+ * available interfaces; DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
-/* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
+/* Returns the local address from which the system would send to `to`; sends nothing. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
-/* The same without a destination: that of the default route, else the first up and not loopback, else
- * 127.0.0.1. */
+/* Returns the local address of the default route, else of the first interface that is up and not loopback,
+ * else 127.0.0.1. */
 DDP_LIB void ddp__iface_default(ddp__addr *out);
-/* The name of the interface with that address, "" if there is none; returns name. */
+/* Writes the name of the interface with that address to `name`, "" if there is none; returns name. */
 DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);

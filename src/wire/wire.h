@@ -1,5 +1,5 @@
-/* A wire: non-blocking byte streams from this rank to every peer, over threads, TCP or MPI: the engine cannot
- * tell. */
+/* The wire interface: non-blocking byte streams from this rank to every peer, over threads, TCP or MPI. The
+ * engine uses all of them in the same way. */
 #pragma once
 
 #include "base/core.h"
@@ -10,107 +10,117 @@ struct ddp__engine;
 
 typedef struct ddp__wire ddp__wire;
 
-/* All calls except wake come from the thread that drives the engine: the comm thread, or the caller of a
- * blocking call while the comm thread is parked (comm/submit.c). peer is a rank other than one's own. */
+/* The functions of a wire. All except wake are called from the thread that drives the engine: the comm
+ * thread, or the caller of a blocking call while the comm thread is parked (comm/submit.c). peer is never the
+ * own rank. */
 typedef struct ddp__wire_table {
-    /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
+    /* Both return the number of bytes transferred (possibly fewer than given), 0 if the call would block, -1
+     * if the peer is gone (errno has the reason). */
     long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
-    /* Sleeps until a peer has bytes, one with want_send set takes some, wake() was called, or until (< 0: no
-     * limit). */
+    /* Blocks until a peer has bytes to read, a peer with want_send set accepts bytes, wake() is called, or
+     * time `until` is reached (< 0: no limit). */
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     void (*close)(ddp__wire *w);
-    /* Breaks the connection to a peer, for both sides, as a network would; NULL: cannot. */
+    /* Breaks the connection to a peer for both sides, as a network failure would. NULL: not supported. */
     void (*cut)(ddp__wire *w, int peer);
-    /* This process was stopped for `seconds` until now, which do not count for any time limit. NULL: no time
+    /* This process was stopped for `seconds` until now: extends all time limits by that. NULL: no time
      * limits. */
     void (*stopped)(ddp__wire *w, double seconds, double now);
 } ddp__wire_table;
 
-/* Moves whole messages itself, in a time of its own: its engine has no comm thread, and no frames (src/sim).
- * All calls come from the thread that uses the engine, without its lock. */
+/* A wire that transfers whole messages in simulated time (src/sim). Its engine has no comm thread and uses no
+ * frames. All calls come from the thread that uses the engine, without the engine's lock. */
 typedef struct ddp__carrier {
     void (*opened)(ddp__wire *w, struct ddp__engine *e);
     void (*posted)(ddp__wire *w);                     /* a message was queued */
-    void (*begins)(ddp__wire *w, struct ddp__op *op); /* its turn has come */
-    void (*await)(ddp__wire *w);    /* returns when something has happened to those of this rank */
-    void (*catch_up)(ddp__wire *w); /* returns when all that happens before the caller's time has happened */
-    void (*failed)(ddp__wire *w);   /* the engine has its error: the others get it */
+    void (*begins)(ddp__wire *w, struct ddp__op *op); /* the message is first in the queue */
+    void (*await)(ddp__wire *w);    /* blocks until the state of a message of this rank changes */
+    void (*catch_up)(ddp__wire *w); /* returns when every event before the caller's time has been processed */
+    void (*failed)(ddp__wire *w);   /* the engine failed: the other ranks receive its error */
 } ddp__carrier;
 
 #define DDP__WIRE_NAME 96
 
 struct ddp__wire {
     const ddp__wire_table *table;
-    const ddp__carrier *carrier; /* NULL: bytes move by the table */
+    const ddp__carrier *carrier; /* NULL: bytes are transferred through `table` */
     int rank, world;
-    char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for
-                                      a relayed peer */
-    int *relays;       /* [world] atomic: the rank that relays a peer's bytes + 1, 0: none; NULL: none */
-    size_t pair_bytes; /* memory of its own that it takes per peer */
-    double round_trip; /* seconds, of the farthest peer; 0: all are on this machine, < 0: not known */
-    int intact;        /* 1: bytes cannot change on the way: one memory, or TLS */
-    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
-    /* May be NULL: first and last on the comm thread. begin may block, and fail; why is NULL after an orderly
-     * end. */
+    char (*names)[DDP__WIRE_NAME]; /* [world] peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a
+                                      relayed peer */
+    int *relays;               /* [world] atomic: rank that relays the peer's bytes + 1, 0 = direct; NULL: no
+                          relays */
+    size_t pair_bytes;         /* memory that the wire allocates per peer, in bytes */
+    double round_trip;         /* to the farthest peer, in seconds; 0: all on this machine, < 0: unknown */
+    int intact;                /* 1: bytes cannot be corrupted in transit (shared memory, or TLS) */
+    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share memory; or NULL */
+    /* Called first and last on the comm thread; may be NULL. begin may block and fail. why is NULL after a
+     * normal end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
-    /* In a forked child: closes the descriptors, and sends nothing on streams that are the parent's. NULL: it
-     * has none. */
+    /* In a forked child: closes the descriptors and sends nothing on the parent's streams. NULL: there are
+     * none. */
     void (*disown)(ddp__wire *w);
 };
 
-/* For who makes a wire that is all zero; names are to be freed. 0 when memory is short. */
+/* Initialises a zeroed wire; its creator must free `names`. Returns 0 if memory is short. */
 DDP_LIB int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world);
-/* The rank that relays the bytes of a peer, or last relayed those of a lost peer; -1: none. Any thread. */
+/* Returns the rank that relays a peer's bytes (for a lost peer, the last one), or -1 if there is none. Any
+ * thread. */
 DDP_LIB int ddp__wire_relay(const ddp__wire *w, int peer);
 
 /* ---- threads of one process ---- */
 
-/* What one rank offers the others of its memory in one position of its window; comm/share.c has the rules. */
+/* One slot of a rank's window, through which it shares its memory with the other ranks; comm/share.c has the
+ * rules. */
 typedef struct ddp__offer {
-    long users;                /* how many are at work on it, + DDP__OFFER_OPEN while others may begin */
-    size_t next;               /* of the team's first rank: the next chunk that nobody has taken */
-    const struct ddp__op *op;  /* the owner's: where its values are */
-    struct ddp__exchange *row; /* [world] the owner's: who adds what to its divergence */
+    long users;                /* threads working on it, + DDP__OFFER_OPEN while others may start */
+    size_t next;               /* of the team's first rank: the next free chunk */
+    const struct ddp__op *op;  /* the owner's operation: has its values */
+    struct ddp__exchange *row; /* [world] the owner's: the divergence parts of each rank */
     char gap[64 - 2 * sizeof(void *) - sizeof(long) - sizeof(size_t)];
 } ddp__offer;
 
 enum {
     DDP__OFFER_OPEN = 1 << 30,
-    DDP__OFFERS = 16 /* of one rank: as many as it has collectives in flight */
+    DDP__OFFERS = 16 /* per rank: the most collectives in flight */
 };
 
 typedef struct ddp__hub ddp__hub;
 
-/* ddp__hub_new - the rendezvous place of `world` ranks; NULL when memory is short. Each open wire holds a
- * reference, so ddp__hub_free and the wires' close may come in any order, from any thread. Each ordered pair
- * of ranks has a ring of DDP__RING_BYTES, touched only when used. ddp__wire_threads - the end of one rank; a
- * rank can be taken once. ddp__hub_second - another rendezvous place of the same ranks, freed with the first;
- * NULL when memory is short, or if it was never asked for before the ranks began (then make = 0).
- * ddp__hub_leave - what closing the wire of that rank does, for a rank that never got one: the others see it
- * gone. Errors: DDP_ARG (rank outside or taken), DDP_MEMORY. */
+/* The hub connects `world` ranks that are threads of one process. Each ordered pair of ranks has a ring of
+ * DDP__RING_BYTES, whose memory is touched only when used. Each open wire holds a reference, so that
+ * ddp__hub_free and the close of the wires may come in any order, from any thread.
+ *
+ * ddp__hub_new - creates a hub. Returns NULL if memory is short. */
 DDP_LIB ddp__hub *ddp__hub_new(int world);
+/* ddp__hub_second - returns a second hub for the same ranks, freed with the first. With make = 0 it returns
+ * NULL if no earlier call has created it. Returns NULL if memory is short. */
 DDP_LIB ddp__hub *ddp__hub_second(ddp__hub *hub, int make);
+/* ddp__wire_threads - creates the wire of one rank; only one per rank. Errors: DDP_ARG (rank out of range, or
+ * already taken), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
-/* ddp__hub_making - of wires that attach makes; link: 1 of the second hub. */
+/* ddp__hub_making - creates a hub whose wires are made by `attach`. link: 1 for wires of the second hub. */
 typedef ddp_status (*ddp__wire_fn)(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user);
+/* ddp__hub_leave - marks a rank that never got a wire as closed, so that the others see it as gone. */
 DDP_LIB void ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void ddp__hub_free(ddp__hub *hub);
 
-/* ---- processes that an MPI launcher started; behind DDP_USE_MPI ---- */
+/* ---- processes that an MPI launcher started; requires DDP_USE_MPI ---- */
 
-/* ddp__wire_mpi - byte streams over MPI_Isend and MPI_Irecv on a copy of MPI_COMM_WORLD. Makes no MPI call:
- * all of them, MPI_Init_thread and MPI_Finalize included where the program has not initialised MPI itself,
- * come from the engine's comm thread, in begin to end. begin fails with DDP_UNSUPPORTED if MPI's thread level
- * is below MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was finalised before, DDP_ARG if MPI counts other ranks
- * than rank and world say, DDP_NET with MPI's own words. end after a failure calls MPI_Abort if begin has
- * initialised MPI, since the other ranks would wait in MPI_Finalize; the failure goes to stderr first.
- * Errors: DDP_MEMORY, DDP_UNSUPPORTED (no MPI). */
+/* ddp__wire_mpi - creates byte streams over MPI_Isend and MPI_Irecv on a duplicate of MPI_COMM_WORLD. The
+ * function itself calls no MPI function. All MPI calls come from the engine's comm thread, from begin to end,
+ * including MPI_Init_thread and MPI_Finalize if the program has not initialised MPI.
+ *
+ * begin fails with DDP_UNSUPPORTED if MPI's thread level is below MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was
+ * finalised before, DDP_ARG if MPI's rank or size differs from rank and world, or DDP_NET with MPI's error
+ * text. After a failure, end calls MPI_Abort if begin has initialised MPI, since the other ranks would block
+ * in MPI_Finalize; it first prints the error to stderr.
+ * Errors: DDP_MEMORY, DDP_UNSUPPORTED (built without MPI). */
 DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
 
 DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
-/* 1, with rank and world of MPI_COMM_WORLD, where the program has initialised MPI; else 0. */
+/* Returns 1, and rank and world of MPI_COMM_WORLD, if the program has initialised MPI; else 0. */
 DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
