@@ -1,8 +1,7 @@
-/* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says
- * where. */
+/* Frames, admission and waiting during the rendezvous, and the file with the address of rank 0. */
 #include "wire/mesh.h"
 
-/* Until when to wait at a time, so that a call to stop is heard, a line is written and a stop of this process
+/* Returns the end of the next short wait, so that a cancel, a log line or a stop of this process is
  * noticed. */
 static double ddp__slice(const ddp__meeting *m)
 {

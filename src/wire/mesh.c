@@ -1,7 +1,7 @@
-/* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
+/* Connects all pairs without rank 0 during the rendezvous: which rank dials, and which pairs are relayed. */
 #include "wire/mesh.h"
 
-#define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
+#define DDP__AGAIN 0.1 /* seconds until a failed connection is retried */
 
 static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
 {

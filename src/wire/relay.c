@@ -1,9 +1,9 @@
-/* A rank passes on the bytes of two others that cannot connect directly: a thread for each direction. */
+/* Relay: forwards the bytes of two other ranks that cannot connect directly, with a thread per direction. */
 #include "wire/tcp.h"
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
-#define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
-#define DDP__RELAY_QUIET 1.0 /* and for those who are not */
+#define DDP__RELAY_LEAVE 5.0 /* seconds for connections with traffic when the relay closes */
+#define DDP__RELAY_QUIET 1.0 /* seconds for connections without traffic */
 
 typedef struct ddp__relay_way {
     struct ddp__splice *splice;
@@ -21,7 +21,7 @@ typedef struct ddp__splice {
 } ddp__splice;
 
 struct ddp__relay {
-    pthread_mutex_t lock; /* of the list and its members */
+    pthread_mutex_t lock; /* of the list and its elements */
     pthread_cond_t changed;
     ddp__splice *first;
     int64_t bytes;
@@ -33,7 +33,7 @@ static void ddp__splice_shut(ddp__splice *s)
     shutdown(s->fd[1], SHUT_RDWR);
 }
 
-/* A direction has ended, and the other end is told; the last of both closes the connections. */
+/* Ends one direction and shuts down the other end; the last of the two closes the connections. */
 static void ddp__way_over(ddp__splice *s)
 {
     ddp__splice **at;
@@ -52,8 +52,8 @@ static void ddp__way_over(ddp__splice *s)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* A connection that breaks counts as ended: what it said is delivered. What the other does not take is
- * dropped. */
+/* Forwards one direction. A broken connection counts as ended: bytes already received are delivered. Bytes
+ * that the receiver does not take are dropped. */
 static void *ddp__way_run(void *arg)
 {
     ddp__relay_way *w = (ddp__relay_way *)arg;
@@ -149,7 +149,7 @@ void ddp__relay_close(ddp__relay *r)
     DDP_FREE(r);
 }
 
-/* Where a relay's thread held the lock during the fork the list may be half written: its descriptors stay
+/* If a relay thread held the lock during the fork, the list may be half written: its descriptors stay
  * open. */
 void ddp__relay_disown(ddp__relay *r)
 {
@@ -159,9 +159,9 @@ void ddp__relay_disown(ddp__relay *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- who asks ---- */
+/* ---- requests for a relayed connection ---- */
 
-/* The entry of that pair, a new one if there is none; NULL when memory is short. */
+/* Returns the entry of that pair, creating it if needed; NULL if memory is short. */
 static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 {
     const ddp__pair fresh = {low, high, {-1, -1}};
@@ -178,7 +178,7 @@ int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
     return ddp__hello_send(x->c->tls, fd, &x->c->self, DDP__RELAY, DDP__WELCOME, about);
 }
 
-/* Both ends are here: tells them, and joins their connections. */
+/* Both ends are connected: notifies and joins them. */
 static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, ddp_error *err)
 {
     ddp__pair v = *p;
@@ -190,11 +190,12 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
         bad = ddp__tcp_tune(v.fd[k], x->c->peer_timeout_s, x->c->congestion, err);
     if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
         for (int k = 0; k < 2; k++)
-            ddp__stream_close(x->c->tls, v.fd[k]); /* its end sees that, and asks once
-                                                                              more */
+            ddp__stream_close(x->c->tls, v.fd[k]); /* its end notices and asks again */
         return bad;
     }
-    for (int k = 0; k < 2; k++) ddp__stream_leave(x->c->tls, v.fd[k]); /* what follows is between those two */
+    for (int k = 0; k < 2; k++)
+        ddp__stream_leave(x->c->tls, v.fd[k]); /* all further bytes are between these
+                                                                          two */
     ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank %d relays between them",
              v.low, v.high, x->c->rank);
     return ddp__relay_add(x->c->relay, v.fd[0], v.fd[1], name, err);
@@ -213,7 +214,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
         return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
-    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end hears of it, and asks too */
+    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end notices and asks too */
     before = p->fd[high];                               /* an earlier attempt of the same rank */
     p->fd[high] = fd;
     ddp__stream_close(x->c->tls, before);

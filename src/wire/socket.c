@@ -1,4 +1,5 @@
-/* Addresses, descriptors, listening, dialling, waiting; the interfaces of this machine. */
+/* Addresses, descriptors, listening, dialling and polling of TCP sockets, and the network interfaces of this
+ * machine. */
 #include "wire/socket.h"
 
 #include <ifaddrs.h>
@@ -7,7 +8,7 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
-#define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
+#define DDP__UNSENT_BYTES (128 << 10) /* most unsent bytes in the kernel ahead of a control frame */
 #define DDP__BACKLOG \
     4096 /* connections not yet accepted; of more the kernel drops some, which retry after 1 s or 3 s */
 
@@ -46,8 +47,8 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
     return DDP_OK;
 }
 
-/* Whether a name server may ever know this name (RFC 1123). A last label of digits only is a mistyped IPv4
- * address. Bytes above 127 are left to the resolver. */
+/* Returns whether a name server may ever resolve this name (RFC 1123). A last label of digits only is a
+ * mistyped IPv4 address. Bytes above 127 are left to the resolver. */
 static int ddp__name_possible(const char *host)
 {
     size_t label = 0, n = strlen(host);
@@ -69,7 +70,7 @@ static int ddp__name_possible(const char *host)
     return label && !digits;
 }
 
-/* 1 if this machine has the address, 0 if it does not, -1 if a bind fails for another reason. */
+/* Returns 1 if the machine has the address, 0 if not, -1 if a bind fails for another reason. */
 static int ddp__addr_is_here(const ddp__addr *a)
 {
     int s = socket(a->sa.ss_family, SOCK_STREAM, 0), why = errno;
@@ -82,8 +83,8 @@ static int ddp__addr_is_here(const ddp__addr *a)
     return bound ? 1 : why == EADDRNOTAVAIL || why == EAFNOSUPPORT ? 0 : -1;
 }
 
-/* Replaces 127.0.0.1 by ::1 on a machine without IPv4, for defaults and for a "localhost" that is both in
- * /etc/hosts. */
+/* Replaces 127.0.0.1 by ::1 on a machine without IPv4: for the default address, and if /etc/hosts has both
+ * for "localhost". */
 static void ddp__addr_loopback(ddp__addr *a)
 {
     ddp__addr four = *a, six;
@@ -119,7 +120,7 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     if (why)
         return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
                          gai_strerror(why));
-    for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 for everybody */
+    for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 on every rank */
         for (a = found; a && *count < room; a = a->ai_next) {
             if ((a->ai_family == AF_INET) != four || a->ai_addrlen > sizeof list[0].sa) continue;
             memset(&list[*count], 0, sizeof list[0]);
@@ -196,7 +197,7 @@ int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
 ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
 {
     struct rlimit l;
-    const int next = socket(AF_UNIX, SOCK_STREAM, 0); /* descriptors are given from the lowest on */
+    const int next = socket(AF_UNIX, SOCK_STREAM, 0); /* the system assigns the lowest free descriptor */
     rlim_t here, room;
 
     if (getrlimit(RLIMIT_NOFILE, &l) < 0) return DDP_OK;
@@ -354,7 +355,7 @@ void ddp__waker_drain(ddp__waker *w)
     }
 }
 
-/* Closes it; -1 and that errno. */
+/* Closes the socket. Returns -1 and sets errno to `why`. */
 static int ddp__fd_fail(int fd, int why)
 {
     close(fd);
@@ -367,7 +368,7 @@ int ddp__tcp_dial_begin(const ddp__addr *to)
     int s = socket(to->sa.ss_family, SOCK_STREAM, 0);
 
     if (s < 0) return -1;
-    /* EINTR: the attempt goes on, as with EINPROGRESS */
+    /* EINTR: the attempt continues, as with EINPROGRESS */
     if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
                                     errno == EINPROGRESS || errno == EINTR))
         return s;
@@ -381,7 +382,7 @@ int ddp__tcp_dial_end(int s)
     int why = 0;
 
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
-    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
+    if (!why) { /* if no process listens on a port of the ephemeral range, TCP may connect to itself */
         if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0)
             why = errno;
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
@@ -453,7 +454,7 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
     return DDP_OK;
 }
 
-/* ---- which of this machine's addresses the others shall use ---- */
+/* ---- the address of this machine that other ranks use ---- */
 
 int ddp__iface_matches(const char *list, const char *name)
 {
@@ -484,7 +485,8 @@ static void ddp__iface_addr(const struct ifaddrs *i, ddp__addr *out)
     ddp__addr_set_port(out, 0);
 }
 
-/* The lower the better: loopback last, then the other family, then addresses that need a scope. */
+/* Returns a sort key, lowest first: loopback is last, then the other family, then addresses that need a
+ * scope. */
 static int ddp__iface_order(const struct ifaddrs *i, int family)
 {
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;

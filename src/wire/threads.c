@@ -1,8 +1,8 @@
 /* Streams between threads: one lock-free ring per ordered pair, one bell per rank.
  *
- * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once more; a peer
- * that moved bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one
- * variable, so one of them comes second and sees what the other did: no ring is lost, and nobody spins or
+ * A rank that wants to sleep arms its bell by an atomic swap and then checks its rings again. A peer that
+ * moved bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one
+ * variable, so that the later one sees the effect of the earlier: no wake-up is lost, and no thread spins or
  * takes a lock while bytes flow. */
 #include "wire/wire.h"
 
@@ -10,9 +10,9 @@
 #define DDP__LINE       64                 /* bytes of a cache line */
 
 typedef struct ddp__ring {
-    size_t head; /* bytes ever written; the sender's */
+    size_t head; /* bytes ever written, by the sender */
     char gap0[DDP__LINE - sizeof(size_t)];
-    size_t tail; /* bytes ever read; the receiver's */
+    size_t tail; /* bytes ever read, by the receiver */
     char gap1[DDP__LINE - sizeof(size_t)];
     int ended; /* the sender has closed */
     int deaf;  /* the receiver has closed */
@@ -20,8 +20,8 @@ typedef struct ddp__ring {
 } ddp__ring;
 
 typedef struct ddp__bell {
-    int armed;  /* its rank is about to sleep, or asleep */
-    int called; /* wake() came since the last wait */
+    int armed;  /* its rank sleeps or is about to */
+    int called; /* wake() was called since the last wait */
     int taken;  /* a wire was made for this rank */
     int rung;   /* under lock */
     pthread_mutex_t lock;
@@ -30,9 +30,9 @@ typedef struct ddp__bell {
 
 struct ddp__hub {
     int refs, world;
-    int bells_ready;         /* how many have their lock and condition */
+    int bells_ready;         /* bells with initialised lock and condition */
     ddp__bell *bells;        /* [world] */
-    ddp__ring *rings;        /* [world][world - 1], sender major; nobody sends to himself */
+    ddp__ring *rings;        /* [world][world - 1], sender major; a rank has no ring to itself */
     unsigned char *data;     /* all rings */
     ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
@@ -171,7 +171,7 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     ddp__hub *hub = ((ddp__thread_wire *)(void *)w)->hub;
     ddp__ring *ring = ddp__hub_ring(hub, peer, w->rank);
     size_t tail = ring->tail, at = tail & (DDP__RING_BYTES - 1), first = DDP__RING_BYTES - at;
-    int ended = ddp__atomic_load(&ring->ended); /* before head: what was sent before it counts */
+    int ended = ddp__atomic_load(&ring->ended); /* read before head: bytes sent before the end count */
     size_t n = ddp__atomic_load(&ring->head) - tail;
 
     if (!n && ended) {
@@ -189,8 +189,8 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* 1 if wait() may return. A sender waits for a quarter of the ring, not for every few bytes; an end is news
- * once. */
+/* Returns 1 if wait() may return. A sender waits for a quarter of the ring to be free, not for a few bytes;
+ * an end is reported once. */
 static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
@@ -236,7 +236,7 @@ static void ddp__threads_wake(ddp__wire *w)
     ddp__bell_ring(b);
 }
 
-/* One direction: from will send no more, to will read no more. */
+/* Ends one direction: `from` sends no more, `to` receives no more. */
 static void ddp__hub_end(ddp__hub *hub, int from, int to)
 {
     ddp__atomic_store(&ddp__hub_ring(hub, from, to)->ended, 1);

@@ -1,5 +1,4 @@
-/* TLS as streams. OpenSSL reads and writes through a BIO of ours, which raises no SIGPIPE and never
- * blocks. */
+/* TLS streams. OpenSSL reads and writes through a custom BIO that raises no SIGPIPE and never blocks. */
 #include "wire/socket.h"
 #include "wire/tls.h"
 
@@ -53,7 +52,7 @@ static long ddp__tls_bio_ctrl(BIO *b, int what, long number, void *ptr)
     return what == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-/* ---- what went wrong, as the end of a sentence about the peer ---- */
+/* ---- errors, as the end of a sentence about the peer ---- */
 
 void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
 {
@@ -65,7 +64,7 @@ void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
     va_end(args);
 }
 
-/* The peer's last word. */
+/* Reports the alert with which the peer closed. */
 static void ddp__tls_say_alert(ddp__tls_session *s, int alert)
 {
     if (alert == SSL_AD_PROTOCOL_VERSION) {
@@ -108,7 +107,7 @@ static void ddp__tls_explain(ddp__tls_session *s)
     }
 }
 
-/* After a call that returned n <= 0: 0 if it only has to be made again, else -1 and errno. */
+/* Handles a call that returned n <= 0. Returns 0 if the call must be repeated, else -1 and errno. */
 static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
 {
     switch (SSL_get_error(s->ssl, n)) {
@@ -127,7 +126,7 @@ static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
     default:
         s->broken = EPROTO;
         ddp__tls_explain(s);
-        /* one of ours who lacks TLS should learn it; OpenSSL says nothing to a stranger */
+        /* notify a dreamddp rank without TLS; OpenSSL sends nothing to unknown programs */
         if (s->server && s->seen == sizeof s->first && !memcmp(s->first, "dreamddp", s->seen))
             ddp__stream_no_tls(s->fd);
     }
@@ -145,7 +144,7 @@ static ddp__tls_session *ddp__tls_find(ddp__tls *t, int fd)
     return fd >= 0 && fd < ddp__count(k->session) ? k->session[fd] : NULL;
 }
 
-/* A session that can go on, with nothing on OpenSSL's list of errors; else NULL and errno. */
+/* Returns a usable session, and clears OpenSSL's error queue; else NULL and errno. */
 static ddp__tls_session *ddp__tls_usable(ddp__tls *t, int fd)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -169,7 +168,7 @@ static void ddp__tls_leave(ddp__tls *t, int fd)
     k->session[fd] = NULL;
 }
 
-/* Makes the list long enough for a descriptor; 0: out of memory. */
+/* Extends the list for a descriptor. Returns 0 if memory is short. */
 static int ddp__tls_room(ddp__tls_keys *k, int fd)
 {
     if (!ddp__reserve(k->session, fd + 1)) return 0;
@@ -218,8 +217,8 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server)
     return 0;
 }
 
-/* After the handshake. Without the key OpenSSL falls back to certificates, which the key's side must not
- * trust. */
+/* Checks the peer after the handshake. Without the key OpenSSL falls back to certificates, which the side
+ * with the key must not trust. */
 static int ddp__tls_settle(ddp__tls_session *s)
 {
     if (s->settled) return 1;
@@ -267,7 +266,8 @@ static long ddp__tls_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
     return (long)got;
 }
 
-/* Seals s->held bytes as a record, unless that has been done, and sends it: 1, 0 if it has to wait, -1. */
+/* Seals s->held bytes as a record, unless already done, and sends it. Returns 1, 0 if it would block, or
+ * -1. */
 static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
 {
     int n;
@@ -280,9 +280,9 @@ static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
     return 1;
 }
 
-/* A record is sealed once and must leave as it is, but the caller may change its mind about what was not
- * taken. So of a record that waits all bytes but the last count as taken: the caller comes back for that,
- * until it has left. */
+/* A record is sealed once and must be sent unchanged, but the caller may change bytes that were not taken. Of
+ * a blocked record all bytes but the last therefore count as taken: the caller repeats the last one until the
+ * record is sent. */
 static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 {
     ddp__tls_session *s = ddp__tls_usable(t, fd);
@@ -343,8 +343,8 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-/* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any
- * name. */
+/* Returns the certificate of a peer after its handshake; the caller frees it. NULL: none; *good = 1 if a key
+ * is used, which is valid for every name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -387,7 +387,7 @@ static int ddp__tls_may_be(ddp__tls *t, int fd, const char *name, char *why)
     return good;
 }
 
-/* One name of a certificate: that of a rank (*id, the lowest), or of a newcomer. */
+/* Parses one name of a certificate: of a rank (*id, the lowest) or of a joining worker. */
 static void ddp__tls_join_name(const char *text, size_t n, int *id, char *name)
 {
     size_t i, digits = 0;
