@@ -1,4 +1,5 @@
-/* Who comes to the door: let in, heard, turned away; door.h has the policy. */
+/* Admission of incoming connections: accepts callers, reads their hello, accepts or refuses them. door.h has
+ * the policy. */
 #include "wire/door.h"
 
 static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last
@@ -29,7 +30,7 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
     return 1;
 }
 
-/* Its place is free; its socket is the caller's of this. */
+/* Frees the caller's place; its socket stays open. */
 static void ddp__caller_out(ddp__door *d, ddp__caller *c)
 {
     c->fd = -1;
@@ -79,7 +80,7 @@ int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
     return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], ddp__host_bytes(family, ip[0]));
 }
 
-/* 1 if a caller from that machine was let in. */
+/* Returns 1 if a caller from that machine was accepted before. */
 static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
 {
     for (int i = 0; i < DDP__PROVEN; i++)
@@ -115,7 +116,7 @@ static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
     if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
-/* A whole hello: 1 if its caller is let in, else it has been told why not. */
+/* Handles a complete hello. Returns 1 if the caller is accepted; else it has been notified of the reason. */
 static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
@@ -149,7 +150,7 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
     ddp__caller_leave(d, c);
 }
 
-/* ---- who is inside ---- */
+/* ---- present callers ---- */
 
 /* Begins its session when it has spoken: one that is silent costs no memory. */
 static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
@@ -161,7 +162,7 @@ static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
     return 0;
 }
 
-/* Reads what a caller says; who has said all, or anything else, leaves. */
+/* Reads from a caller. A caller leaves after a complete hello or invalid bytes. */
 static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT];
@@ -198,7 +199,7 @@ static double ddp__caller_until(const ddp__caller *c)
     return c->since + (c->spoken ? ddp__hello_limit : ddp__silent_limit);
 }
 
-/* ---- who comes ---- */
+/* ---- new callers ---- */
 
 /* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel
  * out. */
@@ -289,7 +290,7 @@ static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, 
     return c;
 }
 
-/* One who waits outside; 0 when there is none, or none can be let in. */
+/* Accepts a pending connection. Returns 0 if there is none or it cannot be accepted. */
 static int ddp__door_accept(ddp__door *d, double now)
 {
     ddp__addr from;
@@ -350,7 +351,7 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
     return count + 1;
 }
 
-/* ---- whose turn it is ---- */
+/* ---- order of service ---- */
 
 /* Finds out who is to be heard, and drops those whose time is over. */
 static void ddp__door_look(ddp__door *d, double now)

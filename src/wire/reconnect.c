@@ -1,4 +1,4 @@
-/* Streams over connections that may be replaced: into the replay ring, and out of records into the engine's
+/* Streams over replaceable connections: sends through the replay ring, and receives records into the engine's
  * memory. */
 #include "wire/replay.h"
 

@@ -1,4 +1,5 @@
-/* From an address to a meeting: who listens where, who dials whom; mesh.h has the order. */
+/* The rendezvous over TCP: resolves addresses, listens, dials rank 0 and connects all pairs; mesh.h has the
+ * protocol. */
 #include "wire/mesh.h"
 
 /* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
@@ -269,7 +270,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     return ddp__mesh_worker(m, err);
 }
 
-/* Tells those who came why there will be no run. */
+/* Notifies the connected ranks why the run does not start. */
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
     for (int p = 1; p < m->r->world; p++)
@@ -288,7 +289,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         return bad;
     }
     ddp__hello_pack(&m->c.self, DDP__TABLE, DDP__WELCOME, 0, m->table);
-    for (p = 1; p < world; p++) { /* where everybody listens */
+    for (p = 1; p < world; p++) { /* listening addresses of all ranks */
         unsigned char *entry = m->table + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         ddp__hello_put(entry + 2, (uint64_t)ddp__addr_port(&m->where[p]), 2);
         ddp__hello_put(entry, ddp__ip_pack(&m->where[p], entry + 8), 2);
