@@ -18326,8 +18326,8 @@ ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x,
 #endif
 
 /* ==== wire/wire.h ==== [wire] */
-/* A wire: non-blocking byte streams from this rank to every peer, over threads, TCP or MPI: the engine cannot
- * tell. */
+/* The wire interface: non-blocking byte streams from this rank to every peer, over threads, TCP or MPI. The
+ * engine uses all of them in the same way. */
 
 struct ddp__op;
 struct ddp__exchange;
@@ -18335,126 +18335,136 @@ struct ddp__engine;
 
 typedef struct ddp__wire ddp__wire;
 
-/* All calls except wake come from the thread that drives the engine: the comm thread, or the caller of a
- * blocking call while the comm thread is parked (comm/submit.c). peer is a rank other than one's own. */
+/* The functions of a wire. All except wake are called from the thread that drives the engine: the comm
+ * thread, or the caller of a blocking call while the comm thread is parked (comm/submit.c). peer is never the
+ * own rank. */
 typedef struct ddp__wire_table {
-    /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
+    /* Both return the number of bytes transferred (possibly fewer than given), 0 if the call would block, -1
+     * if the peer is gone (errno has the reason). */
     long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
-    /* Sleeps until a peer has bytes, one with want_send set takes some, wake() was called, or until (< 0: no
-     * limit). */
+    /* Blocks until a peer has bytes to read, a peer with want_send set accepts bytes, wake() is called, or
+     * time `until` is reached (< 0: no limit). */
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     void (*close)(ddp__wire *w);
-    /* Breaks the connection to a peer, for both sides, as a network would; NULL: cannot. */
+    /* Breaks the connection to a peer for both sides, as a network failure would. NULL: not supported. */
     void (*cut)(ddp__wire *w, int peer);
-    /* This process was stopped for `seconds` until now, which do not count for any time limit. NULL: no time
+    /* This process was stopped for `seconds` until now: extends all time limits by that. NULL: no time
      * limits. */
     void (*stopped)(ddp__wire *w, double seconds, double now);
 } ddp__wire_table;
 
-/* Moves whole messages itself, in a time of its own: its engine has no comm thread, and no frames (src/sim).
- * All calls come from the thread that uses the engine, without its lock. */
+/* A wire that transfers whole messages in simulated time (src/sim). Its engine has no comm thread and uses no
+ * frames. All calls come from the thread that uses the engine, without the engine's lock. */
 typedef struct ddp__carrier {
     void (*opened)(ddp__wire *w, struct ddp__engine *e);
     void (*posted)(ddp__wire *w);                     /* a message was queued */
-    void (*begins)(ddp__wire *w, struct ddp__op *op); /* its turn has come */
-    void (*await)(ddp__wire *w);    /* returns when something has happened to those of this rank */
-    void (*catch_up)(ddp__wire *w); /* returns when all that happens before the caller's time has happened */
-    void (*failed)(ddp__wire *w);   /* the engine has its error: the others get it */
+    void (*begins)(ddp__wire *w, struct ddp__op *op); /* the message is first in the queue */
+    void (*await)(ddp__wire *w);    /* blocks until the state of a message of this rank changes */
+    void (*catch_up)(ddp__wire *w); /* returns when every event before the caller's time has been processed */
+    void (*failed)(ddp__wire *w);   /* the engine failed: the other ranks receive its error */
 } ddp__carrier;
 
 #define DDP__WIRE_NAME 96
 
 struct ddp__wire {
     const ddp__wire_table *table;
-    const ddp__carrier *carrier; /* NULL: bytes move by the table */
+    const ddp__carrier *carrier; /* NULL: bytes are transferred through `table` */
     int rank, world;
-    char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for
-                                      a relayed peer */
-    int *relays;       /* [world] atomic: the rank that relays a peer's bytes + 1, 0: none; NULL: none */
-    size_t pair_bytes; /* memory of its own that it takes per peer */
-    double round_trip; /* seconds, of the farthest peer; 0: all are on this machine, < 0: not known */
-    int intact;        /* 1: bytes cannot change on the way: one memory, or TLS */
-    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
-    /* May be NULL: first and last on the comm thread. begin may block, and fail; why is NULL after an orderly
-     * end. */
+    char (*names)[DDP__WIRE_NAME]; /* [world] peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a
+                                      relayed peer */
+    int *relays;               /* [world] atomic: rank that relays the peer's bytes + 1, 0 = direct; NULL: no
+                          relays */
+    size_t pair_bytes;         /* memory that the wire allocates per peer, in bytes */
+    double round_trip;         /* to the farthest peer, in seconds; 0: all on this machine, < 0: unknown */
+    int intact;                /* 1: bytes cannot be corrupted in transit (shared memory, or TLS) */
+    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share memory; or NULL */
+    /* Called first and last on the comm thread; may be NULL. begin may block and fail. why is NULL after a
+     * normal end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
-    /* In a forked child: closes the descriptors, and sends nothing on streams that are the parent's. NULL: it
-     * has none. */
+    /* In a forked child: closes the descriptors and sends nothing on the parent's streams. NULL: there are
+     * none. */
     void (*disown)(ddp__wire *w);
 };
 
-/* For who makes a wire that is all zero; names are to be freed. 0 when memory is short. */
+/* Initialises a zeroed wire; its creator must free `names`. Returns 0 if memory is short. */
 DDP_LIB int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world);
-/* The rank that relays the bytes of a peer, or last relayed those of a lost peer; -1: none. Any thread. */
+/* Returns the rank that relays a peer's bytes (for a lost peer, the last one), or -1 if there is none. Any
+ * thread. */
 DDP_LIB int ddp__wire_relay(const ddp__wire *w, int peer);
 
 /* ---- threads of one process ---- */
 
-/* What one rank offers the others of its memory in one position of its window; comm/share.c has the rules. */
+/* One slot of a rank's window, through which it shares its memory with the other ranks; comm/share.c has the
+ * rules. */
 typedef struct ddp__offer {
-    long users;                /* how many are at work on it, + DDP__OFFER_OPEN while others may begin */
-    size_t next;               /* of the team's first rank: the next chunk that nobody has taken */
-    const struct ddp__op *op;  /* the owner's: where its values are */
-    struct ddp__exchange *row; /* [world] the owner's: who adds what to its divergence */
+    long users;                /* threads working on it, + DDP__OFFER_OPEN while others may start */
+    size_t next;               /* of the team's first rank: the next free chunk */
+    const struct ddp__op *op;  /* the owner's operation: has its values */
+    struct ddp__exchange *row; /* [world] the owner's: the divergence parts of each rank */
     char gap[64 - 2 * sizeof(void *) - sizeof(long) - sizeof(size_t)];
 } ddp__offer;
 
 enum {
     DDP__OFFER_OPEN = 1 << 30,
-    DDP__OFFERS = 16 /* of one rank: as many as it has collectives in flight */
+    DDP__OFFERS = 16 /* per rank: the most collectives in flight */
 };
 
 typedef struct ddp__hub ddp__hub;
 
-/* ddp__hub_new - the rendezvous place of `world` ranks; NULL when memory is short. Each open wire holds a
- * reference, so ddp__hub_free and the wires' close may come in any order, from any thread. Each ordered pair
- * of ranks has a ring of DDP__RING_BYTES, touched only when used. ddp__wire_threads - the end of one rank; a
- * rank can be taken once. ddp__hub_second - another rendezvous place of the same ranks, freed with the first;
- * NULL when memory is short, or if it was never asked for before the ranks began (then make = 0).
- * ddp__hub_leave - what closing the wire of that rank does, for a rank that never got one: the others see it
- * gone. Errors: DDP_ARG (rank outside or taken), DDP_MEMORY. */
+/* The hub connects `world` ranks that are threads of one process. Each ordered pair of ranks has a ring of
+ * DDP__RING_BYTES, whose memory is touched only when used. Each open wire holds a reference, so that
+ * ddp__hub_free and the close of the wires may come in any order, from any thread.
+ *
+ * ddp__hub_new - creates a hub. Returns NULL if memory is short. */
 DDP_LIB ddp__hub *ddp__hub_new(int world);
+/* ddp__hub_second - returns a second hub for the same ranks, freed with the first. With make = 0 it returns
+ * NULL if no earlier call has created it. Returns NULL if memory is short. */
 DDP_LIB ddp__hub *ddp__hub_second(ddp__hub *hub, int make);
+/* ddp__wire_threads - creates the wire of one rank; only one per rank. Errors: DDP_ARG (rank out of range, or
+ * already taken), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
-/* ddp__hub_making - of wires that attach makes; link: 1 of the second hub. */
+/* ddp__hub_making - creates a hub whose wires are made by `attach`. link: 1 for wires of the second hub. */
 typedef ddp_status (*ddp__wire_fn)(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user);
+/* ddp__hub_leave - marks a rank that never got a wire as closed, so that the others see it as gone. */
 DDP_LIB void ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void ddp__hub_free(ddp__hub *hub);
 
-/* ---- processes that an MPI launcher started; behind DDP_USE_MPI ---- */
+/* ---- processes that an MPI launcher started; requires DDP_USE_MPI ---- */
 
-/* ddp__wire_mpi - byte streams over MPI_Isend and MPI_Irecv on a copy of MPI_COMM_WORLD. Makes no MPI call:
- * all of them, MPI_Init_thread and MPI_Finalize included where the program has not initialised MPI itself,
- * come from the engine's comm thread, in begin to end. begin fails with DDP_UNSUPPORTED if MPI's thread level
- * is below MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was finalised before, DDP_ARG if MPI counts other ranks
- * than rank and world say, DDP_NET with MPI's own words. end after a failure calls MPI_Abort if begin has
- * initialised MPI, since the other ranks would wait in MPI_Finalize; the failure goes to stderr first.
- * Errors: DDP_MEMORY, DDP_UNSUPPORTED (no MPI). */
+/* ddp__wire_mpi - creates byte streams over MPI_Isend and MPI_Irecv on a duplicate of MPI_COMM_WORLD. The
+ * function itself calls no MPI function. All MPI calls come from the engine's comm thread, from begin to end,
+ * including MPI_Init_thread and MPI_Finalize if the program has not initialised MPI.
+ *
+ * begin fails with DDP_UNSUPPORTED if MPI's thread level is below MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was
+ * finalised before, DDP_ARG if MPI's rank or size differs from rank and world, or DDP_NET with MPI's error
+ * text. After a failure, end calls MPI_Abort if begin has initialised MPI, since the other ranks would block
+ * in MPI_Finalize; it first prints the error to stderr.
+ * Errors: DDP_MEMORY, DDP_UNSUPPORTED (built without MPI). */
 DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
 
 DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
-/* 1, with rank and world of MPI_COMM_WORLD, where the program has initialised MPI; else 0. */
+/* Returns 1, and rank and world of MPI_COMM_WORLD, if the program has initialised MPI; else 0. */
 DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
 
 /* ==== wire/threads.c ==== [wire] */
 /* Streams between threads: one lock-free ring per ordered pair, one bell per rank.
  *
- * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once more; a peer
- * that moved bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one
- * variable, so one of them comes second and sees what the other did: no ring is lost, and nobody spins or
+ * A rank that wants to sleep arms its bell by an atomic swap and then checks its rings again. A peer that
+ * moved bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one
+ * variable, so that the later one sees the effect of the earlier: no wake-up is lost, and no thread spins or
  * takes a lock while bytes flow. */
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
 #define DDP__LINE       64                 /* bytes of a cache line */
 
 typedef struct ddp__ring {
-    size_t head; /* bytes ever written; the sender's */
+    size_t head; /* bytes ever written, by the sender */
     char gap0[DDP__LINE - sizeof(size_t)];
-    size_t tail; /* bytes ever read; the receiver's */
+    size_t tail; /* bytes ever read, by the receiver */
     char gap1[DDP__LINE - sizeof(size_t)];
     int ended; /* the sender has closed */
     int deaf;  /* the receiver has closed */
@@ -18462,8 +18472,8 @@ typedef struct ddp__ring {
 } ddp__ring;
 
 typedef struct ddp__bell {
-    int armed;  /* its rank is about to sleep, or asleep */
-    int called; /* wake() came since the last wait */
+    int armed;  /* its rank sleeps or is about to */
+    int called; /* wake() was called since the last wait */
     int taken;  /* a wire was made for this rank */
     int rung;   /* under lock */
     pthread_mutex_t lock;
@@ -18472,9 +18482,9 @@ typedef struct ddp__bell {
 
 struct ddp__hub {
     int refs, world;
-    int bells_ready;         /* how many have their lock and condition */
+    int bells_ready;         /* bells with initialised lock and condition */
     ddp__bell *bells;        /* [world] */
-    ddp__ring *rings;        /* [world][world - 1], sender major; nobody sends to himself */
+    ddp__ring *rings;        /* [world][world - 1], sender major; a rank has no ring to itself */
     unsigned char *data;     /* all rings */
     ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
@@ -18613,7 +18623,7 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     ddp__hub *hub = ((ddp__thread_wire *)(void *)w)->hub;
     ddp__ring *ring = ddp__hub_ring(hub, peer, w->rank);
     size_t tail = ring->tail, at = tail & (DDP__RING_BYTES - 1), first = DDP__RING_BYTES - at;
-    int ended = ddp__atomic_load(&ring->ended); /* before head: what was sent before it counts */
+    int ended = ddp__atomic_load(&ring->ended); /* read before head: bytes sent before the end count */
     size_t n = ddp__atomic_load(&ring->head) - tail;
 
     if (!n && ended) {
@@ -18631,8 +18641,8 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* 1 if wait() may return. A sender waits for a quarter of the ring, not for every few bytes; an end is news
- * once. */
+/* Returns 1 if wait() may return. A sender waits for a quarter of the ring to be free, not for a few bytes;
+ * an end is reported once. */
 static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
@@ -18678,7 +18688,7 @@ static void ddp__threads_wake(ddp__wire *w)
     ddp__bell_ring(b);
 }
 
-/* One direction: from will send no more, to will read no more. */
+/* Ends one direction: `from` sends no more, `to` receives no more. */
 static void ddp__hub_end(ddp__hub *hub, int from, int to)
 {
     ddp__atomic_store(&ddp__hub_ring(hub, from, to)->ended, 1);
@@ -18756,7 +18766,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
 }
 
 /* ==== wire/socket.h ==== [wire] */
-/* TCP sockets without surprises: addresses, listening, dialling, whole frames with a deadline. */
+/* TCP socket helpers: addresses, listening, dialling, polling with time-outs, and network interfaces. */
 
 #include <netinet/in.h>
 #include <poll.h>
@@ -18781,84 +18791,87 @@ typedef struct ddp__addr {
     socklen_t size;
 } ddp__addr;
 
-/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors:
- * DDP_ARG. */
+/* Splits "host:port", "tcp://host:port" or "[v6]:port"; the default port is 29500. host[DDP__HOST_TEXT].
+ * Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved by one look-up, which may block for seconds: up to room addresses, IPv4 first. 127.0.0.1
- * becomes ::1 on a machine without IPv4. Errors: DDP_ARG if the text is no address; DDP_NET if the name has
- * no address now, but may get one (a container that starts); DDP_MEMORY. */
+/* Splits an address and resolves it with one look-up, which may block for seconds. Returns up to `room`
+ * addresses, IPv4 first. 127.0.0.1 becomes ::1 on a machine without IPv4. Errors: DDP_ARG if the text is not
+ * an address; DDP_NET if the name has no address now but may get one (a container that is starting);
+ * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
 DDP_LIB int ddp__addr_port(const ddp__addr *a);
 DDP_LIB void ddp__addr_set_port(ddp__addr *a, int port);
 DDP_LIB int ddp__addr_is_loopback(const ddp__addr *a);
-/* An address as family 4 or 6 and 16 bytes, without its port, and back; 0 = no such family. */
+/* Convert an address, without its port, to family (4 or 6) and 16 bytes, and back. 0 = unsupported family. */
 DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
 DDP_LIB int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
 
-/* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and
- * possible. Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
+/* Makes sure that `wanted` more descriptors can be opened, and raises the soft limit if needed and possible.
+ * Errors: DDP_NET if not even `least` more can be opened; the message names the number needed. */
 DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
-DDP_LIB int ddp__fd_limit(void); /* how many this process may have open */
-/* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
+DDP_LIB int ddp__fd_limit(void); /* most descriptors that this process may have open */
+/* Get the local address of a socket, or its peer's. Return 0, or -1 with errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking, closed on exec, without delays; 0, or -1 and errno */
-/* Closes what *fd names, if anything, and makes it -1 first: a forked child would close whatever has that
- * number by then. */
+DDP_LIB int ddp__fd_prepare(int fd); /* sets non-blocking, close-on-exec and no delay; returns 0, or -1 and
+                                        errno */
+/* Closes *fd unless it is negative, and sets it to -1 first: a forked child that closed it later would close
+ * whatever descriptor has that number then. */
 DDP_LIB void ddp__fd_close(int *fd);
-/* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
+/* Creates a bound, listening socket. *bound (may be NULL) receives the address with the actual port. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
-/* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
+/* Makes one attempt to connect, until time `until`. Returns a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
-/* Its halves, for who polls: a connecting socket, or -1 and errno; after POLLOUT 0, or -1 and errno (not
- * closed). */
+/* The two halves of ddp__tcp_dial for callers that poll. begin returns a connecting socket, or -1 and errno.
+ * After POLLOUT, end returns 0, or -1 and errno (the socket stays open). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* A waiting connection as a non-blocking socket, and from where (may be NULL); -1 and errno, EAGAIN when none
- * waits. */
+/* Accepts a connection as a non-blocking socket; `from` (may be NULL) receives its address. Returns -1 and
+ * errno, EAGAIN if none is pending. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* What a connection between ranks needs: that, keepalive, time-out, congestion control. */
+/* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
-/* poll, and what it returns, until then (< 0: no limit), as exactly as the system can; signals do not end
- * it. */
+/* Calls poll with the time limit `until` (< 0: none), as precisely as the system allows, and returns its
+ * result. Signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
-/* poll of one descriptor until then; its revents, 0 when the time is over. */
+/* Polls one descriptor until `until`. Returns its revents, or 0 after the time-out. */
 DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 
-/* A pipe by which one thread brings another out of its poll. */
+/* A pipe with which one thread wakes another from its poll. */
 typedef struct ddp__waker {
-    int fd[2]; /* the first is to be polled for POLLIN */
+    int fd[2]; /* poll the first for POLLIN */
 } ddp__waker;
 
 DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);
-DDP_LIB void ddp__waker_close(ddp__waker *w); /* fine for one that is all zero */
+DDP_LIB void ddp__waker_close(ddp__waker *w); /* a zeroed waker is allowed */
 DDP_LIB void ddp__waker_wake(ddp__waker *w);  /* any thread */
 DDP_LIB void ddp__waker_drain(ddp__waker *w);
 
-/* ---- which of this machine's addresses the others shall use ---- */
+/* ---- the address of this machine that other ranks use ---- */
 
 #define DDP__IFACE_TEXT 32
 
-/* Whether a list in NCCL's syntax means an interface: prefixes ("eth,ib"), whole names ("=eth0"), all but
- * ("^lo"). */
+/* Returns 1 if a list in NCCL's syntax selects an interface: prefixes ("eth,ib"), exact names ("=eth0"), or
+ * exclusions ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
-/* The first address, with port 0, of an interface that is up and that the list (NULL: any) means: others
- * before loopback, that family before the other. Errors: DDP_ARG, which names the interfaces that there are;
- * DDP_NET. */
+/* Returns the first address, with port 0, of an interface that is up and selected by the list (NULL: any). It
+ * prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG, which names the
+ * available interfaces; DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
-/* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
+/* Returns the local address from which the system would send to `to`; sends nothing. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
-/* The same without a destination: that of the default route, else the first up and not loopback, else
- * 127.0.0.1. */
+/* Returns the local address of the default route, else of the first interface that is up and not loopback,
+ * else 127.0.0.1. */
 DDP_LIB void ddp__iface_default(ddp__addr *out);
-/* The name of the interface with that address, "" if there is none; returns name. */
+/* Writes the name of the interface with that address to `name`, "" if there is none; returns name. */
 DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 
 /* ==== wire/socket.c ==== [wire] */
-/* Addresses, descriptors, listening, dialling, waiting; the interfaces of this machine. */
+/* Addresses, descriptors, listening, dialling and polling of TCP sockets, and the network interfaces of this
+ * machine. */
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -18866,7 +18879,7 @@ DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
-#define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
+#define DDP__UNSENT_BYTES (128 << 10) /* most unsent bytes in the kernel ahead of a control frame */
 #define DDP__BACKLOG \
     4096 /* connections not yet accepted; of more the kernel drops some, which retry after 1 s or 3 s */
 
@@ -18905,8 +18918,8 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
     return DDP_OK;
 }
 
-/* Whether a name server may ever know this name (RFC 1123). A last label of digits only is a mistyped IPv4
- * address. Bytes above 127 are left to the resolver. */
+/* Returns whether a name server may ever resolve this name (RFC 1123). A last label of digits only is a
+ * mistyped IPv4 address. Bytes above 127 are left to the resolver. */
 static int ddp__name_possible(const char *host)
 {
     size_t label = 0, n = strlen(host);
@@ -18928,7 +18941,7 @@ static int ddp__name_possible(const char *host)
     return label && !digits;
 }
 
-/* 1 if this machine has the address, 0 if it does not, -1 if a bind fails for another reason. */
+/* Returns 1 if the machine has the address, 0 if not, -1 if a bind fails for another reason. */
 static int ddp__addr_is_here(const ddp__addr *a)
 {
     int s = socket(a->sa.ss_family, SOCK_STREAM, 0), why = errno;
@@ -18941,8 +18954,8 @@ static int ddp__addr_is_here(const ddp__addr *a)
     return bound ? 1 : why == EADDRNOTAVAIL || why == EAFNOSUPPORT ? 0 : -1;
 }
 
-/* Replaces 127.0.0.1 by ::1 on a machine without IPv4, for defaults and for a "localhost" that is both in
- * /etc/hosts. */
+/* Replaces 127.0.0.1 by ::1 on a machine without IPv4: for the default address, and if /etc/hosts has both
+ * for "localhost". */
 static void ddp__addr_loopback(ddp__addr *a)
 {
     ddp__addr four = *a, six;
@@ -18978,7 +18991,7 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     if (why)
         return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
                          gai_strerror(why));
-    for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 for everybody */
+    for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 on every rank */
         for (a = found; a && *count < room; a = a->ai_next) {
             if ((a->ai_family == AF_INET) != four || a->ai_addrlen > sizeof list[0].sa) continue;
             memset(&list[*count], 0, sizeof list[0]);
@@ -19055,7 +19068,7 @@ int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
 ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
 {
     struct rlimit l;
-    const int next = socket(AF_UNIX, SOCK_STREAM, 0); /* descriptors are given from the lowest on */
+    const int next = socket(AF_UNIX, SOCK_STREAM, 0); /* the system assigns the lowest free descriptor */
     rlim_t here, room;
 
     if (getrlimit(RLIMIT_NOFILE, &l) < 0) return DDP_OK;
@@ -19213,7 +19226,7 @@ void ddp__waker_drain(ddp__waker *w)
     }
 }
 
-/* Closes it; -1 and that errno. */
+/* Closes the socket. Returns -1 and sets errno to `why`. */
 static int ddp__fd_fail(int fd, int why)
 {
     close(fd);
@@ -19226,7 +19239,7 @@ int ddp__tcp_dial_begin(const ddp__addr *to)
     int s = socket(to->sa.ss_family, SOCK_STREAM, 0);
 
     if (s < 0) return -1;
-    /* EINTR: the attempt goes on, as with EINPROGRESS */
+    /* EINTR: the attempt continues, as with EINPROGRESS */
     if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
                                     errno == EINPROGRESS || errno == EINTR))
         return s;
@@ -19240,7 +19253,7 @@ int ddp__tcp_dial_end(int s)
     int why = 0;
 
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
-    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
+    if (!why) { /* if no process listens on a port of the ephemeral range, TCP may connect to itself */
         if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0)
             why = errno;
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
@@ -19312,7 +19325,7 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
     return DDP_OK;
 }
 
-/* ---- which of this machine's addresses the others shall use ---- */
+/* ---- the address of this machine that other ranks use ---- */
 
 int ddp__iface_matches(const char *list, const char *name)
 {
@@ -19343,7 +19356,8 @@ static void ddp__iface_addr(const struct ifaddrs *i, ddp__addr *out)
     ddp__addr_set_port(out, 0);
 }
 
-/* The lower the better: loopback last, then the other family, then addresses that need a scope. */
+/* Returns a sort key, lowest first: loopback is last, then the other family, then addresses that need a
+ * scope. */
 static int ddp__iface_order(const struct ifaddrs *i, int family)
 {
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
@@ -19442,18 +19456,18 @@ const char *ddp__iface_name(const ddp__addr *a, char *name)
 }
 
 /* ==== wire/stream.h ==== [wire] */
-/* What crosses a connected socket: the bytes themselves, or TLS around them.
+/* Byte transfer over a connected socket, plain or with TLS.
  *
- * Every call names the socket and the rank's ddp__tls, NULL for plain. A ddp__tls knows a session
- * for each socket that ddp__stream_begin was called for; without one nothing is sent or read, so
- * that nothing can slip out in the clear. One thread at a time. */
+ * Every call takes the socket and the rank's ddp__tls (NULL for plain). A ddp__tls has a session for each
+ * socket on which ddp__stream_begin was called. Without a session nothing is sent or read, so that no data is
+ * sent unencrypted by mistake. One thread at a time. */
 
 #define DDP__STREAM_TEXT 240
 #define DDP__STREAM_NAME 64
 
 typedef struct ddp__tls ddp__tls;
 
-/* What lies behind the calls below; wire/tls.c fills it. */
+/* The implementation of the calls below; wire/tls.c provides it. */
 typedef struct ddp__tls_table {
     int (*begin)(ddp__tls *t, int fd, int server);
     int (*shake)(ddp__tls *t, int fd);
@@ -19474,80 +19488,86 @@ struct ddp__tls {
     const ddp__tls_table *table;
 };
 
-/* A socket was connected (server 0) or accepted (1); to be called first, and again where from then on another
- * peer is at the other end: what has been read of that one's bytes is not lost. 0, or -1 when memory is
- * short. */
+/* Starts a session on a connected (server 0) or accepted (server 1) socket. Call it first, and again when
+ * another peer takes over the other end: bytes already read from that peer are retained. Returns 0, or -1 if
+ * memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* Forgets the session without a word to the peer; the socket is the caller's. */
+/* Drops the session without notifying the peer; the caller still owns the socket. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
-/* A step of the handshake, which never blocks: 1 = done (at once where there is none), 0 = goes on when poll
- * says so, -1 and errno as in ddp__stream_recv. A server's may be left to the first ddp__stream_recv
- * calls. */
+/* Performs a non-blocking step of the handshake. Returns 1 when it is complete (immediately without TLS), 0
+ * if it continues after poll, -1 and errno as in ddp__stream_recv. A server may leave the handshake to its
+ * first ddp__stream_recv calls. */
 DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
-/* All of the handshake, until then: 0, or -1 and errno as in ddp__stream_recv, or ETIMEDOUT. */
+/* Performs the whole handshake until time `until`. Returns 0, or -1 and errno as in ddp__stream_recv, or
+ * ETIMEDOUT. */
 DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
-/* Bytes taken, 0 = would block, -1 = gone (errno; EPROTO: ddp__stream_why). The next call goes on behind
- * them. */
+/* Returns the number of bytes taken, 0 if it would block, -1 if the peer is gone (errno; EPROTO: see
+ * ddp__stream_why). The next call continues after these bytes. */
 DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
-/* Bytes read, 0 = would block, -1 = no more will come (errno, ECONNRESET at the end). */
+/* Returns the number of bytes read, 0 if it would block, -1 if no more will come (errno, ECONNRESET at the
+ * end of the stream). */
 DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
-/* What to poll for instead of `want` (POLLIN, POLLOUT): TLS may have to write before it can read. */
-DDP_LIB int ddp__stream_events(ddp__tls *t, int fd, int want);
-/* 1 if bytes have left the socket but not yet been read from here: poll would not see them. */
-DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
-/* Waits until something can be read, be it the end, or until then: 1, or 0 when the time is over. */
-DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
-/* All of the bytes until then: 0, or -1 and errno (ETIMEDOUT; at the end ECONNRESET). *got (or NULL): bytes
+/* Returns the events to poll for instead of `want` (POLLIN, POLLOUT): TLS may have to write before it can
  * read. */
+DDP_LIB int ddp__stream_events(ddp__tls *t, int fd, int want);
+/* Returns 1 if bytes were read from the socket but not yet returned to the caller: poll does not report
+ * them. */
+DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
+/* Waits until bytes or the end of the stream can be read, or until `until`. Returns 1, or 0 after the
+ * time-out. */
+DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
+/* Transfer all bytes until time `until`. Return 0, or -1 and errno (ETIMEDOUT; ECONNRESET at the end of the
+ * stream). *got (may be NULL) receives the number of bytes read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
-/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and why[DDP__STREAM_TEXT]. */
+/* Returns 1 if the peer, after its handshake, may be that rank; else 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
-/* The same for a peer that is no rank: its certificate must carry that name. Without certificates every peer
- * may. */
+/* Returns 1 if the peer's certificate has that name, for a peer that is not a rank. Without certificates
+ * every peer is accepted. */
 DDP_LIB int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why);
-/* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer
- * talks to: 1, or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest
- * of several), or a join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "".
- * No certificates: 1, -1. */
+/* Returns 1 if the peer, after its handshake, may join a run, or be a member that a joining worker talks to;
+ * else 0 and why. A certificate must have a name rank-R, the only id it may take then (*id; the lowest of
+ * several), or join-NAME, which may take any id (*id = -1) and is copied to name[DDP__STREAM_NAME] (else "").
+ * Without certificates: 1 and *id = -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
-/* Moves the session of a socket, after its handshake, into a ddp__tls of its own, so that another thread may
- * use it; *own is to be freed (ddp__tls_free) before t, and is NULL where t is. 0, or -1 when memory is
+/* Moves the session of a socket, after its handshake, into a separate ddp__tls, so that another thread may
+ * use it. Free *own (ddp__tls_free) before t; it is NULL if t is NULL. Returns 0, or -1 if memory is
  * short. */
 DDP_LIB int ddp__stream_part(ddp__tls *t, int fd, ddp__tls **own);
-/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer, nothing secret; else
- * NULL. */
+/* Returns why TLS refused the connection, after EPROTO: the end of a sentence about the peer, without
+ * secrets; else NULL. */
 DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
-/* Says goodbye without waiting, drops what is unread (a reset would lose the last words) and closes. -1 is
- * fine. */
+/* Sends a close notification without waiting, drops unread bytes (a reset would lose the last bytes sent) and
+ * closes the socket. Accepts -1. */
 DDP_LIB void ddp__stream_close(ddp__tls *t, int fd);
 
-/* Whether the first n bytes that a plain socket brought begin TLS: 21 its alert, 22 its handshake, else 0. */
+/* Returns 21 (alert) or 22 (handshake) if the first n bytes received on a plain socket start a TLS record,
+ * else 0. */
 DDP_LIB int ddp__stream_is_tls(const unsigned char *b, size_t n);
-/* Tells a TLS peer in its own words, from a plain socket, that there is no TLS here. */
+/* Sends a TLS alert on a plain socket: this side does not use TLS. */
 DDP_LIB void ddp__stream_no_tls(int fd);
 
-/* ---- tls_keys.c: who may speak with this rank ---- */
+/* ---- tls_keys.c: authentication of ranks ---- */
 
-#define DDP__TLS_LEAST_KEY 32 /* bytes of a pre-shared key */
+#define DDP__TLS_LEAST_KEY 32 /* smallest pre-shared key, in bytes */
 
-/* Either psk, or ca, cert and key; paths of files. */
+/* Paths of key files: either psk, or ca, cert and key. */
 typedef struct ddp__tls_files {
-    const char *psk;  /* 32 bytes or more, the same on every rank; blanks at the end do not count */
-    const char *ca;   /* PEM: who signed the ranks' certificates */
-    const char *cert; /* PEM: this rank's, followed by those between it and ca, if any */
+    const char *psk;  /* 32 bytes or more, identical on every rank; trailing white space is ignored */
+    const char *ca;   /* PEM: the authority that signed the ranks' certificates */
+    const char *cert; /* PEM: this rank's certificate, followed by any intermediate ones */
     const char *key;  /* PEM, without a passphrase */
 } ddp__tls_files;
 
-/* Reads the files and makes ready for sessions; *out is NULL if no file is named. run_id is the identity that
- * goes with a pre-shared key, in the clear: ranks of unlike runs refuse each other. A certificate must carry
- * the name rank-R (subject alternative name of kind DNS, else common name) for each rank R whose holder uses
- * it. Errors: DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, keys
- * that are too short or that other users can read; DDP_IO; DDP_FORMAT for what OpenSSL cannot read;
+/* Reads the key files and prepares for sessions. *out is NULL if no file is given. run_id is sent unencrypted
+ * as the identity of a pre-shared key: ranks of different runs refuse each other. A certificate must have the
+ * name rank-R (subject alternative name of kind DNS, else common name) for each rank R that uses it. Errors:
+ * DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, and for keys that
+ * are too short or readable by other users; DDP_IO; DDP_FORMAT for files that OpenSSL cannot parse;
  * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
                                  ddp_error *err);
-/* Forgets all sessions and overwrites the keys; sockets stay open. NULL is fine. */
+/* Drops all sessions and overwrites the keys; sockets stay open. Accepts NULL. */
 DDP_LIB void ddp__tls_free(ddp__tls *t);
 
 /* ==== wire/stream.c ==== [wire] */
@@ -19701,22 +19721,22 @@ void ddp__stream_no_tls(int fd)
 }
 
 /* ==== wire/hello.h ==== [wire] */
-/* The 64 bytes that two ranks exchange before anything else, and the quarrels about them. */
+/* The hello: the 64-byte frame that two ranks exchange before anything else, and the checks on it. */
 
 #define DDP__PROTOCOL      3
 #define DDP__HELLO_BYTES   64
-#define DDP__HELLO_RESUMES 0x80000000u /* of world */
+#define DDP__HELLO_RESUMES 0x80000000u /* a flag in `world` */
 
 typedef enum ddp__hello_kind {
-    DDP__HELLO = 1, /* who I am and where I listen */
+    DDP__HELLO = 1, /* sender's rank and listening address */
     DDP__TABLE,     /* followed by the addresses of all ranks */
-    DDP__READY,     /* all my connections stand */
-    DDP__GO,        /* everybody's stand */
-    DDP__RELAY,     /* to rank 0: join this connection to rank `detail`'s; from rank 0: ask so */
+    DDP__READY,     /* the sender is connected to all ranks */
+    DDP__GO,        /* all ranks are ready */
+    DDP__RELAY,     /* to rank 0: join this connection to that of rank `detail`; from rank 0: request this */
     DDP__REFUSED,
-    DDP__RESUME = 16, /* a broken link comes back; wire/reconnect_link.c has its further fields */
-    DDP__JOIN_ASK,    /* from somebody who wants to join; what it asks for follows */
-    DDP__JOIN_MESH    /* from a newcomer to each member: our connection from its entry on */
+    DDP__RESUME = 16, /* reconnection of a broken link; its other fields: wire/reconnect_link.c */
+    DDP__JOIN_ASK,    /* request of a joining worker; its parameters follow */
+    DDP__JOIN_MESH    /* from a joining worker to each member: the connection they will use */
 } ddp__hello_kind;
 
 typedef enum ddp__refusal {
@@ -19728,55 +19748,56 @@ typedef enum ddp__refusal {
     DDP__REFUSE_TWICE,
     DDP__REFUSE_LATE,
     DDP__REFUSE_LOST,
-    DDP__REFUSE_NAME,   /* the certificate is another rank's */
-    DDP__REFUSE_RESUME, /* links outlive their connections on one side only */
-    DDP__REFUSE_MUTE,   /* never sent: without a word */
-    DDP__REFUSE_BEGUN,  /* the run has begun, and this is not one of its links that comes back */
-    DDP__REFUSE_DAMAGED /* the checksum is wrong */
+    DDP__REFUSE_NAME,   /* the certificate belongs to another rank */
+    DDP__REFUSE_RESUME, /* only one side has reconnection enabled */
+    DDP__REFUSE_MUTE,   /* never sent: closes without an answer */
+    DDP__REFUSE_BEGUN,  /* the run has started, and this is not a reconnection of one of its links */
+    DDP__REFUSE_DAMAGED /* wrong checksum */
 } ddp__refusal;
 
-/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian; `kind` shares its four
- * bytes with a checksum of the frame. A refusal carries the sender's own run, rank and world, so that both
- * sides can name both. world: the ranks that meet in the lower 16 bits; above them the ids of a world with
- * room for more, else 0; highest bit: links outlive their connections. */
+/* The fields of a frame. On the wire: magic "dreamddp", then the fields in little-endian order; `kind` shares
+ * its four bytes with a checksum of the frame. A refusal has the sender's own run, rank and world, so that
+ * both sides can report both values. world: number of ranks in the lower 16 bits; above them the number of
+ * ids if the world has room for more, else 0; highest bit: reconnection is enabled. */
 typedef struct ddp__hello {
     uint32_t version, kind;
-    int damaged; /* received: the checksum is wrong */
-    int begun;   /* own side only: the ranks have met */
+    int damaged; /* received frame with a wrong checksum */
+    int begun;   /* local: the rendezvous is complete */
     uint64_t run_id;
     uint32_t rank, world, port, reason;
-    uint32_t detail; /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
-    uint32_t family; /* 4 or 6: where the sender listens, with port; 0 = not said */
+    uint32_t detail; /* LATE: ranks that had connected; LOST: the rank that disconnected; RELAY: the other
+                        rank */
+    uint32_t family; /* 4 or 6: of the listening address in ip and port; 0 = not given */
     unsigned char ip[16];
-    /* RESUME, in place of these two: numbers of the sender's and the receiver's wire, bytes received,
-     * attempt */
+    /* RESUME, instead of family and ip: numbers of the sender's and the receiver's wire, attempt, bytes
+     * received */
     uint32_t number, yours, attempt;
     uint64_t received;
-    const char *run_name; /* own side only: the run as the user called it, or NULL */
+    const char *run_name; /* local: name of the run given by the user, or NULL */
 } ddp__hello;
 
 DDP_LIB void ddp__hello_put(unsigned char *at, uint64_t v, int bytes); /* little-endian integers of 1 to 8
                                                                               bytes */
 DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
 
-/* What a hello says of a world of so many ranks and ids, which are at least as many. */
+/* Returns the `world` field for a number of ranks and a number of ids >= that. */
 DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 
-/* self's version, run, rank, world and port with that kind, reason and detail. A caller that changes bytes of
- * it afterwards calls ddp__hello_seal. */
+/* Packs a frame with self's version, run, rank, world and port, and the given kind, reason and detail. Call
+ * ddp__hello_seal after later changes to its bytes. */
 DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
                              unsigned char *b);
 DDP_LIB void ddp__hello_seal(unsigned char *b); /* writes the checksum */
-/* Sends that to somebody on whose socket nothing waits: 0, or -1 and errno. */
+/* Sends such a frame on a socket whose send buffer is empty. Returns 0, or -1 and errno. */
 DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind,
                             ddp__refusal reason, int detail);
-DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);   /* 1 if the first `got` bytes may begin a
-                                                                      frame */
-DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h); /* 0 if the 64 bytes are not a frame of
-                                                                        ours */
-/* Whether a peer's frame fits ours; who asks to join knows neither world nor rank. */
+DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);   /* 1 if the first `got` bytes may start a
+                                                                        frame */
+DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h); /* 0 if the 64 bytes are not a valid
+                                                                        frame */
+/* Returns whether a peer's frame matches ours. World and rank of a JOIN_ASK are not checked. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
-/* The sentence about it, naming both values; `name` is the peer's. */
+/* Writes an error message for a refusal, with both values; `name` is the peer's. */
 DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
                                 const char *name, char *out, size_t room);
 
@@ -20000,8 +20021,7 @@ DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF
 #endif /* DDP_USE_OPENSSL */
 
 /* ==== wire/tls.c ==== [wire] */
-/* TLS as streams. OpenSSL reads and writes through a BIO of ours, which raises no SIGPIPE and never
- * blocks. */
+/* TLS streams. OpenSSL reads and writes through a custom BIO that raises no SIGPIPE and never blocks. */
 
 #ifdef DDP_USE_OPENSSL
 /* ---- the socket, as OpenSSL sees it ---- */
@@ -20053,7 +20073,7 @@ static long ddp__tls_bio_ctrl(BIO *b, int what, long number, void *ptr)
     return what == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-/* ---- what went wrong, as the end of a sentence about the peer ---- */
+/* ---- errors, as the end of a sentence about the peer ---- */
 
 void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
 {
@@ -20065,7 +20085,7 @@ void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
     va_end(args);
 }
 
-/* The peer's last word. */
+/* Reports the alert with which the peer closed. */
 static void ddp__tls_say_alert(ddp__tls_session *s, int alert)
 {
     if (alert == SSL_AD_PROTOCOL_VERSION) {
@@ -20108,7 +20128,7 @@ static void ddp__tls_explain(ddp__tls_session *s)
     }
 }
 
-/* After a call that returned n <= 0: 0 if it only has to be made again, else -1 and errno. */
+/* Handles a call that returned n <= 0. Returns 0 if the call must be repeated, else -1 and errno. */
 static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
 {
     switch (SSL_get_error(s->ssl, n)) {
@@ -20127,7 +20147,7 @@ static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
     default:
         s->broken = EPROTO;
         ddp__tls_explain(s);
-        /* one of ours who lacks TLS should learn it; OpenSSL says nothing to a stranger */
+        /* notify a dreamddp rank without TLS; OpenSSL sends nothing to unknown programs */
         if (s->server && s->seen == sizeof s->first && !memcmp(s->first, "dreamddp", s->seen))
             ddp__stream_no_tls(s->fd);
     }
@@ -20145,7 +20165,7 @@ static ddp__tls_session *ddp__tls_find(ddp__tls *t, int fd)
     return fd >= 0 && fd < ddp__count(k->session) ? k->session[fd] : NULL;
 }
 
-/* A session that can go on, with nothing on OpenSSL's list of errors; else NULL and errno. */
+/* Returns a usable session, and clears OpenSSL's error queue; else NULL and errno. */
 static ddp__tls_session *ddp__tls_usable(ddp__tls *t, int fd)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -20169,7 +20189,7 @@ static void ddp__tls_leave(ddp__tls *t, int fd)
     k->session[fd] = NULL;
 }
 
-/* Makes the list long enough for a descriptor; 0: out of memory. */
+/* Extends the list for a descriptor. Returns 0 if memory is short. */
 static int ddp__tls_room(ddp__tls_keys *k, int fd)
 {
     if (!ddp__reserve(k->session, fd + 1)) return 0;
@@ -20218,8 +20238,8 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server)
     return 0;
 }
 
-/* After the handshake. Without the key OpenSSL falls back to certificates, which the key's side must not
- * trust. */
+/* Checks the peer after the handshake. Without the key OpenSSL falls back to certificates, which the side
+ * with the key must not trust. */
 static int ddp__tls_settle(ddp__tls_session *s)
 {
     if (s->settled) return 1;
@@ -20267,7 +20287,8 @@ static long ddp__tls_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
     return (long)got;
 }
 
-/* Seals s->held bytes as a record, unless that has been done, and sends it: 1, 0 if it has to wait, -1. */
+/* Seals s->held bytes as a record, unless already done, and sends it. Returns 1, 0 if it would block, or
+ * -1. */
 static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
 {
     int n;
@@ -20280,9 +20301,9 @@ static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
     return 1;
 }
 
-/* A record is sealed once and must leave as it is, but the caller may change its mind about what was not
- * taken. So of a record that waits all bytes but the last count as taken: the caller comes back for that,
- * until it has left. */
+/* A record is sealed once and must be sent unchanged, but the caller may change bytes that were not taken. Of
+ * a blocked record all bytes but the last therefore count as taken: the caller repeats the last one until the
+ * record is sent. */
 static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 {
     ddp__tls_session *s = ddp__tls_usable(t, fd);
@@ -20343,8 +20364,8 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-/* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any
- * name. */
+/* Returns the certificate of a peer after its handshake; the caller frees it. NULL: none; *good = 1 if a key
+ * is used, which is valid for every name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -20387,7 +20408,7 @@ static int ddp__tls_may_be(ddp__tls *t, int fd, const char *name, char *why)
     return good;
 }
 
-/* One name of a certificate: that of a rank (*id, the lowest), or of a newcomer. */
+/* Parses one name of a certificate: of a rank (*id, the lowest) or of a joining worker. */
 static void ddp__tls_join_name(const char *text, size_t n, int *id, char *name)
 {
     size_t i, digits = 0;
@@ -20965,7 +20986,8 @@ DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* accepts new callers a
                                                            blocks */
 
 /* ==== wire/door.c ==== [wire] */
-/* Who comes to the door: let in, heard, turned away; door.h has the policy. */
+/* Admission of incoming connections: accepts callers, reads their hello, accepts or refuses them. door.h has
+ * the policy. */
 
 static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last
                                                                     byte */
@@ -20995,7 +21017,7 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
     return 1;
 }
 
-/* Its place is free; its socket is the caller's of this. */
+/* Frees the caller's place; its socket stays open. */
 static void ddp__caller_out(ddp__door *d, ddp__caller *c)
 {
     c->fd = -1;
@@ -21045,7 +21067,7 @@ int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
     return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], ddp__host_bytes(family, ip[0]));
 }
 
-/* 1 if a caller from that machine was let in. */
+/* Returns 1 if a caller from that machine was accepted before. */
 static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
 {
     for (int i = 0; i < DDP__PROVEN; i++)
@@ -21081,7 +21103,7 @@ static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
     if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
-/* A whole hello: 1 if its caller is let in, else it has been told why not. */
+/* Handles a complete hello. Returns 1 if the caller is accepted; else it has been notified of the reason. */
 static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
@@ -21115,7 +21137,7 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
     ddp__caller_leave(d, c);
 }
 
-/* ---- who is inside ---- */
+/* ---- present callers ---- */
 
 /* Begins its session when it has spoken: one that is silent costs no memory. */
 static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
@@ -21127,7 +21149,7 @@ static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
     return 0;
 }
 
-/* Reads what a caller says; who has said all, or anything else, leaves. */
+/* Reads from a caller. A caller leaves after a complete hello or invalid bytes. */
 static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT];
@@ -21164,7 +21186,7 @@ static double ddp__caller_until(const ddp__caller *c)
     return c->since + (c->spoken ? ddp__hello_limit : ddp__silent_limit);
 }
 
-/* ---- who comes ---- */
+/* ---- new callers ---- */
 
 /* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel
  * out. */
@@ -21255,7 +21277,7 @@ static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, 
     return c;
 }
 
-/* One who waits outside; 0 when there is none, or none can be let in. */
+/* Accepts a pending connection. Returns 0 if there is none or it cannot be accepted. */
 static int ddp__door_accept(ddp__door *d, double now)
 {
     ddp__addr from;
@@ -21316,7 +21338,7 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
     return count + 1;
 }
 
-/* ---- whose turn it is ---- */
+/* ---- order of service ---- */
 
 /* Finds out who is to be heard, and drops those whose time is over. */
 static void ddp__door_look(ddp__door *d, double now)
@@ -21399,11 +21421,11 @@ void ddp__door_serve(ddp__door *d, double now)
 }
 
 /* ==== wire/relay.c ==== [wire] */
-/* A rank passes on the bytes of two others that cannot connect directly: a thread for each direction. */
+/* Relay: forwards the bytes of two other ranks that cannot connect directly, with a thread per direction. */
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
-#define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
-#define DDP__RELAY_QUIET 1.0 /* and for those who are not */
+#define DDP__RELAY_LEAVE 5.0 /* seconds for connections with traffic when the relay closes */
+#define DDP__RELAY_QUIET 1.0 /* seconds for connections without traffic */
 
 typedef struct ddp__relay_way {
     struct ddp__splice *splice;
@@ -21421,7 +21443,7 @@ typedef struct ddp__splice {
 } ddp__splice;
 
 struct ddp__relay {
-    pthread_mutex_t lock; /* of the list and its members */
+    pthread_mutex_t lock; /* of the list and its elements */
     pthread_cond_t changed;
     ddp__splice *first;
     int64_t bytes;
@@ -21433,7 +21455,7 @@ static void ddp__splice_shut(ddp__splice *s)
     shutdown(s->fd[1], SHUT_RDWR);
 }
 
-/* A direction has ended, and the other end is told; the last of both closes the connections. */
+/* Ends one direction and shuts down the other end; the last of the two closes the connections. */
 static void ddp__way_over(ddp__splice *s)
 {
     ddp__splice **at;
@@ -21452,8 +21474,8 @@ static void ddp__way_over(ddp__splice *s)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* A connection that breaks counts as ended: what it said is delivered. What the other does not take is
- * dropped. */
+/* Forwards one direction. A broken connection counts as ended: bytes already received are delivered. Bytes
+ * that the receiver does not take are dropped. */
 static void *ddp__way_run(void *arg)
 {
     ddp__relay_way *w = (ddp__relay_way *)arg;
@@ -21549,7 +21571,7 @@ void ddp__relay_close(ddp__relay *r)
     DDP_FREE(r);
 }
 
-/* Where a relay's thread held the lock during the fork the list may be half written: its descriptors stay
+/* If a relay thread held the lock during the fork, the list may be half written: its descriptors stay
  * open. */
 void ddp__relay_disown(ddp__relay *r)
 {
@@ -21559,9 +21581,9 @@ void ddp__relay_disown(ddp__relay *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- who asks ---- */
+/* ---- requests for a relayed connection ---- */
 
-/* The entry of that pair, a new one if there is none; NULL when memory is short. */
+/* Returns the entry of that pair, creating it if needed; NULL if memory is short. */
 static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 {
     const ddp__pair fresh = {low, high, {-1, -1}};
@@ -21578,7 +21600,7 @@ int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
     return ddp__hello_send(x->c->tls, fd, &x->c->self, DDP__RELAY, DDP__WELCOME, about);
 }
 
-/* Both ends are here: tells them, and joins their connections. */
+/* Both ends are connected: notifies and joins them. */
 static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, ddp_error *err)
 {
     ddp__pair v = *p;
@@ -21590,11 +21612,12 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
         bad = ddp__tcp_tune(v.fd[k], x->c->peer_timeout_s, x->c->congestion, err);
     if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
         for (int k = 0; k < 2; k++)
-            ddp__stream_close(x->c->tls, v.fd[k]); /* its end sees that, and asks once
-                                                                              more */
+            ddp__stream_close(x->c->tls, v.fd[k]); /* its end notices and asks again */
         return bad;
     }
-    for (int k = 0; k < 2; k++) ddp__stream_leave(x->c->tls, v.fd[k]); /* what follows is between those two */
+    for (int k = 0; k < 2; k++)
+        ddp__stream_leave(x->c->tls, v.fd[k]); /* all further bytes are between these
+                                                                          two */
     ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank %d relays between them",
              v.low, v.high, x->c->rank);
     return ddp__relay_add(x->c->relay, v.fd[0], v.fd[1], name, err);
@@ -21613,7 +21636,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
         return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
-    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end hears of it, and asks too */
+    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end notices and asks too */
     before = p->fd[high];                               /* an earlier attempt of the same rank */
     p->fd[high] = fd;
     ddp__stream_close(x->c->tls, before);
@@ -21631,17 +21654,17 @@ void ddp__pairs_close(ddp__pairs *x)
 }
 
 /* ==== wire/replay.h ==== [wire] */
-/* What replay.c (a link), reconnect_link.c (its connections) and reconnect.c (streams) share. One thread uses
- * it.
+/* Types and functions shared by replay.c (a link), reconnect_link.c (its connections), callback.c and
+ * reconnect.c (streams). One thread uses them.
  *
- * On a connection the stream travels in records: 8 bytes (kind, 'd', 'd', 'p', value) and, after
- * DATA, value bytes of the stream. What the engine hands over goes into the replay ring first and
- * from there to the socket, so a record never promises a byte that could get lost. */
+ * On a connection the stream is sent in records: 8 bytes (kind, 'd', 'd', 'p', value) and, after DATA,
+ * `value` bytes of the stream. Bytes from the engine are copied to the replay ring before they are sent, so
+ * that every byte announced by a record can be sent again. */
 
 #define DDP__RECORD_BYTES 8
-#define DDP__RECORD_MOST  ((size_t)160 << 10) /* one frame of the engine in one record */
+#define DDP__RECORD_MOST  ((size_t)160 << 10) /* fits one frame of the engine */
 
-/* The bytes of a stream that are not yet acknowledged, to be sent again: [first, end), of which `first` is
+/* The replay ring: bytes [first, end) of a stream that are not yet acknowledged. Byte `first` is at
  * data[at]. */
 typedef struct ddp__replay {
     unsigned char *data; /* [room] borrowed */
@@ -21650,70 +21673,69 @@ typedef struct ddp__replay {
 } ddp__replay;
 
 typedef enum ddp__record_kind {
-    DDP__RECORD_HI = 1, /* value: number of this wire, so that nobody else resumes its streams */
+    DDP__RECORD_HI = 1, /* value: number of this wire, so that no other wire resumes its streams */
     DDP__RECORD_DATA,   /* value: bytes of the stream that follow */
     DDP__RECORD_ACK,    /* value: bytes received so far, modulo 2^32 */
-    DDP__RECORD_BYE,    /* the peer closes: there is nothing to come back to */
-    DDP__RECORD_CALL    /* the worker `value` cannot reach the receiver and waits for it at the sender, its
-                           relay */
+    DDP__RECORD_BYE,    /* the peer closes: do not reconnect */
+    DDP__RECORD_CALL    /* worker `value` cannot reach the receiver, and waits for it at the sender, which is
+                           its relay */
 } ddp__record_kind;
 
 typedef enum ddp__link_state {
     DDP__LINK_NONE, /* own rank */
     DDP__LINK_LIVE,
-    DDP__LINK_DOWN,     /* broken, no attempt under way */
-    DDP__LINK_DIALLING, /* connect under way */
-    DDP__LINK_SHAKING,  /* connected, the handshake of TLS under way */
-    DDP__LINK_ASKING,   /* our hello is sent, the answer is not there */
-    DDP__LINK_ENDED     /* for good; why says why */
+    DDP__LINK_DOWN,     /* broken, no attempt in progress */
+    DDP__LINK_DIALLING, /* connect in progress */
+    DDP__LINK_SHAKING,  /* connected, TLS handshake in progress */
+    DDP__LINK_ASKING,   /* hello sent, waiting for the answer */
+    DDP__LINK_ENDED     /* permanent; `why` has the reason */
 } ddp__link_state;
 
 typedef struct ddp__way {
     ddp__link_state state;
-    int peer, fd;        /* the socket of all but NONE, DOWN, ENDED, else -1 */
-    int why;             /* errno of what broke or ended it; LIVE: of what it cannot send for, reading
-                                   will tell */
+    int peer, fd;        /* the socket; -1 in NONE, DOWN and ENDED */
+    int why;             /* errno that broke or ended the link; LIVE: errno of a failed send, while the
+                            remaining input is read */
     int told;            /* recv has reported the end */
-    int relayed, joined; /* joined: whom is dialled is the peer itself, not (yet) the relay */
+    int relayed, joined; /* joined: the peer itself is at the other end, not (yet) the relay */
     int via;             /* relayed: the rank of the relay */
-    int seeks;           /* relayed: if the relay is lost, this rank tries the peer's own address, else
-                                   the peer does */
-    int direct, moved;   /* of a relayed pair: this attempt goes to that address; the relay has been
-                                   replaced */
-    int named;           /* the relay in names[peer] + 1; 0: none */
-    int dialler;         /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer, which
-                                 * this rank cannot reach; 0 of any other pair: the higher rank dials, the
-                                 * lower one probes */
+    int seeks;           /* relayed: 1: if the relay is lost this rank dials the peer's own address; 0: the
+                            peer dials */
+    int direct, moved;   /* relayed: this attempt is direct; the pair has moved to another relay */
+    int named;           /* the relay shown in names[peer] + 1; 0: none */
+    int dialler;         /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer dials, since
+                            this rank cannot reach it. 0: any other pair: the higher rank dials, the lower one
+                            probes */
     ddp__addr where;
     /* outgoing */
     ddp__replay ring;
-    uint64_t next;                            /* first byte of the stream not yet given to this connection */
-    unsigned char pre[5 * DDP__RECORD_BYTES]; /* records without bytes, and the head of the next */
+    uint64_t next;                            /* first byte of the stream not yet sent on this connection */
+    unsigned char pre[5 * DDP__RECORD_BYTES]; /* records without data, and the header of the next */
     size_t pre_len, pre_sent;
-    int call;             /* CALL to be sent: the worker that waits + 1, or 0 */
-    size_t record_left;   /* bytes of the record under way that the socket has not taken */
-    double unheard_since; /* when the oldest unacknowledged byte was handed over */
+    int call;             /* worker to announce in a CALL record + 1, or 0 */
+    size_t record_left;   /* bytes of the current record that the socket has not taken */
+    double unheard_since; /* when the oldest unacknowledged byte was queued */
     /* incoming */
-    unsigned char stage[4096]; /* heads of records and of frames, and what came with them */
+    unsigned char stage[4096]; /* headers of records and frames, and bytes read with them */
     size_t stage_from, stage_to;
-    int dry;                  /* so many more reads will find nothing */
-    size_t in_left;           /* bytes of the record under way */
-    uint64_t received, acked; /* bytes given to the engine; what the peer was told of that */
+    int dry;                  /* reads to skip, since the socket was empty */
+    size_t in_left;           /* bytes left of the current record */
+    uint64_t received, acked; /* bytes given to the engine; bytes acknowledged to the peer */
     double ack_due;           /* < 0: nothing to acknowledge */
     double heard;
-    char guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it first came, or "" */
+    char guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it joined, or "" */
     /* while broken */
     double down_at, dial_at, dial_until, pause, refused_since;
-    double round_trip;    /* as the link began, or 0 */
+    double round_trip;    /* seconds, measured at the start, or 0 */
     uint32_t peer_number; /* of the peer's wire; 0 = not yet known */
-    uint32_t attempt;     /* dialler: last one made; other side: last one accepted */
+    uint32_t attempt;     /* dialling side: last attempt made; other side: last one accepted */
     unsigned char answer[DDP__HELLO_BYTES];
     size_t answer_got;
-    /* ended: who comes in its place */
+    /* ended: the worker that replaces it */
     int newcomer_fd; /* or -1 */
     ddp__addr newcomer_where;
     int newcomer_via; /* the relay of newcomer_fd, or -1 */
-    /* it waits at a relay, to which this rank connects; see callback.c */
+    /* it waits at a relay, and this rank connects to that; see callback.c */
     ddp__link_state call_state; /* NONE: it does not wait, DIALLING, SHAKING, ASKING */
     int call_fd, call_via;
     double call_since;
@@ -21724,20 +21746,21 @@ typedef struct ddp__resume_wire {
     ddp__tcp_config cfg;
     uint32_t number;     /* of this wire, never 0 */
     char congestion[32]; /* cfg's */
-    double quiet_s;      /* silence, with bytes unacknowledged, that breaks a connection */
-    size_t ack_bytes;    /* received bytes that are acknowledged at once */
+    double quiet_s;      /* seconds of silence, with bytes unacknowledged, after which a connection is
+                            broken */
+    size_t ack_bytes;    /* received bytes after which an acknowledgement is sent at once */
     ddp__way *way;       /* [world] */
     unsigned char *rings;
     ddp__door door;
-    struct pollfd *polls; /* [world], bell, door */
-    ddp__waker bell;      /* wake() rings, wait() hears */
-    int away;             /* links that are neither live nor ended, and calls under way */
-    ddp__pairs pairs;     /* that wait here for their other end, with the relay of the meeting */
-    ddp__visit_fn visit;  /* serves those who ask to join; NULL: nobody does */
+    struct pollfd *polls; /* [world], the waker, the door */
+    ddp__waker bell;      /* wake() writes, wait() polls */
+    int away;             /* links that are neither live nor ended, and calls in progress */
+    ddp__pairs pairs;     /* relayed pairs that wait here for their other end */
+    ddp__visit_fn visit;  /* serves joining workers; NULL: none can join */
     void *visit_user;
-    int knocked;           /* somebody is at the door */
-    double ticked, served; /* when links, and when the door, were looked at last */
-    long returns;          /* atomic: links that came back so far */
+    int knocked;           /* the door has events */
+    double ticked, served; /* last time links, and the door, were served */
+    long returns;          /* atomic: reconnections so far */
     int64_t bytes_again;   /* bytes of streams sent twice */
 } ddp__resume_wire;
 
@@ -21745,36 +21768,40 @@ typedef struct ddp__resume_wire {
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
 DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* appends n <= ddp__replay_free
                                                                               bytes */
-/* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
+/* Drops the bytes before byte `upto` of the stream. Returns 0 if that byte is not in the ring. */
 DDP_LIB int ddp__replay_forget(ddp__replay *r, uint64_t upto);
-/* Where bytes [from, from + n) lie, all of which must be here: one or two runs; how many. */
+/* Finds bytes [from, from + n), which must be in the ring. Returns how many iov entries it fills (1 or 2). */
 DDP_LIB int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
-/* Whether the other end of a socket is that peer: by rank, or by its name as a joining worker. 0 and
- * why[DDP__STREAM_TEXT]. */
+/* Returns 1 if the other end of a socket is that peer: by rank, or by its name as a joining worker; else 0
+ * and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
-/* Writes into names[peer] where its socket leads, unless that is there already: other threads may read it. */
+/* Writes the remote address of the link to names[peer], unless it is already there: other threads may read
+ * it. */
 DDP_LIB void ddp__way_name(ddp__resume_wire *t, ddp__way *p);
-/* Queues a record without bytes. Room is left for one of each kind. */
+/* Queues a record without data. There is space for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
-DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);       /* gives the socket what it takes */
-DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without a word */
-/* The connection is of no use any more: another one is needed. */
+DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);       /* sends what the socket takes */
+DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without notifying the peer */
+/* Marks the connection as broken; a new one is needed. */
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
-DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
+DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* ends the link permanently */
 
-/* callback.c: connections to those who cannot reach this rank */
-/* The worker `id` waits at rank `via`, its relay. Returns 0, or the errno with which the link to via ends. */
+/* callback.c: connections to workers that cannot reach this rank */
+/* Handles a CALL: worker `id` waits at rank `via`, its relay. Returns 0, or the errno with which the link to
+ * `via` ends. */
 DDP_LIB int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id);
-DDP_LIB double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now); /* returns when to come again */
-DDP_LIB int ddp__call_events(const ddp__resume_wire *t, const ddp__way *p);  /* what to poll call_fd for */
+DDP_LIB double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now); /* returns when to call it
+                                                                                again */
+DDP_LIB int ddp__call_events(const ddp__resume_wire *t, const ddp__way *p);  /* events to poll call_fd for */
 DDP_LIB void ddp__call_end(ddp__resume_wire *t, ddp__way *p);
 
 /* reconnect_link.c */
-/* The ddp__door_fn. */
+/* The ddp__door_fn of a wire. */
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
-/* The ddp__door_knows_fn: that machine has a rank. */
+/* The ddp__door_knows_fn of a wire: returns 1 if a rank has that machine's address. */
 DDP_LIB int ddp__knows(void *user, const ddp__addr *from);
-/* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
+/* Performs all due work: acknowledgements, detection of silent connections, dialling, admission. Returns when
+ * to call it again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
 /* ==== wire/replay.c ==== [wire] */
@@ -22534,7 +22561,7 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
 }
 
 /* ==== wire/reconnect.c ==== [wire] */
-/* Streams over connections that may be replaced: into the replay ring, and out of records into the engine's
+/* Streams over replaceable connections: sends through the replay ring, and receives records into the engine's
  * memory. */
 
 #include <netinet/tcp.h>
@@ -23127,39 +23154,39 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
 }
 
 /* ==== wire/mesh.h ==== [wire] */
-/* What the files of the meeting share, in the order of the wire:
- *   worker -> rank 0   hello (who I am, where I listen)   rank 0 answers with its own, or refuses
- *   rank 0 -> workers  table of addresses, once all are there
+/* Types and functions shared by the files of the rendezvous. The protocol, in order:
+ *   worker -> rank 0   hello (rank, listening address); rank 0 answers with its own or refuses
+ *   rank 0 -> workers  table of addresses, when all are connected
  *   worker -> lower    hello for each pair without rank 0; the lower rank answers
- *   worker -> rank 0   on a connection of its own, where that failed: relay me to rank `detail`
- *   rank 0 -> lower    relay `detail`: do the same, the higher rank could not reach you
- *   rank 0 -> both     relay: from here on each hears the other
- *   worker -> rank 0   ready;  rank 0 -> workers  go
- * Every frame is 64 bytes, little endian; only the table is followed by 24 bytes per rank. */
+ *   worker -> rank 0   if that failed, on a separate connection: relay me to rank `detail`
+ *   rank 0 -> lower    relay `detail`: connect here too, the higher rank could not reach you
+ *   rank 0 -> both     relay: from here on the other rank is at the other end
+ *   worker -> rank 0   ready
+ *   rank 0 -> workers  go
+ * Every frame has 64 bytes, little-endian; only the table is followed by 24 bytes per rank. */
 
 #define DDP__ENTRY_BYTES  24
-#define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
+#define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair uses rank 0 as relay */
 #define DDP__MESH_LIMIT \
-    15.0 /* seconds for the rest once all have met rank 0; join_timeout_s if that is more */
+    15.0 /* seconds for the rest once all are connected to rank 0; join_timeout_s if that is more */
 #define DDP__ADDRESSES     8
 #define DDP__MEETFILE_TEXT 128
 
 typedef enum ddp__leg_state {
     DDP__LEG_NONE,
-    DDP__LEG_PAUSE, /* a direct attempt broke off; the next is due */
+    DDP__LEG_PAUSE, /* a direct attempt failed; waits for the next */
     DDP__LEG_CONNECT,
-    DDP__LEG_GREET, /* TLS handshake with whom we dialled, or by way of rank 0 with the other
-                                 rank */
-    DDP__LEG_ANSWER /* our frame is out */
+    DDP__LEG_GREET, /* TLS handshake with the dialled rank, or through rank 0 with the other rank */
+    DDP__LEG_ANSWER /* frame sent, waiting for the answer */
 } ddp__leg_state;
 
-/* A worker's connection to another while it is made. */
+/* A worker's connection to another during set-up. */
 typedef struct ddp__leg {
     ddp__leg_state state;
     int joined; /* relayed: rank 0 has joined the two */
-    int ready;  /* rank 0: it is connected with all */
+    int ready;  /* rank 0: the worker is connected to all ranks */
     int fd;
-    double until, limit; /* of this attempt; of all direct ones, or of the relayed ones */
+    double until, limit; /* time limit of this attempt; of all direct attempts, or of the relayed ones */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
     char why[64]; /* why the direct attempt failed */
@@ -23167,75 +23194,75 @@ typedef struct ddp__leg {
 
 typedef struct ddp__meeting {
     const ddp__rendezvous *r;
-    ddp__tcp_config c; /* of the wire; self is what this rank says of itself, its address included */
+    ddp__tcp_config c; /* of the wire; self is this rank's hello, with its address */
     double begin, until, next_note;
     double seen;                    /* last call of ddp__meeting_over */
-    double join_s;                  /* until all have to be there, from begin */
+    double join_s;                  /* seconds from begin until all ranks must be connected */
     char addr[DDP__ADDR_TEXT];      /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
-    const char *path;               /* file that says where rank 0 is, or NULL */
-    char why[420];                  /* rank 0 has not yet answered */
-    char named[DDP__MEETFILE_TEXT]; /* there, of run c.self.run_id */
+    const char *path;               /* file with the address of rank 0, or NULL */
+    char why[420];                  /* why rank 0 has not answered yet */
+    char named[DDP__MEETFILE_TEXT]; /* address in that file, of run c.self.run_id */
     ddp__door door;
     struct pollfd *polls; /* [2 x world + door.room + 1]: peers, legs, the door */
-    ddp_error failed;     /* what a caller has brought about, DDP_OK for nothing */
+    ddp_error failed;     /* error caused by a caller; DDP_OK if none */
     int *fd;              /* [world] */
-    ddp__addr *where;     /* [world] where a rank listens; while others mesh, of rank 0 where it is
-                                  reached */
+    ddp__addr *where;     /* [world] listening addresses; [0] of other ranks: the address at which rank 0 is
+                             reached */
     unsigned char *table; /* frame and entries */
-    /* once all have met rank 0 */
+    /* after all are connected to rank 0 */
     int meshing;
     ddp__leg *leg;          /* [world] */
-    unsigned char *relayed; /* [world] by way of rank 0 */
-    int lost;               /* rank 0: the worker that the error is about, or 0 */
-    int ready, go;          /* others: said to rank 0; rank 0 has said so */
+    unsigned char *relayed; /* [world] 1: relayed by rank 0 */
+    int lost;               /* rank 0: the worker that caused the error, or 0 */
+    int ready, go;          /* others: READY was sent to rank 0; GO was received */
     ddp__pairs pairs;       /* rank 0: relays not yet joined */
 } ddp__meeting;
 
 /* mesh.c: pairs without rank 0 */
-DDP_LIB ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err); /* begins to dial all lower ranks of the
-                                                                        table */
-/* Where rank 0 says that a rank listens; 0 if it sent no usable address. */
+DDP_LIB ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err); /* dials all lower ranks of the table */
+/* Gets a rank's listening address from the table. Returns 0 if it is not usable. */
 DDP_LIB int ddp__table_where(const ddp__meeting *m, int rank, ddp__addr *a);
-/* Something happened on a leg. */
+/* Handles an event or a time-out of a leg. */
 DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
-/* The leg to a peer goes by way of rank 0 from now on. */
+/* Moves the connection to a peer to the relay, rank 0. */
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
 /* meeting.c */
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
-/* Whether the time limit has passed. Waits last a second at most, so a longer interval since the last call
- * shows that the process was stopped: all limits move by it. Call it before a limit is used. */
+/* Returns whether the time limit has passed. No wait is longer than a second, so that a longer interval since
+ * the last call means that the process was stopped: all limits are extended by it. Call it before using a
+ * limit. */
 DDP_LIB int ddp__meeting_over(ddp__meeting *m);
-/* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
+/* Logs "has waited ... for WHAT MORE" if a line is due: after 5, 10, 20, ... seconds. */
 DDP_LIB void ddp__wait_note(ddp__meeting *m, const char *what, const char *more);
-/* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
+/* Formats the missing ranks above m->r->rank ("ranks 2, 3 of 4") and returns their number. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
-/* Waits for bytes from rank 0, for a slice of time; writes the line that is due. kind: of the frame that
- * shall come. DDP_PEER_LOST without a sentence: it has not said anything yet, and the file names another one
- * now. */
+/* Waits a short time for bytes from rank 0, and logs if a line is due. kind: the expected frame. Returns
+ * DDP_PEER_LOST without a message if rank 0 has not answered yet and the file now has another address. */
 DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err);
-/* The next frame of a connected peer, checked; any other kind, but for RELAY instead of GO, is an error. */
+/* Receives and checks the next frame of a connected peer. Any other kind is an error, except RELAY instead of
+ * GO. */
 DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp__hello *h,
                                    ddp_error *err);
-/* Writes the line that is due about waiting "for WHAT MORE" and polls once, until something happens, time is
- * over, or the next line is due: serves the door and, of the mesh, legs and peers. */
+/* Logs a line about waiting "for WHAT MORE" if one is due, and polls once: until an event, the time-out or
+ * the next line. Serves the door and, during mesh set-up, legs and peers. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err);
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
-/* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
+/* A ddp__door_fn: accepts the sender of a hello as a peer, or refuses it. user is the ddp__meeting. */
 DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
-/* A file that says where rank 0 listens, for ranks that share a folder but know no address: "host:port
- * run-id\n" */
-/* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
+/* The address file of rank 0, for ranks that share a directory but know no address: "host:port run-id\n". */
+/* Returns 1 and the contents of the file, or 0 if there is no file or it is not (yet) valid.
+ * addr[DDP__MEETFILE_TEXT]. */
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
-/* 1 if it says this, 0 if something else, -1 if there is none. */
+/* Returns 1 if the file has these contents, 0 if others, -1 if there is no valid file. */
 DDP_LIB int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id);
 
 /* ==== wire/mesh.c ==== [wire] */
-/* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
+/* Connects all pairs without rank 0 during the rendezvous: which rank dials, and which pairs are relayed. */
 
-#define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
+#define DDP__AGAIN 0.1 /* seconds until a failed connection is retried */
 
 static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
 {
@@ -23411,10 +23438,9 @@ ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 }
 
 /* ==== wire/meeting.c ==== [wire] */
-/* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says
- * where. */
+/* Frames, admission and waiting during the rendezvous, and the file with the address of rank 0. */
 
-/* Until when to wait at a time, so that a call to stop is heard, a line is written and a stop of this process
+/* Returns the end of the next short wait, so that a cancel, a log line or a stop of this process is
  * noticed. */
 static double ddp__slice(const ddp__meeting *m)
 {
@@ -24158,7 +24184,8 @@ int ddp__mpi_ranks(int *rank, int *world)
 #endif /* DDP_USE_MPI */
 
 /* ==== wire/rendezvous.c ==== [wire] */
-/* From an address to a meeting: who listens where, who dials whom; mesh.h has the order. */
+/* The rendezvous over TCP: resolves addresses, listens, dials rank 0 and connects all pairs; mesh.h has the
+ * protocol. */
 
 /* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
@@ -24428,7 +24455,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     return ddp__mesh_worker(m, err);
 }
 
-/* Tells those who came why there will be no run. */
+/* Notifies the connected ranks why the run does not start. */
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
     for (int p = 1; p < m->r->world; p++)
@@ -24447,7 +24474,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         return bad;
     }
     ddp__hello_pack(&m->c.self, DDP__TABLE, DDP__WELCOME, 0, m->table);
-    for (p = 1; p < world; p++) { /* where everybody listens */
+    for (p = 1; p < world; p++) { /* listening addresses of all ranks */
         unsigned char *entry = m->table + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         ddp__hello_put(entry + 2, (uint64_t)ddp__addr_port(&m->where[p]), 2);
         ddp__hello_put(entry, ddp__ip_pack(&m->where[p], entry + 8), 2);
