@@ -25709,6 +25709,8 @@ DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t rin
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
 /* The maximum number of collectives in flight: the oldest that are not complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
+/* Whether another rank relays the bytes of a peer. Any thread. */
+DDP_LIB int ddp__engine_relayed(const ddp__engine *e, int peer);
 /* The rank whose loss is the engine's error, or -1. Any thread. */
 DDP_LIB int ddp__engine_lost(ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
@@ -30705,6 +30707,8 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
 }
 
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
+
+int ddp__engine_relayed(const ddp__engine *e, int peer) { return ddp__wire_relay(e->wire, peer) >= 0; }
 
 void ddp__engine_disown(const ddp__engine *e)
 {
@@ -53582,7 +53586,7 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
         DDP__DO(ddp_barrier(q->d));
         if (peer >= world) continue;
         DDP__DO(ddp__probe_pair(q, peer, pair));
-        pair->relayed = ddp__wire_relay(ddp__engine_of(q->d, 0)->wire, peer) >= 0;
+        pair->relayed = ddp__engine_relayed(ddp__engine_of(q->d, 0), peer);
     }
     return 0;
 }

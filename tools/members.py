@@ -4,7 +4,8 @@ A struct belongs to the module that declares it. Modules call each other's funct
 members of each other's structs. Public structs (ddp_ without a second underscore) are exempt, and so are records: structs
 that carry values from one module to another and have no state of their own.
 
-Types are found by reading: structs and their members, then the variables of each function, then each chain a->b.c.
+Types are found by reading: structs and their members, then the variables of each function and the results of calls, then each
+chain a->b.c or f(x)->b.c.
 """
 import collections
 import re
@@ -59,6 +60,8 @@ SHARED = {"comm/state.h": ("member", "sim"), "graph/host.h": ("context",)}
 STRUCT = re.compile(r"(typedef\s+)?struct\s*(\w*)\s*\{")
 DECLARATION = re.compile(r"\b(?:struct\s+)?(ddp_\w+)\s+([^;(){}=]*?)\s*(?=[;=,)\[])")
 CHAIN = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)((?:\s*(?:->|\.)\s*[A-Za-z_]\w*)+)")
+RESULT = re.compile(r"^(?:DDP_API|DDP_LIB|static)\s+(?:inline\s+)?(?:const\s+)?(?:struct\s+)?(ddp_\w+)\s*\*\s*(ddp_\w+)\(", re.M)
+CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\([^()]*\)((?:\s*(?:->|\.)\s*[A-Za-z_]\w*)*)")
 BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -94,12 +97,13 @@ class Members:
     """structs[type] = {member: type}; home[type] = file; alias[name] = type"""
 
     def __init__(self, house):
-        self.house, self.structs, self.home, self.alias = house, {}, {}, {}
+        self.house, self.structs, self.home, self.alias, self.result = house, {}, {}, {}, {}
         for path, text in house.bare.items():
             if not path.startswith("cuda/"):
                 text = re.sub(r"^\s*#.*(?:\\\n.*)*$", "", text, flags=re.M)
                 for m in STRUCT.finditer(text):
                     self.read_struct(path, text, m)
+                self.result.update((m.group(2), m.group(1)) for m in RESULT.finditer(text))
 
     def read_struct(self, path, text, m):
         end = closing(text, m.end() - 1)
@@ -155,6 +159,14 @@ class Members:
         kind = self.alias.get(self.structs[struct][member])
         return struct == "ddp_ctx" and kind is not None and self.home[kind].split("/")[0] == path.split("/")[0]
 
+    def chains(self, text, variables):
+        """[(type, "->member.member")] of variables, and of the results of calls from the innermost outwards"""
+        found = [(variables.get(m.group(1)), m.group(2)) for m in CHAIN.finditer(text)]
+        while CALL.search(text):
+            found += [(self.result.get(m.group(1)), m.group(2)) for m in CALL.finditer(text) if m.group(2)]
+            text = CALL.sub("", text)
+        return found
+
     def foreign(self):
         """{(struct, file): Counter of members}"""
         found = collections.defaultdict(collections.Counter)
@@ -170,9 +182,9 @@ class Members:
                     texts += [t[1:-1] for t in inside]
                     inside = BRACKETS.findall(texts[0])
                 for text in texts:
-                    for m in CHAIN.finditer(text):
-                        struct = self.alias.get(variables.get(m.group(1)))
-                        for member in re.findall(r"[A-Za-z_]\w*", m.group(2)):
+                    for name, chain in self.chains(text, variables):
+                        struct = self.alias.get(name)
+                        for member in re.findall(r"[A-Za-z_]\w*", chain):
                             if struct is None or member not in self.structs[struct]:
                                 break
                             if self.counts(struct, path) and not self.own_part(struct, member, path):

@@ -254,6 +254,8 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
 
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
 
+int ddp__engine_relayed(const ddp__engine *e, int peer) { return ddp__wire_relay(e->wire, peer) >= 0; }
+
 void ddp__engine_disown(const ddp__engine *e)
 {
     if (e && e->wire->disown) e->wire->disown(e->wire);

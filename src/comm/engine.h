@@ -157,6 +157,8 @@ DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t rin
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
 /* The maximum number of collectives in flight: the oldest that are not complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
+/* Whether another rank relays the bytes of a peer. Any thread. */
+DDP_LIB int ddp__engine_relayed(const ddp__engine *e, int peer);
 /* The rank whose loss is the engine's error, or -1. Any thread. */
 DDP_LIB int ddp__engine_lost(ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */

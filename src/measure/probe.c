@@ -4,7 +4,7 @@
  * On a busy machine a thread wakes up late, which is not a property of the link. Times are therefore the due
  * times of the comm thread's events, and an answer contains the time that the question waited until the rank
  * woke up. */
-#include "comm/state.h"
+#include "comm/engine.h"
 #include "measure/measure.h"
 #include "context/context.h"
 #include "exchange/collective.h"
@@ -216,7 +216,7 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
         DDP__DO(ddp_barrier(q->d));
         if (peer >= world) continue;
         DDP__DO(ddp__probe_pair(q, peer, pair));
-        pair->relayed = ddp__wire_relay(ddp__engine_of(q->d, 0)->wire, peer) >= 0;
+        pair->relayed = ddp__engine_relayed(ddp__engine_of(q->d, 0), peer);
     }
     return 0;
 }

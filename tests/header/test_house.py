@@ -198,6 +198,13 @@ for how, text in ACCESSES.items():
 
 
 @case
+def member_of_the_result_of_a_call_is_reported(folder):
+    made = {"base/one.h": TREE["base/one.h"] + STATE + "DDP_LIB ddp__timing *ddp__timing_of(ddp_ctx *ctx);\n",
+            "graph/three.c": "int ddp__three(ddp_ctx *ctx)\n{\n    return ddp__half(ddp__timing_of(ddp__outer(ctx))->x);\n}\n"}
+    expect_faults(list(house.foreign_faults(tree(folder, made))), ["src/graph/three.c uses ddp__timing.x", "1 time;"])
+
+
+@case
 def use_of_a_private_struct_by_its_own_module_is_no_fault(folder):
     code = ACCESSES["a pointer that is set later"].replace("ddp__three", "ddp__two")
     expect_faults(list(house.foreign_faults(state_tree(folder, code, "base/two.c"))))
