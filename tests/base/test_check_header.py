@@ -89,15 +89,19 @@ def companion(text):
     return lambda root: write(root, "src/dreamddp_cuda.cuh", '#include "dreamddp.h"\n' + text)
 
 
+# The line of text.c after the include of base/core.h.
+with open(os.path.join(ROOT, TEXT_C), encoding="ascii") as f:
+    AFTER_CORE = f.read().split('#include "base/core.h"\n')[0].count("\n") + 2
+
 # name, what to do, regenerate the header after it?, what the sentence must say
 FAULTS = (
     ("a stale header", private("\n/* one more line */\n"), False, "dreamddp.h is stale: run `make header`"),
     ("an edited header", lambda r: write(r, "dreamddp.h", "/* by hand */\n", "a"), False, "is stale"),
     ("a missing header", lambda r: os.remove(os.path.join(r, "dreamddp.h")), False, "is stale"),
-    ("a missing file", include('#include "base/gone.h"\n'), False, 'text.c:3: #include "base/gone.h" names no file'),
+    ("a missing file", include('#include "base/gone.h"\n'), False, 'text.c:%d: #include "base/gone.h" names no file' % AFTER_CORE),
     ("an include under #if", include('#ifdef DDP_X\n#include "base/tools.h"\n#endif\n'), False, "stands inside #if"),
     ("an include that an option leaves out", left_out, False,
-     'text.c:3: #include "base/extra.h", which #ifndef DDP_NO_CLOCK of src/dreamddp.h leaves out'),
+     'text.c:%d: #include "base/extra.h", which #ifndef DDP_NO_CLOCK of src/dreamddp.h leaves out' % AFTER_CORE),
     ("an orphan", orphan, True, "src/wire/forgotten.c is not included: add it to src/dreamddp.h"),
     ("a later folder", later_folder, True, "src/base may not use src/wire, a later folder"),
     ("a byte that is not ASCII", bad_bytes("na\u00efve"), False, "not printable ASCII"),

@@ -406,7 +406,7 @@ static void room_has_to_make_sense(void **state)
     c.elastic.min_world = 1;
     c.transport = DDP_THREADS;
     assert_null(ddp_open(&c, &err));
-    assert_non_null(strstr(err.msg, "over tcp"));
+    assert_non_null(strstr(err.msg, "need tcp"));
     memset(&a, 0, sizeof a);
     memset(&b, 0, sizeof b);
     a.world = ddp__hello_world(4, 8);
