@@ -220,8 +220,8 @@ static void periods_that_make_no_sense_are_refused(void **state)
         c.average.state_period[0] = bad[i][0];
         c.average.state_period[1] = bad[i][1];
         assert_int_equal(ddp_launch(&c, nothing, NULL, &err), DDP_ARG);
-        snprintf(want, sizeof want, "state_period %d,%d is invalid: choose 1 to 1000000 periods each, or 0,0", bad[i][0],
-                 bad[i][1]);
+        snprintf(want, sizeof want, "state_period %d,%d is invalid: choose 1 to 1000000 periods each, or 0,0",
+                 bad[i][0], bad[i][1]);
         assert_string_equal(err.msg, want);
     }
 }
