@@ -46044,12 +46044,13 @@ static int ddp__decimal_comma(const char *text, char *point, size_t room)
 /* What is wrong with a text for the row. */
 static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
 {
-    const char *digits = text + (*text == '-');
+    const char *digits = text + (*text == '-'), *unheld;
     double x;
 
     if (r->kind == DDP__K_REAL) {
         if (!ddp__parse_ratio(text, &x)) return "not a number";
-        return ddp__knob_float(r, x) ? ddp__knob_float(r, x) : "out of range";
+        unheld = ddp__knob_float(r, x);
+        return unheld ? unheld : "out of range";
     }
     if (r->kind != DDP__K_WHOLE) return r->names || r->kind == DDP__K_STRATEGY ? "unknown" : "invalid";
     if (!*digits || digits[strspn(digits, "0123456789")]) return "not a whole number";

@@ -135,9 +135,10 @@ static int pipeline_check(const pipeline_arguments *a)
 
 static int plan_pipeline(int argc, char **argv)
 {
-    static const char about[] = "How long is a step of a pipeline, and what does each stage hold? Stages are "
-                                "a chain; a micro-batch's\n"
-                                "activations go forward over each boundary and its gradients come back.";
+    static const char about[] =
+        "How long is a step of a pipeline, and which memory does each stage need? Stages "
+        "are a chain; a micro-batch's\n"
+        "activations go forward over each boundary and its gradients come back.";
     pipeline_arguments a = {"all", "1", NULL, NULL, NULL, NULL, -1, -1, 0, 0.5, 0};
     const cli_option table[] = {
         {"Pipeline", CLI_GROUP, NULL, NULL, NULL},

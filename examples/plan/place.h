@@ -48,7 +48,7 @@ enum { PLACE_SOLVERS = DDP_PLACE_EXACT - DDP_PLACE_DEFAULT };
 #define PLACE_TOP    176
 #define PLACE_BARS   84 /* height of a row of bars with its numbers */
 #define PLACE_WIDTH  1000
-#define PLACE_RIGHT  170  /* beside the curves, for their names */
+#define PLACE_RIGHT  170  /* right of the curves, for their names */
 #define PLACE_CURVES 130  /* their height */
 #define PLACE_LEAST  1e-4 /* seconds at the left of the curves */
 

@@ -5,7 +5,7 @@
 #include "common.h"
 #include "deft.h"
 
-/* "1,1,2" -> *out (freed by the caller); 0 and a sentence for what is not a whole number. */
+/* "1,1,2" -> *out (freed by the caller); 0 and an error message if a number is not whole. */
 static int preserve_sequence(const char *text, int **out)
 {
     size_t n = 0, room = strlen(text) + 1;

@@ -1,5 +1,5 @@
 /* Four workers on this machine train a small GPT on real text over a slow link, under five
- * strategies or those of --strategies: who waits for the network, and who hides it?
+ * strategies or those of --strategies, and measure how much of the communication each one hides.
  *
  *   cc -O2 -I. examples/quickstart/quickstart.c -o quickstart -lm -lpthread && ./quickstart
  *

@@ -1,5 +1,4 @@
-/* What a trainer is asked to do: the options that train_gpt and train_image share, their defaults,
- * and what is refused. */
+/* The options that train_gpt and train_image share: their defaults and checks. */
 #ifndef EXAMPLES_TRAINER_OPTIONS_H
 #define EXAMPLES_TRAINER_OPTIONS_H
 
@@ -374,9 +373,9 @@ static ddp_status choose_stages(program *p, ddp_error *err)
                       t->emulate_bytes);
     if (p->ahead && p->stages == 1) return refuse(err, "--ahead %ld needs --stages N, at least 2", p->ahead);
     if (p->min_replicas && p->stages == 1)
-        return refuse(err,
-                      "--min-replicas %ld needs --stages N, at least 2; whole models go on with --min-world",
-                      p->min_replicas);
+        return refuse(
+            err, "--min-replicas %ld needs --stages N, at least 2; whole models continue with --min-world",
+            p->min_replicas);
     if (p->min_replicas && p->placement)
         return refuse(err,
                       "--min-replicas %ld with --placement %s: it places the ranks of one world; leave one "
@@ -429,7 +428,7 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->rank >= p->workers + (p->cfg.server.count > 0 ? p->cfg.server.count : 0))
         return refuse(err, "--rank %ld is outside --workers %ld%s; ranks count from 0", p->rank, p->workers,
                       p->cfg.server.count > 0 ? " and --servers" : "");
-    if (p->min_world > p->workers && !p->join) /* a newcomer takes both from the run */
+    if (p->min_world > p->workers && !p->join) /* a joining worker takes both from the run */
         return refuse(err, "--min-world %ld is more than --workers %ld", p->min_world, p->workers);
     if (p->max_world && ((p->max_world < p->workers && !p->join) || p->max_world > 64))
         return refuse(err, "--max-world %ld: room for --workers %ld is needed, and 64 are the most",
@@ -438,7 +437,7 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--max-world %ld needs --min-world", p->max_world);
     if (p->join && !p->addr) return refuse(err, "--join needs --addr with the address of a live worker");
     if (p->join && p->rank >= 0)
-        return refuse(err, "--join and --rank %ld: the run gives a newcomer its rank", p->rank);
+        return refuse(err, "--join and --rank %ld: the run gives a joining worker its rank", p->rank);
     if (p->join && (p->t.resume || p->t.load))
         return refuse(err, "--join takes everything from the run; leave out --resume and --load");
     if (p->addr && p->rank < 0 && !p->join)
@@ -474,7 +473,7 @@ static ddp_status check(const program *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* Each rank needs a file of its own. */
+/* Each rank needs a separate file. */
 static void choose_dump(program *p)
 {
     const char *name = or_environment(p->dump, "DREAMDDP_DUMP", NULL);
