@@ -2,11 +2,11 @@
 # make quickstart    the main job: five strategies over a slow link, a minute and a half
 # make test          the tests, in at most five minutes;  MODULE=wire: those of tests/wire;  NAME=corrupt_frame: by name
 # make test-all      every test, in at most 18 minutes;  make sanitize: the tests under ASan with UBSan, and under TSan
-# make testing       what the tests are worth, into docs/testing.md: coverage, sweeps, mutations, a storm;  ONLY=coverage,..
+# make testing       what the tests are worth, into docs/results/testing.md: coverage, sweeps, mutations, a storm;  ONLY=coverage,..
 # make mutants, make storm, make soak   branches negated, faults in a training, faults for hours: tools/tests.mk
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
-# make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them
-# make claims        every claim of the five papers beside ours, into docs/claims.md;  ONLY=deft-fig10-vgg19,..: those
+# make bench         all measurements of docs/results/benchmarks.md;  BENCH=--quick: a taste of them
+# make claims        every claim of the five papers beside ours, into docs/results/claims/index.md;  ONLY=deft-fig10-vgg19,..: those
 # make header        dreamddp.h from src/, and Python's view of it;  make check-header: are they fresh, are names right
 # make check-abi     what a program linked with the last version of the library would miss in this one
 # make house         faults in the order of modules and files of src/ and in accesses to other modules, then sizes by module
@@ -15,7 +15,7 @@
 # make gallery     runs every example and writes docs/gallery.md;  ONLY=name: one entry
 # make split         build/dreamddp.h and build/dreamddp.c;  make lib: build/lib/libdreamddp.a and .so
 # make install       the header and the libraries; PREFIX=/usr/local DESTDIR=
-# pip install ./python   the Python package (docs/python.md);  make wheel: its manylinux wheel and sdist into build/wheel
+# pip install ./python   the Python package (docs/tutorials/pytorch.md);  make wheel: its manylinux wheel and sdist into build/wheel
 # Each installs what it needs itself. The pieces: tools/tests.mk, tools/cuda.mk, tools/install.mk.
 CC      ?= cc
 CFLAGS  ?= -O2
@@ -124,12 +124,12 @@ build/bench_sgemm: dreamddp.h $(PROGRAM_HEADERS) | deps build
 quickstart: build/quickstart
 	build/quickstart
 
-# docs/benchmarks.md; half an hour on a quiet machine, six minutes with BENCH=--quick
+# docs/results/benchmarks.md; half an hour on a quiet machine, six minutes with BENCH=--quick
 bench: deps-test-all all timing
 	@for b in $(BENCHES); do echo "== $$b"; $$b $(BENCH) || exit 1; done
 	@for b in bench/planners.py bench/transport.py bench/topk.py bench/sgemm.py bench/torch_gpt.py bench/torch_vision.py bench/overlap.py bench/schedules.py bench/deft.py bench/servers.py bench/served.py bench/slow_links.py bench/accuracy.py bench/convergence.py bench/emulation.py bench/churn.py bench/placement.py bench/pipeline.py bench/fence.py bench/python_ddp.py bench/simulate.py bench/choice.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
 
-# docs/claims.md of bench/claims_cases.py; forty minutes on a quiet machine. Cases build the tests that they run.
+# docs/results/claims/index.md of bench/claims_cases.py; forty minutes on a quiet machine. Cases build the tests that they run.
 CLAIMS = $(addprefix build/,plan train_gpt train_image quickstart broker compnode bench_topk) $(filter build/simulate,$(EXAMPLES))
 claims: deps-test-all $(CLAIMS)
 	@bench/claims.py $(if $(ONLY),--only $(ONLY))

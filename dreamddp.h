@@ -60,7 +60,7 @@
  * the user: it names the offending value and the remedy. The first error of a context is sticky: every
  * later call returns it and does nothing. The library never prints (except through the logger), never
  * exits and installs no signal handlers. One exception: if the mpi transport initialised MPI, it prints
- * its error and calls MPI_Abort after a failure (docs/mpi.md).
+ * its error and calls MPI_Abort after a failure (docs/howto/launch-mpi.md).
  *
  * THREADS. There is no mutable data at file scope, so contexts are independent. A context belongs to one
  * thread; functions that other threads may call say so. A context with peers runs one comm thread per link.
@@ -247,13 +247,13 @@ typedef enum ddp_strategy {
     DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
-    DDP_BSP,              /* gradients to servers, one update (docs/servers.md); bit-identical to ssgd */
-    DDP_ASP,              /* each push to a server is an update of its own */
-    DDP_SSP,              /* asp; no worker is more than server.staleness steps ahead */
-    DDP_R2SP,             /* asp; the workers push one after the other */
-    DDP_OSP,              /* bsp; the least important layers are sent and corrected during the next step */
-    DDP_DILOCO,           /* parameter deltas of H steps, averaged for an outer optimizer (docs/outer.md) */
-    DDP_SPARSELOCO        /* diloco with the largest 1/64 of the deltas, in 2 bits each */
+    DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md); bit-identical to ssgd */
+    DDP_ASP,       /* each push to a server is an update of its own */
+    DDP_SSP,       /* asp; no worker is more than server.staleness steps ahead */
+    DDP_R2SP,      /* asp; the workers push one after the other */
+    DDP_OSP,       /* bsp; the least important layers are sent and corrected during the next step */
+    DDP_DILOCO,    /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
+    DDP_SPARSELOCO /* diloco with the largest 1/64 of the deltas, in 2 bits each */
 } ddp_strategy;
 
 /* diloco, sparseloco: the step in which an average must be complete. */
@@ -271,7 +271,7 @@ typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
     DDP_THREADS,           /* ranks are threads of one process: only with ddp_launch */
     DDP_TCP,               /* ranks are processes */
-    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/mpi.md */
+    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/howto/launch-mpi.md */
     DDP_SOCKETS            /* ranks are processes, over connections of the program: ddp_config.sockets */
 } ddp_transport;
 
@@ -328,11 +328,12 @@ typedef enum ddp_kernels {
  * are read during ddp_open and need not outlive it.
  *
  * Unless no_env is set, DREAMDDP_ variables fill fields that are zero. If world is 0, they and the variables
- * of torchrun, Open MPI, MPICH, PMIx and Slurm supply rank, world and address too. docs/settings.md lists the
+ * of torchrun, Open MPI, MPICH, PMIx and Slurm supply rank, world and address too.
+ * docs/reference/settings.md lists the
  * variable of each field, its range, and its name for ddp_config_set, Python and the flags of programs. */
 struct ddp_config {
     ddp_strategy strategy; /* what is sent and when (default: dreamddp) */
-    /* in place of strategy: your own (docs/own-strategy.md); copied by ddp_open (default: NULL) */
+    /* in place of strategy: your own (docs/howto/custom-strategy.md); copied by ddp_open (default: NULL) */
     const struct ddp_strategy_ops *own_strategy;
     int period;              /* H: steps in which each layer is averaged once (default: 5) */
     ddp_transport transport; /* how ranks reach each other (default: tcp) */
@@ -354,8 +355,8 @@ struct ddp_config {
     ddp_wire wire;
     /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
     double topk_fraction;
-    /* > 0: site of this worker: averages go inside sites, then between them (docs/links.md); all workers have
-     * one, or none (default: 0) */
+    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/emulate-network.md);
+     * all workers have one, or none (default: 0) */
     int site;
     int threads; /* operator threads of this worker (default: 1) */
     /* instruction set of the CPU operators: bit-identical on all processors of an architecture (default: the
@@ -393,7 +394,7 @@ struct ddp_config {
         int split_params;
     } average;
 
-    /* The plan of partial averaging: dreamddp, enp (docs/plan.md). */
+    /* The plan of partial averaging: dreamddp, enp (docs/explanation/dreamddp-plan.md). */
     struct {
         /* 1: rule of the paper: contiguous sets, timeline cost, complete at step end; deft: Algorithm 1
          * (default: 0) */
@@ -410,7 +411,7 @@ struct ddp_config {
         double credit;          /* bytescheduler: parts in flight (default: 1) */
     } gradient;
 
-    /* Delayed, merged gradients (docs/deft.md). */
+    /* Delayed, merged gradients (docs/explanation/deft.md). */
     struct {
         int merge_sum;  /* 1: a merged gradient is the sum of its steps, 0: their mean (default: 0) */
         int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
@@ -419,7 +420,7 @@ struct ddp_config {
         double preserve; /* largest deviation from 1 of the loss ratio (default: 0.01) */
     } deft;
 
-    /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/servers.md). */
+    /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/howto/servers.md). */
     struct {
         /* number of server ranks, the highest ranks, which call ddp_serve and compute nothing; or
          * DDP_SERVERS_COLOCATED (default: 0, none) */
@@ -428,7 +429,7 @@ struct ddp_config {
         float push_scale; /* asp, ssp, r2sp: factor on the rate of a push (default: 1 / workers) */
     } server;
 
-    /* Late layers of osp, until their correction (docs/servers.md). */
+    /* Late layers of osp, until their correction (docs/howto/servers.md). */
     struct {
         /* share of the bytes that may be late, at most 1, or DDP_DEFER_NONE (default: 0, by the loss and
          * epoch of ddp_report, at most what overlaps computing) */
@@ -438,7 +439,7 @@ struct ddp_config {
         ddp_osp_rule split;  /* rule that chooses the late layers (default: walk) */
     } osp;
 
-    /* The outer optimizer: diloco, sparseloco (docs/outer.md). */
+    /* The outer optimizer: diloco, sparseloco (docs/explanation/diloco.md). */
     struct {
         double lr; /* learning rate (default: 0.7; 1 for sparseloco and eager) */
         /* Nesterov momentum, below 1; DDP_NO_MOMENTUM is 0 (default: 0.9; 0 for sparseloco, eager) */
@@ -462,7 +463,8 @@ struct ddp_config {
         double op_s;      /* for an operation, from its start on the first rank (default: 1800) */
     } timeout;
 
-    /* Worlds that lose and admit workers (docs/elastic.md, docs/elastic-join.md). */
+    /* Worlds that lose and admit workers (docs/explanation/elastic-protocol.md, docs/howto/wan-elastic.md).
+     * */
     struct {
         /* > 0: training continues without lost workers while a quorum is alive, or all servers, and at least
          * this number of computing workers (default: 0, a lost worker is an error) */
@@ -477,7 +479,7 @@ struct ddp_config {
         size_t bytes;
     } elastic;
 
-    /* Encryption and integrity of TCP connections (docs/security.md). */
+    /* Encryption and integrity of TCP connections (docs/howto/tls.md). */
     struct {
         int insecure;    /* 1: allow addresses beyond this machine without encryption (default: 0) */
         const char *psk; /* file with the pre-shared key of all workers: TLS 1.3 (default: NULL) */
@@ -486,7 +488,7 @@ struct ddp_config {
         int no_checksum; /* 1: no CRC-32C of data without TLS (default: 0) */
     } security;
 
-    /* Interfaces, second link, faults (docs/links.md). */
+    /* Interfaces, second link, faults (docs/howto/emulate-network.md). */
     struct {
         /* interfaces to listen on: "eth", "=eth0", "^lo,docker" (default: that to rank 0) */
         const char *socket_ifname;
@@ -496,7 +498,7 @@ struct ddp_config {
         const char *addr2; /* host:port of rank 0 on the second link (default: a free port of addr) */
     } network;
 
-    /* Used with backend (docs/gpu.md). */
+    /* Used with backend (docs/tutorials/gpu.md). */
     struct {
         /* route of layer averages: 0: transport; 1: NCCL, and transport between sites; 2: both, each average
          * on the link that should finish it first (default: 0) */
@@ -706,8 +708,8 @@ DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 DDP_API const char *ddp_wire_name(ddp_wire wire); /* "f32" for the default */
 
-/* A row of the table of settings, which docs/settings.md shows. Pointers are to constant text. Of a variable
- * without a field, only variable and help are set. */
+/* A row of the table of settings, which docs/reference/settings.md shows. Pointers are to constant text. Of
+ * a variable without a field, only variable and help are set. */
 typedef struct ddp_setting {
     const char *field;    /* "staleness": the name for ddp_config_set and Python */
     const char *member;   /* "server.staleness" of ddp_config */
@@ -1076,7 +1078,8 @@ enum { /* ddp_message.layer */
 
 /* ==== config/strategy.h ==== [config] */
 /* A strategy decides, at each event of a step, what is updated and what is sent. Each built-in strategy
- * (src/strategy) fills a ddp_strategy_ops. ddp_config.own_strategy takes yours (docs/own-strategy.md). */
+ * (src/strategy) fills a ddp_strategy_ops. ddp_config.own_strategy takes yours
+ * (docs/howto/custom-strategy.md). */
 
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config; /* config/config.h */
@@ -1718,7 +1721,7 @@ DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
  * each machine gets a copy of the manifest next to the files of its ranks, and every rank must be restarted
  * on the machine that has its file. ddp_taken determines where the data resume. In an elastic world a lost
  * rank has no file. If the run is restarted with the same number of ranks, such a rank takes the file of
- * another rank, as a joining worker does (docs/elastic-join.md).
+ * another rank, as a joining worker does (docs/howto/wan-elastic.md).
  *
  * ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist. Then
  * removes all checkpoints in it except the newest `keep` (0: keeps all), and incomplete ones that are older
@@ -1741,7 +1744,7 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  * checkpoint's world.
  *
  * The graphs must have the same operators and arguments, except for the batch and dropout. Every rank
- * verifies its files before any rank changes a parameter (docs/files.md).
+ * verifies its files before any rank changes a parameter (docs/reference/files.md).
  *
  * In a pipeline (ddp_pipe_open) the ranks of one copy are its stages, and the copy counts as one worker. A
  * checkpoint of one cut can be loaded with any other cut, also from one worker to stages and back. Layers are
@@ -3864,7 +3867,8 @@ DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l); /* all-zero is fine */
  *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called
  *                 once more for those that are whole, if there is one, to save what they have (ddp_pipe_ends)
  *
- * Beside the training's connections the ranks have others, an elastic world (docs/elastic.md) that says who
+ * Beside the training's connections the ranks have others, an elastic world
+ * (docs/explanation/elastic-protocol.md) that says who
  * lives: it takes a majority. Errors: DDP_ARG; as ddp_launch. */
 DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas,
                                  int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
@@ -3880,7 +3884,7 @@ DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 
 /* ==== sim/sim.h ==== [sim] */
 /* A world on a virtual clock: the program's own loop, the strategies and all else run as they do on real
- * machines, but nothing is sent and nobody sleeps. docs/simulate.md */
+ * machines, but nothing is sent and nobody sleeps. docs/howto/simulate.md */
 
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config; /* config/config.h */
@@ -31210,7 +31214,7 @@ void ddp__engine_nudge(ddp__engine *e)
 /* Elastic worlds: losing a worker begins a new epoch, and another worker may join in its place. Declares the
  * parts that an elastic engine has in addition: the memory of operations in flight (shadow.c), the change to
  * a new epoch (renew.c) and the search for it (epoch.c). Everything belongs to the comm thread, except for
- * the part marked "shared". docs/elastic.md describes the protocol. */
+ * the part marked "shared". docs/explanation/elastic-protocol.md describes the protocol. */
 
 /* ---- elastic.c ---- */
 
@@ -34777,7 +34781,7 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded 
 }
 
 /* ==== member/join.h ==== [member] */
-/* A worker that joins a running job (docs/elastic-join.md).
+/* A worker that joins a running job (docs/howto/wan-elastic.md).
  *
  *   joining worker -> any member     JOIN_ASK hello and request ENTER; a member that is not the coordinator
  *                                    replies with the coordinator. The coordinator assigns an id and compares
@@ -45397,7 +45401,7 @@ DDP_LIB uint64_t ddp__run_id(const char *text);
 
 /* ==== config/compatibility.c ==== [config] */
 /* What goes with what: one table of settings and strategies, from which refusals, their test and the page
- * docs/what-goes-with-what.md are made. What no row forbids goes. */
+ * docs/reference/compatibility.md are made. What no row forbids goes. */
 
 /* A setting: its name, its value (%ld; none where there is no %), and whether it is on. */
 #define DDP__FEATURES(X)                                                                            \
@@ -46164,8 +46168,8 @@ void ddp__knob_flag(const ddp__knob *r, char *out, size_t room)
 /* ==== config/settings.c ==== [config] */
 /* The table of settings: one row for each field of ddp_config that text can set. It connects the member of
  * the struct, the name, the variable, the range, the default, and whether all ranks must agree. The
- * environment, ddp_config_set, the checks of ddp_open, the comparison of ranks and docs/settings.md all read
- * it. */
+ * environment, ddp_config_set, the checks of ddp_open, the comparison of ranks and
+ * docs/reference/settings.md all read it. */
 
 #ifdef __APPLE__
 #include <crt_externs.h>
@@ -46203,10 +46207,11 @@ DDP__NAMES_OF(ddp__fills_set, DDP__FILLS);
 #define DDP__OF_R(member, name, variable, flags, least, most, unit, preset, help) \
     DDP__KNOB(member, name, variable, REAL, flags, least, most, unit, preset, NULL, help)
 
-/* In the order of ddp_config, chapter by chapter; ddp_config_describe and docs/settings.md keep it. */
+/* In the order of ddp_config, chapter by chapter; ddp_config_describe and docs/reference/settings.md keep
+ * it. */
 static const ddp__knob ddp__knobs[] = {
     DDP__KNOB(strategy, "strategy", "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
-              "algorithm that decides what is sent and when (docs/choose.md)"),
+              "algorithm that decides what is sent and when (docs/howto/choose.md)"),
     DDP__OF_N(period, "period", "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
               "H, the steps in which each layer is averaged once"),
     DDP__OF_C(transport, "transport", "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
@@ -46223,7 +46228,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(net, "net", "NET", 0, "unshaped",
               "emulated link of this worker: 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
     DDP__KNOB(wire, "wire", "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
-              "number format of averages (docs/links.md, docs/outer.md)"),
+              "number format of averages (docs/howto/emulate-network.md, docs/explanation/diloco.md)"),
     DDP__OF_R(topk_fraction, "topk_fraction", "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
               "share of the values that is sent, with wire topk"),
     DDP__OF_N(
@@ -46263,7 +46268,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_B(plan.paper, "paper", "PAPER", DDP__JOINED,
               "follow the paper's own rule: contiguous sets, all complete at step end"),
     DDP__OF_C(plan.solver, "solver", "SOLVER", DDP__MATCH, ddp__solvers_set,
-              "search method of the partial plan (docs/plan.md)"),
+              "search method of the partial plan (docs/explanation/dreamddp-plan.md)"),
     DDP__OF_C(plan.cost, "cost", "COST", DDP__MATCH, ddp__costs_set,
               "cost model of the partial plan; timeline if the program calls no ddp_forward_begin"),
     DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
@@ -46330,7 +46335,8 @@ static const ddp__knob ddp__knobs[] = {
               "time-out of an operation, from its start on the first rank"),
 
     DDP__OF_N(elastic.min_world, "min_world", "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
-              "continue without lost workers while at least this number is alive (docs/elastic.md)"),
+              "continue without lost workers while at least this number is alive "
+              "(docs/explanation/elastic-protocol.md)"),
     DDP__OF_N(elastic.max_world, "max_world", "MAX_WORLD", DDP__MATCH, 0, 64, "", "world",
               "min_world: number of ids, joining workers included"),
     DDP__OF_B(elastic.join, "join", "JOIN", 0, "join a running run, whose workers addr names"),
@@ -46338,7 +46344,7 @@ static const ddp__knob ddp__knobs[] = {
               "min_world: memory that retains unfinished operations for a restart"),
 
     DDP__OF_B(security.insecure, "insecure", "INSECURE", 0,
-              "allow addresses beyond this machine without encryption (docs/security.md)"),
+              "allow addresses beyond this machine without encryption (docs/howto/tls.md)"),
     DDP__OF_T(security.psk, "tls_psk", "TLS_PSK", DDP__KEYS, "none",
               "file with the pre-shared key of all workers: TLS 1.3 on TCP"),
     DDP__OF_T(security.ca, "tls_ca", "TLS_CA", DDP__KEYS, "none",
@@ -46352,9 +46358,9 @@ static const ddp__knob ddp__knobs[] = {
 
     DDP__OF_T(network.socket_ifname, "socket_ifname", "SOCKET_IFNAME", 0, "the interface that reaches rank 0",
               "interfaces to listen on: eth, =eth0, ^lo,docker"),
-    DDP__OF_T(
-        network.net_script, "net_script", "NET_SCRIPT", 0, "none",
-        "file that schedules stalls, dropped connections, kills and rate changes of net (docs/links.md)"),
+    DDP__OF_T(network.net_script, "net_script", "NET_SCRIPT", 0, "none",
+              "file that schedules stalls, dropped connections, kills and rate changes of net "
+              "(docs/howto/emulate-network.md)"),
     DDP__OF_T(network.net2, "net2", "NET2", 0, "none",
               "emulated second link between the same workers, as net"),
     DDP__OF_T(network.addr2, "addr2", "ADDR2", DDP__ALL, "a free port of addr",
@@ -46388,7 +46394,7 @@ static const char *const ddp__others[][2] = {
                      "debug (default: no lines)"},
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
     {"DREAMDDP_RESUME",
-     "0: a broken connection is a lost peer (docs/elastic-join.md); 1: it is made again (default: 1)"},
+     "0: a broken connection is a lost peer (docs/howto/wan-elastic.md); 1: it is made again (default: 1)"},
     {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system)"}};
 #define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
@@ -46561,7 +46567,8 @@ ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const ch
     if (nearest)
         return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: did you mean %s?", field, value,
                          nearest);
-    return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: docs/settings.md lists all settings", field,
+    return ddp__fail(err, DDP_ARG,
+                     "unknown setting %.60s=%.60s: docs/reference/settings.md lists all settings", field,
                      value);
 }
 
@@ -46607,7 +46614,7 @@ ddp_status ddp__env_check_names(ddp_error *err)
                              nearest);
         return ddp__fail(err, DDP_ARG,
                          "unknown environment variable %.*s: a field of ddp_config without a variable is "
-                         "set in the program; docs/settings.md lists them",
+                         "set in the program; docs/reference/settings.md lists them",
                          n, *e);
     }
     return DDP_OK;
@@ -56636,7 +56643,8 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 }
 
 /* ==== session/hooks.c ==== [session] */
-/* Implements the hooks of a step (docs/step.md) and ddp_wait, ddp_sync_all, ddp_share and ddp_serve. */
+/* Implements the hooks of a step (docs/explanation/step.md) and ddp_wait, ddp_sync_all, ddp_share and
+ * ddp_serve. */
 
 /* Leaves a hook. The time from now on belongs to `phase` of `layer`. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
@@ -62280,7 +62288,7 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
 static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
-    /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
+    /* momentum overshoots where few values are sent, or a period late (docs/explanation/diloco.md) */
     const int plain = sparse || c->outer.overlap == DDP_OVERLAP_EAGER;
 
     if ((c->outer.mixture != 0 || c->outer.fragments || c->outer.landing) &&

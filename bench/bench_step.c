@@ -2,7 +2,7 @@
  *
  *   build/bench_step --model llama2 --threads 2
  *
- * Default sizes are those of "GPT-2 small" in docs/benchmarks.md. Prints one JSON object: fastest
+ * Default sizes are those of "GPT-2 small" in docs/results/benchmarks.md. Prints one JSON object: fastest
  * and median step, CPU seconds per step, tokens/s of the fastest, arithmetic, peak memory. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

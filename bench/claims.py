@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every claim of the five papers beside what this machine measures: docs/claims.md.
+"""Every claim of the five papers beside what this machine measures: docs/results/claims/index.md.
 
     bench/claims.py [--only ID,..] [--kind KIND] [--missing] [--page] [--list]
 
@@ -29,7 +29,7 @@ import claims_cases
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 RESULTS = os.environ.get("CLAIMS_RESULTS", os.path.join(HERE, "claims_results.json"))
-PAGE = os.environ.get("CLAIMS_PAGE", os.path.join(ROOT, "docs", "claims.md"))
+PAGE = os.environ.get("CLAIMS_PAGE", os.path.join(ROOT, "docs", "results", "claims", "index.md"))
 NEAR, LIMIT_S = 0.10, 400
 WITHIN, RANGE, DIRECTION, FAILS, CANNOT, NOT_RUN = VERDICTS = (
     "within 10 %", "in range", "direction only", "fails", "cannot be tested here", "not run yet")

@@ -1,4 +1,4 @@
-"""Every numbered claim, table and figure of the five papers, and how this machine judges it (bench/claims.py, docs/claims.md).
+"""Every numbered claim, table and figure of the five papers, and how this machine judges it (bench/claims.py, docs/results/claims/index.md).
 
     claim(number, id, place, claim, kind, figures, runs, over=, erratum=, note=, why=, needs=)
     beside(kind, figures, runs)    more figures of the claim before, of another kind
@@ -32,12 +32,12 @@ CASES = []
 
 INTRO = """
 Each claim of DreamDDP, DeFT, OSP, DT-FM and FusionLLM (92, and two more about OSP) with its denominator, the paper's figure, ours and
-their ratio. `make claims` runs all cases of [bench/claims_cases.py](../bench/claims_cases.py) (40 minutes on two quiet cores),
+their ratio. `make claims` runs all cases of [bench/claims_cases.py](../../../bench/claims_cases.py) (40 minutes on two quiet cores),
 `make claims ONLY=deft-fig10-vgg19` one, and writes this page from what is stored in bench/claims_results.json.
 
-Real runs train on this machine: workers are processes or threads, links are shaped ([links.md](links.md)), and where a paper has GPUs,
+Real runs train on this machine: workers are processes or threads, links are shaped ([emulate-network](../../howto/emulate-network.md)), and where a paper has GPUs,
 workers sleep for the layers' times that its authors published while the bytes, divided like the rates, really travel
-([presets.md](presets.md) has the rule). So a ratio of two of our steps is beside the paper's ratio; seconds are not.
+([presets](../presets.md) has the rule). So a ratio of two of our steps is beside the paper's ratio; seconds are not.
 
 A claim is judged by what has its own quantity. Figures of another kind that stand below are not judged by: *simulator*, what
 [build/simulate](simulate.md) says of as many workers as the paper had; *model*, what [build/plan baselines](baselines.md) says of DT-FM's 64 devices;
@@ -409,7 +409,7 @@ claim("O9", "osp-gib", "section 4.1.2", "the bitmap of fewer than 1000 layers ta
 ENDS = {"e": OSP + "resnet18 --ratio 1.4 --strategies bsp,osp+0.0001,asp,osp+1"}
 claim("O10", "osp-ends", "section 4.3", "all in RS: as BSP; all in ICS: as ASP", "real", [figure("e.osp_0_0001 / e.bsp", 1.0,
       "nothing late, over BSP"), figure("e.osp_1 / e.asp", 1.0, "all late, over ASP")], ENDS, over="step",
-      note="With all late every worker waits for the slowest push of the step before and then all push at once (docs/servers.md), ASP's workers do "
+      note="With all late every worker waits for the slowest push of the step before and then all push at once (docs/howto/servers.md), ASP's workers do "
       "not.")
 LGP = GPT + "--workers 4 --steps 240 --servers colocated --deterministic --strategy "
 claim("O11", "osp-lgp", "section 4.2", "guessing late layers keeps the accuracy; an average (EMA) adds nothing", "real",
@@ -466,7 +466,7 @@ claim("T1", "dtfm-case5", "abstract, Figure 3c", "case 5, GPT3-1.3B: iteration t
        figure(over_dtfm(LARGE, *ZERO), (3.6, 3.8), "the best of ZeRO, " + SETTINGS[LARGE]),
        figure(over_dtfm(SMALL, *ZERO), (3.6, 3.8), "the same, " + SETTINGS[SMALL])],
       modelled((5, *LARGE), (5, *SMALL)), over="DT-FM", erratum="DeepSpeed is 3.8 times in the introduction and 3.6 in section 4.2.",
-      note="64 devices, modelled (docs/baselines.md). DT-FM is there at its best, 1.6 and 1.8 times as fast as the authors measured it, "
+      note="64 devices, modelled (docs/explanation/baselines.md). DT-FM is there at its best, 1.6 and 1.8 times as fast as the authors measured it, "
       "Megatron in rank order within 4 % of what they measured; so the factors are too large. 4.8 is over Megatron on random layouts, 40 "
       "layers and batch 4096: 595.6 / 124.1 s in the authors' file. ZeRO in rank order: 1 alone, 1 with "
       "pipelines, or 3. Real: 16 devices, 4 x 4, times over 39; computing at 45 "
@@ -650,7 +650,7 @@ claim("U10", "fusionllm-estimator", "Eq. 1 to 6", "the estimator: a step as esti
       note="Eq. 3 has no way back and adds up what a device receives from both sides.")
 claim("U11", "fusionllm-fence", "section 4", "OP-Fence minimises Eq. 5", "real", [passed("t")], test("plan/test_fence"), over="checks made",
       note="The cuts are proven for OP-Fence's order; the order of devices is a heuristic: 91 % of small chains are optimal, the worst 1.54 times "
-      "it (docs/fence.md).")
+      "it (docs/explanation/fence.md).")
 claim("U12", "fusionllm-adatopk", "Eq. 7, 8", "AdaTopK's ratios", "real", [passed("t")], test("compress/test_adatopk"), over="checks made")
 # three stages: a link of 200 Mbit/s, then one of 8
 UNLIKE = ("echo '{\"N\": 3, \"groups\": [\"a\", \"b\", \"c\"], \"devices_per_group\": [1, 1, 1], \"delay_ms\": [[0, 1, 1], [1, 0, 1], [1, 1, 0]], "

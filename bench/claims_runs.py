@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs that a claim of docs/claims.md needs and no other script makes; each prints one JSON object.
+"""Runs that a claim of docs/results/claims/index.md needs and no other script makes; each prints one JSON object.
 
     bench/claims_runs.py table1 gpt2 8          DreamDDP's Table 1: one column, five strategies
     bench/claims_runs.py deft resnet101 ...     DeFT and three baselines on totals of Table I, or on VGG-19's Table II

@@ -3,7 +3,7 @@
 
     bench/gpu.py [--quick] [--steps 30] [--rounds 2] [--only WORD] [--json FILE] [--seconds N]
 
-Prints the tables of docs/benchmarks.md, "On a GPU": device, driver and date; tokens/s, MFU and device
+Prints the tables of docs/results/benchmarks.md, "On a GPU": device, driver and date; tokens/s, MFU and device
 memory of GPT-2 124M (32 x 1024) in bfloat16, TF32 and float32 and of a Llama of 176 M parameters,
 ResNet-50 on images of 32 x 32, each against PyTorch eager and torch.compile (autocast for bfloat16, SDPA
 attention, fused AdamW), A B A B; the kernels of bench/bench_gpu.cu; Top-K against torch.topk; two

@@ -9,7 +9,7 @@ between four. Measured: the mean step over a whole period, one period behind the
 workers of the same model that never send. Nothing is scaled down.
 
 The parameters that all begin with, 200 MB, would take minutes at these rates. So links are fast until START seconds
-after they stood, when a script (docs/links.md) makes them slow; only after that the link is measured and the plan
+after they stood, when a script (docs/howto/emulate-network.md) makes them slow; only after that the link is measured and the plan
 made. They are fast again in the end, when all parameters are averaged. A row says the rate that the run measured;
 one that is not what it should be was not a measurement: give a busy machine a longer --start.
 """

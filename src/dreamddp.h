@@ -60,7 +60,7 @@
  * the user: it names the offending value and the remedy. The first error of a context is sticky: every
  * later call returns it and does nothing. The library never prints (except through the logger), never
  * exits and installs no signal handlers. One exception: if the mpi transport initialised MPI, it prints
- * its error and calls MPI_Abort after a failure (docs/mpi.md).
+ * its error and calls MPI_Abort after a failure (docs/howto/launch-mpi.md).
  *
  * THREADS. There is no mutable data at file scope, so contexts are independent. A context belongs to one
  * thread; functions that other threads may call say so. A context with peers runs one comm thread per link.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How the library is tested, in figures, each with its command: docs/testing.md.
+"""How the library is tested, in figures, each with its command: docs/results/testing.md.
 
     tests/testing.py [--only STAGE,..] [--page] [--list]
 
@@ -20,7 +20,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 STORED = os.path.join(HERE, "testing.json")
-PAGE = os.path.join(ROOT, "docs", "testing.md")
+PAGE = os.path.join(ROOT, "docs", "results", "testing.md")
 
 
 class Failed(Exception):
@@ -184,7 +184,7 @@ def of_storm(at):
         when("storm", at), at["workers"], at["faults"], at["seconds"], at["goodput_local_pct"])
     yield "%.1f %% without the seconds for which the script itself stops workers. After %d kills the next average was" % (
         at["goodput_local_without_stops_pct"], sum(k["faults"] for k in kills))
-    yield "complete in %.2f s (mean), %.2f s (most). [elastic.md](elastic.md#storm) has each kind of fault." % (
+    yield "complete in %.2f s (mean), %.2f s (most). [elastic-protocol](../explanation/elastic-protocol.md#storm) has each kind of fault." % (
         sum(k["faults"] * k["mean_s"] for k in kills) / sum(k["faults"] for k in kills), max(k["most_s"] for k in kills))
 
 

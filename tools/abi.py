@@ -6,7 +6,7 @@
                            not made for the machine (it is for 64-bit Linux)
     tools/abi.py --write   writes packaging/abi.txt
 
-What is promised: docs/stability.md. Where things lie is the compiler's answer, types are python/dreamddp/_binding.py's
+What is promised: docs/reference/stability.md. Where things lie is the compiler's answer, types are python/dreamddp/_binding.py's
 names of them. Needs `make lib`, a C compiler and nm.
 """
 import os
@@ -142,7 +142,7 @@ def main(argv):
         print("abi: " + fault, file=sys.stderr)
     if faults:
         print("abi: programs that were compiled with %s would break under the same soname, libdreamddp.so.%s: keep what "
-              "they use, or raise DDP_VERSION_MINOR (docs/stability.md)" % (old_version, old_version.rsplit(".", 1)[0]),
+              "they use, or raise DDP_VERSION_MINOR (docs/reference/stability.md)" % (old_version, old_version.rsplit(".", 1)[0]),
               file=sys.stderr)
         if not where.startswith("the tag "):
             print("abi: as there is no tag yet, `tools/abi.py --write` takes the change into the list", file=sys.stderr)

@@ -46,18 +46,18 @@ ENTRIES = {
              "build/ddprun -n 2 build/own_loop_cuda"], "curve"),
     "elastic": ("An elastic run with a kill", ["examples/train/train_gpt.c"],
                 "Four workers, any two of which are enough. After six seconds one is killed with -9; the others agree on a new epoch and go on "
-                "([elastic.md](elastic.md)).",
+                "([elastic-protocol](explanation/elastic-protocol.md)).",
                 ["train_gpt"],
                 ["DREAMDDP_LOG=info build/train_gpt --workers 4 --min-world 2 --layers 2 --steps 150 --data README.md --net 100mbit,1ms "
                  "--report report.html --quiet & sleep 6; kill -9 $(pgrep -P $! | tail -1); wait"], "lanes"),
     "sites": ("Two sites", ["examples/train/train_gpt.c"],
-              "Two workers in each of two sites: averages in two levels, and between the sites slow links ([groups.md](groups.md)). Rank 0's lanes.",
+              "Two workers in each of two sites: averages in two levels, and between the sites slow links ([sites](howto/sites.md)). Rank 0's lanes.",
               ["train_gpt", "ddprun"],
               ["cat docs/gallery/sites.json",
                "build/ddprun -n 4 --net docs/gallery/sites.json bash -c 'export DREAMDDP_SITE=$((DREAMDDP_RANK / 2 + 1)); exec build/train_gpt --layers 2 "
                "--steps 60 --data README.md --report report.html --quiet'"], "lanes"),
     "server": ("A server", ["examples/train/train_gpt.c"],
-               "osp: the layers that matter go to the server and back at once, the others during the next step ([servers.md](servers.md)).",
+               "osp: the layers that matter go to the server and back at once, the others during the next step ([servers](howto/servers.md)).",
                ["train_gpt"],
                ["build/train_gpt --workers 3 --servers 1 --strategy osp --defer 0.5 --layers 2 --steps 40 --data README.md --net 100mbit,1ms "
                 "--report report.html --quiet"], "lanes"),

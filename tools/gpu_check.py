@@ -73,7 +73,7 @@ def say(code, text):
 def find_gpu():
     """(name, driver, architecture) of the first GPU; ends the program where there is none."""
     os.environ["PATH"] += ":/usr/local/cuda/bin:/usr/local/nvidia/bin"
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32") # for ranks that are threads on one GPU, docs/gpu.md
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32") # for ranks that are threads on one GPU, docs/tutorials/gpu.md
     if not shutil.which("nvidia-smi"):
         say(77, "gpu-check: skipped, no NVIDIA GPU was found here (there is no nvidia-smi)")
     _, out, _ = run(["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], 30)

@@ -96,7 +96,7 @@ coverage: deps-test-all
 	-@$(RUN_TESTS) --suite coverage --part rest
 	@tools/coverage.py --title "make test-all" --json build/coverage.json
 
-# docs/testing.md; two hours for all of it. Of same-output: the tests without threads, but those that print times.
+# docs/results/testing.md; two hours for all of it. Of same-output: the tests without threads, but those that print times.
 testing: deps-test-all
 	@tests/testing.py $(if $(ONLY),--only $(ONLY))
 same-output-list:

@@ -526,7 +526,7 @@ static int parse(broker *b, int argc, char **argv)
         {"Job", CLI_GROUP, NULL, NULL, NULL},
         {"--model", CLI_TEXT, &w->model, "NAME", "gpt2, mlp, resnet18, resnet34, resnet50 or resnet101"},
         {"--job", CLI_TEXT, &w->job_file, "FILE",
-         "or a job description (docs/broker.md), with its own steps, optimizers and seed"},
+         "or a job description (docs/explanation/broker.md), with its own steps, optimizers and seed"},
         {"--write-job", CLI_TEXT, &w->write_job, "FILE",
          "file for the job description of --model; no training"},
         {"--data", CLI_TEXT, &w->data, "PATH",
@@ -564,7 +564,8 @@ static int parse(broker *b, int argc, char **argv)
         {"Pipeline", CLI_GROUP, NULL, NULL, NULL},
         {"--pipeline", CLI_TEXT, &w->pipeline, "NAME", "schedule of micro-batches: gpipe, 1f1b or zb [1f1b]"},
         {"--edge-wire", CLI_TEXT, &w->edge_wire, "NAME",
-         "format of activations between nodes: f32, bf16, int8, topk:R or adatopk:R (docs/edges.md) [f32]"},
+         "format of activations between nodes: f32, bf16, int8, topk:R or adatopk:R "
+         "(docs/howto/compress-edges.md) [f32]"},
         {"--solver", CLI_TEXT, &w->solver, "NAME",
          "planner of the cut: fence, equal_ops or equal_flops [fence]"},
         {"--network", CLI_TEXT, &w->network, "FILE.json",

@@ -354,7 +354,7 @@ static int job_user(const job *j, int i, int node)
 }
 
 /* What `node` sends and receives in one micro-batch, up to room; how many there are. Gradients of several
- * uses that go back apart (docs/pipeline.md) are one entry, as those that are added up on the way. */
+ * uses that go back apart (docs/howto/pipeline.md) are one entry, as those that are added up on the way. */
 static int job_messages(const job *j, int node, job_message *out, int room)
 {
     int n = 0;

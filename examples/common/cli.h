@@ -96,7 +96,8 @@ static void cli_variables(const cli_option *table, int count)
         if (setting.variable && k == count)
             snprintf(text + strlen(text), sizeof text - strlen(text), " %s", setting.variable + 9);
     }
-    printf("\nA setting is also an environment variable: --period is DREAMDDP_PERIOD (docs/settings.md). An "
+    printf("\nA setting is also an environment variable: --period is DREAMDDP_PERIOD "
+           "(docs/reference/settings.md). An "
            "option overrides\nthe variable of the same setting.\n"
            "  %-27s ",
            "DREAMDDP_...");

@@ -83,8 +83,8 @@ static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, i
 }
 
 /* Merging more than two iterations into one update is another training, which its Preserver refuses
- * (docs/deft.md): then the step is stretched until two are enough, which plans reach within some per cent
- * (ddp_delayed_plan.lower_bound_s). */
+ * (docs/explanation/deft.md): then the step is stretched until two are enough, which plans reach within some
+ * per cent (ddp_delayed_plan.lower_bound_s). */
 static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int period, double *step_s,
                               double *sent, ddp_error *err)
 {
@@ -194,7 +194,7 @@ static ddp_status choose_gathered(const choose_entry *e, const choose_case *c, i
 }
 
 /* Ordered by how far training is from S-SGD, simpler ones first. Shares: four bits a value with a float's
- * scale for each 64; 64 of 4096 values with 14 bits each and a scale (docs/outer.md). */
+ * scale for each 64; 64 of 4096 values with 14 bits each and a scale (docs/explanation/diloco.md). */
 static const choose_entry choose_table[] = {
     {"ssgd", "", CHOOSE_EXACT, 0, 1, choose_timeline},
     {"bsp", "--servers colocated", CHOOSE_EXACT, 0, 1, choose_server},

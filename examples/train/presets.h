@@ -1,5 +1,6 @@
 /* The papers' models, settings and networks, scaled to two cores: a preset is a command line that stands
- * before the user's own. docs/presets.md has what each paper's is and by which factor it was scaled. */
+ * before the user's own. docs/results/presets.md has what each paper's is and by which factor it was scaled.
+ * */
 #ifndef EXAMPLES_TRAINER_PRESETS_H
 #define EXAMPLES_TRAINER_PRESETS_H
 
@@ -52,11 +53,12 @@ static void presets_help(const char *trainer, const char *about, char *out, size
 
     for (int i = 0; i < PRESETS && n < room; i++) {
         if (strcmp(presets[i].trainer, trainer)) continue;
-        n += (size_t)snprintf(out + n, room - n, "%s\n  --preset %-18s %s",
-                              found++ ? ""
-                                      : "\n\nPresets, described in docs/presets.md; an option that you give "
-                                        "replaces the preset's",
-                              presets[i].name, presets[i].about);
+        n += (size_t)snprintf(
+            out + n, room - n, "%s\n  --preset %-18s %s",
+            found++ ? ""
+                    : "\n\nPresets, described in docs/results/presets.md; an option that you give "
+                      "replaces the preset's",
+            presets[i].name, presets[i].about);
     }
 }
 

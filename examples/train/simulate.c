@@ -4,7 +4,8 @@
  *   cc -O2 -I. examples/train/simulate.c -o simulate -lm -lpthread
  *   ./simulate --strategy all --workers 1000 --net 100mbit,20ms --profile profile.csv
  *
- * The profile says what each layer takes (docs/plan.md); `train_gpt --write-profile` measures one. */
+ * The profile says what each layer takes (docs/explanation/dreamddp-plan.md); `train_gpt --write-profile`
+ * measures one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #ifdef __linux__
@@ -39,7 +40,8 @@ static int simulate_parse(simulate *x, int argc, char **argv)
         {"Simulation", CLI_GROUP, NULL, NULL, NULL},
         {"--profile", CLI_TEXT, &p->emulate, "P.csv",
          "parameters and times of each layer: layer,params,forward_s,backward_s,comm_s"},
-        {"--faults", CLI_TEXT, &x->faults, "FILE", "file of stalls and rates at given times (docs/links.md)"},
+        {"--faults", CLI_TEXT, &x->faults, "FILE",
+         "file of stalls and rates at given times (docs/howto/emulate-network.md)"},
         {"--noise", CLI_REAL, &x->noise, "X",
          "largest random change of a layer's times, as a fraction; drawn for each execution [0]"},
         {"--slow", CLI_TEXT, &x->slow, "R:F,..", "stragglers: worker R computes F times as long"},

@@ -4,7 +4,7 @@
     dreamddp.init(strategy="dreamddp", period=10)   # rank and world from ddprun, torchrun, mpirun, srun
     model, opt = dreamddp.wrap(model, opt)          # and the training loop stays as it is
 
-Settings are those of ddp_config by name; what init is not given, DREAMDDP_ variables say. docs/python.md.
+Settings are those of ddp_config by name; what init is not given, DREAMDDP_ variables say. docs/tutorials/pytorch.md.
 """
 import atexit
 import contextlib

@@ -1,5 +1,5 @@
 /* What goes with what: one table of settings and strategies, from which refusals, their test and the page
- * docs/what-goes-with-what.md are made. What no row forbids goes. */
+ * docs/reference/compatibility.md are made. What no row forbids goes. */
 #include "base/backend.h"
 #include "config/settings.h"
 

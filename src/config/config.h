@@ -22,13 +22,13 @@ typedef enum ddp_strategy {
     DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
-    DDP_BSP,              /* gradients to servers, one update (docs/servers.md); bit-identical to ssgd */
-    DDP_ASP,              /* each push to a server is an update of its own */
-    DDP_SSP,              /* asp; no worker is more than server.staleness steps ahead */
-    DDP_R2SP,             /* asp; the workers push one after the other */
-    DDP_OSP,              /* bsp; the least important layers are sent and corrected during the next step */
-    DDP_DILOCO,           /* parameter deltas of H steps, averaged for an outer optimizer (docs/outer.md) */
-    DDP_SPARSELOCO        /* diloco with the largest 1/64 of the deltas, in 2 bits each */
+    DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md); bit-identical to ssgd */
+    DDP_ASP,       /* each push to a server is an update of its own */
+    DDP_SSP,       /* asp; no worker is more than server.staleness steps ahead */
+    DDP_R2SP,      /* asp; the workers push one after the other */
+    DDP_OSP,       /* bsp; the least important layers are sent and corrected during the next step */
+    DDP_DILOCO,    /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
+    DDP_SPARSELOCO /* diloco with the largest 1/64 of the deltas, in 2 bits each */
 } ddp_strategy;
 
 /* diloco, sparseloco: the step in which an average must be complete. */
@@ -46,7 +46,7 @@ typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
     DDP_THREADS,           /* ranks are threads of one process: only with ddp_launch */
     DDP_TCP,               /* ranks are processes */
-    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/mpi.md */
+    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/howto/launch-mpi.md */
     DDP_SOCKETS            /* ranks are processes, over connections of the program: ddp_config.sockets */
 } ddp_transport;
 
@@ -103,11 +103,12 @@ typedef enum ddp_kernels {
  * are read during ddp_open and need not outlive it.
  *
  * Unless no_env is set, DREAMDDP_ variables fill fields that are zero. If world is 0, they and the variables
- * of torchrun, Open MPI, MPICH, PMIx and Slurm supply rank, world and address too. docs/settings.md lists the
+ * of torchrun, Open MPI, MPICH, PMIx and Slurm supply rank, world and address too.
+ * docs/reference/settings.md lists the
  * variable of each field, its range, and its name for ddp_config_set, Python and the flags of programs. */
 struct ddp_config {
     ddp_strategy strategy; /* what is sent and when (default: dreamddp) */
-    /* in place of strategy: your own (docs/own-strategy.md); copied by ddp_open (default: NULL) */
+    /* in place of strategy: your own (docs/howto/custom-strategy.md); copied by ddp_open (default: NULL) */
     const struct ddp_strategy_ops *own_strategy;
     int period;              /* H: steps in which each layer is averaged once (default: 5) */
     ddp_transport transport; /* how ranks reach each other (default: tcp) */
@@ -129,8 +130,8 @@ struct ddp_config {
     ddp_wire wire;
     /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
     double topk_fraction;
-    /* > 0: site of this worker: averages go inside sites, then between them (docs/links.md); all workers have
-     * one, or none (default: 0) */
+    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/emulate-network.md);
+     * all workers have one, or none (default: 0) */
     int site;
     int threads; /* operator threads of this worker (default: 1) */
     /* instruction set of the CPU operators: bit-identical on all processors of an architecture (default: the
@@ -168,7 +169,7 @@ struct ddp_config {
         int split_params;
     } average;
 
-    /* The plan of partial averaging: dreamddp, enp (docs/plan.md). */
+    /* The plan of partial averaging: dreamddp, enp (docs/explanation/dreamddp-plan.md). */
     struct {
         /* 1: rule of the paper: contiguous sets, timeline cost, complete at step end; deft: Algorithm 1
          * (default: 0) */
@@ -185,7 +186,7 @@ struct ddp_config {
         double credit;          /* bytescheduler: parts in flight (default: 1) */
     } gradient;
 
-    /* Delayed, merged gradients (docs/deft.md). */
+    /* Delayed, merged gradients (docs/explanation/deft.md). */
     struct {
         int merge_sum;  /* 1: a merged gradient is the sum of its steps, 0: their mean (default: 0) */
         int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
@@ -194,7 +195,7 @@ struct ddp_config {
         double preserve; /* largest deviation from 1 of the loss ratio (default: 0.01) */
     } deft;
 
-    /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/servers.md). */
+    /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/howto/servers.md). */
     struct {
         /* number of server ranks, the highest ranks, which call ddp_serve and compute nothing; or
          * DDP_SERVERS_COLOCATED (default: 0, none) */
@@ -203,7 +204,7 @@ struct ddp_config {
         float push_scale; /* asp, ssp, r2sp: factor on the rate of a push (default: 1 / workers) */
     } server;
 
-    /* Late layers of osp, until their correction (docs/servers.md). */
+    /* Late layers of osp, until their correction (docs/howto/servers.md). */
     struct {
         /* share of the bytes that may be late, at most 1, or DDP_DEFER_NONE (default: 0, by the loss and
          * epoch of ddp_report, at most what overlaps computing) */
@@ -213,7 +214,7 @@ struct ddp_config {
         ddp_osp_rule split;  /* rule that chooses the late layers (default: walk) */
     } osp;
 
-    /* The outer optimizer: diloco, sparseloco (docs/outer.md). */
+    /* The outer optimizer: diloco, sparseloco (docs/explanation/diloco.md). */
     struct {
         double lr; /* learning rate (default: 0.7; 1 for sparseloco and eager) */
         /* Nesterov momentum, below 1; DDP_NO_MOMENTUM is 0 (default: 0.9; 0 for sparseloco, eager) */
@@ -237,7 +238,8 @@ struct ddp_config {
         double op_s;      /* for an operation, from its start on the first rank (default: 1800) */
     } timeout;
 
-    /* Worlds that lose and admit workers (docs/elastic.md, docs/elastic-join.md). */
+    /* Worlds that lose and admit workers (docs/explanation/elastic-protocol.md, docs/howto/wan-elastic.md).
+     * */
     struct {
         /* > 0: training continues without lost workers while a quorum is alive, or all servers, and at least
          * this number of computing workers (default: 0, a lost worker is an error) */
@@ -252,7 +254,7 @@ struct ddp_config {
         size_t bytes;
     } elastic;
 
-    /* Encryption and integrity of TCP connections (docs/security.md). */
+    /* Encryption and integrity of TCP connections (docs/howto/tls.md). */
     struct {
         int insecure;    /* 1: allow addresses beyond this machine without encryption (default: 0) */
         const char *psk; /* file with the pre-shared key of all workers: TLS 1.3 (default: NULL) */
@@ -261,7 +263,7 @@ struct ddp_config {
         int no_checksum; /* 1: no CRC-32C of data without TLS (default: 0) */
     } security;
 
-    /* Interfaces, second link, faults (docs/links.md). */
+    /* Interfaces, second link, faults (docs/howto/emulate-network.md). */
     struct {
         /* interfaces to listen on: "eth", "=eth0", "^lo,docker" (default: that to rank 0) */
         const char *socket_ifname;
@@ -271,7 +273,7 @@ struct ddp_config {
         const char *addr2; /* host:port of rank 0 on the second link (default: a free port of addr) */
     } network;
 
-    /* Used with backend (docs/gpu.md). */
+    /* Used with backend (docs/tutorials/gpu.md). */
     struct {
         /* route of layer averages: 0: transport; 1: NCCL, and transport between sites; 2: both, each average
          * on the link that should finish it first (default: 0) */

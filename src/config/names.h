@@ -18,8 +18,8 @@ DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 DDP_API const char *ddp_wire_name(ddp_wire wire); /* "f32" for the default */
 
-/* A row of the table of settings, which docs/settings.md shows. Pointers are to constant text. Of a variable
- * without a field, only variable and help are set. */
+/* A row of the table of settings, which docs/reference/settings.md shows. Pointers are to constant text. Of
+ * a variable without a field, only variable and help are set. */
 typedef struct ddp_setting {
     const char *field;    /* "staleness": the name for ddp_config_set and Python */
     const char *member;   /* "server.staleness" of ddp_config */

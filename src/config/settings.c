@@ -1,7 +1,7 @@
 /* The table of settings: one row for each field of ddp_config that text can set. It connects the member of
  * the struct, the name, the variable, the range, the default, and whether all ranks must agree. The
- * environment, ddp_config_set, the checks of ddp_open, the comparison of ranks and docs/settings.md all read
- * it. */
+ * environment, ddp_config_set, the checks of ddp_open, the comparison of ranks and
+ * docs/reference/settings.md all read it. */
 #include "config/knob.h"
 #include "config/settings.h"
 #include "plan/names.h"
@@ -43,10 +43,11 @@ DDP__NAMES_OF(ddp__fills_set, DDP__FILLS);
 #define DDP__OF_R(member, name, variable, flags, least, most, unit, preset, help) \
     DDP__KNOB(member, name, variable, REAL, flags, least, most, unit, preset, NULL, help)
 
-/* In the order of ddp_config, chapter by chapter; ddp_config_describe and docs/settings.md keep it. */
+/* In the order of ddp_config, chapter by chapter; ddp_config_describe and docs/reference/settings.md keep
+ * it. */
 static const ddp__knob ddp__knobs[] = {
     DDP__KNOB(strategy, "strategy", "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
-              "algorithm that decides what is sent and when (docs/choose.md)"),
+              "algorithm that decides what is sent and when (docs/howto/choose.md)"),
     DDP__OF_N(period, "period", "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
               "H, the steps in which each layer is averaged once"),
     DDP__OF_C(transport, "transport", "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
@@ -63,7 +64,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(net, "net", "NET", 0, "unshaped",
               "emulated link of this worker: 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
     DDP__KNOB(wire, "wire", "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
-              "number format of averages (docs/links.md, docs/outer.md)"),
+              "number format of averages (docs/howto/emulate-network.md, docs/explanation/diloco.md)"),
     DDP__OF_R(topk_fraction, "topk_fraction", "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
               "share of the values that is sent, with wire topk"),
     DDP__OF_N(
@@ -103,7 +104,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_B(plan.paper, "paper", "PAPER", DDP__JOINED,
               "follow the paper's own rule: contiguous sets, all complete at step end"),
     DDP__OF_C(plan.solver, "solver", "SOLVER", DDP__MATCH, ddp__solvers_set,
-              "search method of the partial plan (docs/plan.md)"),
+              "search method of the partial plan (docs/explanation/dreamddp-plan.md)"),
     DDP__OF_C(plan.cost, "cost", "COST", DDP__MATCH, ddp__costs_set,
               "cost model of the partial plan; timeline if the program calls no ddp_forward_begin"),
     DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
@@ -170,7 +171,8 @@ static const ddp__knob ddp__knobs[] = {
               "time-out of an operation, from its start on the first rank"),
 
     DDP__OF_N(elastic.min_world, "min_world", "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
-              "continue without lost workers while at least this number is alive (docs/elastic.md)"),
+              "continue without lost workers while at least this number is alive "
+              "(docs/explanation/elastic-protocol.md)"),
     DDP__OF_N(elastic.max_world, "max_world", "MAX_WORLD", DDP__MATCH, 0, 64, "", "world",
               "min_world: number of ids, joining workers included"),
     DDP__OF_B(elastic.join, "join", "JOIN", 0, "join a running run, whose workers addr names"),
@@ -178,7 +180,7 @@ static const ddp__knob ddp__knobs[] = {
               "min_world: memory that retains unfinished operations for a restart"),
 
     DDP__OF_B(security.insecure, "insecure", "INSECURE", 0,
-              "allow addresses beyond this machine without encryption (docs/security.md)"),
+              "allow addresses beyond this machine without encryption (docs/howto/tls.md)"),
     DDP__OF_T(security.psk, "tls_psk", "TLS_PSK", DDP__KEYS, "none",
               "file with the pre-shared key of all workers: TLS 1.3 on TCP"),
     DDP__OF_T(security.ca, "tls_ca", "TLS_CA", DDP__KEYS, "none",
@@ -192,9 +194,9 @@ static const ddp__knob ddp__knobs[] = {
 
     DDP__OF_T(network.socket_ifname, "socket_ifname", "SOCKET_IFNAME", 0, "the interface that reaches rank 0",
               "interfaces to listen on: eth, =eth0, ^lo,docker"),
-    DDP__OF_T(
-        network.net_script, "net_script", "NET_SCRIPT", 0, "none",
-        "file that schedules stalls, dropped connections, kills and rate changes of net (docs/links.md)"),
+    DDP__OF_T(network.net_script, "net_script", "NET_SCRIPT", 0, "none",
+              "file that schedules stalls, dropped connections, kills and rate changes of net "
+              "(docs/howto/emulate-network.md)"),
     DDP__OF_T(network.net2, "net2", "NET2", 0, "none",
               "emulated second link between the same workers, as net"),
     DDP__OF_T(network.addr2, "addr2", "ADDR2", DDP__ALL, "a free port of addr",
@@ -228,7 +230,7 @@ static const char *const ddp__others[][2] = {
                      "debug (default: no lines)"},
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
     {"DREAMDDP_RESUME",
-     "0: a broken connection is a lost peer (docs/elastic-join.md); 1: it is made again (default: 1)"},
+     "0: a broken connection is a lost peer (docs/howto/wan-elastic.md); 1: it is made again (default: 1)"},
     {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system)"}};
 #define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
@@ -401,7 +403,8 @@ ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const ch
     if (nearest)
         return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: did you mean %s?", field, value,
                          nearest);
-    return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: docs/settings.md lists all settings", field,
+    return ddp__fail(err, DDP_ARG,
+                     "unknown setting %.60s=%.60s: docs/reference/settings.md lists all settings", field,
                      value);
 }
 
@@ -447,7 +450,7 @@ ddp_status ddp__env_check_names(ddp_error *err)
                              nearest);
         return ddp__fail(err, DDP_ARG,
                          "unknown environment variable %.*s: a field of ddp_config without a variable is "
-                         "set in the program; docs/settings.md lists them",
+                         "set in the program; docs/reference/settings.md lists them",
                          n, *e);
     }
     return DDP_OK;

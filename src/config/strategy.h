@@ -1,5 +1,6 @@
 /* A strategy decides, at each event of a step, what is updated and what is sent. Each built-in strategy
- * (src/strategy) fills a ddp_strategy_ops. ddp_config.own_strategy takes yours (docs/own-strategy.md). */
+ * (src/strategy) fills a ddp_strategy_ops. ddp_config.own_strategy takes yours
+ * (docs/howto/custom-strategy.md). */
 #pragma once
 
 #include "base/status.h"

@@ -1,7 +1,7 @@
 /* Elastic worlds: losing a worker begins a new epoch, and another worker may join in its place. Declares the
  * parts that an elastic engine has in addition: the memory of operations in flight (shadow.c), the change to
  * a new epoch (renew.c) and the search for it (epoch.c). Everything belongs to the comm thread, except for
- * the part marked "shared". docs/elastic.md describes the protocol. */
+ * the part marked "shared". docs/explanation/elastic-protocol.md describes the protocol. */
 #pragma once
 
 #include "comm/state.h"

@@ -1,4 +1,4 @@
-/* A worker that joins a running job (docs/elastic-join.md).
+/* A worker that joins a running job (docs/howto/wan-elastic.md).
  *
  *   joining worker -> any member     JOIN_ASK hello and request ENTER; a member that is not the coordinator
  *                                    replies with the coordinator. The coordinator assigns an id and compares

@@ -178,7 +178,8 @@ DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l); /* all-zero is fine */
  *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called
  *                 once more for those that are whole, if there is one, to save what they have (ddp_pipe_ends)
  *
- * Beside the training's connections the ranks have others, an elastic world (docs/elastic.md) that says who
+ * Beside the training's connections the ranks have others, an elastic world
+ * (docs/explanation/elastic-protocol.md) that says who
  * lives: it takes a majority. Errors: DDP_ARG; as ddp_launch. */
 DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas,
                                  int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);

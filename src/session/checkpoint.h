@@ -17,7 +17,7 @@
  * each machine gets a copy of the manifest next to the files of its ranks, and every rank must be restarted
  * on the machine that has its file. ddp_taken determines where the data resume. In an elastic world a lost
  * rank has no file. If the run is restarted with the same number of ranks, such a rank takes the file of
- * another rank, as a joining worker does (docs/elastic-join.md).
+ * another rank, as a joining worker does (docs/howto/wan-elastic.md).
  *
  * ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist. Then
  * removes all checkpoints in it except the newest `keep` (0: keeps all), and incomplete ones that are older
@@ -40,7 +40,7 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  * checkpoint's world.
  *
  * The graphs must have the same operators and arguments, except for the batch and dropout. Every rank
- * verifies its files before any rank changes a parameter (docs/files.md).
+ * verifies its files before any rank changes a parameter (docs/reference/files.md).
  *
  * In a pipeline (ddp_pipe_open) the ranks of one copy are its stages, and the copy counts as one worker. A
  * checkpoint of one cut can be loaded with any other cut, also from one worker to stages and back. Layers are

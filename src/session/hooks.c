@@ -1,4 +1,5 @@
-/* Implements the hooks of a step (docs/step.md) and ddp_wait, ddp_sync_all, ddp_share and ddp_serve. */
+/* Implements the hooks of a step (docs/explanation/step.md) and ddp_wait, ddp_sync_all, ddp_share and
+ * ddp_serve. */
 #include "context/clock.h"
 #include "context/context.h"
 #include "device/device.h"

@@ -1,5 +1,5 @@
 /* A world on a virtual clock: the program's own loop, the strategies and all else run as they do on real
- * machines, but nothing is sent and nobody sleeps. docs/simulate.md */
+ * machines, but nothing is sent and nobody sleeps. docs/howto/simulate.md */
 #pragma once
 
 #include "base/status.h"

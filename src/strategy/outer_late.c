@@ -387,7 +387,7 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
 static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
-    /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
+    /* momentum overshoots where few values are sent, or a period late (docs/explanation/diloco.md) */
     const int plain = sparse || c->outer.overlap == DDP_OVERLAP_EAGER;
 
     if ((c->outer.mixture != 0 || c->outer.fragments || c->outer.landing) &&

@@ -1,7 +1,7 @@
 /* [long, asan, test-all: slow] Every cell of the table of valid combinations (src/config/compatibility.c):
  * where it says yes, a small training runs to its end; where it says no, opening fails with the error of the
- * table. docs/what-goes-with-what.md is made here too: it is compared, and with REWRITE=1 in the environment
- * written. */
+ * table. docs/reference/compatibility.md is made here too: it is compared, and with REWRITE=1 in the
+ * environment written. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -640,7 +640,7 @@ static void page_of_traits(char *page)
 static void the_page_says_the_same(void **state)
 {
     static char page[32768], there[32768];
-    const char *path = "docs/what-goes-with-what.md";
+    const char *path = "docs/reference/compatibility.md";
     FILE *f;
     size_t n;
 
@@ -661,15 +661,16 @@ static void the_page_says_the_same(void **state)
         "setting\n"
         "of a newcomer: it goes into a run whose workers have set the same. With your own update `max_world` "
         "and\n"
-        "`join` need a state of the program ([own-loop.md](own-loop.md#the-state-of-your-optimizer)).\n\n");
+        "`join` need a program state ([c-loop](../tutorials/c-loop.md#the-state-of-your-optimizer)).\n\n");
     page_of_settings(page);
     page_of_three(page);
     put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these; bsp, asp, "
               "ssp, r2sp and\n"
-              "osp need `servers` ([servers.md](servers.md)):\n\n");
+              "osp need `servers` ([servers](../howto/servers.md)):\n\n");
     page_of_strategies(page);
-    put(page, "\nOne of a program's own ([own-strategy.md](own-strategy.md)) says with its traits what it "
-              "goes with:\n\n");
+    put(page,
+        "\nA custom strategy ([custom-strategy](../howto/custom-strategy.md)) says with its traits what it "
+        "goes with:\n\n");
     page_of_traits(page);
     if (getenv("REWRITE")) {
         f = fopen(path, "w");

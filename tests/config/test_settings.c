@@ -1,5 +1,6 @@
 /* [pure] The table of settings (src/config/settings.c): each field by its name and by its variable, errors,
- * defaults. It compares docs/settings.md with the table; REWRITE=1 in the environment writes the page. */
+ * defaults. It compares docs/reference/settings.md with the table; REWRITE=1 in the environment writes the
+ * page. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -381,7 +382,8 @@ static void an_unknown_name_fails_with_the_nearest_one(void **state)
     assert_int_equal(ddp_config_set(&c, "perod", "5", &err), DDP_ARG);
     assert_string_equal(err.msg, "unknown setting perod=5: did you mean period?");
     assert_int_equal(ddp_config_set(&c, "backend", "cuda", &err), DDP_ARG);
-    assert_string_equal(err.msg, "unknown setting backend=cuda: docs/settings.md lists all settings");
+    assert_string_equal(err.msg,
+                        "unknown setting backend=cuda: docs/reference/settings.md lists all settings");
     assert_int_equal(ddp_config_set(&c, "server.count", "2", &err), DDP_ARG); /* a member of the C struct */
     assert_string_equal(err.msg, "unknown setting server.count=2: did you mean servers?");
     assert_int_equal(ddp_config_set(&c, "period", NULL, &err), DDP_ARG);
@@ -576,7 +578,7 @@ static void what_ranks_compare_has_room(void **state)
     ddp_close(d);
 }
 
-/* ---- docs/settings.md ---- */
+/* ---- docs/reference/settings.md ---- */
 
 static void put(char *page, size_t room, const char *fmt, ...)
 {
@@ -642,7 +644,7 @@ static void the_page_is_the_table(void **state)
         "`cancel`, `backend`, `device.cuda_stream`, `allocator`, `logger`) have no name.\n\n"
         "This page is generated from src/config/settings.c:\n\n"
         "```\n$ make build/plain/config/test_settings && REWRITE=1 build/plain/config/test_settings\n```\n";
-    const char *path = "docs/settings.md";
+    const char *path = "docs/reference/settings.md";
     char chapter[16] = "";
     ddp_setting s;
     FILE *f;

@@ -147,7 +147,7 @@ def certified(folder):
 
 
 def certificates(folder):
-    """A CA and two workers' certificates, as docs/security.md makes them; the options, %d = rank."""
+    """A CA and two workers' certificates, as docs/howto/tls.md makes them; the options, %d = rank."""
     def openssl(*args):
         subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
     if not os.path.exists(os.path.join(folder, "ca.pem")):

@@ -42,7 +42,7 @@ class Run:
         self.worker = [self.start("--rank", str(r), "--addr", self.addr) for r in range(workers)]
 
     def join(self, addr):
-        """A newcomer by the line of docs/elastic-join.md: the run tells it how many workers there are."""
+        """A newcomer by the line of docs/howto/wan-elastic.md: the run tells it how many workers there are."""
         at = self.options.index("--workers")
         whole, self.options = self.options, self.options[:at] + self.options[at + 2:]
         p = self.start("--join", "--addr", addr)

@@ -217,7 +217,8 @@ static void lengths_are_the_known_ones(void **state)
             }
 }
 
-/* docs/pipeline.md states the bubble of ZB-H1 for W <= F <= B: elsewhere the step takes longer than that. */
+/* docs/howto/pipeline.md states the bubble of ZB-H1 for W <= F <= B: elsewhere the step takes longer than
+ * that. */
 static void the_bubble_of_zb_needs_w_up_to_f_up_to_b(void **state)
 {
     static const double time[] = {0.5, 1, 2};

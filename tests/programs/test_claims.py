@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """[test-all: runs the commands of the claims with build/plan] bench/claims.py: all 92 claims are there and told apart, unknown ids, one case run again, failing commands, the rule of
-verdicts, figures of cases that have been changed, figures beside a claim's, and docs/claims.md is what is stored.
+verdicts, figures of cases that have been changed, figures beside a claim's, and docs/results/claims/index.md is what is stored.
 
     tests/programs/test_claims.py [WORD ..]     build/plan is built
 """

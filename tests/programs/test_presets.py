@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The trainers' presets: each trains, its network and strategy with a small model and its model over a quick network;
 what is given beside a preset wins wherever it stands; unknown names and the other trainer's are refused in a sentence;
-docs/presets.md and --help have all of them.
+docs/results/presets.md and --help have all of them.
 
     tests/programs/test_presets.py      build/train_gpt and build/train_image are built
 """
@@ -66,7 +66,7 @@ def help_and_page():
     table = source[source.index("presets[] = {"):source.index("\n};")]
     joined = re.sub(r'"\s*\n\s*"', "", table)
     entries = re.findall(r'\{"([^"]*)", "([^"]*)",\s*"([^"]*)",\s*"([^"]*)",?\s*"?([^"]*)"?\}', joined)
-    with open(os.path.join(ROOT, "docs", "presets.md"), encoding="ascii") as f:
+    with open(os.path.join(ROOT, "docs", "results", "presets.md"), encoding="ascii") as f:
         page = " ".join(f.read().split())
     check("six presets", len(entries) == 6, entries)
     helps = {name: run(name, "--help")[1] for name in ("train_gpt", "train_image")}
@@ -75,7 +75,7 @@ def help_and_page():
               all(("--preset %-18s %s\n" % (name, about) in text) == (of == trainer) for of, text in helps.items()), helps[trainer][:900])
     for name, options in re.findall(r'\{"([a-z0-9-]+)", "[^"]*",\n.*?\n.*?\n((?:\s+"[^"]*"\n?)+)\}', table):
         words = "".join(re.findall(r'"([^"]*)"', options))
-        check("%s: docs/presets.md has its options" % name, words in page, words)
+        check("%s: docs/results/presets.md has its options" % name, words in page, words)
 
 
 def main():

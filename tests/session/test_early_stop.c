@@ -1,5 +1,5 @@
-/* [asan] Early stopping as docs/own-loop.md shows it: all ranks leave the loop after the same step, with
- * equal parameters. */
+/* [asan] Early stopping as docs/tutorials/c-loop.md shows it: all ranks leave the loop after the same step,
+ * with equal parameters. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -166,10 +166,10 @@ def the_wrong_key_is_told_to_both(folder):
 
 
 def commands_of_the_manual(folder):
-    """The blocks of docs/security.md that a shell can run, as they stand there."""
-    with open(os.path.join(ROOT, "docs", "security.md")) as f:
+    """The blocks of docs/howto/tls.md that a shell can run, as they stand there."""
+    with open(os.path.join(ROOT, "docs", "howto", "tls.md")) as f:
         blocks = re.findall(r"```sh\n(.*?)```", f.read(), re.S)
-    expect(len(blocks) >= 2, "docs/security.md has %d blocks" % len(blocks))
+    expect(len(blocks) >= 2, "docs/howto/tls.md has %d blocks" % len(blocks))
     return blocks
 
 
