@@ -151,7 +151,7 @@ static uint64_t ddp__expected(const ddp__engine *e)
 }
 
 /* A lost worker that could not continue, by its last report, has failed because of the workers that it lost:
- * it is not a separate cause. */
+ * it is not a separate cause. If its report left a quorum without it, this worker reports that quorum itself. */
 static void ddp__given_in(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -163,6 +163,7 @@ static void ddp__given_in(ddp__engine *e)
         const int why = ddp__hopeless(e, w, set), with = ddp__bit_count(set);
         if (!el->peer[r].heard || !(el->own.edge[e->rank] >> r & set >> e->rank & 1) || !why || with <= most)
             continue;
+        if (!ddp__hopeless(e, w, ddp__survivors(e, w, 0))) continue;
         most = with;
         el->why_then = why;
         el->set_then = set;
