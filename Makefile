@@ -13,10 +13,11 @@
 # make cuda          the GPU companion with nvcc, for sm_80 and sm_90a: compiles and links all, prints registers and spills
 # make gpu-check     on a machine with a GPU: all tests there, training against the CPU, bench/gpu.py
 # make gallery     runs every example and writes docs/gallery.md;  ONLY=name: one entry
+# make docs          the documentation as a site in build/site, with the API reference; man pages in build/docs/man
 # make split         build/dreamddp.h and build/dreamddp.c;  make lib: build/lib/libdreamddp.a and .so
 # make install       the header and the libraries; PREFIX=/usr/local DESTDIR=
 # pip install ./python   the Python package (docs/tutorials/pytorch.md);  make wheel: its manylinux wheel and sdist into build/wheel
-# Each installs what it needs itself. The pieces: tools/tests.mk, tools/cuda.mk, tools/install.mk.
+# Each installs what it needs itself. The pieces: tools/tests.mk, tools/cuda.mk, tools/docs.mk, tools/install.mk.
 CC      ?= cc
 CFLAGS  ?= -O2
 PREFIX  ?= /usr/local
@@ -159,4 +160,4 @@ build:
 clean:
 	rm -rf build
 
-include tools/tests.mk tools/cuda.mk tools/install.mk
+include tools/tests.mk tools/cuda.mk tools/docs.mk tools/install.mk

@@ -6,6 +6,7 @@
 #   tools/deps.sh test-all  for `make test-all`: the above and, if available, clang, spin, PyTorch, igraph, pycparser, venv, pip,
 #                           Open MPI, MPICH, Slurm, OpenSSL, OpenSSH, iptables, musl, a compiler and an emulator of arm64, CMake,
 #                           pkg-config, debhelper and Conan (in build/conan) for the packages, clang-format (in build/format)
+#   tools/deps.sh docs      for `make docs`: Doxygen, and MkDocs from PyPI in build/mkdocs
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -56,6 +57,11 @@ missing() { # words of the Debian packages that are needed and not there
         has_python || printf ' python3'
         return
     fi
+    if [ "$1" = docs ]; then
+        have doxygen || printf ' doxygen'
+        /usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || printf ' python3-venv'
+        return
+    fi
     have "${compiler%% *}" || case "${compiler%% *}" in cc | gcc) printf ' gcc libc6-dev' ;; *) printf ' %s libc6-dev' "${compiler%% *}" ;; esac
     have_header stb_ds.h stb/stb_ds.h || printf ' libstb-dev'
     [ "$1" = build ] && return
@@ -65,20 +71,29 @@ missing() { # words of the Debian packages that are needed and not there
 }
 
 case "${1-}" in
-build | header | test | test-all) ;;
-*) sed -n 's/^# \{0,1\}//;2,9p' "$0"; exit 2 ;;
+build | header | test | test-all | docs) ;;
+*) sed -n 's/^# \{0,1\}//;2,10p' "$0"; exit 2 ;;
 esac
 
 want=$(missing "$1")
 if [ -n "$want" ]; then
     # shellcheck disable=SC2086  # a list of words
     apt_install $want || true
-    [ "$1" = header ] || have_header stb_ds.h stb/stb_ds.h || fetch_stb_ds || true
+    [ "$1" = header ] || [ "$1" = docs ] || have_header stb_ds.h stb/stb_ds.h || fetch_stb_ds || true
     want=$(missing "$1")
 fi
 if [ -n "$want" ]; then
     echo "deps: not found:$want (names of Debian packages); to install them:  sudo apt-get install$want" >&2
     exit 1
+fi
+
+if [ "$1" = docs ] && [ ! -x build/mkdocs/bin/mkdocs ]; then
+    mkdir -p build
+    { /usr/bin/python3 -m venv build/mkdocs && build/mkdocs/bin/pip install -q mkdocs==1.6.1 mkdocs-material==9.8.2; } >&2 || {
+        rm -rf build/mkdocs
+        echo "deps: cannot install MkDocs from PyPI into build/mkdocs" >&2
+        exit 1
+    }
 fi
 
 # Best effort, tried once: without them their tests are skipped by name.
