@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""[test-all, long: runs programs of every page] Runs the commands of README and docs as a reader would, with small settings.
+
+A block ```sh contains commands; a block ```console contains commands after `$ ` and what they print, which is not compared.
+The blocks of a page run in order in one shell, in a copy of the checkout after `make`, with a virtual environment of Python. `--steps 400` becomes
+`--steps 3`, and so on (SMALLER). A comment directly above a block changes this:
+    <!-- test: COMMANDS -->     run COMMANDS instead: the same with the smallest settings that still run
+    <!-- no test: REASON -->    do not run it; at most MOST_UNTESTED blocks
+Other blocks have the language of their text, as in ```c or ```text.
+
+    tests/docs/test_commands.py [--list] [PAGE...]
+"""
+import argparse
+import concurrent.futures
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+VENV = os.path.join(ROOT, "build", "docs-python")
+MOST_UNTESTED = 15
+SECONDS = 240  # of a page
+SMALLER = [(re.compile(pattern), small) for pattern, small in [
+    (r"--steps[ =]\d+", "--steps 3"),
+    (r"--epochs[ =]\d+", "--epochs 1"),
+    (r"--seconds[ =]\d+", "--seconds 1"),
+    (r"--rounds[ =]\d+", "--rounds 1"),
+    (r"--iters[ =]\d+", "--iters 1"),
+    (r"git clone REPOSITORY_URL \S+ && cd \S+", "true"),
+]]
+BLOCK = re.compile(r"(?:^<!-- (no test|test): (.*?) -->\n+)?^( *)```(\w*)\n(.*?)^ *```$", re.M | re.S)
+
+
+class Block:
+    """Commands of a page: its line, the commands to run, and the reason why they are not run, or None."""
+
+    def __init__(self, page, line, commands, reason):
+        self.page, self.line, self.commands, self.reason = page, line, commands, reason
+
+    def name(self):
+        return "%s:%d" % (self.page, self.line)
+
+
+def commands_of(language, text):
+    """The commands of a block."""
+    if language == "sh":
+        return text
+    lines, more = [], False
+    for line in text.splitlines():
+        if line.startswith("$ ") or more:
+            lines.append(line if more else line[2:])
+            more = line.endswith("\\")
+    return "\n".join(lines) + "\n"
+
+
+def blocks_of(page):
+    """The blocks of a page that contain commands, and what is wrong with its other blocks."""
+    with open(os.path.join(ROOT, page), encoding="utf-8") as f:
+        text = f.read()
+    found, faults = [], []
+    for match in BLOCK.finditer(text):
+        mark, marked, indent, language, body = match.groups()
+        line = text.count("\n", 0, match.start(4)) + 1
+        if not language:
+            faults.append("%s:%d: a block without a language: write ```sh, ```console or ```text" % (page, line))
+        if language not in ("sh", "console"):
+            continue
+        body = "".join(l[len(indent):] for l in body.splitlines(True))
+        commands = marked + "\n" if mark == "test" else commands_of(language, body)
+        if mark != "test":
+            for pattern, small in SMALLER:
+                commands = pattern.sub(small, commands)
+        found.append(Block(page, line, commands, marked if mark == "no test" else None))
+    plain = re.sub(r"^ *```.*?^ *```$", lambda m: "\n" * m.group().count("\n"), text, flags=re.M | re.S)
+    for match in re.finditer(r"(?<=\n\n)    \S(?<![-*])[^\n]*", plain):
+        before = plain[:match.start()].rstrip().rsplit("\n", 1)[-1]
+        if not re.match(r" *([-*]|\d+\.) |  ", before):
+            faults.append("%s:%d: indented code: use a block with a language" % (page, plain.count("\n", 0, match.start()) + 1))
+    return found, faults
+
+
+def copy_of_the_checkout(folder):
+    """A copy of the tracked files, with the real build/."""
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.decode().split("\0")
+    for path in filter(None, files):
+        if os.path.isfile(os.path.join(ROOT, path)):
+            os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
+            shutil.copy2(os.path.join(ROOT, path), os.path.join(folder, path))
+    os.symlink(os.path.join(ROOT, "build"), os.path.join(folder, "build"))
+
+
+def run_page(blocks):
+    """Runs the blocks of a page; returns (name of the block, what failed or None) for each, and the seconds."""
+    folder, start = tempfile.mkdtemp(prefix="dreamddp_docs_"), time.time()
+    tested = [b for b in blocks if b.reason is None]
+    results = []
+    try:
+        copy_of_the_checkout(folder)
+        with open(os.path.join(folder, ".log"), "w+", encoding="utf-8", errors="replace") as log:
+            script = "set -e -o pipefail\n" + "".join("echo '== block %d'\n%s\n" % (i, b.commands) for i, b in enumerate(tested))
+            environment = dict(os.environ, CDPATH="", PAGER="cat", MANPAGER="cat", VIRTUAL_ENV=VENV,
+                               PATH=os.path.join(VENV, "bin") + os.pathsep + os.environ["PATH"])
+            environment.pop("DDP_DATA", None)
+            process = subprocess.Popen(["bash", "-c", script], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                       env=environment, start_new_session=True)
+            try:
+                code = process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                code = "longer than %d s" % SECONDS
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+            log.seek(0)
+            text = log.read()
+        reached = text.count("== block ")
+        for i, b in enumerate(tested):
+            if code == 0 or i + 1 < reached:
+                results.append((b.name(), None))
+            elif i + 1 == reached:
+                results.append((b.name(), "exit %s\n%s" % (code, text.split("== block %d\n" % i)[-1][-1500:])))
+            else:
+                results.append((b.name(), "not reached"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return results, time.time() - start
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", help="pages, as docs/howto/launch.md; all without one")
+    parser.add_argument("--list", action="store_true", help="print the blocks and run nothing")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    every = ["README.md", "CONTRIBUTING.md"] + sorted(glob.glob("docs/**/*.md", recursive=True))
+    failed, pages, untested = 0, {}, []
+    for page in every:
+        found, faults = blocks_of(page)
+        untested += [b for b in found if b.reason is not None]
+        if arguments.pages and page not in arguments.pages:
+            continue
+        for fault in faults:
+            print("FAILED %s" % fault)
+            failed += 1
+        if found:
+            pages[page] = found
+    if arguments.list:
+        for page in pages.values():
+            for b in page:
+                print("%s%s\n%s" % (b.name(), " (not run: %s)" % b.reason if b.reason is not None else "", b.commands))
+        return 0
+    subprocess.run(["make", "-s", "all"], check=True)
+    if not os.path.exists(VENV):
+        subprocess.run(["/usr/bin/python3", "-m", "venv", "--system-site-packages", VENV], check=True)
+    passed = 0
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for results, seconds in pool.map(run_page, pages.values()):
+            for name, fault in results:
+                passed += fault is None
+                failed += fault is not None
+                print("%s %s%s" % ("ok" if fault is None else "FAILED", name, "" if fault is None else ": " + fault), flush=True)
+            if seconds > 60:
+                print("# the last page took %.0f s" % seconds)
+    if len(untested) > MOST_UNTESTED:
+        print("FAILED %d blocks are not run; at most %d" % (len(untested), MOST_UNTESTED))
+        failed += 1
+    print("%d passed, %d failed, %d skipped" % (passed, failed, sum(b.page in pages for b in untested)))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
