@@ -40,7 +40,7 @@ MEMBER_CALL = re.compile(r"(\w+)(?:\[[^\]]*\])?(?:->|\.)(\w+)\s*\(")
 VALUE = re.compile(r"\bddp_\w+\b(?!\s*\()")  # a function that is named and not called
 OPENING = re.compile(r"/\*\s*\w(?:[^*]|\*(?!/))*?[.:;](?:\s|\*/)")  # a comment that begins with a sentence
 PAGES = ("README.md", "CHANGELOG.md")
-NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|\b(?:src|tests|bench|tools|examples|docs|packaging)/[\w./-]*\w")
+NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|(?<!build/)\b(?:src|tests|bench|tools|examples|docs|packaging)/[\w./-]*\w")
 NUMBERS = "base/number.c"  # the only file that reads or writes numbers with libc, whose locale may have a comma
 IN_A_LOCALE = re.compile(r"\b(strto(?:d|f|ld)|atof|v\w*printf|\w*scanf|localeconv|setlocale)\s*\(")
 PRINTS = re.compile(r'\b\w*printf\((?:[^;"]|"(?:\\.|[^"\\])*")*;')
@@ -526,8 +526,8 @@ def read(path):
 
 
 def pages():
-    """[(page, number of the line, name)] of calls, constants and files that are not there. What a table under
-    **Removed** names is left out, and the code of the recipes, which tests/programs/test_recipes.py compiles."""
+    """[(page, number of the line, name)] of calls, constants and files that do not exist. Exempt: the section Removed of
+    the changelog, and the code of the recipes, which tests/programs/test_recipes.py compiles."""
     folder = os.path.join(ROOT, "docs")
     public = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+")
     names = set(public.findall(read(os.path.join(ROOT, "CMakeLists.txt"))))
@@ -540,7 +540,7 @@ def pages():
     for path in [os.path.join(ROOT, p) for p in PAGES] + sorted(found):
         removed, code, recipe = False, False, os.path.basename(os.path.dirname(path)) == "contributing"
         for number, line in enumerate(read(path).splitlines(), 1):
-            removed = line.startswith("**Removed**") or (removed and not line.startswith(("#", "**")))
+            removed = line.startswith("### Removed") or (removed and not line.startswith("#"))
             code ^= line.startswith("```")
             adds = recipe and (code or line.startswith("New file "))
             for name in [] if removed or adds else NAMED.findall(line):
