@@ -12,22 +12,22 @@
  * too. */
 typedef enum channel_word {
     WORD_HELLO = 1, /* "version host" */
-    WORD_END,       /* "code sentence": the node's business is over */
-    WORD_MEASURE,   /* a job: how fast are its operators there? */
-    WORD_SPEED,     /* "FLOP/s port": and a free port there */
-    WORD_PROBE,     /* "rank world address": the links between all */
+    WORD_END,       /* "code message": the node has to stop */
+    WORD_MEASURE,   /* a job whose operators the node measures */
+    WORD_SPEED,     /* "FLOP/s port": the measured rate, and a free port of the node */
+    WORD_PROBE,     /* "rank world address": measure the links between all nodes */
     WORD_NETWORK,   /* JSON */
     WORD_JOB,       /* the node's description */
-    WORD_READY,     /* it can be built here */
+    WORD_READY,     /* the node can build the model */
     WORD_STATE,     /* channel_part, floats: an operator's parameters and state */
     WORD_START,     /* channel_start */
     WORD_DATA,      /* channel_part, values of an input */
     WORD_LOSS,      /* double */
     WORD_SAVED,     /* all operators of the node were sent */
     WORD_DONE,      /* channel_done */
-    WORD_CANCEL,    /* this attempt is over */
+    WORD_CANCEL,    /* this attempt has ended */
     WORD_FAIL,      /* channel_failure */
-    WORD_LOST       /* never sent: the connection is gone */
+    WORD_LOST       /* never sent: the connection is closed */
 } channel_word;
 
 enum {
@@ -35,15 +35,15 @@ enum {
     CHANNEL_HELLO = 256,
     CHANNEL_TEXT = 1024,
     CHANNEL_JSON = 1 << 26
-}; /* bytes at most */
+}; /* maximum length in bytes */
 enum {
     CHANNEL_MAGIC = 0x6a706464,
-    CHANNEL_STEP = 1 << 16, /* bytes that a buffer starts with: a length that a peer announces allocates no
-                               more */
-    CHANNEL_READS = 16,     /* of one channel_advance, so that no peer delays the others */
-    CHANNEL_STALL = 60,     /* seconds without a byte, in the middle of a message, after which a peer is
-                               lost */
-    CHANNEL_STEP_SECONDS = 3600, /* for a step of a node, in which it reads nothing */
+    CHANNEL_STEP = 1 << 16, /* initial size of a buffer, in bytes; a length that a peer announces allocates no
+                             * more */
+    CHANNEL_READS = 16,     /* bytes that one channel_advance reads at most, so that no peer delays the
+                             * others */
+    CHANNEL_STALL = 60,     /* seconds without a byte inside a message, after which a peer is lost */
+    CHANNEL_STEP_SECONDS = 3600, /* seconds for a step of a node, in which it reads nothing */
     CHANNEL_PATH = 512
 };
 
@@ -56,7 +56,7 @@ typedef struct channel_part {
 } channel_part;
 typedef struct channel_start {
     char addr[128];            /* of rank 0 */
-    char devices[1024];        /* "@3,0,1": which of the network's is which rank, "": links as they are */
+    char devices[1024];        /* "@3,0,1": the network's device of each rank; "": links as they are */
     int64_t first, save_every; /* steps */
     double peer_timeout_s;
     int32_t rank, world, send_back;
@@ -73,35 +73,35 @@ typedef struct channel_failure {
 typedef struct channel_state {
     float *x;
     size_t floats;
-} channel_state; /* of an operator; x NULL: none */
+} channel_state; /* parameters and state of an operator; x NULL: none */
 
-/* Who is at the other end of a connection: it decides which messages may come. */
+/* The kind of a peer, which decides what messages it may send. */
 typedef enum channel_peer {
     CHANNEL_CALLER, /* a process that has not registered: a hello alone */
     CHANNEL_NODE,
     CHANNEL_BROKER
 } channel_peer;
 
-/* A non-blocking socket, the message that it receives and the bytes that wait to be sent. */
+/* A non-blocking socket, the message that it receives, and the queued bytes that it has to send. */
 typedef struct channel {
     int fd;
     ddp__tls *tls; /* borrowed; NULL: no encryption */
     channel_peer peer;
-    size_t most;   /* bytes of a WORD_STATE or WORD_DATA of the job at hand; 0: none may come */
-    char why[320]; /* why nothing more is received: the predicate of a sentence about the peer; "":
-                               it closed */
+    size_t most;   /* length of a WORD_STATE or WORD_DATA of the current job; 0: the peer may send none */
+    char why[320]; /* why nothing more is received, as the predicate of an error about the peer; "": it
+                    * closed */
     channel_head head;
-    size_t got;      /* bytes of head and data that have arrived */
-    int whole;       /* the message is complete, and stays so until channel_next */
-    int gone;        /* nothing more will come */
-    int shut;        /* nothing more can be sent; what the peer sent before may still come */
-    double heard;    /* when the last byte came */
-    double taken;    /* when the last byte left, or the first one began to wait */
-    double patience; /* seconds in which the peer may take nothing; 0: CHANNEL_STALL */
+    size_t got;      /* bytes of header and data received so far */
+    int whole;       /* the message is complete; set until channel_next */
+    int gone;        /* no more messages can be received */
+    int shut;        /* nothing more can be sent; earlier messages of the peer may still arrive */
+    double heard;    /* time of the last received byte */
+    double taken;    /* time when the last byte was sent, or the first one was queued */
+    double patience; /* seconds that the peer may accept no byte; 0: CHANNEL_STALL */
     channel_word word;
     char *data; /* [bytes] and a NUL */
     size_t bytes, room;
-    char *out; /* bytes from..to wait to be sent */
+    char *out; /* bytes from..to are queued */
     size_t from, to, out_room;
 } channel;
 
@@ -160,8 +160,8 @@ static inline ddp_status write_file(const char *path, const char *text, size_t b
     return bad ? refuse(err, DDP_IO, "cannot write %s: %s", path, strerror(errno)) : DDP_OK;
 }
 
-/* Writes a file that no other user can name beforehand, in TMPDIR or /tmp. path[CHANNEL_PATH] receives its
- * name. The caller removes it. */
+/* Writes a file with an unpredictable name, in TMPDIR or /tmp. path[CHANNEL_PATH] receives its name. The
+ * caller removes it. */
 static inline ddp_status write_temporary(const char *text, size_t bytes, char *path, ddp_error *err)
 {
     const char *folder = getenv("TMPDIR");
@@ -172,7 +172,7 @@ static inline ddp_status write_temporary(const char *text, size_t bytes, char *p
         path[0] = 0;
         return refuse(err, DDP_ARG, "TMPDIR is longer than %d bytes: %.200s...", CHANNEL_PATH - 24, folder);
     }
-    fd = mkstemps(path, 5); /* the bytes of ".json" */
+    fd = mkstemps(path, 5); /* length of ".json" */
     if (fd < 0) {
         refuse(err, DDP_IO,
                "cannot create a temporary file in %.200s: %s; set TMPDIR to a folder that can be written to",
@@ -189,8 +189,8 @@ static inline ddp_status write_temporary(const char *text, size_t bytes, char *p
 
 /* ---- connecting ---- */
 
-/* The handshake of TLS: the broker must have the key, or a certificate with the name `broker`. DDP_NET: it
- * may be tried again. */
+/* The TLS handshake: the broker must have the key, or a certificate with the name `broker`. DDP_NET: the
+ * caller may retry. */
 static inline ddp_status channel_greet(channel *c, double until, ddp_error *err)
 {
     char text[DDP__STREAM_TEXT];
@@ -208,7 +208,7 @@ static inline ddp_status channel_greet(channel *c, double until, ddp_error *err)
     return why ? refuse(err, DDP_MISMATCH, "the broker %s", why) : DDP_OK;
 }
 
-/* One attempt to connect to a broker, until then. */
+/* Makes one attempt to connect to a broker, until the given time. */
 static inline ddp_status channel_dial(channel *c, const ddp__addr *to, ddp__tls *tls, double until,
                                       ddp_error *err)
 {
@@ -228,7 +228,7 @@ static inline ddp_status channel_dial(channel *c, const ddp__addr *to, ddp__tls 
     return s;
 }
 
-/* A port that no process listens on just now. */
+/* Returns a port that no process is listening on. */
 static inline int channel_free_port(void)
 {
     struct sockaddr_in a;
@@ -245,7 +245,7 @@ static inline int channel_free_port(void)
 
 /* ---- sending ---- */
 
-/* Bytes that wait until the peer takes them. */
+/* Returns the number of queued bytes. */
 static inline size_t channel_waiting(const channel *c) { return c->to - c->from; }
 
 static void channel_unsendable(channel *c)
@@ -254,7 +254,7 @@ static void channel_unsendable(channel *c)
     c->from = c->to = 0;
 }
 
-/* Sends what waits, as far as the peer takes it. Never blocks. */
+/* Sends queued bytes as far as the peer accepts them. Never blocks. */
 static void channel_flush(channel *c)
 {
     while (channel_waiting(c)) {
@@ -271,7 +271,7 @@ static void channel_flush(channel *c)
     c->from = c->to = 0;
 }
 
-/* Appends bytes to those that wait. */
+/* Appends bytes to the queue. */
 static int channel_queue(channel *c, const void *data, size_t n)
 {
     if (!n) return 1;
@@ -291,8 +291,8 @@ static int channel_queue(channel *c, const void *data, size_t n)
     return 1;
 }
 
-/* A message of two parts, either of which may be empty: what the peer does not take at once waits. Never
- * blocks. 0: the connection is gone, or memory is short. */
+/* Sends a message of two parts, either of which may be empty. Bytes that the peer does not accept at once are
+ * queued. Never blocks. 0: the connection is closed, or memory is short. */
 static int channel_send(channel *c, channel_word word, const void *a, size_t na, const void *b, size_t nb)
 {
     const channel_head h = {CHANNEL_MAGIC, (uint32_t)word, (uint64_t)(na + nb)};
@@ -320,7 +320,7 @@ static int channel_send(channel *c, channel_word word, const void *a, size_t na,
     }
     for (; first < 3; first++) {
         if (channel_queue(c, part[first].iov_base, part[first].iov_len)) continue;
-        channel_unsendable(c); /* half a message: the peer could read no other behind it */
+        channel_unsendable(c); /* half a message: the peer could not read a later one */
         return 0;
     }
     return 1;
@@ -328,7 +328,7 @@ static int channel_send(channel *c, channel_word word, const void *a, size_t na,
 
 /* ---- receiving ---- */
 
-/* Whether that peer may send such a message, of between *least and *most bytes. */
+/* 1 if that peer may send this message, with a length between *least and *most bytes. */
 static int channel_limits(const channel *c, uint32_t word, size_t *least, size_t *most)
 {
     int from = CHANNEL_BROKER;
@@ -362,7 +362,7 @@ static int channel_limits(const channel *c, uint32_t word, size_t *least, size_t
     case WORD_NETWORK:
         from = (int)c->peer;
         *most = CHANNEL_JSON;
-        break; /* of nodes and of the broker */
+        break; /* sent by nodes and by the broker */
     case WORD_STATE:
         from = (int)c->peer;
         *least = sizeof(channel_part);
@@ -391,7 +391,8 @@ static int channel_limits(const channel *c, uint32_t word, size_t *least, size_t
     return from == (int)c->peer && (from != CHANNEL_CALLER || word == WORD_HELLO);
 }
 
-/* Room for what comes next of the message, which grows with what has come. 0: why says what is wrong. */
+/* Grows the buffer for the next bytes of the message, in proportion to the bytes received. 0: the cause is in
+ * why. */
 static int channel_grow(channel *c)
 {
     const size_t have = c->got - sizeof c->head, needed = have < c->bytes ? have + 2 : have + 1;
@@ -415,7 +416,7 @@ static int channel_grow(channel *c)
     return 1;
 }
 
-/* A head has come: its length is checked before it is used. */
+/* A header has arrived: its length is checked before it is used. */
 static int channel_begin(channel *c)
 {
     const channel_head *h = &c->head;
@@ -433,8 +434,8 @@ static int channel_begin(channel *c)
     return 1;
 }
 
-/* Reads what has come of one message, and no byte beyond it. 1: it is complete, 0: more has to come, -1:
- * nothing more will come. Never blocks. */
+/* Reads the available bytes of one message, and no byte beyond it. 1: the message is complete, 0: it is not,
+ * -1: the connection is closed. Never blocks. */
 static int channel_advance(channel *c)
 {
     for (int k = 0; k < CHANNEL_READS && !c->whole && !c->gone; k++) {
@@ -459,7 +460,7 @@ static int channel_advance(channel *c)
     return c->whole ? 1 : c->gone ? -1 : 0;
 }
 
-/* The complete message has been used: the next one may come. */
+/* Discards the complete message, so that the next one can be received. */
 static void channel_next(channel *c)
 {
     if (!c->whole) return;
@@ -467,15 +468,15 @@ static void channel_next(channel *c)
     c->got = 0;
 }
 
-/* A peer that sends what it was not asked for is gone. */
+/* Closes the connection to a peer that sent an unexpected message. */
 static inline void channel_unexpected(channel *c)
 {
     snprintf(c->why, sizeof c->why, "sent message %d, which was not expected", (int)c->word);
     c->gone = 1;
 }
 
-/* A peer that stopped in the middle of a message, or takes none, is gone. To be called after an attempt to
- * read and to send. */
+/* Closes the connection to a peer that stopped inside a message or accepts no bytes. Call it after an attempt
+ * to read and to send. */
 static void channel_check(channel *c, double now)
 {
     if (c->gone) return;
@@ -489,25 +490,25 @@ static void channel_check(channel *c, double now)
     }
 }
 
-/* Bytes that poll does not report, because TLS has read them already. */
+/* 1 if TLS has already read bytes, which poll does not report. */
 static inline int channel_ready(const channel *c)
 {
     return !c->whole && !c->gone && c->fd >= 0 && ddp__stream_ready(c->tls, c->fd);
 }
 
-/* poll's descriptor and events: what comes is read until a message is complete. */
+/* The descriptor and events for poll. Bytes are read until a message is complete. */
 static inline void channel_poll(const channel *c, struct pollfd *p)
 {
     const int events = (c->whole || c->gone ? 0 : POLLIN) | (channel_waiting(c) ? POLLOUT : 0);
 
-    ddp__poll_set(p, events ? c->fd : -1, ddp__stream_events(c->tls, c->fd, events)); /* of a descriptor poll
-                                                                                         always reports the
-                                                                                         end */
+    ddp__poll_set(p, events ? c->fd : -1, ddp__stream_events(c->tls, c->fd, events)); /* poll always reports
+                                                                                       * the end of a
+                                                                                       * descriptor */
 }
 
 /* ---- a program with one connection: the node ---- */
 
-/* Sends what waits: it blocks while the peer takes it, until a signal or until the peer is gone. */
+/* Sends the queued bytes. Blocks until all are sent, a signal arrives, or the connection is closed. */
 static inline void channel_drain(channel *c)
 {
     while (channel_waiting(c) && !c->gone && !cli_interrupted) {
@@ -517,17 +518,18 @@ static inline void channel_drain(channel *c)
     }
 }
 
-/* 1: something has come, or will no more, within so many seconds. */
+/* Waits up to the given seconds. 1: a byte has arrived, or the connection is closed. */
 static inline int channel_waits(channel *c, double seconds)
 {
     struct pollfd p;
 
     if (ddp__stream_ready(c->tls, c->fd)) return 1;
     ddp__poll_set(&p, c->fd, ddp__stream_events(c->tls, c->fd, POLLIN));
-    return poll(&p, 1, (int)(seconds * 1000)) > 0; /* a signal ends it */
+    return poll(&p, 1, (int)(seconds * 1000)) > 0; /* a signal ends the wait */
 }
 
-/* The next message; it blocks until all of it is here. 0: the connection is gone, or a signal came. */
+/* Receives the next message; blocks until it is complete. 0: the connection is closed, or a signal
+ * arrived. */
 static inline int channel_receive(channel *c)
 {
     int got;
@@ -542,14 +544,14 @@ static inline int channel_receive(channel *c)
 
 /* ---- what messages mean ---- */
 
-/* Text of a peer that goes to a terminal: one line, without control characters. */
+/* Text of a peer, made safe for a terminal: one line, without control characters. */
 static void channel_printable(char *text)
 {
     for (char *at = text; *at; at++)
         if (!isprint((unsigned char)*at)) *at = '?';
 }
 
-/* A WORD_START of a job of `steps` steps: 0 if a broker does not send such numbers. */
+/* Parses a WORD_START of a job of `steps` steps. 0: the numbers are invalid. */
 static inline int channel_start_of(const channel *c, long steps, channel_start *out)
 {
     memcpy(out, c->data, sizeof *out);
@@ -560,7 +562,7 @@ static inline int channel_start_of(const channel *c, long steps, channel_start *
            out->peer_timeout_s < 1e9;
 }
 
-/* A WORD_FAIL: a code that is a failure, and its text. */
+/* Parses a WORD_FAIL: an error code and its text. */
 static inline void channel_failure_of(const channel *c, channel_failure *out)
 {
     memcpy(out, c->data, sizeof *out);
@@ -569,7 +571,7 @@ static inline void channel_failure_of(const channel *c, channel_failure *out)
     if (out->code <= 0 || out->code >= (int)DDP_STATUS_COUNT) out->code = (int)DDP_FORMAT;
 }
 
-/* What a WORD_STATE brings, into list [ops]. 0: out of memory, or no such operator. */
+/* Stores the content of a WORD_STATE in list [ops]. 0: out of memory, or no such operator. */
 static int channel_keep(const channel *c, channel_state *list, int ops)
 {
     channel_part part;

@@ -22,7 +22,7 @@ typedef struct cli_option {
 
 enum { CLI_MOST = 192, CLI_LARGEST = 2000000000 }; /* rows of a table; the largest whole number */
 
-/* Wraps a long text in the column in which it began. */
+/* Wraps a long text; continuation lines start in the column of the text. */
 static void cli_wrap(const char *text)
 {
     enum { COLUMN = 30, WIDTH = 88 };
@@ -49,7 +49,7 @@ static int cli_same(const char *option, const char *variable)
     return !*a && !*b;
 }
 
-/* Of an option that is named after no variable out->variable is NULL. */
+/* out->variable is NULL if the option is not named after a variable. */
 static void cli_setting(const char *option, ddp_setting *out)
 {
     int i = 0;
@@ -71,7 +71,7 @@ static const char *cli_chapter(const char *chapter)
     return "Strategy";
 }
 
-/* The row of an option, or count. */
+/* Returns the row of an option, or count. */
 static int cli_find(const cli_option *table, int count, const char *name, size_t n)
 {
     int k = 0;
@@ -81,7 +81,7 @@ static int cli_find(const cli_option *table, int count, const char *name, size_t
     return k;
 }
 
-/* Settings of which the program has no option. */
+/* Prints the settings for which the program has no option. */
 static void cli_variables(const cli_option *table, int count)
 {
     ddp_setting setting;
@@ -122,7 +122,7 @@ static void cli_help_row(const cli_option *o)
     cli_wrap(o->kind == CLI_SETTING ? text : o->help);
 }
 
-/* The number of a title in titles, which is appended if it is new. */
+/* Returns the index of a title in titles, and appends it if it is new. */
 static int cli_title(const char **titles, int *count, const char *title)
 {
     int i = 0;
@@ -132,7 +132,7 @@ static int cli_title(const char **titles, int *count, const char *title)
     return i;
 }
 
-/* Groups stand in the order in which the table names them first; an empty one is not printed. */
+/* Groups are printed in the order of their first mention in the table. Empty groups are not printed. */
 static void cli_help(const char *program, const char *about, const cli_option *table, int count)
 {
     const char *titles[CLI_MOST + 1];
@@ -186,7 +186,7 @@ static int cli_unknown(const char *program, const char *word, size_t n, const cl
     return 2;
 }
 
-/* strtod also reads hexadecimal numbers, "inf" and "nan". *end: behind the number. */
+/* strtod also reads hexadecimal numbers, "inf" and "nan". *end: the end of the number. */
 static int cli_begins_number(const char *s, double *out, const char **end)
 {
     char *stop = NULL;
@@ -259,7 +259,7 @@ static int cli_store_setting(const char *program, const cli_option *o, const cha
                 strchr(fixed, '.') ? "number" : "whole number", o->name, fixed);
     else
         fprintf(stderr, "%s: %s %s\n", program, o->name,
-                err.msg + strlen(setting.field) + 1); /* behind "outer_lr=" */
+                err.msg + strlen(setting.field) + 1); /* the text after "outer_lr=" */
     return 0;
 }
 
@@ -281,8 +281,9 @@ static int cli_store(const char *program, const cli_option *o, const char *value
     return 1;
 }
 
-/* The library fills fields that are zero from the environment, and 0 may be the value of the option. Ranks
- * and addresses also come from launchers, whose variables belong together; the programs compare them. */
+/* The library fills fields that are zero from the environment, so an option with the value 0 overrides its
+ * variable here. Ranks and addresses are exempt: launchers set them together, and the programs compare
+ * them. */
 static void cli_override_variable(const char *option)
 {
     ddp_setting setting;
@@ -292,7 +293,8 @@ static void cli_override_variable(const char *option)
         (void)unsetenv(setting.variable);
 }
 
-/* NULL after a message. *i: the argument of the option; the value is in it, behind '=', or follows it. */
+/* Returns the value of an option, or NULL after a message. *i: the argument of the option; the value follows
+ * '=' in it, or is the next argument. */
 static const char *cli_value(const char *program, int argc, char **argv, int *i, const cli_option *table,
                              int count, const cli_option *o)
 {

@@ -28,7 +28,7 @@ static inline int channel_options(channel_keys *k, const char *certificate, cli_
     return CHANNEL_OPTIONS;
 }
 
-/* Without one of the options, reads the variables. *out: NULL if no file is named; free it with
+/* Reads the variables if none of the options is given. *out: NULL if no file is named; free it with
  * ddp__tls_free. */
 static inline ddp_status channel_keys_open(channel_keys *k, ddp__tls **out, ddp_error *err)
 {
@@ -48,7 +48,7 @@ static inline ddp_status channel_keys_open(channel_keys *k, ddp__tls **out, ddp_
     return ddp__tls_open(&k->file, 0, out, err);
 }
 
-/* An address beyond this machine needs keys, or a user who allows it without. */
+/* An address beyond this machine needs keys or --insecure. */
 static inline ddp_status channel_resolve(const char *program, const char *spec, const channel_keys *k,
                                          const ddp__tls *tls, ddp__addr *out, ddp_error *err)
 {

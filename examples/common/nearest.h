@@ -1,12 +1,12 @@
-/* Finds the name that a misspelt one stands for. ddprun includes this file without the library. */
+/* Finds the valid name nearest to a misspelt one. ddprun includes this file without the library. */
 #ifndef EXAMPLES_NEAREST_H
 #define EXAMPLES_NEAREST_H
 
 #include <string.h>
 
 typedef struct nearest_name {
-    const char *name; /* the best candidate so far, NULL: none is near enough */
-    int edits;        /* a candidate must differ by fewer */
+    const char *name; /* the best candidate so far; NULL: no candidate is near enough */
+    int edits;        /* a candidate must differ by fewer edits */
 } nearest_name;
 
 static inline const char *nearest_undashed(const char *name) { return name + strspn(name, "-"); }

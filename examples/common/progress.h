@@ -1,4 +1,4 @@
-/* A line that tells how far a program is, on a FILE of its choice. */
+/* A progress line on a FILE. */
 #ifndef EXAMPLES_PROGRESS_H
 #define EXAMPLES_PROGRESS_H
 
@@ -14,16 +14,17 @@ typedef struct progress {
     double start_s, shown_s, step_s; /* step_s: moving mean of the time between steps */
     double last_s;
     double tokens_per_s;
-    int width; /* of the line that stands on the terminal */
+    int width; /* length of the line on the terminal */
 } progress;
 
-/* progress_start - begins a line `label  step 12/100  loss 2.345  81.2 ms  6.3k tok/s  ETA 7s`.
- * On a terminal it is redrawn in place at most ten times a second, bold unless NO_COLOR is set or
- * TERM is dumb; otherwise a plain line appears at most every 10 s (set every_s for another rhythm)
- * and one at the last step.
- * progress_step - after step `done` (1..total). loss NAN = unknown; tokens (or images) of this
- * step over all workers, 0 = not shown. Allocates nothing.
- * progress_end - closes the line, so that what follows begins on a fresh one. */
+/* progress_start - begins a line `label step 12/100 loss 2.345 81.2 ms 6.3k tok/s ETA 7s`. On a terminal it
+ * is redrawn in place at most ten times a second, in bold unless NO_COLOR is set or TERM is dumb. Otherwise a
+ * plain line is printed at most every 10 s (every_s changes this) and after the last step.
+ *
+ * progress_step - call it after step `done` (1..total). loss NAN: unknown. tokens: tokens or images of this
+ * step over all workers, 0: not shown. Allocates nothing.
+ *
+ * progress_end - ends the line, so that later output starts on a new one. */
 static void progress_start(progress *p, FILE *out, const char *label, long total)
 {
     const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");

@@ -2,20 +2,20 @@
 #ifndef EXAMPLES_SAMPLING_H
 #define EXAMPLES_SAMPLING_H
 
-enum { SAMPLING_WINDOW = 256 }; /* most tokens that are looked back at */
+enum { SAMPLING_WINDOW = 256 }; /* maximum number of tokens of context */
 
 typedef struct sampling {
-    long length;        /* tokens to draw; 0 = no sample */
-    long top_k;         /* of so many most likely tokens; 0 = of all */
-    double temperature; /* 0 = always the most likely */
+    long length;        /* tokens to draw; 0: no sample */
+    long top_k;         /* draw from the N most likely tokens; 0: from all */
+    double temperature; /* 0: always the most likely token */
     uint64_t seed;
     int32_t first;            /* token before the sample */
-    const volatile int *stop; /* looked at before each token: ends the drawing; or NULL */
+    const volatile int *stop; /* read before each token: a value other than 0 ends the sample; or NULL */
 } sampling;
 
 static ddp_rng sampling_rng(const sampling *s) { return ddp_rng_seed(s->seed, 0x73616d70); }
 
-/* The k-th largest of n values: the lowest that may be drawn. best has room for k. */
+/* Returns the k-th largest of n values, the lowest that may be drawn. best: scratch for k values. */
 static float sampling_threshold(const float *x, long n, long k, float *best)
 {
     long i, j, held = 0;
@@ -29,7 +29,7 @@ static float sampling_threshold(const float *x, long n, long k, float *best)
     return best[k - 1];
 }
 
-/* A token with probability softmax(x / temperature) among the top_k largest and their equals. */
+/* Draws a token with probability softmax(x / temperature) among the top_k largest and their ties. */
 static int32_t sampling_draw(const float *x, long n, const sampling *s, ddp_rng *r, float *best)
 {
     const long k = s->temperature > 0 ? (s->top_k > 0 && s->top_k < n ? s->top_k : n) : 1;
@@ -54,9 +54,9 @@ static int32_t sampling_draw(const float *x, long n, const sampling *s, ddp_rng 
     return (int32_t)last;
 }
 
-/* Fills out [s->length] by the model of trained. g is the same model for one sequence of at most
- * as many tokens, with its logits, not built yet. Each token is one pass over the whole window: no
- * keys and values are kept. Returns 0 or a ddp_status. */
+/* Fills out [s->length] with tokens from the model of trained. g is the same model for one sequence of at
+ * most as many tokens, with its logits, not built yet. Each token is one pass over the whole window: keys and
+ * values are not cached. Returns 0 or a ddp_status. */
 static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, const sampling *s, int32_t *out)
 {
     ddp_rng r = sampling_rng(s);
@@ -67,7 +67,8 @@ static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, cons
     int l, bad = ddp_graph_build(g);
 
     if (bad) return bad;
-    for (l = 0; l < ddp_layer_count(g); l++) { /* a shorter position table is the other's begin */
+    for (l = 0; l < ddp_layer_count(g); l++) { /* a shorter position table is the beginning of the longer
+                                                * one */
         size_t count;
         float *to = ddp_layer_params(g, l, &count);
         if (count) bad = ddp_graph_read(trained, to, ddp_layer_params(trained, l, NULL), count);

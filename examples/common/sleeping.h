@@ -1,12 +1,11 @@
-/* A model whose operators sleep for the times of a profile, as operators of one's own: what passes between
- * them and what is averaged has the size of the real one's, and holds zeros. A pipeline runs it as any
- * other. */
+/* A model of custom operators that sleep for the times of a profile. Its activations and parameters have the
+ * sizes of the real model and contain zeros. A pipeline runs it as any other model. */
 #ifndef EXAMPLES_SLEEPING_H
 #define EXAMPLES_SLEEPING_H
 
 enum { SLEEPING_FORWARD, SLEEPING_BACKWARD, SLEEPING_PARAMS, SLEEPING_WIDTH, SLEEPING_ARGS };
 
-/* Sleeps, and makes up for what this thread's sleep before took too long. */
+/* Sleeps, and subtracts the time by which this thread's previous sleep was too long. */
 static void sleeping_for(double seconds)
 {
     static __thread double late;
@@ -14,10 +13,10 @@ static void sleeping_for(double seconds)
 
     ddp_sleep_until(end);
     late += ddp_now() - begin - seconds;
-    if (late > 0.01) late = 0.01; /* what a busy machine takes is not to be made up for at once */
+    if (late > 0.01) late = 0.01; /* a long delay by a busy machine is not compensated at once */
 }
 
-/* args: seconds forward and backward, parameters, values that leave it. */
+/* args: seconds of forward and backward, number of parameters, number of output values. */
 static ddp_status sleeping_shape(ddp_op_spec *s, ddp_error *err)
 {
     (void)err;
@@ -41,9 +40,8 @@ static void sleeping_forward(const ddp_op_call *c)
     sleeping_for(c->spec->arg[SLEEPING_FORWARD]);
 }
 
-/* The two halves of a backward, of the input and of the parameters, take as long as each other; where one of
- * them is not wanted at all (only the first layer has such an input, of one value) the other takes all of
- * it. */
+/* The gradients of the input and of the parameters take half of the backward time each. If one of them is not
+ * needed, the other takes all of it. Only the first layer has such an input, of one value. */
 static void sleeping_backward(const ddp_op_call *c)
 {
     const int input = ddp_shape_count(&c->spec->in[0]) > 1, params = c->spec->params > 0;
@@ -69,8 +67,8 @@ static void sleeping_loss_backward(const ddp_op_call *c)
         memset(c->grad_in[0], 0, (size_t)ddp_shape_count(&c->spec->in[0]) * sizeof(float));
 }
 
-/* scale: parameters and values are divided by it. bytes: of what passes between two layers, of a
- * micro-batch. */
+/* scale: divisor of the numbers of parameters and values. bytes: bytes of the activations between two layers,
+ * for a micro-batch. */
 static ddp_node *sleeping_model(ddp_graph *g, const ddp_profile *p, double scale, double bytes)
 {
     static const ddp_op sleep_op = {"sleep", sleeping_shape, sleeping_forward, sleeping_backward},
@@ -85,8 +83,8 @@ static ddp_node *sleeping_model(ddp_graph *g, const ddp_profile *p, double scale
         double arg[SLEEPING_ARGS];
         arg[SLEEPING_FORWARD] = p->forward_s[l];
         arg[SLEEPING_BACKWARD] = p->backward_s[l];
-        arg[SLEEPING_PARAMS] = (p->params[l] > 0 || l == 0) && count < 1 ? 1 : count; /* gradients begin at a
-                                                                                         parameter */
+        arg[SLEEPING_PARAMS] = (p->params[l] > 0 || l == 0) && count < 1 ? 1 : count; /* gradients start at a
+                                                                                       * parameter */
         arg[SLEEPING_WIDTH] = width > 2 ? width : 2;
         ddp_layer_begin(g, p->name[l]);
         x = ddp_apply(g, "sleep", 1, &x, SLEEPING_ARGS, arg, NULL);

@@ -1,5 +1,5 @@
-/* One training run on every rank: what a trainer does once and quickstart once per strategy.
- * Results lie in memory shared with the worker processes, so that the parent can report them. */
+/* One training run on every rank. A trainer calls it once, quickstart once per strategy. The results are in
+ * memory shared with the worker processes, so that the parent can report them. */
 #ifndef EXAMPLES_TRAINING_H
 #define EXAMPLES_TRAINING_H
 
@@ -13,59 +13,60 @@
 
 enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_SLOTS = 20000, TRAINING_NOTES = 64 };
 
-/* What one rank leaves behind. */
+/* The results of one rank. */
 typedef struct training_rank {
     ddp_stats stats;
-    ddp_report_step *step; /* [steps] of this rank, from `from` on */
-    double *wait_s;        /* [steps] waited for communication; NAN unknown */
-    long from;             /* its first step, later than the run's where it joined */
+    ddp_report_step *step; /* [steps] of this rank, starting at step `from` */
+    double *wait_s;        /* [steps] ms waited for communication; NAN: unknown */
+    long from;             /* its first step; later than the first step of the run if the rank joined */
     ddp_note note[TRAINING_NOTES];
     int notes;
     ddp_span *span;
     int spans;
-    ddp_pipeline_slot *slot; /* of the last step, where it holds a stage */
+    ddp_pipeline_slot *slot; /* of the last step, if the rank holds a stage */
     int slots, pipeline;
 } training_rank;
 
-/* What is held out, judged during the training. */
+/* An evaluation on held-out data during training. */
 typedef struct training_eval {
-    long step;             /* so many steps were done */
-    double loss, accuracy; /* accuracy: share told right; NAN of a language model */
+    long step;             /* steps completed before it */
+    double loss, accuracy; /* accuracy: fraction of correct labels; NAN for a language model */
 } training_eval;
 
-/* What a run leaves behind: means over ranks where nothing else is said. The leader of the end fills it. NAN:
- * unknown. */
+/* The results of a run: means over ranks unless stated otherwise. The rank that leads at the end fills it.
+ * NAN: unknown. */
 typedef struct training_result {
-    int complete;                  /* 1: it is filled */
+    int complete;                  /* 1: the struct is filled */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss, val_accuracy; /* NAN without validation data */
-    double test_accuracy;          /* share of test images told right; NAN without test images */
-    int32_t *sample;               /* [sampling.length] tokens drawn after training */
-    double step_s, hidden_pct;     /* over the counted steps */
-    double seconds;                /* of the leader, profile steps included */
+    double test_accuracy;          /* fraction of test images classified correctly; NAN without test images */
+    int32_t *sample;               /* [sampling.length] tokens sampled after training */
+    double step_s, hidden_pct;     /* mean over the counted steps */
+    double seconds;                /* of the leader, including profiled steps */
     double begin_s;                /* ddp_now() before the first step */
     double samples_per_s;          /* tokens or images, all ranks */
     long steps, first;             /* first: of the leader, 0 or the step at which it resumed or joined */
-    long room;                     /* steps that the arrays below have room for */
-    int spare;                     /* the place of ranks that have none of their own */
-    int world, leader;             /* leader: place in rank of who filled it, rank 0 if it lives */
+    long room;                     /* capacity of the arrays below, in steps */
+    int spare;                     /* shared entry of ranks without an entry */
+    int world, leader;             /* leader: index in rank of the rank that filled the struct; rank 0 if it
+                                    * is live */
     int64_t bytes_sent;            /* of the leader */
     double peak_rss_mb;            /* of the leader */
-    double param_mb, state_mb, activation_mb; /* planned, of each rank; 0 where layers sleep */
+    double param_mb, state_mb, activation_mb; /* planned bytes of each rank; 0 if layers sleep */
     char param_hash[17];
     ddp_pipe_stats pipe;        /* of the leader's pipeline */
     int code;                   /* of error, a ddp_status */
-    char error[DDP_ERROR_TEXT]; /* of a model that could not be built, loaded or saved; or "" */
+    char error[DDP_ERROR_TEXT]; /* message if a model could not be built, loaded or saved; else "" */
     ddp_report_step *step;      /* [steps] */
     training_eval *eval;        /* [evals] of training.eval_every, in the order of the steps */
     long evals;
     double *wait_s;      /* [steps] the leader waited for communication */
-    int workers;         /* places in rank */
+    int workers;         /* number of entries in rank */
     training_rank *rank; /* [workers] */
-    int layers, period;  /* period 0 = the strategy follows no plan */
+    int layers, period;  /* period 0: the strategy has no plan */
     int step_of[TRAINING_LAYERS];
     unsigned char *fill; /* [period x layers] */
-    int fill_room;       /* periods it has room for */
+    int fill_room;       /* capacity in periods */
     double objective_s, lower_bound_s;
     char plan_solver[16], plan_cost[16];
     double layer_divergence[TRAINING_LAYERS];
@@ -77,16 +78,16 @@ typedef struct training_result {
 struct training;
 struct training_model;
 
-/* A model other than a language model, its data and how it is judged. */
+/* A model other than a language model, with its data and its evaluation. */
 typedef struct training_task {
     ddp_node *(*build)(ddp_graph *g, const struct training *t, ddp_node **logits);
-    /* fills the graph's inputs with micro-batch number pass of a rank */
+    /* fills the inputs of the graph with micro-batch number pass of a rank */
     void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank, int world);
-    /* adds to sum the loss, what is told right, and the number of samples, of every world-th batch
-       of what is held out from batch number rank on; returns 0 or the first error */
+    /* adds to sum the loss, the number of correct labels and the number of samples of the held-out batches
+     * rank, rank + world, ...; returns 0 or the first error */
     int (*validate)(const struct training *t, const struct training_model *m, int rank, int world,
                     double sum[3]);
-    /* the same of test images, for test_accuracy; returns 0 or the first error */
+    /* the same for test images, for test_accuracy; returns 0 or the first error */
     int (*judge)(const struct training *t, const struct training_model *m, double sum[3]);
 } training_task;
 
@@ -96,49 +97,50 @@ typedef struct training {
                                        the images of a micro-batch, and context is 1 */
     const void *data;          /* of the task */
     ddp_gpt2_config model;
-    const ddp_llama2_config *llama; /* NULL, or what is trained instead, of the same vocabulary,
-                                       context and batch */
+    const ddp_llama2_config *llama; /* NULL, or a model to train instead, with the same vocabulary, context
+                                     * and batch */
     ddp_token_range train, val;
     ddp_optimizer optimizer;
     ddp_lr_schedule schedule;
     long steps, accumulate;
-    long data_length; /* windows or images of one pass; the same on all workers of a pipeline */
-    long windows;     /* 0, or what (windows or images) all workers together train
-                                       on instead of steps */
-    long val_batches; /* most batches of val_loss, 0 = 20 */
-    long eval_every;  /* steps between evaluations during the training, 0 = none;
-                                       needs result->eval with room for all */
+    long data_length; /* windows or images in one pass; equal on all workers of a pipeline */
+    long windows;     /* 0, or the number of windows or images on which all workers together train, in place
+                       * of a number of steps */
+    long val_batches; /* maximum number of batches for val_loss; 0: 20 */
+    long eval_every;  /* steps between evaluations during training; 0: none. result->eval needs capacity for
+                       * all */
     sampling sample;  /* needs result->sample */
     uint64_t seed;
     const char *save, *resume; /* folders of checkpoints, or NULL */
     long save_every, keep;     /* steps; 0 = at the end only, 0 = all */
-    long first_pass;           /* micro-batches before this run, in this world's counting */
-    const char *load, *store;  /* weights to begin with, and where they go; or NULL */
-    const char *dump;          /* where SIGUSR1 writes; NULL = the working directory */
+    long first_pass;           /* micro-batches trained before this run, counted with this world size */
+    const char *load, *store;  /* files of the initial and the final weights, or NULL */
+    const char *dump;          /* where SIGUSR1 writes the dump; NULL: the working directory */
     int workers, period;
-    int stages;                 /* 0 or 1: no pipeline; else each rank holds one of so many stages */
+    int stages;                 /* 0 or 1: no pipeline; else the number of stages, of which each rank holds
+                                 * one */
     ddp_pipeline pipeline;      /* its schedule */
-    ddp_pipe_layout layout;     /* all zero, or who runs which stage, and what is in it */
-    int ahead;                  /* of ddp_pipeline_shape */
-    ddp_edge_wire edge;         /* what crosses between stages */
-    int elastic;                /* others may go on without this worker */
+    ddp_pipe_layout layout;     /* all zero, or the rank and the operators of each stage */
+    int ahead;                  /* member of ddp_pipeline_shape */
+    ddp_edge_wire edge;         /* coding of activations and gradients between stages */
+    int elastic;                /* the other workers may continue without this one */
     int probe;                  /* measure all links first, and order the ring by them */
-    char data_line[256];        /* the data's file, format and size; empty = no line */
+    char data_line[256];        /* file, format and size of the data; empty: no line */
     const ddp_profile *emulate; /* NULL, or layers that only sleep for these times */
-    double emulate_scale;       /* their parameters are divided by this */
-    float *paper;               /* NULL, or where such layers lie without memory of their own:
-                                        ddp_paper */
-    double noise;               /* of such layers: their times are drawn from +- this share of them */
-    const char *slow;           /* NULL, or "R:F,R:F": worker R takes F times as long */
-    double emulate_bytes;       /* of stages: of what passes between two layers, of a micro-batch, before
-                                        that */
-    const char *sleep;          /* NULL, or "S,S,..": seconds that each worker sleeps in every step, as if
-                                       it computed; the last is of those behind it too */
-    int alone;                  /* only who leads evaluates: workers of servers may be steps apart */
+    double emulate_scale;       /* divisor of their numbers of parameters */
+    float *paper;               /* NULL, or ddp_paper, which gives such layers no memory */
+    double noise;               /* relative jitter of the times of such layers */
+    const char *slow;           /* NULL, or "R:F,R:F": worker R takes F times the time */
+    double emulate_bytes;       /* for stages: bytes of the activations between two layers, for a micro-batch,
+                                 * before division by emulate_scale */
+    const char *sleep;          /* NULL, or "S,S,..": seconds that each worker sleeps in every step as if it
+                                 * computed; the last value also applies to all later workers */
+    int alone;                  /* only the leader evaluates, because workers of servers may be at different
+                                 * steps */
     training_result *result;
 } training;
 
-/* Zeroed memory that forked children share; NULL when there is none. Lives until exit. */
+/* Zeroed memory shared with forked children; NULL if there is none. Never freed. */
 static void *training_share(size_t bytes)
 {
     void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -180,13 +182,13 @@ static int training_leads(const ddp_ctx *d)
     return rank < 64 && (live >> rank & 1) && !(live & (((uint64_t)1 << rank) - 1));
 }
 
-/* Those who train: data are dealt over them. A pipeline is one; ranks behind them serve. */
+/* Number of workers over which data are sharded. A pipeline counts as one. Higher ranks are servers. */
 static int training_workers(const ddp_ctx *d, const training *t)
 {
     return (ddp_world(d) - ddp_servers(d)) / (t->stages > 1 ? t->stages : 1);
 }
 
-/* The number of this rank's pipeline. */
+/* Returns the index of this rank's pipeline. */
 static int training_worker(const ddp_ctx *d, const training *t)
 {
     int at = ddp_rank(d);
@@ -196,8 +198,8 @@ static int training_worker(const ddp_ctx *d, const training *t)
     return at / (t->stages > 1 ? t->stages : 1);
 }
 
-/* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
- * own place, whatever its number. */
+/* Returns the entry of this rank. Ranks started by a launcher or with --rank share no memory: each has one
+ * entry. */
 static training_rank *training_place(training_result *r, int rank)
 {
     return &r->rank[rank < r->workers ? rank : r->spare];
@@ -220,7 +222,8 @@ static inline void training_host(char *out, size_t room)
     if (cpu) fclose(cpu);
 }
 
-/* Small models learn sooner from a wider start than GPT-2's 0.02, which suits a width of 768. */
+/* Small models learn faster from a larger initial standard deviation than GPT-2's 0.02, which suits a width
+ * of 768. */
 static inline float training_deviation(long dim)
 {
     return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f;
@@ -230,20 +233,20 @@ static inline float training_deviation(long dim)
 
 typedef struct training_model {
     ddp_graph *graph;
-    ddp_node *loss, *logits;  /* logits: NULL where nobody reads them */
-    ddp_pipe *pipe;           /* of a stage; else NULL */
-    int32_t *tokens, *labels; /* of a stage: of no micro-batch */
+    ddp_node *loss, *logits;  /* logits: NULL if they are not read */
+    ddp_pipe *pipe;           /* pipeline stage, or NULL */
+    int32_t *tokens, *labels; /* stage: parameters, independent of micro-batches */
     long micro_batch;         /* of a step, that training_data fills */
-    void *nowhere;            /* of a stage: what it does not read */
+    void *nowhere;            /* stage: buffer for inputs that it does not read */
     long *sample;             /* [batch] of a stage: names of a micro-batch's samples */
     int layers;
     float **params, **grads; /* emulated layers */
     size_t *count;
-    double slow; /* times as long as the profile says */
+    double slow; /* factor on the times of the profile */
     ddp_rng noise;
 } training_model;
 
-/* The model of a run for batch sequences of context tokens. */
+/* Builds the model of a run for batch sequences of context tokens. */
 static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch, long context,
                                     ddp_node **logits)
 {
@@ -260,8 +263,7 @@ static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch,
     return ddp_llama2(g, &llama, logits);
 }
 
-/* What the model's builder says about its sizes, without memory for it: a graph is only built
- * later. */
+/* Checks the sizes of the model with its builder. Allocates no memory: the graph is built later. */
 static inline ddp_status training_check(const training *t, ddp_error *err)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -309,8 +311,8 @@ static int training_build_emulated(ddp_ctx *d, const training *t, training_model
     return bad;
 }
 
-/* Why the run ends, as this rank says it: the others only learn that it was ended, and may be the
- * first to tell the parent. */
+/* Stores this rank's error. The other ranks only learn that the run has ended, and one of them may report to
+ * the parent first. */
 static int training_fail(ddp_ctx *d, training_result *r, int code, const char *why)
 {
     snprintf(r->error, sizeof r->error, "%s", why);
@@ -319,7 +321,7 @@ static int training_fail(ddp_ctx *d, training_result *r, int code, const char *w
     return code;
 }
 
-/* The weights to begin with, if there are some; of a stage its own. */
+/* Loads the initial weights, if any; a stage loads only its own. */
 static int training_load(ddp_ctx *d, const training *t, training_model *m)
 {
     ddp_error why;
@@ -328,7 +330,7 @@ static int training_load(ddp_ctx *d, const training *t, training_model *m)
     return bad ? training_fail(d, t->result, bad, why.msg) : 0;
 }
 
-/* Registers what this rank holds of the model. */
+/* Registers this rank's part of the model. */
 static int training_build_stage(ddp_ctx *d, const training *t, training_model *m)
 {
     ddp_pipe_config c;
@@ -356,7 +358,7 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
     return m->nowhere && m->sample ? training_load(d, t, m) : (int)DDP_MEMORY;
 }
 
-/* Of training.slow what is of a worker: 1, or the number behind it and a colon. */
+/* Returns the factor of a worker in training.slow, or 1. */
 static double training_slow_of(const char *list, int worker)
 {
     for (; list && *list; list += strcspn(list, ",") + (list[strcspn(list, ",")] == ',')) {
@@ -411,7 +413,7 @@ static void training_free(const training *t, training_model *m)
     free(m->count);
 }
 
-/* Where the next micro-batch's input is filled. */
+/* Returns the buffer for the inputs of the next micro-batch. */
 static void *training_data(const training_model *m, const char *name)
 {
     void *at;
@@ -421,7 +423,8 @@ static void *training_data(const training_model *m, const char *name)
     return at ? at : m->nowhere;
 }
 
-/* Without hooks; then the array of a node, NULL where it is not here. */
+/* Runs a forward pass without hooks, and returns the array of a node, or NULL if this rank does not hold
+ * it. */
 static int training_forward(const training_model *m)
 {
     if (cli_interrupted) return (int)DDP_ABORTED;
@@ -433,7 +436,8 @@ static const float *training_output(const training_model *m, const ddp_node *n)
     return m->pipe ? ddp_pipe_output(m->pipe, n) : ddp_output(m->graph, n);
 }
 
-/* Of training.sleep what is of that worker, 0 of none; -1: something in it is no number from 0 to 3600. */
+/* Returns the seconds of a worker in training.sleep, 0 if it has none, or -1 if a value is not a number from
+ * 0 to 3600. */
 static double training_sleep_of(const char *list, int worker)
 {
     double own = 0;
@@ -483,7 +487,7 @@ static void training_fill(ddp_ctx *d, const training *t, training_model *m, long
                          (int32_t *)training_data(m, "tokens"), (int32_t *)training_data(m, "labels"));
 }
 
-/* Micro-batch m->micro_batch of a pipeline, and which samples it has. */
+/* Fills micro-batch m->micro_batch of a pipeline and the ids of its samples. */
 static int training_fill_stage(ddp_ctx *d, const training *t, training_model *m, long pass)
 {
     for (long b = 0; b < t->model.batch; b++)
@@ -524,8 +528,8 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     return bad;
 }
 
-/* As validate of a task. Fewer windows than a batch are one batch, filled up with labels that count
- * nowhere; else the last windows that fill none are left out. */
+/* The `validate` function of a language model. Fewer windows than a batch form one batch, padded with labels
+ * that do not count. Otherwise an incomplete last batch is dropped. */
 static int training_validate_gpt(const training *t, const training_model *m, int rank, int world,
                                  double sum[3])
 {
@@ -556,8 +560,8 @@ static int training_validate_gpt(const training *t, const training_model *m, int
     return 0;
 }
 
-/* Loss and accuracy over what is held out, NAN without: all of it, or with a context the share of
- * each rank, by its own parameters, and the mean of these. */
+/* Loss and accuracy on held-out data; NAN without any. With a context, each rank evaluates its shard with its
+ * own parameters, and the result is the mean. Without a context, all data are used. */
 static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss,
                              double *accuracy)
 {
@@ -583,9 +587,8 @@ static int training_validate(ddp_ctx *d, const training *t, const training_model
     return 0;
 }
 
-/* Evaluates on all ranks, or on who leads alone, after `done` steps. Nothing in flight is averaged again and
- * no statistic changes: the training goes on with the bits it would have had. *pause_s grows by the
- * seconds. */
+/* Evaluates after `done` steps, on all ranks or only on the leader. Transfers in flight and statistics do not
+ * change, so training continues bit-identically. Adds the seconds to *pause_s. */
 static int training_evaluate(ddp_ctx *d, const training *t, const training_model *m, long done,
                              double *pause_s)
 {
@@ -600,7 +603,7 @@ static int training_evaluate(ddp_ctx *d, const training *t, const training_model
     *pause_s += ddp_now() - begin;
     if (bad || !training_leads(d)) return bad;
     e.step = done;
-    if (r->evals && r->eval[r->evals - 1].step == done) r->evals--; /* the step was lost, and done again */
+    if (r->evals && r->eval[r->evals - 1].step == done) r->evals--; /* the step was lost and repeated */
     r->eval[r->evals++] = e;
     if (!t->label) return 0;
     fprintf(stderr, "%-11.30s step %ld/%ld  val_loss %.4f", t->label, done, t->steps, e.loss);
@@ -625,8 +628,8 @@ static int training_sample(ddp_ctx *d, const training *t, const training_model *
     return bad;
 }
 
-/* The same from stages: a pass of the pipeline for each token, which the stage that has the logits draws for
- * all. */
+/* The same with stages: one pass of the pipeline for each token. The stage with the logits draws the token
+ * and broadcasts it. */
 static int training_sample_stages(ddp_ctx *d, const training *t, training_model *m)
 {
     const sampling *s = &t->sample;
@@ -669,7 +672,7 @@ static int training_sample_stages(ddp_ctx *d, const training *t, training_model 
     return bad;
 }
 
-/* Through a copy: the parameters may lie on a device. Returns 0 or a ddp_status. */
+/* Computes the hash from a copy, because the parameters may be on a device. Returns 0 or a ddp_status. */
 static int training_hash(const training *t, const training_model *m, uint64_t *hash)
 {
     int l, bad = 0;
@@ -690,8 +693,8 @@ static int training_hash(const training *t, const training_model *m, uint64_t *h
     return bad;
 }
 
-/* After ddp_sync_all every live rank holds the same parameters, bit for bit: it is checked in every
- * run, since nothing else would tell. */
+/* After ddp_sync_all the parameters of all live ranks are bit-identical. Every run checks this, since no
+ * other check would detect a difference. */
 static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
 {
     const int world = ddp_world(d) - ddp_servers(d), rank = ddp_rank(d);
@@ -707,14 +710,15 @@ static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
             other = i;
     free(word);
     if (bad || other < 0) return bad;
-    snprintf(why, sizeof why, "ranks %d and %d hold unlike parameters after the last averaging", rank, other);
+    snprintf(why, sizeof why, "ranks %d and %d have different parameters after the last average", rank,
+             other);
     return training_fail(d, r, DDP_MISMATCH, why);
 }
 
 /* ---- results ---- */
 
-/* Sums over the ranks that know a figure, and how many they are: one message after the training. A worker
- * that joined knows nothing of the steps before. */
+/* Sums over the ranks that know a figure, and the number of these ranks, in one message after training. A
+ * joined worker has no figures of earlier steps. */
 typedef struct training_sums {
     float *loss, *divergence, *ranks; /* [steps] each */
     float *layer;                     /* [layers] divergence */
@@ -735,7 +739,7 @@ enum {
 static int training_gather(ddp_ctx *d, const training *t, const training_rank *own, const training_model *m,
                            int began, training_sums *sum)
 {
-    const size_t n = (size_t)t->steps, L = m->pipe ? 0 : (size_t)m->layers; /* stages have other layers */
+    const size_t n = (size_t)t->steps, L = m->pipe ? 0 : (size_t)m->layers; /* stages have different layers */
     const size_t count = 3 * n + L + TRAINING_RESTS;
     size_t i;
 
@@ -766,7 +770,7 @@ static double training_mean(float sum, float ranks)
     return ranks > 0 ? (double)sum / (double)ranks : (double)NAN;
 }
 
-/* Of the leader: its own steps, with the means of all ranks. */
+/* Copies the leader's steps, with the means of all ranks. */
 static void training_means(const training *t, const training_rank *own, const training_model *m,
                            const training_sums *sum)
 {
@@ -780,7 +784,7 @@ static void training_means(const training *t, const training_rank *own, const tr
         r->step[k] = own->step[k];
         r->wait_s[k] = own->wait_s[k];
     }
-    for (k = 0; k < t->steps; k++) { /* layers that sleep learn nothing */
+    for (k = 0; k < t->steps; k++) { /* layers that sleep do not learn */
         r->step[k].loss = t->emulate ? (double)NAN : training_mean(sum->loss[k], sum->ranks[k]);
         r->step[k].divergence = training_mean(sum->divergence[k], sum->ranks[k]);
     }
@@ -814,7 +818,7 @@ static void training_describe(ddp_ctx *d, const training *t, const training_mode
     }
     if (!plan || m->layers > TRAINING_LAYERS) return;
     r->period = plan->period;
-    for (l = 0; l < r->layers; l++) { /* a layer in parts is shown in the step of its last one */
+    for (l = 0; l < r->layers; l++) { /* a layer in parts is shown in the step of its last part */
         int h, row = (last += ddp_parts_of(d, l)) - 1;
         r->step_of[l] = plan->step_of[row];
         for (h = 0; plan->fill && plan->period <= r->fill_room && h < plan->period; h++)
@@ -842,7 +846,7 @@ static int training_judge(ddp_ctx *d, const training *t, const training_model *m
     return bad;
 }
 
-/* What only the leader knows, once all ranks have ended with equal parameters. */
+/* Fills the figures that only the leader has, after all ranks have ended with equal parameters. */
 static int training_report(ddp_ctx *d, const training *t, const training_model *m, const training_rank *own,
                            uint64_t hash)
 {
@@ -865,7 +869,7 @@ static int training_report(ddp_ctx *d, const training *t, const training_model *
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)hash);
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
-    r->param_mb = 0; /* of this rank's layers */
+    r->param_mb = 0; /* for this rank's layers */
     for (int l = 0; l < ddp_layer_count(m->graph); l++) {
         size_t count = 0;
         (void)ddp_layer_params(m->graph, l, &count);
@@ -882,9 +886,9 @@ static int training_report(ddp_ctx *d, const training *t, const training_model *
     return bad;
 }
 
-/* began: as training_gather has it. paused: seconds of the counted steps in which nothing was trained.
- * profiled: the last figures of the steps before the plan, which are all there is where the plan came with
- * the last step. */
+/* began: this rank has the first step of the run, or the first step after a resume. paused: seconds without
+ * training within the counted steps. profiled: the last figures of the steps before the plan, the only ones
+ * if the plan was adopted in the last step. */
 static int training_finish(ddp_ctx *d, const training *t, training_model *m, int began, double begin,
                            double paused, const ddp_stats *profiled)
 {
@@ -919,7 +923,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, int
     if (!bad && m->pipe) bad = training_validate(d, t, m, &r->val_loss, &r->val_accuracy);
     if (!bad && m->pipe && t->store) bad = ddp_pipe_export(m->pipe, t->store);
     if (!bad && m->pipe) bad = training_sample_stages(d, t, m);
-    leads = training_leads(d); /* the last collective is over: from here on a lost leader has no successor */
+    leads = training_leads(d); /* after the last collective, a lost leader has no successor */
     if (!bad && leads) {
         training_means(t, own, m, &sum);
         r->seconds = seconds;
@@ -931,7 +935,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, int
     return bad;
 }
 
-/* Measures the links and lets rings go where they are fast. */
+/* Measures the links and orders rings by their rate. */
 static int training_probe(ddp_ctx *d, const training *t)
 {
     ddp_probe_result r;
@@ -954,8 +958,8 @@ static int training_probe(ddp_ctx *d, const training *t)
     return bad;
 }
 
-/* What the last step waited, from the means before and after it; NAN in the step after which the
- * figures began again, because the plan was adopted. */
+/* Returns the wait of the last step in ms, computed from the means before and after it. NAN for the step
+ * after which the statistics were reset because the plan was adopted. */
 static double training_waited(const ddp_stats *before, const ddp_stats *after)
 {
     double sum = after->wait_s * (double)after->counted_steps;
@@ -990,8 +994,8 @@ static int training_same(ddp_ctx *d, const training *t)
     return bad ? bad : ddp_usually_same(d, "length of data", t->data_length);
 }
 
-/* Goes on from a checkpoint: *first is the next step. The data go on where the worlds before this one
- * stopped, rounded down to a whole batch of this one. */
+/* Resumes from a checkpoint: *first is the next step. The data continue at the position of the saved run,
+ * rounded down to a whole batch of this one. */
 static int training_resume(ddp_ctx *d, training *t, long *first)
 {
     char why[DDP_ERROR_TEXT];
@@ -1007,7 +1011,7 @@ static int training_resume(ddp_ctx *d, training *t, long *first)
     return training_fail(d, t->result, DDP_ARG, why);
 }
 
-/* This process was a worker of an elastic run, and left it. */
+/* 1 if this process was a worker of an elastic run and has left it. */
 static int training_left;
 
 static int training_loop(ddp_ctx *d, void *user)
@@ -1022,16 +1026,16 @@ static int training_loop(ddp_ctx *d, void *user)
     long step, first = 0;
     int bad = training_build(d, t, &m), began;
 
-    if (m.pipe) t->accumulate = ddp_pipe_micro_batches(m.pipe); /* more where other pipelines were lost */
+    if (m.pipe) t->accumulate = ddp_pipe_micro_batches(m.pipe); /* more if other pipelines were lost */
     samples = (double)(t->model.batch * t->model.context * t->accumulate * training_workers(d, t));
 
-    if (t->windows) { /* the launcher may have started more workers than the command line says */
+    if (t->windows) { /* the launcher may have started more workers than the command line states */
         long per_step = (long)(t->model.batch * t->accumulate * training_workers(d, t));
         t->steps = t->schedule.total = (t->windows + per_step - 1) / per_step;
         t->schedule.step_size = t->steps / 3 + 1;
         if (!bad && t->steps > r->room) {
             char why[DDP_ERROR_TEXT];
-            snprintf(why, sizeof why, "%d workers were launched, but --workers says %d; leave it out",
+            snprintf(why, sizeof why, "%d workers were launched, but --workers is %d; omit --workers",
                      training_workers(d, t), t->workers);
             bad = training_fail(d, r, DDP_ARG, why);
         }
@@ -1045,17 +1049,17 @@ static int training_loop(ddp_ctx *d, void *user)
         training_free(t, &m);
         return bad;
     }
-    began = m.pipe || !ddp_step(d); /* else it joined */
+    began = m.pipe || !ddp_step(d); /* otherwise it joined */
     if (!bad) bad = training_resume(d, t, &first);
-    if (!bad && began)
-        bad = training_probe(d, t); /* the members of a run do not measure with a worker that
-                                                      joins */
-    if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) { /* it serves instead */
+    if (!bad && began) bad = training_probe(d, t); /* members do not measure links with a joining worker */
+    if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) { /* a server rank */
         bad = ddp_serve(d);
         training_free(t, &m);
         return bad;
     }
-    if (!(m.pipe && first && !t->resume)) own->from = first; /* else some of it is another world's */
+    if (!(m.pipe && first && !t->resume))
+        own->from = first; /* otherwise a part of it belongs to another
+                                                              * world */
     if (!bad && t->label && *t->data_line && training_leads(d)) fprintf(stderr, "%s\n", t->data_line);
     progress_start(&line, t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
@@ -1088,7 +1092,7 @@ static int training_loop(ddp_ctx *d, void *user)
         own->step[step].divergence = s.divergence;
         own->wait_s[step] = training_waited(&before, &s);
         if (s.counted_steps) profiled = s;
-        /* the figures start over */
+        /* the statistics are reset */
         if (s.counted_steps < before.counted_steps && step + 1 < t->steps) paused = 0;
         before = s;
         if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
@@ -1109,7 +1113,7 @@ static int training_loop(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* What the lanes of a report show: `period` steps from step `first` on. */
+/* Records the lanes of a report: `period` steps starting at step `first`. */
 static inline void training_window(const training_result *r, int workers, long first, int period,
                                    ddp_report_run *run)
 {
@@ -1129,7 +1133,7 @@ static inline void training_window(const training_result *r, int workers, long f
     if (run->window_begin_s > run->window_end_s) run->window_begin_s = run->window_end_s = 0;
 }
 
-/* One rank: what ddp_launch calls. */
+/* Trains on one rank; the function for ddp_launch. */
 static inline int training_run(ddp_ctx *d, void *user)
 {
     watcher w;

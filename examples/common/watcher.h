@@ -1,13 +1,13 @@
-/* SIGUSR1 and Ctrl-C while a rank is stuck in a wait: a thread per rank looks at what the signal
- * handlers noted. Handlers only count; the library installs none. */
+/* SIGUSR1 and Ctrl-C while a rank waits: one thread per rank polls the counters of the signal handlers. The
+ * handlers only count; the library installs none. */
 #ifndef EXAMPLES_WATCHER_H
 #define EXAMPLES_WATCHER_H
 
 #include <pthread.h>
 #include <sys/mman.h>
 
-/* Calls for a dump so far; in memory that worker processes share, so that a signal to any process
- * of this machine asks all its ranks. NULL: nobody installed the handler. */
+/* Number of requests for a dump, in memory shared by the worker processes, so that a signal to one process of
+ * the machine reaches all its ranks. NULL: the handler is not installed. */
 static int *watcher_calls;
 
 static void watcher_on_signal(int number)
@@ -16,7 +16,7 @@ static void watcher_on_signal(int number)
     __atomic_add_fetch(watcher_calls, 1, __ATOMIC_RELAXED);
 }
 
-/* Before the workers are started. */
+/* Call it before the workers are started. */
 static inline void watcher_catch(void)
 {
     struct sigaction a;
@@ -56,7 +56,7 @@ static void *watcher_run(void *arg)
             else
                 fprintf(stderr, "rank %d: dump in %s (%%r = %d)\n", ddp_rank(w->d), path, ddp_rank(w->d));
         }
-        /* between steps the training loop itself looks; in a wait it cannot */
+        /* the training loop polls between steps, but not inside a wait */
         if (cli_interrupted && interrupted <= 0 && !(w->elastic && cli_interrupted == CLI_TERMINATED))
             interrupted = ddp_now() + 0.5;
         if (interrupted > 0 && ddp_now() > interrupted) {
@@ -77,7 +77,7 @@ static inline void watcher_start(watcher *w, ddp_ctx *d, const char *dump, int e
     w->running = !pthread_create(&w->thread, NULL, watcher_run, w);
 }
 
-/* Before the context is closed. */
+/* Call it before the context is closed. */
 static inline void watcher_stop(watcher *w)
 {
     if (!w->running) return;

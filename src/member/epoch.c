@@ -151,7 +151,8 @@ static uint64_t ddp__expected(const ddp__engine *e)
 }
 
 /* A lost worker that could not continue, by its last report, has failed because of the workers that it lost:
- * it is not a separate cause. If its report left a quorum without it, this worker reports that quorum itself. */
+ * it is not a separate cause. If its report left a quorum without it, this worker reports that quorum
+ * itself. */
 static void ddp__given_in(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
