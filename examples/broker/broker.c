@@ -1,5 +1,5 @@
-/* FusionLLM's broker: takes a job, estimates it, cuts it over the nodes that come, ships each its
- * description, weights and data, collects the losses, and starts again when a node is lost.
+/* FusionLLM's broker: estimates a job, partitions it over the connected nodes, sends each node its
+ * description, weights and data, collects the losses, and restarts the job when a node is lost.
  *
  *   cc -O2 -I. examples/broker/broker.c -o broker -lm -lpthread
  *   ./broker --nodes 2 --model gpt2 --data dreamddp.h & ./compnode & ./compnode
@@ -21,11 +21,11 @@
 typedef struct broker {
     work w;
     nodes n;
-    ddp_network net; /* of the nodes, in the order in which they came */
-    char *net_text;  /* what they emulate; NULL: their links as they are */
+    ddp_network net; /* links of the nodes, in the order of their registration */
+    char *net_text;  /* emulated links; NULL: links are not emulated */
     size_t net_bytes;
-    channel_state *state[2]; /* [ops] the last checkpoint, and the one that is on its way */
-    long saved;              /* steps that the checkpoint has; 0: where the job starts */
+    channel_state *state[2]; /* [ops] the last checkpoint, and the one being received */
+    long saved;              /* step of the checkpoint; 0: the start of the job */
     int device[NODES];       /* of stage s */
     int stages;
     double predicted_s, first_loss, last_loss[10];
@@ -43,7 +43,7 @@ static void ask(broker *b, connection *p, channel_word word, const void *what, s
     node_send(&b->n, p, word, what, bytes, NULL, 0);
 }
 
-/* The description of a stage, -1: of the whole job. */
+/* Returns the description of a stage, -1: of the whole job. */
 static ddp_status ask_with_job(broker *b, connection *p, channel_word word, int stage, ddp_error *err)
 {
     char *text = job_text(&b->w.j, stage);
@@ -54,7 +54,7 @@ static ddp_status ask_with_job(broker *b, connection *p, channel_word word, int 
     return DDP_OK;
 }
 
-/* The words of WORD_SPEED. 0: a node sends no such ones. */
+/* Parses a WORD_SPEED. 0: it is malformed. */
 static int take_speed(connection *p)
 {
     return sscanf(p->c.data, "%lf %d", &p->speed, &p->port) == 2 && p->speed > 0 && p->speed < 1e30 &&
@@ -71,7 +71,8 @@ static ddp_status take_network(broker *b, const channel *c, ddp_error *err)
     return DDP_OK;
 }
 
-/* Of all that were asked: `kind`, or the word that they failed. A node that sends anything else is lost. */
+/* Waits for the answers of all asked nodes: `kind` or a failure. A node that sends any other message is
+ * lost. */
 static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_error *err)
 {
     int open = 0, from;
@@ -104,7 +105,7 @@ static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_erro
     return DDP_OK;
 }
 
-/* One node after the other, since they may share a machine. */
+/* Measures one node after the other, because they may share a machine. */
 static ddp_status measure(broker *b, ddp_error *err)
 {
     ddp_status s = DDP_OK;
@@ -116,7 +117,7 @@ static ddp_status measure(broker *b, ddp_error *err)
     return s;
 }
 
-/* The links between the nodes, measured by themselves. */
+/* Lets the nodes measure the links between them. */
 static ddp_status probe(broker *b, ddp_error *err)
 {
     char path[CHANNEL_PATH], text[200];
@@ -157,7 +158,7 @@ static ddp_status network(broker *b, ddp_error *err)
     return b->net.speed ? DDP_OK : refuse(err, DDP_MEMORY, "out of memory for speeds");
 }
 
-/* What is known of the links before anybody comes. */
+/* Reads the links that are known before the nodes register. */
 static ddp_status read_network(broker *b, ddp_error *err)
 {
     const work *w = &b->w;
@@ -174,7 +175,7 @@ static ddp_status read_network(broker *b, ddp_error *err)
     return w->emulate && !b->net_text ? err->code : DDP_OK;
 }
 
-/* Estimates and cuts: each operator to a node, nodes numbered along the pipeline. */
+/* Estimates the operators and assigns each to a node; nodes are numbered along the pipeline. */
 static ddp_status cut(broker *b, ddp_error *err)
 {
     job *j = &b->w.j;
@@ -291,7 +292,7 @@ static void note_loss(broker *b, long step, double loss)
                   b->w.tokens ? (double)(b->w.batch * b->w.seq * b->w.j.micro_batches) : 0);
 }
 
-/* Whether a node that trains sends what is not its own to send. */
+/* 1 if a training node sends a message that it must not send. */
 static int misplaced(const broker *b, channel_word w, int from)
 {
     const connection *p = &b->n.peer[from];
@@ -312,7 +313,7 @@ static int misplaced(const broker *b, channel_word w, int from)
     }
 }
 
-/* All nodes have sent their part: what was on its way is the checkpoint. */
+/* Replaces the checkpoint after all nodes have sent their part of the next one. */
 static void take_checkpoint(broker *b, long step)
 {
     channel_state *state = b->state[0];
@@ -323,7 +324,7 @@ static void take_checkpoint(broker *b, long step)
     for (int i = 0; i < b->n.count; i++) b->n.peer[i].saved = 0;
 }
 
-/* Ships data a step ahead and hears the nodes until all are done. DDP_PEER_LOST: a node is lost. */
+/* Sends data one step ahead and receives messages until all nodes are done. DDP_PEER_LOST: a node is lost. */
 static ddp_status run(broker *b, ddp_error *err)
 {
     const long steps = b->w.j.steps, every = b->w.save_every;
@@ -334,13 +335,13 @@ static ddp_status run(broker *b, ddp_error *err)
     while (done < b->stages) {
         channel_word w;
         for (; sent < steps && sent < heard + 2 && sent < hold; sent++)
-            ship_data(b, sent); /* behind a checkpoint: not before it is here */
+            ship_data(b, sent); /* the data after a checkpoint are sent when it has arrived */
         w = next_word(&b->n, &from, ddp_now() + 3600);
         if (!w && !cli_interrupted) return refuse(err, DDP_TIMEOUT, "no node sent a message for an hour");
         if (!w) return DDP_ABORTED;
         if (from < 0) continue;
-        if (!b->n.peer[from].asked) { /* a spare, or one that has done its part: it is gone, or sent what was
-                                         not asked for */
+        if (!b->n.peer[from].asked) { /* a spare or a finished node: it is lost, or sent an unexpected
+                                       * message */
             if (w != WORD_LOST) channel_unexpected(&b->n.peer[from].c);
             node_leaves(&b->n, from);
             continue;
@@ -394,7 +395,7 @@ static ddp_status attempt(broker *b, ddp_error *err)
     return s;
 }
 
-/* Attempts until one ends well. */
+/* Repeats attempts until one succeeds. */
 static ddp_status train(broker *b, ddp_error *err)
 {
     ddp_status s = gather(&b->n, 0, b->w.quiet, err);
@@ -413,7 +414,7 @@ static ddp_status train(broker *b, ddp_error *err)
             return refuse(err, DDP_PEER_LOST, "nodes were lost %d times, and --restarts is %ld", b->restarts,
                           b->w.restarts);
         if (b->saved)
-            fprintf(stderr, "broker: a node was lost; the job goes on from its checkpoint after step %ld\n",
+            fprintf(stderr, "broker: a node was lost; the job resumes from its checkpoint after step %ld\n",
                     b->saved);
         else
             fprintf(stderr, "broker: a node was lost; the job starts again from the beginning (--save-every "
@@ -425,7 +426,7 @@ static ddp_status train(broker *b, ddp_error *err)
 
 /* ---- weights ---- */
 
-/* A file of weights as the operators' state, or back: the whole model is built here. */
+/* Converts a file of weights to the state of the operators, or back. Builds the whole model. */
 static ddp_status weights(broker *b, int store, ddp_error *err)
 {
     job *j = &b->w.j;
@@ -451,7 +452,7 @@ static ddp_status weights(broker *b, int store, ddp_error *err)
             x->floats = n;
         }
         if (!x->x || (store ? job_put(part, i, x->x, n) : job_get(part, i, 1, x->x)))
-            s = refuse(err, DDP_MEMORY, "the weights of operator %s did not come", j->op[i].name);
+            s = refuse(err, DDP_MEMORY, "the weights of operator %s were not received", j->op[i].name);
     }
     if (s == DDP_OK && store) s = ddp_weights_save(g, b->w.store, err);
     job_close(part);

@@ -1,70 +1,71 @@
-/* A job: a model as FusionLLM's OP-DAG, cut over nodes, that a broker describes to each node in JSON. Private
- * functions of the library are used, since no public one tells all that a graph has of an operator: behind
- * dreamddp.h with its implementation. */
+/* A job: a model as an OP-DAG (FusionLLM), partitioned over nodes. A broker sends each node a description in
+ * JSON. Include it after dreamddp.h with its implementation: it uses private functions, because no public one
+ * returns all properties of an operator. */
 #ifndef EXAMPLES_BROKER_JOB_H
 #define EXAMPLES_BROKER_JOB_H
 
-enum { JOB_VERSION = 1, JOB_NAME = 120 }; /* JOB_NAME: bytes of a name, its NUL included */
+enum { JOB_VERSION = 1, JOB_NAME = 120 }; /* JOB_NAME: capacity of a name in bytes, with its NUL */
 
 /* Table 2 of FusionLLM (arXiv:2410.12707). */
 typedef enum job_type {
-    JOB_PLACEHOLDER, /* the paper's word for an input: of each node that reads it; never sent, no gradient */
-    JOB_VARIABLE,    /* a parameter that is nobody's output */
+    JOB_PLACEHOLDER, /* an input: stored on each node that reads it; never sent, no gradient */
+    JOB_VARIABLE,    /* a parameter that is not an output */
     JOB_PARAMETRIC,
     JOB_NON_PARAMETRIC,
     JOB_LOSS
 } job_type;
 
-/* Of one parametric operator; rate 0: the job's. */
+/* The optimizer of one parametric operator; rate 0: the job's optimizer. */
 typedef struct job_rule {
-    char name[16];                     /* sgd, nesterov, adam or adamw; "": the job's */
-    double lr, momentum, weight_decay; /* momentum: of sgd and nesterov */
+    char name[16];                     /* sgd, nesterov, adam or adamw; "": the job's rule */
+    double lr, momentum, weight_decay; /* momentum: for sgd and nesterov */
 } job_rule;
 
 typedef struct job_op {
     char name[JOB_NAME];
-    char op[JOB_NAME];    /* of its kernel, built in or registered on the node; "" of an input */
-    char layer[JOB_NAME]; /* "": outside layers */
+    char op[JOB_NAME];    /* its kernel, built in or registered on the node; "" for an input */
+    char layer[JOB_NAME]; /* "": in no layer */
     job_type type;
-    int args[DDP_OP_INPUTS], arg_count; /* whose outputs it takes, in order */
-    int tied;                           /* whose parameter 0 it uses; -1: its own */
+    int args[DDP_OP_INPUTS], arg_count; /* operators whose outputs it takes, in order */
+    int tied;                           /* operator whose parameter 0 it shares; -1: none */
     double attribute[DDP_OP_ARGS];
     ddp_dtype dtype;
-    ddp_shape shape; /* of its output; dims -1: as the kernel says */
+    ddp_shape shape; /* shape of its output; dims -1: determined by the kernel */
     double flops, backward_flops;
-    int params, buffers;                                    /* -1: as the kernel says */
+    int params, buffers;                                    /* -1: determined by the kernel */
     ddp_param param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS]; /* without names */
-    int node;                                               /* where it runs, 0..nodes-1; -1: not cut yet */
-    int requires_grad; /* of a job that is cut: a parameter is at it or above it */
+    int node;                                               /* node that runs it, 0..nodes-1; -1: not assigned
+                                                             * yet */
+    int requires_grad; /* of a partitioned job: it has parameters, or depends on an operator that has */
     job_rule rule;
-    ddp_op stand_in; /* of a kernel that only other nodes need */
+    ddp_op stand_in; /* its kernel is needed only on other nodes */
 } job_op;
 
-/* A job outlives the graphs that are built of it. */
+/* A job. It must outlive the graphs that are built from it. */
 typedef struct job {
-    int ops, nodes, node; /* node: whose description it is; -1: nobody's yet */
+    int ops, nodes, node; /* node: the node that it describes; -1: none yet */
     int loss;             /* operator */
-    job_op *op;           /* [ops] args before their users */
+    job_op *op;           /* [ops] arguments before their users */
     long steps;
-    int micro_batches; /* of a step */
-    uint64_t seed;     /* of initial values, dropout and the order of the data */
+    int micro_batches; /* micro-batches per step */
+    uint64_t seed;     /* seed of initial values, dropout and data order */
     ddp_pipeline schedule;
-    ddp_edge_wire edge; /* of all messages; job_wire */
-    job_rule rule;      /* of operators without their own */
+    ddp_edge_wire edge; /* coding of all messages; job_wire */
+    job_rule rule;      /* optimizer of operators without their own */
 } job;
 
-/* A message between nodes: the record of section 3.4 of the paper. An output goes once to each node that uses
- * it, from one to the next; its gradients are added up on the way back. */
+/* A message between nodes (FusionLLM, section 3.4). An output is forwarded from node to node, once to each
+ * node that uses it. Its gradients are summed on the way back. */
 typedef struct job_message {
     int op;       /* name; its users are op_users */
-    int user;     /* actual_op_user: the first of the operators, on the later node, that take it */
+    int user;     /* actual_op_user: the first operator on the receiving node that takes it */
     int from, to; /* nodes */
-    int gradient; /* 1: of the output, and goes back: "op-user" in Table 3 */
+    int gradient; /* 1: the gradient of the output, sent backwards: "op-user" in Table 3 */
     int is_loss, require_grad;
     long local_iter;
-    int micro_batch;            /* in a description: how many there are */
-    ddp_edge_wire compress_cfg; /* of adatopk: what the ratio of each link is made of, once the nodes have
-                                   met */
+    int micro_batch;            /* number of bytes in a description */
+    ddp_edge_wire compress_cfg; /* adatopk: inputs of the ratio of each link, known after the nodes have
+                                 * connected */
 } job_message;
 
 /* ---- a variable: a parameter that is an output; its attributes are the dimensions ---- */
@@ -104,7 +105,7 @@ static const ddp_op job_variable = {"variable", job_variable_shape, job_variable
 
 /* ---- from a graph ---- */
 
-/* What the kernel says of the operator. */
+/* Fills the properties that the kernel determines. */
 static void job_fill(job_op *o, const ddp_node *n, int is_loss)
 {
     o->type = !n->op                   ? JOB_PLACEHOLDER
@@ -122,8 +123,8 @@ static void job_fill(job_op *o, const ddp_node *n, int is_loss)
     memcpy(o->buffer, n->spec.buffer, sizeof o->buffer);
 }
 
-/* The operators of g, which nobody has cut yet; g may be on paper. Steps, rule and seed are the caller's to
- * fill. loss: a node of g. */
+/* Fills a job with the operators of g, without a partition. g may be a graph without memory (ddp_paper). The
+ * caller sets steps, optimizer and seed. loss: a node of g. */
 static inline ddp_status job_of_graph(const ddp_graph *g, const ddp_node *loss, job *out, ddp_error *err)
 {
     ddp_oplist list;
@@ -160,7 +161,7 @@ static inline ddp_status job_of_graph(const ddp_graph *g, const ddp_node *loss, 
     return DDP_OK;
 }
 
-/* All-zero is fine. */
+/* j may be all zero. */
 static void job_free(job *j)
 {
     if (!j) return;
@@ -170,7 +171,7 @@ static void job_free(job *j)
 
 /* ---- to a graph ---- */
 
-/* Of a kernel that this node does not have: the job says the rest, job_stand_in. */
+/* A kernel that this node does not have; job_stand_in takes its properties from the job. */
 static ddp_status job_elsewhere_shape(ddp_op_spec *s, ddp_error *err)
 {
     (void)s;
@@ -180,7 +181,7 @@ static ddp_status job_elsewhere_shape(ddp_op_spec *s, ddp_error *err)
 
 static void job_elsewhere(const ddp_op_call *c) { (void)c; }
 
-/* The kernel by name; one that only others run may be missing. */
+/* Finds the kernel by name. A kernel that only other nodes run may be missing. */
 static ddp_status job_kernel(job *j, ddp_graph *g, job_op *o, ddp_error *err)
 {
     const ddp_op *known = ddp__op_find(g, o->op);
@@ -214,26 +215,26 @@ static void job_stand_in(ddp_graph *g, ddp_node *n, const job_op *o)
     ddp__layer_add(g, n);
 }
 
-/* What the job says of shapes holds, and initial values start as it says. */
+/* Checks shapes against the job, and sets the initial values of the job. */
 static ddp_status job_agree(ddp_graph *g, ddp_node *n, const job_op *o, ddp_error *err)
 {
     int same = o->params < 0 || o->params == n->spec.params;
 
     if (o->shape.dims >= 0 && !ddp__shape_equal(&o->shape, &n->spec.out))
         return ddp__fail(err, DDP_MISMATCH,
-                         "operator %s: the job says another shape than its kernel %s makes", o->name, o->op);
+                         "operator %s: its shape in the job differs from that of kernel %s", o->name, o->op);
     for (int k = 0; same && k < o->params; k++) {
         same = ddp__shape_equal(&o->param[k].shape, &n->spec.param[k].shape);
         n->spec.param[k].init = o->param[k].init;
         ddp_init_scale(g, n, k, o->param[k].scale);
     }
     if (!same)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "operator %s: the job says other parameters than its kernel %s has", o->name, o->op);
+        return ddp__fail(err, DDP_MISMATCH, "operator %s: the job has other parameters than its kernel %s",
+                         o->name, o->op);
     return DDP_OK;
 }
 
-/* Operators of a layer follow each other. */
+/* The operators of a layer must be contiguous. */
 static ddp_status job_layer(job *j, ddp_graph *g, const job_op *o, ddp_error *err)
 {
     const char *open = g->open_layer >= 0 ? g->layer[g->open_layer].name : "";
@@ -243,7 +244,7 @@ static ddp_status job_layer(job *j, ddp_graph *g, const job_op *o, ddp_error *er
     if (*o->layer) ddp_layer_begin(g, o->layer);
     if (*o->layer && g->open_layer >= 0 && strcmp(g->layer[g->open_layer].name, o->layer))
         return ddp__fail(err, DDP_ARG,
-                         "operator %s comes back to layer %s: operators of a layer follow each other",
+                         "operator %s returns to layer %s: the operators of a layer must be contiguous",
                          j->op[o - j->op].name, o->layer);
     return g->error.code ? ddp__fail(err, g->error.code, "%s", g->error.msg) : DDP_OK;
 }
@@ -272,9 +273,9 @@ static ddp_status job_node(job *j, ddp_graph *g, int i, ddp_error *err)
     return DDP_OK;
 }
 
-/* The job's operators, one node of the graph each, into g, which is empty but for registered operators; *loss
- * as for ddp_pipe_open. Shapes, costs and parameters that the job leaves open are filled. A kernel that g
- * does not know is an error where j->node runs it; elsewhere what the job says of it will do. */
+/* Adds the operators of the job to g, one graph node each. g must be empty except for registered operators.
+ * *loss: as for ddp_pipe_open. Fills shapes, costs and parameters that the job does not state. A kernel that
+ * g does not have is an error if j->node runs it; otherwise the properties in the job suffice. */
 static ddp_status job_build(job *j, ddp_graph *g, ddp_node **loss, ddp_error *err)
 {
     if (!j || !g || !loss || !j->ops)
@@ -290,14 +291,14 @@ static ddp_status job_build(job *j, ddp_graph *g, ddp_node **loss, ddp_error *er
 
 /* ---- the cut ---- */
 
-/* Operator i to node node_of[i], which for inputs is not read. */
+/* Assigns operator i to node node_of[i], which is not read for inputs. */
 static inline ddp_status job_cut(job *j, const int *node_of, int nodes, ddp_error *err)
 {
     if (!j || !node_of || nodes < 1)
         return ddp__fail(err, DDP_ARG, "job_cut: a job, a list and nodes are needed");
     for (int i = 0; i < j->ops; i++)
         if (j->op[i].type != JOB_PLACEHOLDER && (node_of[i] < 0 || node_of[i] >= nodes))
-            return ddp__fail(err, DDP_ARG, "the cut puts operator %s on node %d, nodes are 0..%d",
+            return ddp__fail(err, DDP_ARG, "the cut assigns operator %s to node %d; nodes are 0..%d",
                              j->op[i].name, node_of[i], nodes - 1);
     j->nodes = nodes;
     for (int i = 0; i < j->ops; i++) {
@@ -308,14 +309,14 @@ static inline ddp_status job_cut(job *j, const int *node_of, int nodes, ddp_erro
     for (int i = j->ops - 1; i >= 0; i--) {
         job_op *o = &j->op[i];
         if (o->type != JOB_PLACEHOLDER) o->node = node_of[i];
-        for (int k = 0; k < o->arg_count; k++) /* an input is where its first user is */
+        for (int k = 0; k < o->arg_count; k++) /* an input is on the node of its first user */
             if (j->op[o->args[k]].type == JOB_PLACEHOLDER) j->op[o->args[k]].node = o->node;
     }
     return DDP_OK;
 }
 
-/* How messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut
- * is. */
+/* Sets the coding of messages, as for ddp_edge_wire_parse. Rejects bottleneck:R, which adds operators at the
+ * cut, and aq:BITS, which needs sample ids. */
 static inline ddp_status job_wire(job *j, const char *text, ddp_error *err)
 {
     ddp_edge_wire w;
@@ -325,26 +326,25 @@ static inline ddp_status job_wire(job *j, const char *text, ddp_error *err)
     if (w.coding == DDP_EDGE_BOTTLENECK)
         return ddp__fail(
             err, DDP_ARG,
-            "edge wire %.60s puts operators where the cut is, and a job lists its operators before it "
+            "edge wire %.60s adds operators at the cut, and a job lists its operators before it "
             "is cut: choose f32, bf16, int8, topk:R or adatopk:R, or a model with its own ddp_bottleneck",
             text);
     if (w.coding == DDP_EDGE_AQ)
-        return ddp__fail(
-            err, DDP_ARG,
-            "edge wire %.60s keeps what each sample was, and a job does not name its samples: choose "
-            "f32, bf16, int8, topk:R or adatopk:R",
-            text);
+        return ddp__fail(err, DDP_ARG,
+                         "edge wire %.60s stores values of each sample, and a job has no sample ids: choose "
+                         "f32, bf16, int8, topk:R or adatopk:R",
+                         text);
     j->edge = w;
     return DDP_OK;
 }
 
-/* The nodes as ddp_pipe_config.stage_of asks for them, [ops]. */
+/* Writes the nodes in the form of ddp_pipe_config.stage_of, [ops]. */
 static inline void job_stages(const job *j, int *stage_of)
 {
     for (int i = 0; i < j->ops; i++) stage_of[i] = j->op[i].node;
 }
 
-/* The first operator on `node` that takes the output of operator i; -1: none does. */
+/* Returns the first operator on `node` that takes the output of operator i, or -1. */
 static int job_user(const job *j, int i, int node)
 {
     for (int u = i + 1; u < j->ops; u++)
@@ -353,8 +353,9 @@ static int job_user(const job *j, int i, int node)
     return -1;
 }
 
-/* What `node` sends and receives in one micro-batch, up to room; how many there are. Gradients of several
- * uses that go back apart (docs/howto/pipeline.md) are one entry, as those that are added up on the way. */
+/* Lists the messages that `node` sends and receives in one micro-batch, at most room; returns their number.
+ * The gradients of several uses of an output are one entry, also if they are sent separately
+ * (docs/howto/pipeline.md). */
 static int job_messages(const job *j, int node, job_message *out, int room)
 {
     int n = 0;

@@ -1,18 +1,18 @@
-/* The description of a job, versioned JSON: written for a node, and read with a sentence for all that can be
- * wrong. */
+/* The description of a job in versioned JSON: writing it for a node, and reading it with an error for each
+ * fault. */
 #ifndef EXAMPLES_BROKER_JOB_JSON_H
 #define EXAMPLES_BROKER_JOB_JSON_H
 
 #include "job.h"
 
-/* As FusionLLM names operators in its Table 2. */
+/* The names of operator types in Table 2 of FusionLLM. */
 static const char *const job_types[] = {"placeholder", "variable", "parametric", "non-parametric", "loss"};
 static const char *const job_inits[] = {"zero", "one", "normal", "uniform"};
 static const char *const job_dtypes[] = {"f32", "i32"};
 
 /* ---- writing ---- */
 
-/* What stands before a value, and the value. */
+/* Writes the text before a value, then the value. */
 static void job_put_text(ddp__text *t, const char *before, const char *value)
 {
     ddp__text_addf(t, "%s", before);
@@ -54,7 +54,7 @@ static void job_rule_text(ddp__text *t, const job_rule *r)
     ddp__text_addf(t, "}");
 }
 
-/* As ddp_edge_wire_parse reads it. */
+/* The format that ddp_edge_wire_parse reads. */
 static void job_wire_text(ddp__text *t, const ddp_edge_wire *w)
 {
     ddp__text_addf(t, ", \"edge_wire\": \"%s", ddp_edge_coding_name(w->coding));
@@ -63,7 +63,7 @@ static void job_wire_text(ddp__text *t, const ddp_edge_wire *w)
     ddp__text_addf(t, "\"");
 }
 
-/* The names of who takes the output of operator i. */
+/* Writes the names of the operators that take the output of operator i. */
 static void job_users(ddp__text *t, const job *j, int i)
 {
     int n = 0;
@@ -76,7 +76,7 @@ static void job_users(ddp__text *t, const job *j, int i)
         }
 }
 
-/* A row of Table 2. */
+/* Writes a row of Table 2. */
 static void job_op_text(ddp__text *t, const job *j, int i)
 {
     const job_op *o = &j->op[i];
@@ -127,7 +127,7 @@ static void job_message_text(ddp__text *t, const job *j, const job_message *m)
     ddp__text_addf(t, "}}");
 }
 
-/* Table 3: what the node requires and sends, activations and gradients. */
+/* Writes Table 3: the activations and gradients that the node receives and sends. */
 static void job_messages_text(ddp__text *t, const job *j, int node)
 {
     static const char *const lists[] = {"required_activations", "sent_activations", "required_gradients",
@@ -150,8 +150,8 @@ static void job_messages_text(ddp__text *t, const job *j, int node)
     free(m);
 }
 
-/* The description of `node` (-1: of the whole job), with what the node sends and requires. Freed by
- * job_text_free; NULL: out of memory. */
+/* Returns the description of `node` (-1: of the whole job) with its messages. Free it with job_text_free.
+ * NULL: out of memory. */
 static inline char *job_text(const job *j, int node)
 {
     ddp__text body, all;
@@ -188,19 +188,19 @@ static inline void job_text_free(char *text)
     if (text) DDP_FREE(text);
 }
 
-/* ---- reading: the first fault stands, and what is read behind it does not count ---- */
+/* ---- reading: the first error is reported, and later values are ignored ---- */
 
 typedef struct job_place {
-    char *key; /* an operator's name */
-    int value; /* its number in the job */
+    char *key; /* name of the operator */
+    int value; /* its index in the job */
 } job_place;
 
 typedef struct job_reader {
-    const char *name; /* of the text */
+    const char *name; /* position in the text */
     job *j;
     ddp_error *err;
     ddp_status fault;
-    job_place *named; /* a string map of stb_ds: the operators that were read */
+    job_place *named; /* a string map of stb_ds: the operators read so far */
 } job_reader;
 
 static ddp_status job_bad(job_reader *r, const ddp__json *at, const char *fmt, ...)
@@ -216,7 +216,7 @@ static ddp_status job_bad(job_reader *r, const ddp__json *at, const char *fmt, .
                                 at->column, what);
 }
 
-/* A member that may be missing: then `given`. */
+/* Returns a member, or `given` if it is missing. */
 static double job_number(job_reader *r, const ddp__json *o, const char *key, double given, double least,
                          double most, int whole)
 {
@@ -252,7 +252,7 @@ static void job_string(job_reader *r, const ddp__json *o, const char *key, char 
         job_bad(r, v, "\"%s\" must be a text of at most %zu bytes", key, room - 1);
 }
 
-/* The first of at most `room` values of an array; NULL: there is none. */
+/* Returns the first of at most `room` values of an array, or NULL. */
 static const ddp__json *job_list(job_reader *r, const ddp__json *o, const char *key, int room)
 {
     const ddp__json *v = ddp__json_get(o, key);
@@ -278,7 +278,7 @@ static void job_read_shape(job_reader *r, const ddp__json *o, ddp_shape *out)
     if (count > 1e12) job_bad(r, o, "\"shape\" has more than 1e+12 elements");
 }
 
-/* How many; -1: the kernel says it. */
+/* Returns a number, or -1: determined by the kernel. */
 static int job_read_arrays(job_reader *r, const ddp__json *o, const char *key, ddp_param *out, int room)
 {
     int n = 0;
@@ -303,7 +303,7 @@ static void job_read_rule(job_reader *r, const ddp__json *o, job_rule *out)
     out->weight_decay = job_number(r, v, "weight_decay", 0, 0, 1e6, 0);
 }
 
-/* The operator of that name among those that were read; -1: none. */
+/* Returns the operator of that name among those read so far, or -1. */
 static int job_named(job_reader *r, const char *name)
 {
     const ptrdiff_t at = stbds_shgeti(r->named, name);
@@ -318,7 +318,7 @@ static int job_find(job_reader *r, const ddp__json *v)
     if (v->kind != DDP__JSON_STRING)
         job_bad(r, v, "the name of an operator is needed");
     else if (i < 0)
-        job_bad(r, v, "no operator %.100s stands before its user", v->string);
+        job_bad(r, v, "operator %.100s is not defined before its user", v->string);
     return i;
 }
 
@@ -369,7 +369,7 @@ static ddp_status job_read_op(job_reader *r, const ddp__json *v, int i)
     return r->fault;
 }
 
-/* What stands before the hash is the version's, and needs none. */
+/* The text before the hash is fixed by the version and is not hashed. */
 static void job_check_hash(job_reader *r, const ddp__json *root, const char *text, size_t n)
 {
     const ddp__json *v = ddp__json_get(root, "hash");
@@ -384,10 +384,9 @@ static void job_check_hash(job_reader *r, const ddp__json *root, const char *tex
                      (unsigned long long)ddp__hash(DDP__HASH_START, text + at + 17, n - at - 17));
         if (!strcmp(is, v->string)) return;
     }
-    job_bad(
-        r, v,
-        "the description was changed or damaged on its way: its hash does not fit (a description that was "
-        "edited goes without one)");
+    job_bad(r, v,
+            "the description does not match its hash: it was changed or damaged (remove the hash from a "
+            "description that you edit)");
 }
 
 static ddp_status job_read_all(job_reader *r, const ddp__json *root, const char *text, size_t n)
@@ -430,8 +429,8 @@ static ddp_status job_read_all(job_reader *r, const ddp__json *root, const char 
     return r->fault;
 }
 
-/* Of n bytes of JSON; name is for errors, each of which names the place, or the operator and the value; *out
- * is then as it was. */
+/* Reads a job from n bytes of JSON. name appears in errors, which state the position, or the operator and the
+ * value. On an error *out is unchanged. */
 static ddp_status job_read(const char *name, const char *text, size_t n, job *out, ddp_error *err)
 {
     job j;

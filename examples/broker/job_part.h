@@ -1,23 +1,23 @@
-/* What one node trains of a job: an optimizer for each operator, and what another node needs to take an
- * operator over. */
+/* The part of a job that one node trains: an optimizer for each operator, and the state that another node
+ * needs to take an operator over. */
 #ifndef EXAMPLES_BROKER_JOB_PART_H
 #define EXAMPLES_BROKER_JOB_PART_H
 
 #include "job.h"
 
-/* An operator here. */
+/* An operator on this node. */
 typedef struct job_seat {
-    float *params; /* of its own, in one piece; NULL: none */
+    float *params; /* its parameters, contiguous; NULL: none */
     size_t count;
     ddp_optimizer rule;
-    float *state; /* the context's, where the first update has found it */
-    float *taken; /* state to go on from, until then; NULL: zero */
+    float *state; /* optimizer state of the context, set by the first update */
+    float *taken; /* initial state until the first update; NULL: zero */
 } job_seat;
 
 typedef struct job_part {
     ddp_graph *g;
     job_seat *seat;    /* [nodes] */
-    int nodes, states; /* states: floats for each parameter, of the rule that needs most */
+    int nodes, states; /* states: floats per parameter of the rule that needs the most */
     long first;
 } job_part;
 
@@ -40,8 +40,8 @@ static int job_rule_make(const job_rule *own, const job_rule *all, ddp_optimizer
     return lr > 0;
 }
 
-/* Part of a layer's parameters is one operator's: the rule is elementwise, so each has its own, with its own
- * state behind what those before it have. */
+/* A layer can contain several operators. The rules are elementwise, so each operator applies its own rule to
+ * its range of the parameters, and its state follows the state of the operators before it. */
 static void job_part_update(const ddp_optimizer *self, const ddp_update *u)
 {
     const job_part *p = (const job_part *)self->user;
@@ -66,12 +66,12 @@ static void job_part_update(const ddp_optimizer *self, const ddp_update *u)
     }
 }
 
-/* The operators' optimizers and where their parameters lie. */
+/* Finds the optimizer of each operator and the position of its parameters. */
 static ddp_status job_seats_fill(job_part *p, const job *j, ddp_error *err)
 {
     for (int i = 0; i < p->nodes; i++) {
         const ddp_node *n = p->g->node[i];
-        const int own = n->tied >= 0; /* the first array of its own */
+        const int own = n->tied >= 0; /* the operator's first own array */
         job_seat *s = &p->seat[i];
         if (n->spec.params && !job_rule_make(&j->op[i].rule, &j->rule, &s->rule))
             return ddp__fail(
@@ -88,7 +88,7 @@ static ddp_status job_seats_fill(job_part *p, const job *j, ddp_error *err)
     return DDP_OK;
 }
 
-/* Behind ddp_close. */
+/* Call it after ddp_close. */
 static void job_close(job_part *p)
 {
     if (!p) return;
@@ -97,13 +97,14 @@ static void job_close(job_part *p)
     free(p);
 }
 
-/* g: built of j. first: the step at which training goes on. NULL: *err. Freed by job_close. */
+/* g: built from j. first: the step at which training resumes. Returns NULL and fills *err on failure. Free it
+ * with job_close. */
 static job_part *job_open(const job *j, ddp_graph *g, long first, ddp_error *err)
 {
     job_part *p = NULL;
 
     if (!j || !g || !g->built || ddp__count(g->node) != j->ops || ddp__graph_backend(g)) {
-        ddp__fail(err, DDP_ARG, "job_open: a graph that was built of this job, on the CPU, is needed");
+        ddp__fail(err, DDP_ARG, "job_open: a graph built from this job, on the CPU, is needed");
         return NULL;
     }
     p = (job_part *)calloc(1, sizeof *p);
@@ -121,7 +122,7 @@ static job_part *job_open(const job *j, ddp_graph *g, long first, ddp_error *err
     return NULL;
 }
 
-/* For ddp_set_optimizer; its rate is 1. */
+/* The optimizer for ddp_set_optimizer; its rate is 1. */
 static inline ddp_optimizer job_optimizer(job_part *p)
 {
     ddp_optimizer o;
@@ -135,10 +136,10 @@ static inline ddp_optimizer job_optimizer(job_part *p)
     return o;
 }
 
-enum { JOB_STATES = 4 }; /* values that a rule has for each parameter, at most; adam: 2 */
+enum { JOB_STATES = 4 }; /* maximum number of state values per parameter; adam has 2 */
 
-/* The largest array of a job that a node and a broker exchange, in bytes: an operator with its state, or an
- * input. */
+/* Returns the size in bytes of the largest array that a node and a broker exchange: an operator with its
+ * state, or an input. */
 static inline size_t job_largest(const job *j, const ddp_graph *g)
 {
     size_t most = 0;
@@ -154,8 +155,8 @@ static inline size_t job_largest(const job *j, const ddp_graph *g)
     return sizeof(float) * most;
 }
 
-/* Of operator `op` here: parameters, buffers and the state of its optimizer; 0: none here. Without state
- * (`bare`) it is what a file of weights holds. */
+/* Returns the number of floats of operator `op` on this node: parameters, buffers and optimizer state; 0: not
+ * on this node. Without state (`bare`): the content of a file of weights. */
 static size_t job_floats(const job_part *p, int op, int bare)
 {
     const ddp_node *n = p && op >= 0 && op < p->nodes ? p->g->node[op] : NULL;
@@ -165,7 +166,7 @@ static size_t job_floats(const job_part *p, int op, int bare)
            ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
 }
 
-/* They, [job_floats]: between steps, after the first one. Returns 0 or a ddp_status. */
+/* Copies them to [job_floats]; call it between steps, after the first one. Returns 0 or a ddp_status. */
 static int job_get(job_part *p, int op, int bare, float *out)
 {
     const size_t all = job_floats(p, op, bare), own = job_floats(p, op, 1);
@@ -180,7 +181,7 @@ static int job_get(job_part *p, int op, int bare, float *out)
     return 0;
 }
 
-/* Before the first step, of floats or of bare ones. Returns 0 or a ddp_status. */
+/* Sets them, with or without state; call it before the first step. Returns 0 or a ddp_status. */
 static int job_put(job_part *p, int op, const float *from, size_t floats)
 {
     const size_t all = job_floats(p, op, 0), bare = job_floats(p, op, 1);

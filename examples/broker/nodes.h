@@ -6,23 +6,23 @@
 
 enum {
     NODES = 512,
-    CALLERS = 128,       /* connections at a time that are no nodes: of more, an older one is closed */
-    CALLER_SECONDS = 5,  /* for a caller to register */
-    CALLER_GRACE = 1,    /* seconds in which a silent one is not closed before others */
-    ENDING_SECONDS = 2,  /* for a peer to close its side, after it was sent a WORD_END */
-    ACCEPTS = 32,        /* of one pass of the loop */
-    REFUSALS = 10,       /* lines about refused callers, per second */
-    NODE_WAITS = 1 << 20 /* bytes that wait for a node, after which node_send waits too */
+    CALLERS = 128,       /* maximum number of connections that are not nodes; one more closes an older one */
+    CALLER_SECONDS = 5,  /* seconds for a caller to register */
+    CALLER_GRACE = 1,    /* seconds before a silent caller is closed in favour of a new one */
+    ENDING_SECONDS = 2,  /* seconds for a peer to close its side after a WORD_END */
+    ACCEPTS = 32,        /* connections accepted in one pass of the loop */
+    REFUSALS = 10,       /* log lines about rejected callers, per second */
+    NODE_WAITS = 1 << 20 /* queued bytes for a node above which node_send waits */
 };
 
-static const double CALLERS_MOST = 2e-3; /* seconds that callers take of one pass */
+static const double CALLERS_MOST = 2e-3; /* seconds of one pass that callers may use */
 
 typedef enum connection_state {
-    CONNECTION_NEW,   /* a caller that has sent nothing */
-    CONNECTION_TLS,   /* its handshake is not over */
-    CONNECTION_HELLO, /* it has to register */
+    CONNECTION_NEW,   /* has sent nothing */
+    CONNECTION_TLS,   /* its TLS handshake is in progress */
+    CONNECTION_HELLO, /* has not registered yet */
     CONNECTION_NODE,
-    CONNECTION_ENDING, /* it was sent a WORD_END; what it still sends is discarded */
+    CONNECTION_ENDING, /* has received a WORD_END; later messages are discarded */
     CONNECTION_CLOSED
 } connection_state;
 
@@ -30,24 +30,24 @@ typedef struct connection {
     channel c;
     connection_state state;
     ddp__addr from;
-    double since;  /* when it came; CONNECTION_ENDING: when all was sent, 0: not yet */
-    char host[80]; /* how the other nodes reach it; an IPv6 address is in brackets */
-    int port;      /* a free one there */
+    double since;  /* time of its connection; CONNECTION_ENDING: time when all was sent, 0: not yet */
+    char host[80]; /* its host for other nodes; an IPv6 address is in brackets */
+    int port;      /* a free port on it */
     double speed;  /* FLOP/s */
-    int asked;     /* 1: it owes an answer: a speed, the end of its training */
-    int saved;     /* its part of the checkpoint that is on its way is here */
+    int asked;     /* 1: it has not answered yet: a speed, the end of its training */
+    int saved;     /* its part of the next checkpoint has arrived */
     int delivered; /* next_word has returned its message */
 } connection;
 
-/* The first `wanted` work, the others are spares. */
+/* The first `wanted` nodes train, the others are spares. */
 typedef struct nodes {
     int listens;
     ddp__tls *tls;    /* NULL: connections are not encrypted */
-    double shut;      /* no connection is accepted until then, because accept failed */
-    int wanted, most; /* most: spares included */
+    double shut;      /* time until which no connection is accepted, because accept failed */
+    int wanted, most; /* most: maximum number of nodes, with spares */
     int news;         /* nodes that have registered since next_word last reported one */
-    int turn;         /* the first whose message next_word looks for */
-    int first;        /* the first caller that the next pass serves */
+    int turn;         /* node whose message next_word takes first */
+    int first;        /* caller that the next pass serves first */
     int refusals;     /* since `counted` */
     double counted;
     int count, callers;
@@ -75,7 +75,7 @@ static void connection_end(connection *p, int code, const char *why)
     p->since = 0;
 }
 
-/* What is closed with unread bytes would take the last message with it, so they are read and discarded. */
+/* Closing a socket with unread bytes would discard the last message, so the bytes are read and discarded. */
 static void connection_discard(connection *p, double now)
 {
     char sink[4096];
@@ -102,7 +102,7 @@ static void connection_poll(const connection *p, struct pollfd *poll)
         channel_poll(&p->c, poll);
 }
 
-/* A whole hello: 0, or the sentence that refuses it. */
+/* Handles a complete hello. Returns 0, or the error to send. */
 static const char *connection_greets(connection *p, const nodes *n, char *why, size_t room)
 {
     char host[66];
@@ -132,8 +132,7 @@ static const char *connection_greets(connection *p, const nodes *n, char *why, s
 
 /* ---- callers ---- */
 
-/* A caller that has registered becomes a node; the place of any other is free when its connection is
- * closed. */
+/* Makes a registered caller a node. The entry of any other caller is free when its connection is closed. */
 static void caller_registers(nodes *n, connection *p)
 {
     char text[160];
@@ -150,10 +149,10 @@ static void caller_registers(nodes *n, connection *p)
     p->state = CONNECTION_NODE;
     n->peer[n->count++] = *p;
     n->news++;
-    p->state = CONNECTION_CLOSED; /* the node has the socket */
+    p->state = CONNECTION_CLOSED; /* the node owns the socket */
 }
 
-/* A line about a caller that is refused. */
+/* Logs a rejected caller. */
 static void caller_note(nodes *n, const connection *p, const char *why, double now)
 {
     char text[DDP__ADDR_TEXT];
@@ -166,8 +165,8 @@ static void caller_note(nodes *n, const connection *p, const char *why, double n
         fprintf(stderr, "broker: refused: %s %s\n", ddp__addr_text(&p->from, text), why);
 }
 
-/* The first byte of a caller: it begins TLS, or a message. A node that was started with other keys is told
- * so. */
+/* Handles the first byte of a caller, which begins TLS or a message. A node with other keys receives an
+ * error. */
 static void caller_begins(nodes *n, connection *p, double now)
 {
     unsigned char first;
@@ -197,8 +196,8 @@ static void caller_begins(nodes *n, connection *p, double now)
     }
 }
 
-/* A step of the handshake. Its end: the caller has the key, or a certificate that names a rank or a joining
- * worker. */
+/* Advances the handshake. On completion the caller has the key, or a certificate that names a rank or a
+ * joining worker. */
 static void caller_shakes(nodes *n, connection *p, double now)
 {
     const int done = ddp__stream_shake(p->c.tls, p->c.fd);
@@ -231,8 +230,8 @@ static void caller_serve(nodes *n, connection *p, double now)
         connection_close(p);
 }
 
-/* The caller that makes room for another: the oldest that is refused or was silent for CALLER_GRACE, else the
- * oldest. */
+/* Returns the caller to close in favour of a new one: the oldest that was rejected or silent for
+ * CALLER_GRACE, else the oldest. */
 static int caller_oldest(const nodes *n, double now)
 {
     int oldest[2] = {-1, -1};
@@ -246,7 +245,7 @@ static int caller_oldest(const nodes *n, double now)
     return oldest[0] >= 0 ? oldest[0] : oldest[1];
 }
 
-/* One that waits to be accepted; 0: none does, or none can be. */
+/* Accepts one connection; 0: there is none, or none can be accepted. */
 static int caller_accept(nodes *n, double now)
 {
     ddp__addr from;
@@ -255,7 +254,7 @@ static int caller_accept(nodes *n, double now)
 
     if (fd < 0) {
         if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED)
-            n->shut = now + 0.5; /* or poll would return at once */
+            n->shut = now + 0.5; /* otherwise poll would return at once */
         return 0;
     }
     if (n->callers < CALLERS)
@@ -285,7 +284,8 @@ static void node_serve(connection *p, double now)
     channel_check(&p->c, now);
 }
 
-/* All callers once, or as many as CALLERS_MOST allows: a flood of handshakes does not delay the nodes. */
+/* Serves all callers once, or for at most CALLERS_MOST seconds, so that many handshakes do not delay the
+ * nodes. */
 static void callers_serve(nodes *n, double now)
 {
     const double until = ddp_now() + CALLERS_MOST;
@@ -298,8 +298,8 @@ static void callers_serve(nodes *n, double now)
         if (n->caller[i].state == CONNECTION_CLOSED) n->caller[i] = n->caller[--n->callers];
 }
 
-/* One pass of the loop: waits until something happens, a signal comes or the time is over, then serves all
- * nodes, then the callers, then accepts. No node's index changes. */
+/* One pass of the loop: waits for an event, a signal or the given time, then serves all nodes, then the
+ * callers, then accepts. The indexes of nodes do not change. */
 static void nodes_serve(nodes *n, double until)
 {
     struct pollfd p[1 + NODES + CALLERS];
@@ -307,7 +307,7 @@ static void nodes_serve(nodes *n, double until)
     double now = ddp_now();
     int polls = 1;
 
-    if (until > now + 0.5) until = now + 0.5; /* all time limits are looked at this often */
+    if (until > now + 0.5) until = now + 0.5; /* interval at which all time limits are checked */
     ddp__poll_set(&p[0], now < n->shut ? -1 : n->listens, POLLIN);
     for (int i = 0; i < count; i++) {
         connection_poll(&n->peer[i], &p[polls++]);
@@ -325,7 +325,7 @@ static void nodes_serve(nodes *n, double until)
     }
 }
 
-/* Closes a node's connection during an attempt: the others stay where they are in the list. */
+/* Closes the connection of a node during an attempt. The indexes of the other nodes do not change. */
 static void node_leaves(nodes *n, int i)
 {
     if (n->peer[i].c.why[0]) fprintf(stderr, "broker: node %d %s\n", i, n->peer[i].c.why);
@@ -340,9 +340,8 @@ static void node_lost(nodes *n, int i)
     n->count--;
 }
 
-/* Sends a node a message. Where much waits for it already, all connections are served until it has taken
- * some: memory is bounded, and no message of another is lost. A node whose own message waits here may be
- * unable to take any before that. */
+/* Sends a message to a node. If many bytes are queued for it, all connections are served until it has
+ * accepted some. This bounds memory, and a node that is itself sending can make progress. */
 static inline void node_send(nodes *n, connection *p, channel_word word, const void *a, size_t na,
                              const void *b, size_t nb)
 {
@@ -351,9 +350,9 @@ static inline void node_send(nodes *n, connection *p, channel_word word, const v
         nodes_serve(n, ddp_now() + 0.5);
 }
 
-/* The next message of a node, in its channel until the next call; *from is the node. Nodes take turns.
- * WORD_LOST: *from is gone; it is still in the list. WORD_HELLO, *from -1: a node has registered. 0: none
- * until then, or interrupted. */
+/* Returns the next message of any node, in turn; it stays in the node's channel until the next call. *from is
+ * the node. WORD_LOST: *from is lost; it is still in the list. WORD_HELLO with *from -1: a node has
+ * registered. 0: time-out, or interrupted. */
 static channel_word next_word(nodes *n, int *from, double until)
 {
     for (int i = 0; i < n->count; i++) {
@@ -382,7 +381,7 @@ static channel_word next_word(nodes *n, int *from, double until)
     return (channel_word)0;
 }
 
-/* The job is over, well (code 0) or not: each node is told, and leaves. */
+/* Ends the job with an exit code: notifies each node and closes its connection. */
 static inline void nodes_end(nodes *n, int code, const char *why)
 {
     const double until = ddp_now() + 10;
@@ -401,7 +400,7 @@ static inline void nodes_end(nodes *n, int code, const char *why)
     n->count = 0;
 }
 
-/* Until all that are wanted are there, or the time is over. */
+/* Waits until `wanted` nodes have registered, or for the given time. */
 static inline ddp_status gather(nodes *n, double seconds, int quiet, ddp_error *err)
 {
     const double until = seconds > 0 ? ddp_now() + seconds : DBL_MAX;
@@ -414,21 +413,22 @@ static inline ddp_status gather(nodes *n, double seconds, int quiet, ddp_error *
             fprintf(stderr, "broker: %d of %d nodes are here\n", n->count, n->wanted);
         if (cli_interrupted) return refuse(err, DDP_ABORTED, "interrupted while waiting for nodes");
         if (!w)
-            return refuse(
-                err, DDP_PEER_LOST,
-                "%d of %d nodes came within %g s: start more of build/compnode, or give --join-timeout",
-                n->count, n->wanted, seconds);
+            return refuse(err, DDP_PEER_LOST,
+                          "%d of %d nodes registered within %g s: start more build/compnode processes, or "
+                          "raise --join-timeout",
+                          n->count, n->wanted, seconds);
     }
     return DDP_OK;
 }
 
-/* The words that end what a node was asked for. */
+/* 1 if the message ends the current task of a node. */
 static inline int node_answers(channel_word w)
 {
     return w == WORD_SPEED || w == WORD_READY || w == WORD_NETWORK || w == WORD_DONE || w == WORD_FAIL;
 }
 
-/* Why a node has failed: DDP_PEER_LOST where another attempt may do better, else the node's own reason. */
+/* Returns why a node has failed: DDP_PEER_LOST if another attempt may succeed, else the status of the
+ * node. */
 static ddp_status node_failed(const nodes *n, int i, ddp_error *err)
 {
     channel_failure f;
@@ -440,10 +440,9 @@ static ddp_status node_failed(const nodes *n, int i, ddp_error *err)
     return refuse(err, (ddp_status)f.code, "node %d (%.60s): %.400s", i, n->peer[i].host, f.text);
 }
 
-/* An attempt has failed somewhere: all nodes end it, and stay for another one. A node notices the loss of
- * another within the peer time-out, or within the 30 s that it waits for all to connect; one that answers
- * nothing is lost. DDP_OK where another attempt may succeed, else the reason of the node that cannot do its
- * part. */
+/* Ends a failed attempt on all nodes, which stay for another one. A node detects the loss of another one
+ * within the peer time-out, or within the 30 s that it waits for all to connect. A node that does not answer
+ * is lost. Returns DDP_OK if another attempt may succeed, else the status of the node that failed. */
 static inline ddp_status settle(nodes *n, double peer_timeout, ddp_error *err)
 {
     const double seconds = (peer_timeout > 0 ? peer_timeout : 30) + 30, until = ddp_now() + seconds;
@@ -467,7 +466,7 @@ static inline ddp_status settle(nodes *n, double peer_timeout, ddp_error *err)
         if (w == WORD_LOST) node_lost(n, from);
     }
     nodes_serve(n, 0);
-    for (int i = n->count - 1; i >= 0; i--) { /* who does not answer, or is gone */
+    for (int i = n->count - 1; i >= 0; i--) { /* nodes that do not answer, or are lost */
         if (n->peer[i].asked && !n->peer[i].c.why[0])
             snprintf(n->peer[i].c.why, sizeof n->peer[i].c.why, "did not answer within %.0f s", seconds);
         if (n->peer[i].asked || n->peer[i].c.gone || n->peer[i].state != CONNECTION_NODE) node_lost(n, i);

@@ -1,4 +1,4 @@
-/* What a broker is asked to do: its options, the job they make, and the data it ships. */
+/* The task of a broker: its options, the job that they define, and the data that it sends. */
 #ifndef EXAMPLES_BROKER_WORK_H
 #define EXAMPLES_BROKER_WORK_H
 
@@ -117,7 +117,7 @@ static ddp_status read_job(work *w, ddp_error *err)
 
 static long work_count(const work *w, int op) { return ddp_shape_count(&w->j.op[op].shape); }
 
-/* Which input is what, by its name; the data must fit. */
+/* Identifies the inputs by name, and checks that the data have their sizes. */
 static ddp_status fit_data(work *w, ddp_error *err)
 {
     long sample;
@@ -152,7 +152,7 @@ static ddp_status fit_data(work *w, ddp_error *err)
     return DDP_OK;
 }
 
-/* Micro-batch m of a step, as one worker of a trainer deals it. */
+/* Fills micro-batch m of a step, in the order of a trainer with one worker. */
 static void next_batch(work *w, long step, int m)
 {
     const long pass = step * w->j.micro_batches + m;

@@ -12,7 +12,7 @@
 #include "../broker/job_json.h"
 #include "../broker/job_part.h"
 
-/* ---- kernels of this node's own: the paper's example ---- */
+/* ---- custom kernels of this node: the example of the paper ---- */
 
 static ddp_status custom_relu_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -51,10 +51,10 @@ typedef struct node {
     long threads;
     double timeout;
     channel_keys keys;
-    int ended; /* that word came while it trained */
+    int ended; /* control message received during training */
     job j;
     char network[CHANNEL_PATH]; /* a file, or "" */
-    channel_state *state;       /* [ops] to go on from; NULL: as the seed says */
+    channel_state *state;       /* [ops] initial state; NULL: from the seed */
 } node;
 
 static void drop_network(node *n)
@@ -71,7 +71,7 @@ static void drop_job(node *n)
     drop_network(n);
 }
 
-/* Sends the broker a message; it blocks until the broker has taken it, or is gone. 0: it is gone. */
+/* Sends a message to the broker; blocks until it is sent. 0: the broker has closed the connection. */
 static int tell(node *n, channel_word word, const void *a, size_t na, const void *b, size_t nb)
 {
     if (!channel_send(&n->c, word, a, na, b, nb)) return 0;
@@ -89,7 +89,7 @@ static void send_failure(node *n, const ddp_error *err)
     tell(n, WORD_FAIL, &f, sizeof f, NULL, 0);
 }
 
-/* Seconds of one forward of an operator alone; 0: it cannot be run so. */
+/* Measures the seconds of one forward pass of a single operator; 0: it cannot run alone. */
 static double time_of(const job *j, const job_op *o)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -118,7 +118,7 @@ static double time_of(const job *j, const job_op *o)
     return best;
 }
 
-/* The warm-up: lambda S*(p) by least squares over the heaviest operators, each shape once. */
+/* The warm-up: fits lambda S*(p) by least squares to the most expensive operators, each shape once. */
 static ddp_status measure(node *n, ddp_error *err)
 {
     enum { MOST = 6 };
@@ -170,7 +170,7 @@ static ddp_status keep_network(node *n, const char *text, size_t bytes, ddp_erro
     return write_temporary(text, bytes, n->network, err);
 }
 
-/* The links between all nodes; rank 0 tells the broker. */
+/* Measures the links between all nodes; rank 0 reports them to the broker. */
 static ddp_status probe(node *n, ddp_error *err)
 {
     char addr[128] = "", *text = NULL;
@@ -207,7 +207,7 @@ static ddp_status probe(node *n, ddp_error *err)
     return s;
 }
 
-/* Takes the description, and says whether it can be built here. */
+/* Reads the description, and reports whether this node can build the model. */
 static ddp_status take_job(node *n, ddp_error *err)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -229,7 +229,7 @@ static ddp_status take_job(node *n, ddp_error *err)
     return s;
 }
 
-/* What this node reads of a step, from the broker. */
+/* Receives this node's inputs of a step from the broker. */
 static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
 {
     for (int m = 0; m < n->j.micro_batches; m++)
@@ -242,14 +242,14 @@ static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
             }
             if (cli_interrupted) return ddp_abort(d, "interrupted"), DDP_ABORTED;
             if (!channel_receive(&n->c))
-                return ddp_abort(d, n->c.why[0] ? n->c.why : "the broker is gone"), DDP_ABORTED;
+                return ddp_abort(d, n->c.why[0] ? n->c.why : "the broker closed the connection"), DDP_ABORTED;
             n->ended = n->c.word == WORD_END;
             if (n->ended || n->c.word == WORD_CANCEL)
                 return ddp_abort(d, "the broker ended this attempt"), DDP_ABORTED;
             if (n->c.bytes == sizeof part + bytes) memcpy(&part, n->c.data, sizeof part);
             if (n->c.word != WORD_DATA || n->c.bytes != sizeof part + bytes || part.op != i ||
                 part.micro_batch != m)
-                return ddp_abort(d, "the broker sent other data than this node reads"), DDP_FORMAT;
+                return ddp_abort(d, "the broker sent data that this node does not read"), DDP_FORMAT;
             memcpy(at, n->c.data + sizeof part, bytes);
         }
     return DDP_OK;
@@ -328,7 +328,7 @@ static ddp_status train(node *n, ddp_error *err)
     snprintf(net, sizeof net, "%s%s", n->network, start.devices);
     if (start.devices[0]) cfg.net = net;
     d = ddp_open(&cfg, err);
-    drop_network(n); /* it was read */
+    drop_network(n); /* the input was read */
     if (!d) return free(stage_of), err->code;
     g = ddp_graph_new(d);
     kernels(g);
@@ -361,7 +361,7 @@ static ddp_status train(node *n, ddp_error *err)
     return (ddp_status)bad;
 }
 
-/* Does what the broker says until it says that this is the end. Returns the exit code. */
+/* Executes the broker's requests until it ends the job. Returns the exit code. */
 static int serve(node *n)
 {
     ddp_error err;
@@ -376,7 +376,9 @@ static int serve(node *n)
             if (n->c.why[0])
                 fprintf(stderr, "compnode: the broker at %s %s\n", n->broker, n->c.why);
             else
-                fprintf(stderr, "compnode: the broker at %s is gone; its job has ended here\n", n->broker);
+                fprintf(stderr,
+                        "compnode: the broker at %s closed the connection; its job has ended on this node\n",
+                        n->broker);
             return 3;
         }
         if (cli_interrupted) return fprintf(stderr, "compnode: interrupted\n"), 130;
@@ -406,7 +408,7 @@ static int serve(node *n)
             s = train(n, &err);
             break;
         default:
-            break; /* the end of an attempt that has ended here already */
+            break; /* the end of an attempt that has already ended on this node */
         }
         if (s != DDP_OK) send_failure(n, &err);
     }
@@ -454,7 +456,7 @@ int main(int argc, char **argv)
     cli_catch_interrupt();
     until = ddp_now() + n.timeout;
     s = channel_keys_open(&n.keys, &tls, &err);
-    if (s == DDP_OK) /* the name may appear later, as that of a container */
+    if (s == DDP_OK) /* the name may be registered later, for example that of a container */
         while ((s = channel_resolve("compnode", n.broker, &n.keys, tls, &at, &err)) == DDP_NET &&
                ddp_now() < until && !cli_interrupted)
             poll(NULL, 0, 100);

@@ -1,5 +1,5 @@
-/* The dumps of a run's ranks read together: where they part, in sentences. The library's JSON reader is
- * private: behind dreamddp.h with its implementation. */
+/* Compares the dumps of the ranks of a run and reports where they differ. Include it after dreamddp.h with
+ * its implementation: the JSON reader is private. */
 #ifndef EXAMPLES_NETCHECK_MERGE_H
 #define EXAMPLES_NETCHECK_MERGE_H
 
@@ -19,9 +19,10 @@ typedef struct dump_op {
 typedef struct dump_rank {
     int present;
     dump_op *op; /* [ops] */
-    int ops;     /* room is for the next power of two */
+    int ops;     /* capacity: the next power of two */
     long begun;  /* collectives submitted */
-    long told;   /* what others heard of one without a dump: begun; -1 = nothing */
+    long told;   /* number of operations that a rank without a dump had begun, as reported by others; -1:
+                  * unknown */
     char error[DDP_ERROR_TEXT];
 } dump_rank;
 
@@ -158,7 +159,7 @@ static ddp_status dumps_read(dumps *pm, const char *path)
 
 /* ---- findings ---- */
 
-/* "rank 2", "ranks 0, 1, 3": those whose flag is set; how many. */
+/* Writes "rank 2" or "ranks 0, 1, 3" for the set flags; returns their number. */
 static int dumps_list(const dumps *pm, const unsigned char *flag, char *out, size_t room)
 {
     size_t used;
@@ -177,7 +178,7 @@ static int dumps_list(const dumps *pm, const unsigned char *flag, char *out, siz
     return count;
 }
 
-/* The newest operation with that number; NULL if there is none or it was forgotten. */
+/* Returns the newest operation with that number, or NULL if there is none or the rank no longer had it. */
 static const dump_op *dumps_find(const dump_rank *r, long sequence)
 {
     for (int i = r->ops - 1; i >= 0; i--)
@@ -185,7 +186,7 @@ static const dump_op *dumps_find(const dump_rank *r, long sequence)
     return NULL;
 }
 
-/* The first operation that is not the same on all ranks; 1 if there is one. */
+/* Reports the first operation that differs between ranks; returns 1 if there is one. */
 static int dumps_differ(const dumps *pm)
 {
     const dump_op *found = NULL, *other = NULL;
@@ -204,15 +205,16 @@ static int dumps_differ(const dumps *pm)
                 second = b;
             }
     if (!found) return 0;
-    fprintf(pm->out,
-            "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d %s (step "
-            "%ld, %.0f bytes)\n",
-            found->sequence, first, found->what, found->step, found->bytes, second, other->what, other->step,
-            other->bytes);
+    fprintf(
+        pm->out,
+        "the ranks differ at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d %s (step "
+        "%ld, %.0f bytes)\n",
+        found->sequence, first, found->what, found->step, found->bytes, second, other->what, other->step,
+        other->bytes);
     return 1;
 }
 
-/* The first collective that somebody has begun and not finished. */
+/* Reports the first collective that a rank has begun and not finished. */
 static const dump_op *dumps_first(const dumps *pm)
 {
     const dump_op *first = NULL;
@@ -226,7 +228,7 @@ static const dump_op *dumps_first(const dumps *pm)
     return first;
 }
 
-/* What a rank that never submitted an operation was last seen at. */
+/* Reports the last known operation of a rank that never submitted one. */
 static void dumps_last(const dumps *pm, int rank)
 {
     const dump_rank *r = &pm->rank[rank];
@@ -234,12 +236,13 @@ static void dumps_last(const dumps *pm, int rank)
 
     if (!r->present)
         fprintf(pm->out,
-                "rank %d left no dump; by the last word of it that others heard it had "
+                "rank %d left no dump; its last message to the others stated that it had "
                 "begun %ld operations\n",
                 rank, r->told);
     else if (last)
-        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence,
-                last->what, last->step, last->state == DUMP_DONE ? "finished" : "not finished");
+        fprintf(pm->out, "the last operation of rank %d is number %ld, %s (step %ld), %s\n", rank,
+                last->sequence, last->what, last->step,
+                last->state == DUMP_DONE ? "finished" : "not finished");
     else
         fprintf(pm->out, "rank %d has submitted nothing\n", rank);
 }
@@ -265,18 +268,18 @@ static int dumps_wait(const dumps *pm, unsigned char *flag, unsigned char *waits
         return 1;
     }
     fprintf(pm->out,
-            "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
+            "%s did not finish %s (step %ld), operation %ld, which every known rank submitted: a "
             "rank or the network between them is stuck\n",
             others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const dump_op *own = dumps_find(&pm->rank[r], o->sequence);
         if (waits[r] && own)
-            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
+            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes\n", r, own->left);
     }
     return 1;
 }
 
-/* Sends and receives that the other side never submitted. */
+/* Reports sends and receives that the peer never submitted. */
 static int dumps_pairs(const dumps *pm)
 {
     int found = 0;
@@ -317,16 +320,16 @@ static ddp_status dumps_tell(dumps *pm)
     found = dumps_differ(pm);
     found |= dumps_wait(pm, flag, flag + pm->world);
     found |= dumps_pairs(pm);
-    if (!found) fprintf(pm->out, "no operation is unfinished: the ranks did not part\n");
+    if (!found) fprintf(pm->out, "no operation is unfinished: the ranks do not differ\n");
     DDP_FREE(flag);
     return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s", strerror(errno))
                            : DDP_OK;
 }
 
-/* Reads what ddp_dump wrote on several ranks (count files, any order, ranks may be missing) and writes to out
- * where they part, one sentence a line: which rank left no dump, the errors, operations that differ between
- * ranks, the first operation that somebody waits in and who never submitted it, receives that nobody sends
- * to. Errors: DDP_IO, DDP_FORMAT (names file and line), DDP_MISMATCH (two runs, two worlds, a rank twice),
+/* Reads the files of ddp_dump of several ranks (count files in any order; ranks may be missing) and writes
+ * the differences to out, one per line: ranks without a dump, errors, operations that differ between ranks,
+ * the first operation in which a rank waits and the ranks that never submitted it, and receives without a
+ * send. Errors: DDP_IO, DDP_FORMAT (states file and line), DDP_MISMATCH (two runs, two worlds, a rank twice),
  * DDP_MEMORY. */
 static ddp_status dumps_merge(const char *const *paths, int count, FILE *out, ddp_error *err)
 {

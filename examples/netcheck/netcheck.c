@@ -1,4 +1,4 @@
-/* What the network between the workers can do, and where the dumps of a stuck run part.
+/* Measures the network between workers, or compares the dumps of a stuck run.
  *
  *   cc -O2 -I. examples/netcheck/netcheck.c -o netcheck -lm -lpthread
  *   ./netcheck --workers 4 --net 100mbit,20ms            (this machine)
@@ -16,7 +16,7 @@
 
 typedef struct netcheck {
     const char *json, *network, *net, *tflops, *require;
-    double dp_bytes, pp_bytes;  /* 0: not known */
+    double dp_bytes, pp_bytes;  /* 0: unknown */
     double least_mbit, most_ms; /* of require; 0: any */
 } netcheck;
 
@@ -82,7 +82,7 @@ static void netcheck_table(const ddp_probe_result *r, const float *gflops)
                (double)gflops[i]);
 }
 
-/* The pair that is worst in a cell of the matrices. */
+/* Finds the worst pair in one of the matrices. */
 static int netcheck_worst(const ddp_probe_result *r, int what, int least)
 {
     int worst = -1;
@@ -95,7 +95,7 @@ static int netcheck_worst(const ddp_probe_result *r, int what, int least)
     return worst;
 }
 
-/* Whether the slowest and the farthest pair are good enough for --require; rank 0 says so. */
+/* Checks the slowest and the most distant pair against --require; rank 0 prints the result. */
 static int netcheck_met(const netcheck *n, const ddp_probe_result *r, int rank)
 {
     const int slow = netcheck_worst(r, CELL_RATE, 1), far = netcheck_worst(r, CELL_MEDIAN, 0);
@@ -170,7 +170,7 @@ static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, co
     return ddp_jsonl_close(j, err);
 }
 
-/* What one thread of this CPU reaches in matrix products, 10^9 operations per second; 0: it cannot be
+/* Measures matrix products on one thread of this CPU, in 10^9 operations per second; 0: it cannot be
  * measured. */
 static float netcheck_gflops(void)
 {
@@ -195,8 +195,8 @@ static float netcheck_gflops(void)
     return bad ? 0 : (float)(best * 1e-9);
 }
 
-/* Of "X,X,..", TFLOP/s, what is of that device, the last of the others too; -1: something in it is no number
- * above 0. */
+/* Returns the value of a device in "X,X,..", TFLOP/s; the last value also applies to all later devices. -1: a
+ * value is not a number above 0. */
 static double netcheck_tflops(const char *list, int device)
 {
     double own = 0;
@@ -317,7 +317,7 @@ int main(int argc, char **argv)
     code = cli_parse(argc, argv, "Measures the links between workers.", table, count);
     if (code >= 0) return code;
     if (merge) {
-        fprintf(stderr, "netcheck: --merge must be the first argument, with files only behind it\n");
+        fprintf(stderr, "netcheck: --merge must be the first argument, followed only by files\n");
         return 2;
     }
     if ((n.dp_bytes != 0 || n.pp_bytes != 0 || n.tflops) && !n.network) {

@@ -210,13 +210,13 @@ static void the_dumps_of_a_stuck_run_name_who_is_away(void **state)
     DDP_FREE(text);
     text = merged(all, 3, DDP_OK);
     says(text, "rank 2 never submitted a barrier (step 0), operation 1; ranks 0, 1 wait in it\n");
-    says(text, "the last of rank 2 is operation 0, all-reduce of a plain buffer (step 0), "
+    says(text, "the last operation of rank 2 is number 0, all-reduce of a plain buffer (step 0), "
                "finished\n");
     free(text);
     text = merged(all, 1, DDP_OK); /* rank 1 alone: by what it heard of the others */
     says(text, "ranks 0, 2 of 3 left no dump");
     says(text, "rank 2 never submitted a barrier");
-    says(text, "rank 2 left no dump; by the last word of it that others heard it had begun 1 op");
+    says(text, "rank 2 left no dump; its last message to the others stated that it had begun 1 op");
     free(text);
 }
 
@@ -250,14 +250,14 @@ static void differing_operations_stalls_and_pairs_are_told(void **state)
     text = merged(both, 2, DDP_OK);
     says(text, "rank 0 failed: it broke\n");
     assert_null(strstr(text, "rank 1 failed"));
-    says(text, "the ranks part at operation 5: rank 0 submitted all-reduce of layer y (step 3, 16 "
+    says(text, "the ranks differ at operation 5: rank 0 submitted all-reduce of layer y (step 3, 16 "
                "bytes), rank 1 all-reduce of layer z (step 3, 24 bytes)\n");
     free(text);
 
     put("b", HEAD("1", "null") REDUCE("4", "\"x\"", "16", "done") REDUCE("5", "\"y\"", "16", "queued"));
     text = merged(both, 2, DDP_OK);
     says(text, "ranks 0, 1 did not finish all-reduce of layer y (step 3), operation 5");
-    says(text, "rank 1 still had to send or receive 8 bytes of it\n");
+    says(text, "rank 1 still had to send or receive 8 bytes\n");
     free(text);
 
     put("a", HEAD("0", "null") "{\"event\":\"operation\",\"sequence\":2,\"verb\":\"receive\","

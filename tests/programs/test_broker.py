@@ -372,7 +372,7 @@ def a_lost_node_is_made_up_for_from_a_checkpoint(job, folder):
             attempt.close()
         if "from the beginning" not in said:
             break
-    expect("goes on from its checkpoint after step" in said, "the broker says: " + said)
+    expect("resumes from its checkpoint after step" in said, "the broker says: " + said)
     expect(r["param_hash"] == one["param_hash"], "with a checkpoint: %s, one worker's %s" % (r["param_hash"], one["param_hash"]))
 
 
@@ -496,7 +496,7 @@ def bad_jobs_are_refused_in_a_sentence(job, folder):
         good = f.read()
     other = skip_graph()
     other["operators"][0]["shape"] = [4, 29]
-    for text, says in ((good.replace('_job": 1', '_job": 2'), "of version 2"), (good.replace('"relu"', '"gelu"', 1), "changed or damaged"),
+    for text, says in ((good.replace('_job": 1', '_job": 2'), "of version 2"), (good.replace('"relu"', '"gelu"', 1), "does not match its hash"),
                        (good[:len(good) // 2], "job.json, line"), ("[]", "no job description"),
                        (json.dumps(other), "its samples have 30 values"),
                        (json.dumps(skip_graph()).replace('"inputs"', '"pixels"'), "input pixels"),
@@ -514,7 +514,7 @@ def mistakes_on_the_command_line(job, folder):
     for args, says in ((["--nodes", 2], "--model"), (MLP, "--data is missing"), (good + ["--nodes", 0], "--nodes 0"),
                        (good + ["--speed", "guess"], "--speed guess"), (good + ["--emulate"], "--emulate needs"),
                        (good + ["--lr", 0], "--lr 0"), (good + ["--spares", 1000], "--spares 1000"), (good + ["--pipeline", "x"], "x"), (good + ["--edge-wire", "topk"], "unknown edge wire 'topk'"),
-                       (good + ["--edge-wire", "bottleneck:4"], "puts operators where the cut is"), (MLP + ["--data", "text"], "--model mlp"),
+                       (good + ["--edge-wire", "bottleneck:4"], "adds operators at the cut"), (MLP + ["--data", "text"], "--model mlp"),
                        (good + ["--listen", "10.1.2.3:4"], "--insecure"), (good + ["--listen", "nowhere"], "HOST:PORT"),
                        (good + ["--load", "none.safetensors"], "none.safetensors"), (good + ["--steps", 0], "--steps 0")):
         b = job.start("broker", *args)

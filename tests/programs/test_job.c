@@ -609,12 +609,12 @@ static void bad_descriptions_are_refused_in_a_sentence(void **state)
     (void)state;
     refuses("\"dreamddp_job\": 1", "\"dreamddp_job\": 2", "of version 2, this program reads version 1");
     refuses("\"dreamddp_job\": 1", "\"dreamddp\": 1", "no job description");
-    refuses("\"seed\": 3", "\"hash\": \"0123456789abcdef\"", "changed or damaged");
+    refuses("\"seed\": 3", "\"hash\": \"0123456789abcdef\"", "does not match its hash");
     refuses("\"op\": \"relu\"", "\"op\": \"CustomReLU\"",
             "operator ReLu is of kind CustomReLU, which this program does not know");
-    refuses("\"ReLu\", \"Conv\"", "\"ReLu\", \"Convv\"", "no operator Convv stands before its user");
+    refuses("\"ReLu\", \"Conv\"", "\"ReLu\", \"Convv\"", "operator Convv is not defined before its user");
     refuses("\"name\": \"Add\"", "\"name\": \"ReLu\"", "two operators have this name");
-    refuses("\"layer\": \"B\"", "\"layer\": \"Conv\"", "comes back to layer Conv");
+    refuses("\"layer\": \"B\"", "\"layer\": \"Conv\"", "returns to layer Conv");
     refuses("[2, 1, 4, 4]", "[2, 1, 4.5, 4]", "a dimension must be");
     refuses("[2, 2, 4, 4]", "[2, 2, 4, 5]", "operator Add");
     refuses("\"loss\": \"CE\"", "\"loss\": \"MSE\"", "no operator MSE");
@@ -625,7 +625,7 @@ static void bad_descriptions_are_refused_in_a_sentence(void **state)
             "other parameters than its kernel");
     refuses("\"micro_batches\": 2", "\"micro_batches\": 0", "from 1 to");
     refuses("\"seed\": 3", "\"edge_wire\": \"topk\"", "unknown edge wire 'topk'");
-    refuses("\"seed\": 3", "\"edge_wire\": \"bottleneck:4\"", "puts operators where the cut is");
+    refuses("\"seed\": 3", "\"edge_wire\": \"bottleneck:4\"", "adds operators at the cut");
     refuses("\"seed\": 3", "\"edge_wire\": \"aq:4\"", "a job does not name its samples");
     refuses("\"shape\": [2, 1, 4, 4]", "\"dtype\": \"f32\"", "an input needs a shape");
 }
