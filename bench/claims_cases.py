@@ -40,7 +40,7 @@ workers sleep for the layers' times that its authors published while the bytes, 
 ([presets](../presets.md) has the rule). So a ratio of two of our steps is beside the paper's ratio; seconds are not.
 
 A claim is judged by what has its own quantity. Figures of another kind that stand below are not judged by: *simulator*, what
-[build/simulate](simulate.md) says of as many workers as the paper had; *model*, what [build/plan baselines](baselines.md) says of DT-FM's 64 devices;
+[build/simulate](../../howto/simulate.md) says of as many workers as the paper had; *model*, what [build/plan baselines](../../explanation/placement.md#baselines-of-dt-fm) says of DT-FM's 64 devices;
 *real*, a small run where a model judges. "Their file" is results/NeurIPS2022_submission.md of DT-FM's repository, what its figures are drawn from.
 
 Verdicts: *within 10 %* of the printed number; *in range* of the printed range; *direction only*: on the same side of "no effect";
@@ -466,7 +466,7 @@ claim("T1", "dtfm-case5", "abstract, Figure 3c", "case 5, GPT3-1.3B: iteration t
        figure(over_dtfm(LARGE, *ZERO), (3.6, 3.8), "the best of ZeRO, " + SETTINGS[LARGE]),
        figure(over_dtfm(SMALL, *ZERO), (3.6, 3.8), "the same, " + SETTINGS[SMALL])],
       modelled((5, *LARGE), (5, *SMALL)), over="DT-FM", erratum="DeepSpeed is 3.8 times in the introduction and 3.6 in section 4.2.",
-      note="64 devices, modelled (docs/explanation/baselines.md). DT-FM is there at its best, 1.6 and 1.8 times as fast as the authors measured it, "
+      note="64 devices, modelled (docs/explanation/placement.md). DT-FM is there at its best, 1.6 and 1.8 times as fast as the authors measured it, "
       "Megatron in rank order within 4 % of what they measured; so the factors are too large. 4.8 is over Megatron on random layouts, 40 "
       "layers and batch 4096: 595.6 / 124.1 s in the authors' file. ZeRO in rank order: 1 alone, 1 with "
       "pipelines, or 3. Real: 16 devices, 4 x 4, times over 39; computing at 45 "

@@ -1,5 +1,5 @@
 /* What a GPT's step costs on a network under DT-FM, Megatron, ZeRO, FSDP. Formulas, sources:
- * docs/explanation/baselines.md. */
+ * docs/explanation/placement.md. */
 #ifndef EXAMPLES_PLAN_BASELINES_COST_H
 #define EXAMPLES_PLAN_BASELINES_COST_H
 
