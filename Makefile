@@ -13,7 +13,7 @@
 # make cuda          the GPU companion with nvcc, for sm_80 and sm_90a: compiles and links all, prints registers and spills
 # make gpu-check     on a machine with a GPU: all tests there, training against the CPU, bench/gpu.py
 # make gallery     runs every example and writes docs/gallery.md;  ONLY=name: one entry
-# make docs          the documentation as a site in build/site, with the API reference; man pages in build/docs/man
+# make cli-pages     docs/reference/cli from the --help of the programs
 # make split         build/dreamddp.h and build/dreamddp.c;  make lib: build/lib/libdreamddp.a and .so
 # make install       the header and the libraries; PREFIX=/usr/local DESTDIR=
 # pip install ./python   the Python package (docs/tutorials/pytorch.md);  make wheel: its manylinux wheel and sdist into build/wheel
@@ -50,7 +50,7 @@ BENCHES  := $(call built_of,$(wildcard bench/bench_*.c))
 SOURCES  := $(shell find src -name '*.[ch]')
 
 .DELETE_ON_ERROR:
-.PHONY: all deps deps-header deps-test deps-test-all FORCE quickstart bench claims gallery header check-header check-abi check-separate check-compile house clean
+.PHONY: all deps deps-header deps-test deps-test-all FORCE quickstart bench claims gallery cli-pages header check-header check-abi check-separate check-compile house clean
 
 all: $(EXAMPLES) build/vectors $(BENCHES)
 
@@ -138,6 +138,11 @@ claims: deps-test-all $(CLAIMS)
 # docs/gallery.md and its pictures; builds what it runs
 gallery: deps-header
 	@tools/gallery.py $(ONLY)
+
+# docs/reference/cli from --help
+CLI = $(addprefix build/,train_gpt train_image simulate quickstart plan netcheck ddprun broker compnode)
+cli-pages: $(CLI)
+	@tools/cli_pages.py
 
 # ---- the header ----
 header: | deps-header
