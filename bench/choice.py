@@ -82,7 +82,7 @@ def main():
     parser.add_argument("--cases", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="two cases")
-    parser.add_argument("--markdown", metavar="FILE", help="the table of docs/howto/choose.md")
+    parser.add_argument("--markdown", metavar="FILE", help="the table of docs/results/choice.md")
     args = parser.parse_args()
     if not os.path.isdir(os.path.join(DATA, "profiles")):
         print("choice.py: no profiles in %s: set DDP_DATA" % DATA, file=sys.stderr)

@@ -324,7 +324,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one cell of each group")
     parser.add_argument("--only", help="cells with this word, or one of A|B, in their group or strategy")
     parser.add_argument("--pages", metavar="FOLDER", help="a page for each cell")
-    parser.add_argument("--markdown", metavar="FILE", help="the tables of docs/howto/simulate.md")
+    parser.add_argument("--markdown", metavar="FILE", help="the tables of docs/results/simulator.md")
     parser.add_argument("--again", action="store_true", help="with --only and --markdown: the other rows of the table stay")
     parser.add_argument("--rounds", type=int, default=1, help="real runs of each cell, of which the best counts [1]")
     parser.add_argument("--scale", action="store_true", help="instead: processor seconds and memory of the simulator, by workers")

@@ -34,7 +34,7 @@ def table(rows):
     cells = []
     for row in rows:
         if row[2] == " ":
-            cells[-1] += " " + row.strip()
+            cells[-1] += " " + escaped(row.strip())
         else:
             cells.append("`%s` | %s" % (row[:column].strip(), escaped(row[column:].strip())))
     return ["| option | meaning |", "|---|---|"] + ["| %s |" % c for c in cells]

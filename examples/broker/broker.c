@@ -566,7 +566,7 @@ static int parse(broker *b, int argc, char **argv)
         {"--pipeline", CLI_TEXT, &w->pipeline, "NAME", "schedule of micro-batches: gpipe, 1f1b or zb [1f1b]"},
         {"--edge-wire", CLI_TEXT, &w->edge_wire, "NAME",
          "format of activations between nodes: f32, bf16, int8, topk:R or adatopk:R "
-         "(docs/howto/compress-edges.md) [f32]"},
+         "(docs/howto/compress.md) [f32]"},
         {"--solver", CLI_TEXT, &w->solver, "NAME",
          "planner of the cut: fence, equal_ops or equal_flops [fence]"},
         {"--network", CLI_TEXT, &w->network, "FILE.json",
