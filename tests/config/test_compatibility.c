@@ -544,7 +544,7 @@ static void put(char *page, const char *fmt, ...)
     va_end(ap);
 }
 
-/* The row that refuses settings together, NULL: none does. */
+/* The row that forbids a combination of settings; NULL: none. */
 static const ddp__goes_row *row_of(unsigned on)
 {
     cell c;
@@ -577,7 +577,7 @@ static void page_of_settings(char *page)
         }
         put(page, "\n");
     }
-    put(page, "\nA letter means no, with this sentence:\n\n");
+    put(page, "\n");
     for (a = 0; a < reason_count; a++) put(page, "* %c: %s\n", 'a' + a, reasons[a]);
 }
 
@@ -591,7 +591,7 @@ static int three_that_do_not_go(int a, int b, int c)
 
 static void page_of_three(char *page)
 {
-    put(page, "\nThree that do not go together, though each two of them do:\n\n");
+    put(page, "\n## Three settings\n\nAny two of these settings can be combined, but not all three:\n\n");
     for (int a = 0; a < SETTING_COUNT; a++)
         for (int b = 0; b < a; b++)
             for (int c = 0; c < b; c++)
@@ -602,7 +602,7 @@ static void page_of_three(char *page)
 
 static void page_of_strategies(char *page)
 {
-    put(page, "| setting | does not go with |\n|---|---|\n");
+    put(page, "| setting | strategies without support |\n|---|---|\n");
     for (int a = 0; a < SETTING_COUNT; a++) {
         int n = 0;
         for (int s = 0; s < STRATEGIES; s++) {
@@ -623,7 +623,7 @@ static void page_of_traits(char *page)
 {
     int i;
 
-    put(page, "| without the trait | this is refused | because |\n|---|---|---|\n");
+    put(page, "| missing trait | unsupported setting | error |\n|---|---|---|\n");
     for (i = 0; i < TRAITS; i++) {
         const ddp__goes_trait *t;
         cell c;
@@ -632,9 +632,9 @@ static void page_of_traits(char *page)
         assert_non_null(t);
         put(page, "| `%s` | %s | %s |\n", traits[i].name, setting_name[traits[i].setting], t->why);
     }
-    put(page,
-        "\nWith the trait `DDP_NEEDS_TWO_LINKS` it is refused where neither `net2` nor `addr2` is set,\n"
-        "nor `nccl` 2; with `DDP_NEEDS_SERVERS` where `servers` is not.\n");
+    put(page, "\nA strategy with the trait `DDP_NEEDS_TWO_LINKS` needs `net2`, `addr2` or `nccl` 2. A "
+              "strategy with "
+              "`DDP_NEEDS_SERVERS`\nneeds `servers`.\n");
 }
 
 static void the_page_says_the_same(void **state)
@@ -646,31 +646,38 @@ static void the_page_says_the_same(void **state)
 
     (void)state;
     put(page,
-        "# What goes with what\n\n"
-        "Fields of `ddp_config` that a program may set together (`yes`) or not. What does not go is refused "
-        "by\n"
-        "`ddp_open` and `ddp_launch`, layers of a group by `ddp_group` or the first step, with one sentence\n"
-        "that names both. This page is made from the library's own table, src/config/compatibility.c, "
-        "by tests/config/test_compatibility.c,\n"
-        "which also tries each cell: where it says yes a small training runs to its end. (Those of "
-        "`transport`\n"
-        "mpi need mpirun: tests/session/test_mpi.py tries some of them.) After a change of the table:\n\n"
+        "# Compatible settings\n\n"
+        "Use this page to look up which settings of `ddp_config` can be combined. For an unsupported "
+        "combination `ddp_open` and\n"
+        "`ddp_launch` fail with an error that names both settings. Layers of a process group fail in "
+        "`ddp_group` or in the\n"
+        "first step.\n\n"
+        "* `max_world` needs `min_world`. `nccl` and `cuda_stream` need `backend`.\n"
+        "* `join` is the setting of a joining worker. The other workers of the run have the same second "
+        "setting.\n"
+        "* With your own update, `max_world` and `join` need a program state\n"
+        "  ([c-loop](../tutorials/c-loop.md#the-state-of-your-optimizer)).\n\n"
+        "The page is generated from src/config/compatibility.c. tests/config/test_compatibility.c also tries "
+        "each cell: a small\n"
+        "training must succeed where the table has \"yes\". tests/session/test_mpi.py tries some cells of "
+        "`transport` mpi. To\n"
+        "write the page again:\n\n"
         "```\n$ make build/plain/config/test_compatibility && REWRITE=1 "
         "build/plain/config/test_compatibility\n```\n\n"
-        "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the "
-        "setting\n"
-        "of a newcomer: it goes into a run whose workers have set the same. With your own update `max_world` "
-        "and\n"
-        "`join` need a program state ([c-loop](../tutorials/c-loop.md#the-state-of-your-optimizer)).\n\n");
+        "## Pairs of settings\n\n"
+        "The cell of two settings is \"yes\" if they can be combined, \"-\" if they are values of the same "
+        "setting, or the letter of the\n"
+        "error below the table.\n\n");
     page_of_settings(page);
     page_of_three(page);
-    put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these; bsp, asp, "
-              "ssp, r2sp and\n"
-              "osp need `servers` ([servers](../howto/servers.md)):\n\n");
+    put(page,
+        "\n## Strategies\n\nThe built-in strategies support every setting above except these. bsp, asp, "
+        "ssp, r2sp and osp\n"
+        "need `servers` ([servers](../howto/servers.md)).\n\n");
     page_of_strategies(page);
     put(page,
-        "\nA custom strategy ([custom-strategy](../howto/custom-strategy.md)) says with its traits what it "
-        "goes with:\n\n");
+        "\n## Custom strategies\n\nA [custom strategy](../howto/custom-strategy.md) declares with its traits "
+        "which settings it supports.\n\n");
     page_of_traits(page);
     if (getenv("REWRITE")) {
         f = fopen(path, "w");

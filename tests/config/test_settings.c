@@ -619,8 +619,8 @@ static void the_page_is_the_table(void **state)
     static char page[32768], there[32768];
     static const char head[] =
         "# Settings\n\n"
-        "Use this page to look up a setting: its field of `ddp_config`, its name, its variable, its range "
-        "and its "
+        "Use this page to look up a setting: its field of `ddp_config`, its name, its variable, its values "
+        "and its\n"
         "default.\n\n"
         "| set it by | example |\n|---|---|\n"
         "| the C struct | `cfg.outer.lr = 0.5;` |\n"
@@ -629,19 +629,18 @@ static void the_page_is_the_table(void **state)
         "| the environment | `DREAMDDP_OUTER_LR=0.5` |\n"
         "| the flag of a program | `build/train_gpt --outer-lr 0.5`; `--help` lists the flags of a program "
         "|\n\n"
-        "Zero in the struct means the default. A variable sets a field that the program left at zero, so an "
-        "explicit 0 is the\n"
-        "same as unset. An empty variable is unset, `no_env` = 1 ignores all variables, and an unknown "
-        "`DREAMDDP_` variable is an error. Numbers "
-        "have a "
-        "decimal point\n"
-        "in every locale. Text is borrowed until `ddp_open`. All ranks must have the same value of a setting "
-        "with "
-        "\"yes\" in the last\n"
-        "column. A program reads these rows with `ddp_config_describe`. Members that are pointers "
-        "(`own_strategy`, "
-        "`sockets`,\n"
-        "`cancel`, `backend`, `device.cuda_stream`, `allocator`, `logger`) have no name.\n\n"
+        "* Zero in the struct means the default. A variable sets a field that the program left at zero, so "
+        "an explicit 0 is\n"
+        "  the same as unset.\n"
+        "* An empty variable is unset. `no_env` = 1 ignores all variables. An unknown `DREAMDDP_` variable "
+        "is an error.\n"
+        "* Numbers have a decimal point in every locale.\n"
+        "* The program must not free a text before `ddp_open` returns.\n"
+        "* A setting with \"yes\" in the column \"same\" must have the same value on all ranks.\n"
+        "* `ddp_config_describe` returns these rows.\n"
+        "* The pointers `own_strategy`, `sockets`, `cancel`, `backend`, `device.cuda_stream`, `allocator` "
+        "and `logger`\n"
+        "  have no name. Set them in the struct.\n\n"
         "This page is generated from src/config/settings.c:\n\n"
         "```\n$ make build/plain/config/test_settings && REWRITE=1 build/plain/config/test_settings\n```\n";
     const char *path = "docs/reference/settings.md";
@@ -658,14 +657,14 @@ static void the_page_is_the_table(void **state)
             snprintf(chapter, sizeof chapter, "%s", s.chapter);
             put(page, sizeof page, "\n## %s\n\n", chapter_title(chapter));
             put(page, sizeof page,
-                "| field of `ddp_config` | name | variable | what | values | default | same |\n"
+                "| field of `ddp_config` | name | variable | meaning | values | default | same |\n"
                 "|---|---|---|---|---|---|---|\n");
         }
         put(page, sizeof page, "| `%s` | `%s` | %s%s%s | %s | %s | %s | %s |\n", s.member, s.field,
             s.variable ? "`" : "", s.variable ? s.variable : "", s.variable ? "`" : "", s.help, s.values,
             s.preset, s.same ? "yes" : "");
     }
-    put(page, sizeof page, "\n## Variables without a field\n\n| variable | what |\n|---|---|\n");
+    put(page, sizeof page, "\n## Variables without a field\n\n| variable | meaning |\n|---|---|\n");
     for (int i = 0; ddp_config_describe(NULL, i, &s); i++)
         if (!s.field) put(page, sizeof page, "| `%s` | %s |\n", s.variable, s.help);
     if (getenv("REWRITE")) {
