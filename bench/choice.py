@@ -101,7 +101,7 @@ def main():
     print("%d of %d" % (right, cases))
     if args.markdown:
         with open(args.markdown + ".tmp", "w") as f:
-            f.write("| profile | workers | H | link | C/(H T_b) | named | ms | fastest | ms | right |\n|-|-|-|-|-|-|-|-|-|-|\n%s\n" % "\n".join(lines))
+            f.write("| profile | workers | H | link | C/(H T_b) | recommended | ms | fastest | ms | right |\n|-|-|-|-|-|-|-|-|-|-|\n%s\n" % "\n".join(lines))
         os.rename(args.markdown + ".tmp", args.markdown)
     return 0
 

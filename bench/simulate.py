@@ -195,9 +195,9 @@ def computing(folder, args):
     return rows
 
 
-SCALE = (("dreamddp, two of all", ["--strategy", "dreamddp", "--steps", "100"], (100, 1000, 10000)), ("wfbp, two of all", ["--strategy", "wfbp", "--steps", "100"], (10000,)),
-         ("deft, two of all", ["--strategy", "deft", "--steps", "100"], (10000,)), ("sparseloco, two of all", ["--strategy", "sparseloco", "--steps", "100"], (10000,)),
-         ("dreamddp, each", ["--strategy", "dreamddp", "--each", "--steps", "20"], (64, 256, 1000)), ("asp, each, a server", ["--strategy", "asp", "--servers", "1", "--steps", "10"],
+SCALE = (("dreamddp, two simulated", ["--strategy", "dreamddp", "--steps", "100"], (100, 1000, 10000)), ("wfbp, two simulated", ["--strategy", "wfbp", "--steps", "100"], (10000,)),
+         ("deft, two simulated", ["--strategy", "deft", "--steps", "100"], (10000,)), ("sparseloco, two simulated", ["--strategy", "sparseloco", "--steps", "100"], (10000,)),
+         ("dreamddp, all simulated", ["--strategy", "dreamddp", "--each", "--steps", "20"], (64, 256, 1000)), ("asp, all simulated, a server", ["--strategy", "asp", "--servers", "1", "--steps", "10"],
                                                                                   (64, 256, 1000)))
 
 
@@ -313,7 +313,7 @@ def markdown(rows, computed, path):
             f.write("| %s | %s | %.1f | %.1f | %+.1f %% | %.1f / %.1f |\n" % (name, what, real, simulated, error, own, hidden))
         f.write("\n%s.\n" % summary(rows))
         if computed:
-            f.write("\n| really computed, 2 workers | real ms | simulated ms | error |\n|---|---|---|---|\n")
+            f.write("\n| computing, 2 workers | real ms | simulated ms | error |\n|---|---|---|---|\n")
             for row in computed:
                 f.write("| %s | %.1f | %.1f | %+.1f %% |\n" % row)
     os.rename(path + ".tmp", path)
