@@ -318,7 +318,7 @@ static int job_find(job_reader *r, const ddp__json *v)
     if (v->kind != DDP__JSON_STRING)
         job_bad(r, v, "the name of an operator is needed");
     else if (i < 0)
-        job_bad(r, v, "operator %.100s is not defined before its user", v->string);
+        job_bad(r, v, "no operator %.100s is defined before its user", v->string);
     return i;
 }
 

@@ -612,7 +612,7 @@ static void bad_descriptions_are_refused_in_a_sentence(void **state)
     refuses("\"seed\": 3", "\"hash\": \"0123456789abcdef\"", "does not match its hash");
     refuses("\"op\": \"relu\"", "\"op\": \"CustomReLU\"",
             "operator ReLu is of kind CustomReLU, which this program does not know");
-    refuses("\"ReLu\", \"Conv\"", "\"ReLu\", \"Convv\"", "operator Convv is not defined before its user");
+    refuses("\"ReLu\", \"Conv\"", "\"ReLu\", \"Convv\"", "no operator Convv is defined before its user");
     refuses("\"name\": \"Add\"", "\"name\": \"ReLu\"", "two operators have this name");
     refuses("\"layer\": \"B\"", "\"layer\": \"Conv\"", "returns to layer Conv");
     refuses("[2, 1, 4, 4]", "[2, 1, 4.5, 4]", "a dimension must be");
