@@ -620,13 +620,13 @@ static void bad_descriptions_are_refused_in_a_sentence(void **state)
     refuses("\"loss\": \"CE\"", "\"loss\": \"MSE\"", "no operator MSE");
     refuses("\"type\": \"variable\"", "\"type\": \"constant\"", "must be one of placeholder");
     refuses("\"attributes\": [5]", "\"attributes\": [5], \"shape\": [2, 2, 4, 6]",
-            "another shape than its kernel");
+            "its shape in the job differs");
     refuses("\"attributes\": [5]", "\"attributes\": [5], \"parameters\": [{\"shape\": [5, 3]}]",
             "other parameters than its kernel");
     refuses("\"micro_batches\": 2", "\"micro_batches\": 0", "from 1 to");
     refuses("\"seed\": 3", "\"edge_wire\": \"topk\"", "unknown edge wire 'topk'");
     refuses("\"seed\": 3", "\"edge_wire\": \"bottleneck:4\"", "adds operators at the cut");
-    refuses("\"seed\": 3", "\"edge_wire\": \"aq:4\"", "a job does not name its samples");
+    refuses("\"seed\": 3", "\"edge_wire\": \"aq:4\"", "a job has no sample ids");
     refuses("\"shape\": [2, 1, 4, 4]", "\"dtype\": \"f32\"", "an input needs a shape");
 }
 
