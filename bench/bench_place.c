@@ -2,7 +2,7 @@
  * and on 1,000 devices.
  *
  *   cc -O2 -I. bench/bench_place.c -o bench_place -lm -lpthread && ./bench_place
- * reads $DDP_DATA/networks/case1.json .. case5.json (default: data), skipped where absent. */
+ * Reads build/networks/case1.json .. case5.json (tools/make_networks.py writes them) and skips absent ones. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "../examples/common/cli.h"
@@ -129,7 +129,7 @@ int main(int argc, char **argv)
 {
     static const double known[2][5] = {{3.43980, 31.63416, 16.08684, 34.80204, 49.21838},
                                        {0.41179, 4.43256, 10.86726, 37.08408, 51.50042}};
-    const char *data = getenv("DDP_DATA"), *variant[2] = {"as_in_code", NULL};
+    const char *variant[2] = {"as_in_code", NULL};
     char path[512], name[32];
     int quick = 0, skipped = 0, code;
     const cli_option table[] = {
@@ -139,7 +139,7 @@ int main(int argc, char **argv)
 
     code = cli_parse(argc, argv,
                      "Every solver of ddp_place on the networks of the DT-FM paper, on "
-                     "the same with\nnoise, and on 1,000 devices. DDP_DATA: where networks/ lies.",
+                     "the same with\nnoise, and on 1,000 devices. Run tools/make_networks.py first.",
                      table, 1);
     if (code >= 0) return code;
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
@@ -148,7 +148,7 @@ int main(int argc, char **argv)
            "network", "gen.-code", "genetic", "kl", "random", "anneal", "settled", "exact", "best known");
     for (int v = 0; v < 2; v++)
         for (int c = 1; c <= 5; c++) {
-            snprintf(path, sizeof path, "%s/networks/case%d.json", data ? data : "data", c);
+            snprintf(path, sizeof path, "build/networks/case%d.json", c);
             snprintf(name, sizeof name, "case %d %s", c, v ? "paper" : "code");
             if (ddp_network_read(path, variant[v], &n, NULL) != DDP_OK) {
                 printf("%-14s skipped: no %s\n", name, path);
@@ -162,10 +162,10 @@ int main(int argc, char **argv)
            "%-23s %9s %8s %8s %8s %8s  below genetic-code at 5,000 candidates (mean of 3 seeds)\n",
            "", "gen.-code", "genetic", "kl", "random", "anneal");
     for (int c = 4; c <= 5; c++) {
-        snprintf(path, sizeof path, "%s/networks/case%d.json", data ? data : "data", c);
+        snprintf(path, sizeof path, "build/networks/case%d.json", c);
         noisy(path, c, 1, quick);
     }
-    if (skipped) printf("%d of 10 networks skipped: set DDP_DATA to where networks/ lies\n", skipped);
+    if (skipped) printf("%d of 10 networks skipped; run tools/make_networks.py first\n", skipped);
     if (quick) return 0;
     printf("\n1,000 devices, 25 pipelines of 40 stages\n");
     thousand();

@@ -17,11 +17,10 @@ import subprocess
 import sys
 import tempfile
 
+import published
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.join(os.path.dirname(HERE), "build")
-DATA = os.environ.get("DDP_DATA", "data")
-if not os.path.isdir(os.path.join(DATA, "profiles")):
-    DATA = os.path.join(HERE, "..", "..", "shared", "data")
 PROFILES = ("a6000_gpt2", "a6000_llama2-175m", "a6000_resnet18-cifar10", "a6000_resnet50-cifar100", "h100_gpt2")
 ALWAYS = ("localsgd", "dreamddp")
 MACHINE_BYTES_PER_S = 10e6
@@ -32,7 +31,7 @@ def draw(number, seed, folder):
     """A case, and its profile with parameters so few that this machine can send them in time."""
     r = random.Random("%d %d" % (seed, number))
     name, workers, period, delay = r.choice(PROFILES), r.choice((2, 3, 4, 6)), r.choice((5, 10)), r.choice((0.5, 2, 5, 20))
-    with open(os.path.join(DATA, "profiles", name + ".csv"), newline="") as f:
+    with open(os.path.join(published.folder("profiles"), name + ".csv"), newline="") as f:
         rows = list(csv.DictReader(f))
     params = sum(float(x["params"]) for x in rows)
     backward = sum(float(x["backward_s"]) for x in rows)
@@ -84,8 +83,8 @@ def main():
     parser.add_argument("--quick", action="store_true", help="two cases")
     parser.add_argument("--markdown", metavar="FILE", help="the table of docs/results/choice.md")
     args = parser.parse_args()
-    if not os.path.isdir(os.path.join(DATA, "profiles")):
-        print("choice.py: no profiles in %s: set DDP_DATA" % DATA, file=sys.stderr)
+    if not os.path.isdir(published.folder("profiles")):
+        print("choice.py: no profiles; " + published.HINT, file=sys.stderr)
         return 77
     lines, right = [], 0
     cases = 2 if args.quick else args.cases

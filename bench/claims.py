@@ -319,6 +319,7 @@ def main():
         print("claims.py: %s is %s" % (os.path.relpath(PAGE, ROOT), "fresh" if same else "not what is stored; run bench/claims.py --page"))
         return 0 if same else 1
     if not args.page:
+        subprocess.run([sys.executable, os.path.join(ROOT, "tools", "make_networks.py")], stdout=subprocess.DEVNULL, check=True)
         runs = [c for c in own if c.runs and (not args.missing or verdict(c, load()) == NOT_RUN)]
         for n, c in enumerate(runs, 1):
             print("[%d of %d] %s" % (n, len(runs), c.id), file=sys.stderr, flush=True)

@@ -137,7 +137,7 @@ claim("D10", "dreamddp-fig2", "Figure 2", "H = 5: communication is 1/5 and total
       [figure("(gpt2_32.ssgd - gpt2_32.alone) / (gpt2_32.localsgd - gpt2_32.alone)", 5, "communication", unit="x"),
       figure("gpt2_32.ssgd / gpt2_32.localsgd", 5, "total", unit="x")],
       {"gpt2_32": TABLE1["gpt2_32"]}, over="LSGD", note="The total is 1/5 only where communication is very much longer than computing.")
-FIG1 = "build/train_gpt --quiet --emulate-compute $DDP_DATA/profiles/a6000_%s.csv --forward 0 --emulate-scale 1000 --workers 4 --strategy ssgd --steps 8 " \
+FIG1 = "build/train_gpt --quiet --emulate-compute build/profiles/a6000_%s.csv --forward 0 --emulate-scale 1000 --workers 4 --strategy ssgd --steps 8 " \
       "--optimizer sgd --net %dmbit,0.5ms"
 claim("D11", "dreamddp-fig1", "Figure 1", "communication over bandwidth falls as 1 / bandwidth, far above computing on slow links", "real",
       [figure("(gs.step_ms - 65) / (gf.step_ms - 65)", 10, "GPT-2, communication at 1/10 of the rate", unit="x"),
@@ -145,7 +145,7 @@ claim("D11", "dreamddp-fig1", "Figure 1", "communication over bandwidth falls as
        figure("(gs.step_ms - 65) / 65", (1, None), "GPT-2 at the slower rate, over computing", unit="x")],
       {"gs": FIG1 % ("gpt2", 10), "gf": FIG1 % ("gpt2", 100), "ls": FIG1 % ("llama2-175m", 10), "lf": FIG1 % ("llama2-175m", 100)},
       over="at ten times the rate")
-CURVE = {n: "build/simulate --quiet --strategy ssgd --optimizer sgd --workers 32 --steps 8 --profile $DDP_DATA/profiles/a6000_%s.csv --sweep "
+CURVE = {n: "build/simulate --quiet --strategy ssgd --optimizer sgd --workers 32 --steps 8 --profile build/profiles/a6000_%s.csv --sweep "
          "'net=10mbit,0.05ms;100mbit,0.05ms;1gbit,0.05ms'" % m for n, m in (("g", "gpt2"), ("l", "llama2-175m"))}
 
 
@@ -204,7 +204,7 @@ claim("D15", "dreamddp-fig10-14", "Figures 10, 11, 13, 14",
 claim("D16", "dreamddp-fig12", "Figure 12", "loss against wall clock: LSGD methods far ahead of S-SGD, DreamDDP first", "real",
       [figure(time_to("ssgd"), (1.5, None), "S-SGD's time to a common loss"), figure(time_to("localsgd"), (1.0, None), "FLSGD's"),
       figure(time_to("enp"), (1.0, None), "ENP's")], QUICK, over="DreamDDP's")
-FILL = "build/train_gpt --quiet --emulate-compute $DDP_DATA/profiles/a6000_resnet18-cifar10.csv --forward 0 --emulate-scale 1000 --workers 4 --strategy " \
+FILL = "build/train_gpt --quiet --emulate-compute build/profiles/a6000_resnet18-cifar10.csv --forward 0 --emulate-scale 1000 --workers 4 --strategy " \
       "dreamddp --period 8 --steps 40 --net 4mbit,0.1ms --optimizer sgd --fill "
 LEARNT = GPT + "--workers 4 --steps 240 --strategy dreamddp --deterministic --period 8 --net 400mbit,0.2ms --fill "
 claim("D17", "dreamddp-fill", "sections 3.4, 4.4", "filling bubbles synchronises further layers for free, and is faster per epoch", "real",
@@ -230,7 +230,7 @@ claim("D21", "dreamddp-memory", "section 3.2", "overlap adds no GPU memory", "re
       "ssgd"))}, over="S-SGD", note="Memory of a CPU worker.")
 claim("D22", "dreamddp-brute", "section 2.4", "the best plan over all layers is infeasible to find", "real", [figure("o.solve_ms / 1000", (3600,
       None), said="infeasible (H^L)", unit=" s", neutral=None)],
-      {"o": "build/plan partial --profile $DDP_DATA/profiles/a6000_resnet50-cifar100.csv --period 10 --solver optimal --cost timeline"},
+      {"o": "build/plan partial --profile build/profiles/a6000_resnet50-cifar100.csv --period 10 --solver optimal --cost timeline"},
       erratum="contradicted: contiguous sets have an exact programme in L x H states.", note="Seconds for the optimum of 161 layers, H = 10.")
 
 # ---------------------------------------------------------------- DeFT ----
@@ -327,8 +327,8 @@ claim("F15", "deft-solver", "section III-C", "solving the knapsacks takes less t
       [figure("%s.solve_ms / 1000" % n, (None, 1.0), label, None, " s") for n, label in (("a", "VGG-19"), ("b", "GPT-2, 125 layers"), ("c",
       "ResNet-50, 161 layers"))],
       {"a": "build/plan timeline --profile tests/data/vgg19_table2.csv --scheme deft --mu 1.65",
-       "b": "build/plan timeline --profile $DDP_DATA/profiles/a6000_gpt2.csv --scheme deft --mu 1.65",
-       "c": "build/plan timeline --profile $DDP_DATA/profiles/a6000_resnet50-cifar100.csv --scheme deft --mu 1.65"})
+       "b": "build/plan timeline --profile build/profiles/a6000_gpt2.csv --scheme deft --mu 1.65",
+       "c": "build/plan timeline --profile build/profiles/a6000_resnet50-cifar100.csv --scheme deft --mu 1.65"})
 claim("F16", "deft-table5", "Table V", "expected states of the walk, DeFT over plain: .1922 / .1935", "model",
       [figure("p.expected_plan / p.expected_base", 0.993, "ratio", None), figure("p.expected_base", 0.1935, "plain, four steps", None)],
       {"p": "build/plan preserve --eta 0.01 --mu 0.962 --sigma 192.2 --batch 256 --start 0.2103 --target 0 --k 1,1,1,2"},
@@ -388,14 +388,14 @@ claim("O7", "osp-fig3", "Figure 3", "the share of communication grows with 1, 2,
       [figure("(1 - w%d.alone / w%d.bsp) / (1 - w%d.alone / w%d.bsp)" % (2 * w, 2 * w, w, w), (1.0, None), "%d nodes over %d" % (2 * w,
       w)) for w in (1, 2, 4)], SHARE, over="half as many nodes", note="ResNet-18 on a link with T_c / X = .8; simulated is the paper's ResNet-50 at its "
       "10 Gbit/s.")
-FAST = "build/simulate --quiet --optimizer sgd --profile $DDP_DATA/profiles/a6000_resnet50-cifar100.csv --servers 1 "
+FAST = "build/simulate --quiet --optimizer sgd --profile build/profiles/a6000_resnet50-cifar100.csv --servers 1 "
 beside("simulator", [figure("(100 - pick(s_rows, workers=%d)['utilisation_pct']) / (100 - pick(s_rows, workers=%d)['utilisation_pct'])" % (2 * w, w),
        (1.0, None), "simulated, %d nodes over %d" % (2 * w, w)) for w in (1, 2, 4)],
        {"s": FAST + "--strategy bsp --steps 12 --net 10gbit,0.05ms --sweep workers=1,2,4,8"})
 claim("O8", "osp-alg1", "Eq. 5, Algorithm 1", "U_max = b T_c / N, at most .8 M; more is late as the loss falls", "real",
       [figure("p.u_max_bytes / (1.25e9 * 0.0387829 / 8)", 1.0, "U_max over Eq. 5"), figure("a.deferred_pct", (1, 80),
       "late, mean over the run, % of M", None), passed("t")],
-      {"p": "build/plan osp --profile $DDP_DATA/profiles/a6000_resnet18-cifar10.csv --net 10gbit --workers 8",
+      {"p": "build/plan osp --profile build/profiles/a6000_resnet18-cifar10.csv --net 10gbit --workers 8",
        "a": "build/train_gpt --quiet --data README.md --layers 2 --dim 32 --seq 32 --batch 4 --lr 0.01 --epochs 6 --workers 3 --servers 1 "
        "--transport threads --net 100mbit,0.5ms --sleep 0.05 --strategy osp --defer auto",
        **test("plan/test_osp_plan")}, erratum="Eq. 5 as printed has 1 + the loss rate on the wrong side (`--literal`).")
@@ -443,7 +443,7 @@ SETTINGS = {SMALL: "24 layers, batch 1024", LARGE: "40 layers, batch 4096"}
 
 
 def modelled(*settings):
-    return {"m%d_%d_%d" % s: "build/plan baselines --network $DDP_DATA/networks/case%d.json --degrees 8%s%s" % (s[0], " --machines" if s[0] < 3 else "",
+    return {"m%d_%d_%d" % s: "build/plan baselines --network build/networks/case%d.json --degrees 8%s%s" % (s[0], " --machines" if s[0] < 3 else "",
             " --all" if s[1:] == SMALL else " --layers %d --batch %d" % s[1:]) for s in settings}
 
 
@@ -494,7 +494,7 @@ claim("T4", "dtfm-ablation", "section 4.2", "case 5: without the scheduler, up t
       over="with it", note="Real: 16 devices as 4 x 4, as for case 5.")
 beside("model", [figure(over_dtfm(LARGE, "dtfm_random"), 2.7, "model, 64 devices, " + SETTINGS[LARGE]), figure(over_dtfm(SMALL, "dtfm_random"), 2.08,
        "model, 64 devices, " + SETTINGS[SMALL], said=THEIRS % 2.08)], modelled((5, *LARGE), (5, *SMALL)))
-NETS = {"c%d" % c: "build/plan place --network $DDP_DATA/networks/case%d.json --solver all --candidates 5000" % c for c in range(1, 6)}
+NETS = {"c%d" % c: "build/plan place --network build/networks/case%d.json --solver all --candidates 5000" % c for c in range(1, 6)}
 
 
 def cost(case, solver):
@@ -505,15 +505,15 @@ claim("T5", "dtfm-fig4", "Figure 4", "estimated cost: Kernighan-Lin's, and rando
       [figure(cost(c, s) + " / " + cost(c, "genetic-code"), (1.0, None), "case %d, %s" % (c, s)) for c in (1, 2, 3, 4, 5) for s in ("kl", "random")],
       NETS, over="theirs",
       note="All three are equal in case 2, a third above the optimum.")
-NOISE = {"c4": "build/plan place --network $DDP_DATA/networks/case4.json --noise 1 --solver all --candidates 5000",
-      "c5": "build/plan place --network $DDP_DATA/networks/case5.json --noise 1 --solver all --candidates 5000"}
+NOISE = {"c4": "build/plan place --network build/networks/case4.json --noise 1 --solver all --candidates 5000",
+      "c5": "build/plan place --network build/networks/case5.json --noise 1 --solver all --candidates 5000"}
 claim("T6", "dtfm-fig4-noise", "Figure 4, every link unlike", "the same order (not in the paper)", "model", [figure(cost(c, "kl") + " / " + cost(c,
       "genetic-code"), (1.0, None), "case %d, kl" % c) for c in (4, 5)], NOISE, over="theirs",
       note="Their search loses to their own Kernighan-Lin there.")
 claim("T7", "dtfm-exact", "section 3.3", "Eq. 3 in polynomial time, Eq. 4 as a travelling salesman", "real", [passed("t")], test("plan/test_place"),
       over="checks made", note="Exact costs beside exhaustive search over small networks.")
 claim("T8", "dtfm-search", "section 3.4", "the search's time", "real", [figure("c5.solve_s", (None, 281), "5,000 candidates, case 5", None, " s",
-      "281 (the authors' program)")], {"c5": "build/plan place --network $DDP_DATA/networks/case5.json --solver genetic-code --candidates 5000"})
+      "281 (the authors' program)")], {"c5": "build/plan place --network build/networks/case5.json --solver genetic-code --candidates 5000"})
 SWEEP = {"c%d_%d_%d" % (c, l, b): "bench/claims_runs.py dtfm %d --layers %d --batch %d --ways ours --steps 4" % (c, l, b) for c in (1,
       5) for l in (24, 40) for b in (1024, 4096)}
 claim("T9", "dtfm-fig6", "Figures 3c, 6", "case 5: PFLOPS rise with the batch and with layers", "real",
@@ -560,7 +560,7 @@ claim("T12", "dtfm-fig5", "Figure 5", "ZeRO-S3 much slower than both pipelines i
 beside("model", [figure(over_dtfm(SMALL, "zero3"), (1.0, None), "model, 64 devices, over DT-FM", said="much slower"),
        figure(step(5, SMALL, "zero3") + " / " + step(5, SMALL, "megatron_random"), (1.0, None), "model, 64 devices, over Megatron, random layouts",
        said="much slower")], modelled((5, *SMALL)))
-RENTED = "build/plan baselines --network $DDP_DATA/networks/fluidstack.json --peak 149.7 --memory 48 --degrees 8 "
+RENTED = "build/plan baselines --network build/networks/fluidstack.json --peak 149.7 --memory 48 --degrees 8 "
 claim("T13", "dtfm-fig7", "section 10.5, Figure 7", "FluidStack: share of the cluster's peak", "model",
       [figure("pick(%s_rows, scheme='dtfm')['utilisation_pct']" % n, share, label, None, " %") for n, share, label in (("a", 27.4, "GPT3-1.3B, 40 layers, "
       "batch 4096"), ("b", 26.4, "GPT3-6.7B"), ("c", 29.7, "GPT3-13B"))],
@@ -574,7 +574,7 @@ claim("T14", "dtfm-slots", "section 3.5", "computing hides in communication: a s
 claim("T15", "dtfm-table1-2", "Tables 1, 2", "delays and rates between regions", "arithmetic", [figure("a.low", (10, 250),
       "case 5, least delay between regions, ms", None), figure("a.high", (10, 250), "largest, ms", None), figure("a.slow", (0.3, 1.3),
       "least rate, Gbit/s", None), figure("a.fast", (0.3, 1.3), "largest", None)],
-      {"a": "python3 -c \"import json, os; n = json.load(open(os.environ['DDP_DATA'] + '/networks/case5.json')); d, b = ([x for i, row in "
+      {"a": "python3 -c \"import json; n = json.load(open('build/networks/case5.json')); d, b = ([x for i, row in "
       "enumerate(n[k]) for j, x in enumerate(row) if i != j] for k in ('delay_ms', 'bandwidth_gbps')); "
             "print(json.dumps({'low': min(d), 'high': max(d), 'slow': min(b), 'fast': max(b)}))\""}, erratum="Table 2 misprints two values.")
 claim("T16", "dtfm-variance", "section 10.1", "runs vary within 5 %", "real", [figure("100 * r.most", (None, 5), "farthest of five from their mean",

@@ -23,6 +23,7 @@ import tempfile
 
 import overlap
 import placement
+import published
 
 ROOT = os.path.dirname(overlap.HERE)
 PLAN = os.path.join(ROOT, "build", "plan")
@@ -37,7 +38,7 @@ def tell(text):
 
 
 def profile_rows(name):
-    with open(os.path.join(overlap.DATA, "profiles", name + ".csv"), newline="") as f:
+    with open(os.path.join(published.folder("profiles"), name + ".csv"), newline="") as f:
         return list(csv.DictReader(f))
 
 
@@ -270,7 +271,7 @@ def dtfm(a):
     for key, size in (("c_dp_bytes", stage_bytes), ("c_pp_bytes", boundary)):
         net[key] = size
     # placement.network divided rates by the case's own bytes: undo
-    with open(os.path.join(placement.DATA, "networks", "case%d.json" % a.case)) as f:
+    with open(os.path.join(published.folder("networks"), "case%d.json" % a.case)) as f:
         undo = placement.DP_BYTES / json.load(f)["c_dp_bytes"]
     net["bandwidth_gbps"] = [[x / undo for x in row] for row in net["bandwidth_gbps"]]
     out = {"case": a.case, "layers": a.layers, "batch": a.batch, "compute_s": compute}

@@ -29,11 +29,10 @@ import sys
 import tempfile
 import time
 
+import published
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRAIN = os.path.join(HERE, "..", "build", "train_gpt")
-DATA = os.environ.get("DDP_DATA", "data")
-if not os.path.isdir(os.path.join(DATA, "profiles")):
-    DATA = os.path.join(HERE, "..", "..", "shared", "data")
 MACHINE_BYTES_PER_S = 16e6
 DELAY = "0.5ms"
 PROFILE_STEPS = 6
@@ -72,7 +71,7 @@ class Model:
             text = os.path.join(HERE, "..", "dreamddp.h")
             self.options = ["--data", text, "--layers", "4", "--dim", "128", "--seq", "64", "--batch", "4"]
             return
-        path = os.path.join(DATA, "profiles", name + ".csv")
+        path = os.path.join(published.folder("profiles"), name + ".csv")
         with open(path, newline="") as f:
             rows = list(csv.DictReader(f))
         self.params = sum(float(r["params"]) for r in rows)
@@ -253,8 +252,8 @@ def main():
     cells = [c for c in CELLS if not args.only or args.only in f"{c[0]} {c[1]} {c[2]}"]
     check, out, begin = Checks(), [], time.monotonic()
 
-    if not os.path.isdir(os.path.join(DATA, "profiles")):
-        print("overlap.py: no profiles under $DDP_DATA; tools/get_data.sh says where they come from")
+    if not os.path.isdir(published.folder("profiles")):
+        print("overlap.py: no profiles; " + published.HINT)
         sys.exit(77)
     awake = not args.let_sleep and keep_cores_awake()
     print("idle cores " + ("stay awake" if awake else "may sleep, and wake up late"))

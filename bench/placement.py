@@ -22,8 +22,9 @@ import subprocess
 import sys
 import tempfile
 
+import published
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DATA = os.environ.get("DDP_DATA", os.path.join(ROOT, "data"))
 TAKE = {1: [4] * 4, 2: [2] * 4 + [0] * 4 + [8], 3: [8] * 2, 4: [4] * 4, 5: [2] * 8}  # devices of each group
 SOLVERS = ("shuffle", "random", "kl", "genetic-code", "anneal")
 PIPELINES = STAGES = 4
@@ -35,7 +36,7 @@ BEST_S, STEPS, SKIP = 1.2, 8, 2
 
 def network(case, variant, one_at_a_time):
     """Its 16 devices, with the bytes of the MLP and rates divided alike: seconds are those of the case."""
-    with open(os.path.join(DATA, "networks", "case%d.json" % case)) as f:
+    with open(os.path.join(published.folder("networks"), "case%d.json" % case)) as f:
         net = json.load(f)
     net.update(net.get(variant, {}))
     own = [g for g, n in enumerate(TAKE[case]) for _ in range(n)]
@@ -129,8 +130,8 @@ def main():
     p.add_argument("--per-pair", action="store_true")
     p.add_argument("--json")
     a = p.parse_args()
-    if not os.path.exists(os.path.join(DATA, "networks", "case1.json")):
-        print("no networks in " + DATA)
+    if not os.path.exists(os.path.join(published.folder("networks"), "case1.json")):
+        print("placement.py: no networks; " + published.HINT)
         return 77
     rows, wrong = [], 0
     print("|case|placement|planned, Eq. 1|played|measured|over Eq. 1|over played|4 micro-batches|\n|---|---|---|---|---|---|---|---|")

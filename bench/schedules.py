@@ -17,6 +17,7 @@ import tempfile
 import time
 
 import overlap
+import published
 
 PROFILES = ("a6000_gpt2", "a6000_llama2-175m", "a6000_resnet18-cifar10", "h100_gpt2")
 STRATEGIES = ("wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft")
@@ -65,8 +66,8 @@ def main():
     parser.add_argument("--only", metavar="WORD", help="cells whose description contains WORD, e.g. 'gpt2 4'")
     parser.add_argument("--json", metavar="FILE", help="every row as a JSON line")
     args = parser.parse_args()
-    if not os.path.isdir(os.path.join(overlap.DATA, "profiles")):
-        print("schedules.py: no profiles under $DDP_DATA; tools/get_data.sh says where they come from")
+    if not os.path.isdir(published.folder("profiles")):
+        print("schedules.py: no profiles; " + published.HINT)
         sys.exit(77)
     overlap.keep_cores_awake()
     check, out, begin = overlap.Checks(), [], time.monotonic()

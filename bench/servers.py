@@ -21,6 +21,7 @@ import tempfile
 import time
 
 import overlap
+import published
 
 PROFILES = ("a6000_gpt2", "a6000_resnet18-cifar10")
 RATIOS = (0.5, 0.8, 1.4)
@@ -78,8 +79,8 @@ def main():
     parser.add_argument("--defer", type=float, metavar="F", help="the share that may be late [two rows]")
     parser.add_argument("--json", metavar="FILE", help="every row as a JSON line")
     args = parser.parse_args()
-    if not os.path.isdir(os.path.join(overlap.DATA, "profiles")):
-        print("servers.py: no profiles under $DDP_DATA; tools/get_data.sh says where they come from")
+    if not os.path.isdir(published.folder("profiles")):
+        print("servers.py: no profiles; " + published.HINT)
         sys.exit(77)
     overlap.keep_cores_awake()
     check, out, begin = overlap.Checks(), [], time.monotonic()

@@ -25,24 +25,23 @@ import subprocess
 import sys
 import tempfile
 
+import published
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 SIMULATE = os.path.join(ROOT, "build", "simulate")
 TRAIN = os.path.join(ROOT, "build", "train_gpt")
 NETCHECK = os.path.join(ROOT, "build", "netcheck")
-DATA = os.environ.get("DDP_DATA", "data")
-if not os.path.isdir(os.path.join(DATA, "profiles")):
-    DATA = os.path.join(ROOT, "..", "shared", "data")
 
-GPT = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "4", "--net", "34mbit,0.5ms", "--emulate-scale", "700", "--steps", "76"]
-FAR = ["--profile", "{data}/profiles/a6000_llama2-175m.csv", "--workers", "4", "--net", "24mbit,20ms", "--emulate-scale", "500", "--steps", "56"]
-EIGHT = ["--profile", "{data}/profiles/a6000_resnet50-cifar100.csv", "--workers", "8", "--net", "8mbit,1ms", "--emulate-scale", "250", "--steps", "36"]
-TWO = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "2", "--net", "50mbit,2ms", "--emulate-scale", "700", "--steps", "76"]
-SERVED = ["--profile", "{data}/profiles/a6000_resnet18-cifar10.csv", "--workers", "3", "--servers", "1", "--net", "40mbit,1ms", "--emulate-scale", "400",
+GPT = ["--profile", "{profiles}/a6000_gpt2.csv", "--workers", "4", "--net", "34mbit,0.5ms", "--emulate-scale", "700", "--steps", "76"]
+FAR = ["--profile", "{profiles}/a6000_llama2-175m.csv", "--workers", "4", "--net", "24mbit,20ms", "--emulate-scale", "500", "--steps", "56"]
+EIGHT = ["--profile", "{profiles}/a6000_resnet50-cifar100.csv", "--workers", "8", "--net", "8mbit,1ms", "--emulate-scale", "250", "--steps", "36"]
+TWO = ["--profile", "{profiles}/a6000_gpt2.csv", "--workers", "2", "--net", "50mbit,2ms", "--emulate-scale", "700", "--steps", "76"]
+SERVED = ["--profile", "{profiles}/a6000_resnet18-cifar10.csv", "--workers", "3", "--servers", "1", "--net", "40mbit,1ms", "--emulate-scale", "400",
           "--steps", "76"]
-STAGES = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "4", "--microbatches", "8", "--emulate-bytes", "2000000", "--net", "34mbit,5ms",
+STAGES = ["--profile", "{profiles}/a6000_gpt2.csv", "--workers", "4", "--microbatches", "8", "--emulate-bytes", "2000000", "--net", "34mbit,5ms",
           "--emulate-scale", "700", "--steps", "26"]
-MAP = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "4", "--net", "{folder}/map.json", "--emulate-scale", "700", "--steps", "46"]
+MAP = ["--profile", "{profiles}/a6000_gpt2.csv", "--workers", "4", "--net", "{folder}/map.json", "--emulate-scale", "700", "--steps", "46"]
 TOPOLOGY = {"name": "two sites", "N": 4, "delay_ms": [[0, 1, 12, 12], [1, 0, 12, 12], [12, 12, 0, 1], [12, 12, 1, 0]],
             "bandwidth_gbps": [[0, .04, .012, .012], [.04, 0, .012, .012], [.012, .012, 0, .04], [.012, .012, .04, 0]]}
 KILL = "t=3 kill 2\n"
@@ -74,7 +73,7 @@ REAL = ["--data", os.path.join(ROOT, "dreamddp.h"), "--layers", "4", "--dim", "1
 
 
 def fill(options, folder):
-    return [o.format(data=DATA, folder=folder) for o in options]
+    return [o.format(profiles=published.folder("profiles"), folder=folder) for o in options]
 
 
 def run(program, options, folder):
@@ -122,7 +121,7 @@ def measured(options, folder, known):
 
 
 def shown(options):
-    return " ".join(o.replace("{data}", "$DDP_DATA").replace("{folder}/", "") for o in options)
+    return " ".join(o.replace("{profiles}", "build/profiles").replace("{folder}/", "") for o in options)
 
 
 def page(folder, number, name, what, options, real, simulated):
@@ -215,7 +214,7 @@ def scale():
     """What the simulator itself takes."""
     for name, options, sizes in SCALE:
         for workers in sizes:
-            used = consumed(["--profile", os.path.join(DATA, "profiles", "a6000_gpt2.csv"), "--net", "100mbit,20ms", "--workers", str(workers)] + options)
+            used = consumed(["--profile", os.path.join(published.folder("profiles"), "a6000_gpt2.csv"), "--net", "100mbit,20ms", "--workers", str(workers)] + options)
             print("| %s | %d | %s | %.1f | %.0f |" % ((name, workers, options[-1]) + used), flush=True)
     return 0
 
@@ -233,7 +232,7 @@ def sweep(folder, key, values, options):
 
 def split(folder, layers):
     """So many equal layers, with GPT-2's parameters and time in all."""
-    with open(os.path.join(DATA, "profiles", "a6000_gpt2.csv")) as f:
+    with open(os.path.join(published.folder("profiles"), "a6000_gpt2.csv")) as f:
         rows = [(int(r["params"]), float(r["backward_s"])) for r in csv.DictReader(f)]
     path = os.path.join(folder, "%d" % layers)
     params, seconds = (sum(r[i] for r in rows) for i in (0, 1))
@@ -275,7 +274,7 @@ COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf")
 def growth(path):
     """A step against workers, layers and bytes; the simulator's own seconds and memory against workers."""
     base = ["--strategy", "ssgd,wfbp,localsgd,enp,dreamddp,sparseloco", "--period", "10", "--steps", "30", "--net", "1gbit,5ms"]
-    gpt = ["--profile", "{data}/profiles/a6000_gpt2.csv"]
+    gpt = ["--profile", "{profiles}/a6000_gpt2.csv"]
     panels = []
     with tempfile.TemporaryDirectory() as folder:
         curves = sweep(folder, "workers", ["2", "8", "32", "128", "512", "2048", "10000"], base + gpt)
@@ -338,8 +337,8 @@ def main():
     cells = [c for c in CELLS if not args.only or any(word in c[0] + " " + c[1] for word in args.only.split("|"))]
     if args.quick:
         cells = [c for i, c in enumerate(cells) if i == 0 or cells[i - 1][0] != c[0]]
-    if not os.path.isdir(os.path.join(DATA, "profiles")):
-        print("simulate.py: no profiles in %s: set DDP_DATA" % DATA, file=sys.stderr)
+    if not os.path.isdir(published.folder("profiles")):
+        print("simulate.py: no profiles; " + published.HINT, file=sys.stderr)
         return 77
     if not cells:
         print("simulate.py: no cell has '%s' in its name" % args.only, file=sys.stderr)
