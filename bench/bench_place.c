@@ -2,7 +2,7 @@
  * and on 1,000 devices.
  *
  *   cc -O2 -I. bench/bench_place.c -o bench_place -lm -lpthread && ./bench_place
- * Reads build/networks/case1.json .. case5.json (tools/make_networks.py writes them) and skips absent ones. */
+ * Reads build/networks/case1.json .. case5.json (tools/make_networks.py writes them), skips absent ones. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "../examples/common/cli.h"
