@@ -7,7 +7,7 @@
 #include "models.h"
 
 typedef struct choose_arguments {
-    const char *program, *profile, *model, *net, *delay, *json, *svg;
+    const char *program, *profile, *model, *net, *delay, *json, *svg, *draw;
     double speed, aim; /* TFLOP/s of a worker; utilisation in per cent */
     long workers, period, batch;
     int text; /* a table in the place of JSON lines */
@@ -460,6 +460,7 @@ enum { CHOOSE_POINTS = 61, CHOOSE_LEFT = 64, CHOOSE_TOP = 64, CHOOSE_WIDE = 620,
 typedef struct choose_picture {
     FILE *f;
     double low, high; /* rates, bytes per second */
+    int curves;
 } choose_picture;
 
 static double choose_x(const choose_picture *v, double rate)
@@ -499,20 +500,42 @@ static void choose_axes(const choose_picture *v, double rate)
                 choose_x(v, rate), CHOOSE_TOP, CHOOSE_HIGH);
 }
 
-/* A strategy's curve, and its name in the list beside them. */
-static ddp_status choose_curve(choose_picture *v, int i, choose_case *c, const choose_answer *r,
+/* Whether a list "A,B,.." names entry e: by its strategy, or by its strategy and options. */
+static int choose_named(const char *list, const choose_entry *e)
+{
+    const size_t name = strlen(e->strategy), options = strlen(e->options);
+    size_t n;
+
+    for (; list && *list; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        if (n == name && !strncmp(list, e->strategy, n)) return 1;
+        if (n == name + 1 + options && !strncmp(list, e->strategy, name) && list[name] == ' ' &&
+            !strncmp(list + name + 1, e->options, options))
+            return 1;
+    }
+    return !list;
+}
+
+/* A strategy's curve, and its name in the list of place `row` to the right. With at most 8 curves each has a
+ * colour that is easy to distinguish. */
+static ddp_status choose_curve(choose_picture *v, int i, int row, choose_case *c, const choose_answer *r,
                                ddp_error *err)
 {
     static const char *const dash[] = {"", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"3 3\"",
                                        " stroke-dasharray=\"10 3 2 3\""};
+    static const char *const clear[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                        "#b08a00", "#333333", "#56b4e9", "#7f3fbf"};
     const choose_entry *e = &choose_table[i];
-    const int hue = 360 * i / CHOOSE_ENTRIES;
+    char colour[24];
     double have = 0;
     ddp_status s = DDP_OK;
     int k;
 
-    fprintf(v->f, "<path fill=\"none\" stroke=\"hsl(%d,65%%,%d%%)\" stroke-width=\"2\"%s d=\"", hue,
-            i % 2 ? 60 : 42, dash[e->kind]);
+    if (v->curves <= (int)(sizeof clear / sizeof clear[0]))
+        snprintf(colour, sizeof colour, "%s", clear[row]);
+    else
+        snprintf(colour, sizeof colour, "hsl(%d,65%%,%d%%)", 360 * i / CHOOSE_ENTRIES, i % 2 ? 55 : 40);
+    fprintf(v->f, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s d=\"", colour, dash[e->kind]);
     for (k = 0; k < CHOOSE_POINTS && s == DDP_OK; k++) {
         const double rate = v->low * pow(v->high / v->low, (double)k / (double)(CHOOSE_POINTS - 1));
         s = choose_utilisation(e, c, rate, r->period, &have, err);
@@ -520,36 +543,41 @@ static ddp_status choose_curve(choose_picture *v, int i, choose_case *c, const c
     }
     fprintf(v->f, "\"><title>%s %s", e->strategy, e->options);
     if (r->period) fprintf(v->f, " --period %d", r->period);
-    fprintf(v->f, "</title></path>\n<text x=\"%d\" y=\"%d\" fill=\"hsl(%d,65%%,%d%%)\">%s",
-            CHOOSE_LEFT + CHOOSE_WIDE + 14, CHOOSE_TOP + 6 + i * 19, hue, i % 2 ? 50 : 38, e->strategy);
+    fprintf(v->f, "</title></path>\n<path stroke=\"%s\" stroke-width=\"2\"%s d=\"M%d %dh24\"/>", colour,
+            dash[e->kind], CHOOSE_LEFT + CHOOSE_WIDE + 14, CHOOSE_TOP + 2 + row * 19);
+    fprintf(v->f, "<text x=\"%d\" y=\"%d\" fill=\"%s\">%s", CHOOSE_LEFT + CHOOSE_WIDE + 44,
+            CHOOSE_TOP + 6 + row * 19, colour, e->strategy);
     if (r->period) fprintf(v->f, " H=%d", r->period);
     fprintf(v->f, " %s</text>\n", e->kind == CHOOSE_OUTER ? e->options : "");
     return s;
 }
 
-static ddp_status choose_svg(FILE *f, choose_case *c, const choose_answer *r, double rate, ddp_error *err)
+static ddp_status choose_svg(FILE *f, choose_case *c, const choose_answer *r, const char *draw, double rate,
+                             ddp_error *err)
 {
     choose_picture v;
     ddp_status s = DDP_OK;
-    int i;
+    int i, row = 0;
 
     memset(&v, 0, sizeof v);
     v.f = f;
     v.low = 125e3;
     v.high = 12.5e9; /* 1 Mbit/s to 100 Gbit/s */
+    for (i = 0; i < CHOOSE_ENTRIES; i++) v.curves += choose_named(draw, &choose_table[i]);
     fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"980\" height=\"470\" viewBox=\"0 0 980 470\" "
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"980\" height=\"480\" viewBox=\"0 0 980 480\" "
             "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">How much of the time %d workers "
-            "compute, "
-            "by the rate of their links</text>\n<text x=\"12\" y=\"44\">%.4g MB of parameters, %.4g ms of "
-            "computing "
-            "in a step, %.4g ms one way; full lines: bits of ssgd%s</text>\n",
+            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">Share of a step that %d workers "
+            "spend computing</text>\n<text x=\"12\" y=\"44\">%.4g MB of parameters, %.4g ms of "
+            "computing in a step, %.4g ms of delay in one direction; solid lines: bit-identical to ssgd%s"
+            "</text>\n<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">rate of each worker's link</text>\n",
             c->workers, c->bytes * 1e-6, 1e3 * c->compute_s, 1e3 * c->delay_s,
-            rate > 0 ? "; red: the link of --net" : "");
+            rate > 0 ? "; red: the link of --net" : "", CHOOSE_LEFT + CHOOSE_WIDE / 2,
+            CHOOSE_TOP + CHOOSE_HIGH + 40);
     choose_axes(&v, rate);
-    for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) s = choose_curve(&v, i, c, &r[i], err);
+    for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++)
+        if (choose_named(draw, &choose_table[i])) s = choose_curve(&v, i, row++, c, &r[i], err);
     fprintf(f, "</svg>\n");
     return s;
 }
@@ -624,7 +652,7 @@ static int choose_run(const choose_arguments *a, choose_case *c, double rate)
             choose_say(out.line, r, a->aim, 0);
         choose_say(out.json, r, a->aim, 1);
     }
-    if (s == DDP_OK && a->svg) s = choose_svg(out.svg, c, r, rate, &err);
+    if (s == DDP_OK && a->svg) s = choose_svg(out.svg, c, r, a->draw, rate, &err);
     if (s != DDP_OK) fprintf(stderr, "%s: %s\n", a->program, err.msg);
     return plan_output_close(&out, a->program, s, a->json, a->svg);
 }
@@ -652,6 +680,11 @@ static int choose_mistake(choose_arguments *a)
     if (a->period > 1000000) return plan_refuse(me, "--period", (double)a->period, "at most 1000000");
     if (!(a->aim > 0 && a->aim < 100))
         return plan_refuse(me, "--utilisation", a->aim, "above 0 and below 100");
+    if (a->draw) {
+        int drawn = 0, i;
+        for (i = 0; i < CHOOSE_ENTRIES; i++) drawn += choose_named(a->draw, &choose_table[i]);
+        if (!drawn) return plan_usage(me, "--draw %.60s names no strategy", a->draw);
+    }
     return -1;
 }
 
@@ -691,6 +724,8 @@ static int choose_tell(const choose_arguments *a, double rate, double delay)
     {"Output", CLI_GROUP, NULL, NULL, NULL},                                                          \
         {"--text", CLI_FLAG, &(a).text, "", "print a table, the best first, in place of JSON lines"}, \
         {"--svg", CLI_TEXT, &(a).svg, "FILE", "chart of utilisation over the rate of the link"},      \
+        {"--draw", CLI_TEXT, &(a).draw, "A,B,..",                                                     \
+         "strategies in the chart, each with or without its options (default: all)"},                 \
     {                                                                                                 \
         "--json", CLI_TEXT, &(a).json, "FILE", "file for the JSON lines, which are also printed"      \
     }
