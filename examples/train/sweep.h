@@ -117,14 +117,15 @@ static void sweep_csv(const sweep *s, FILE *f)
 
 enum {
     SWEEP_WIDE = 960,
-    SWEEP_HIGH = 460,
-    SWEEP_LEFT = 60,
-    SWEEP_RIGHT = 170,
-    SWEEP_TOP = 30,
-    SWEEP_BOTTOM = 60
+    SWEEP_HIGH = 470,
+    SWEEP_LEFT = 70,
+    SWEEP_RIGHT = 60,
+    SWEEP_TOP = 50,
+    SWEEP_BOTTOM = 70,
+    SWEEP_PLACES = 8 /* for a label, between two values */
 };
 
-static double sweep_x(const sweep *s, int v)
+static double sweep_x(const sweep *s, double v)
 {
     const int room = SWEEP_WIDE - SWEEP_LEFT - SWEEP_RIGHT;
 
@@ -136,38 +137,134 @@ static double sweep_y(double pct)
     return (double)SWEEP_TOP + (double)(SWEEP_HIGH - SWEEP_TOP - SWEEP_BOTTOM) * (1 - pct / 100);
 }
 
-static const char *const sweep_colour[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf"};
-
-static double sweep_last(const sweep *s, int i)
+static double sweep_at(const sweep *s, int i, int place)
 {
-    return s->point[i * s->values + s->values - 1].utilisation;
+    const int v = place / SWEEP_PLACES, next = v + 1 < s->values ? v + 1 : v;
+    const sweep_point *p = &s->point[i * s->values];
+    const double part = (double)(place % SWEEP_PLACES) / SWEEP_PLACES;
+
+    return sweep_y(p[v].utilisation + part * (p[next].utilisation - p[v].utilisation));
 }
 
-/* Names at the right end, from the lowest curve up, so far apart that they can be read. */
+static int sweep_all_ran(const sweep *s, int i)
+{
+    int ran = 1;
+
+    for (int v = 0; v < s->values; v++) ran = ran && s->point[i * s->values + v].ran;
+    return ran;
+}
+
+/* Whether two curves cannot be distinguished in the picture. */
+static int sweep_same(const sweep *s, int a, int b)
+{
+    double far = 0;
+
+    for (int v = 0; v < s->values; v++)
+        far = fmax(far, fabs(sweep_at(s, a, v * SWEEP_PLACES) - sweep_at(s, b, v * SWEEP_PLACES)));
+    return far < 2;
+}
+
+/* One colour for each of up to 12 strategies. Beyond that, dashes distinguish them. */
+static const char *const sweep_colour[] = {"#0072b2", "#d55e00", "#009e73", "#7f3fbf", "#b08a00", "#56b4e9",
+                                           "#333333", "#cc79a7", "#8c564b", "#d62728", "#6b8e23", "#1f2f8f"};
+
+/* The vertical distance of curve i from the nearest other one, at most 60. */
+static double sweep_apart(const sweep *s, int i, int place)
+{
+    double apart = 60;
+
+    for (int k = 0; k < s->strategies; k++)
+        if (k != i && sweep_all_ran(s, k) && !sweep_same(s, i, k))
+            apart = fmin(apart, fabs(sweep_at(s, k, place) - sweep_at(s, i, place)));
+    return apart;
+}
+
+/* How much of a label of curve `own` around (x, y) covers curves: their points in it, those of other curves
+ * three times. */
+static int sweep_covered(const sweep *s, int own, double x, double y, double wide)
+{
+    const int places = (s->values - 1) * SWEEP_PLACES;
+    int covered = 0;
+
+    for (int k = 0; k < s->strategies; k++)
+        for (int q = 0; q <= places && sweep_all_ran(s, k); q++)
+            if (fabs(sweep_x(s, (double)q / SWEEP_PLACES) - x) < wide / 2 + 4 &&
+                fabs(sweep_at(s, k, q) - (y - 4)) < 8)
+                covered += k == own || sweep_same(s, k, own) ? 1 : 3;
+    return covered;
+}
+
+/* Writes a curve's name, and those of curves that coincide with it, where the curve is far from the others
+ * and the label covers neither a curve nor a label written before. */
+static void sweep_label(const sweep *s, FILE *f, int i, double *box, int boxes)
+{
+    const int places = (s->values - 1) * SWEEP_PLACES;
+    char text[200];
+    double best = -1e9, wide, x = 0, y = 0;
+
+    snprintf(text, sizeof text, "%s", sweep_name(s, i));
+    for (int k = i + 1; k < s->strategies; k++)
+        if (sweep_all_ran(s, k) && sweep_same(s, i, k)) {
+            const size_t n = strlen(text);
+            snprintf(text + n, sizeof text - n, ", %s", sweep_name(s, k));
+        }
+    wide = 7.4 * (double)strlen(text);
+    for (int place = 0; place <= places; place++)
+        for (int way = 0; way < 6; way++) { /* above, below, or to one side of the curve */
+            const double aside = way < 2 ? 0 : way % 2 ? -wide / 2 - 8 : wide / 2 + 8;
+            const double at_x =
+                fmin(fmax(sweep_x(s, (double)place / SWEEP_PLACES) + aside, SWEEP_LEFT + wide / 2 + 3),
+                     SWEEP_WIDE - wide / 2 - 3);
+            const double at_y = sweep_at(s, i, place) + (way == 0 ? -7 : way == 1 ? 16 : way < 4 ? 0 : 8);
+            const double apart = sweep_apart(s, i, place);
+            double score = fmin(3 * apart, 60 + apart / 2) - 8 * sweep_covered(s, i, at_x, at_y, wide);
+            for (int k = 0; k < boxes; k++)
+                if (fabs(box[3 * k] - at_x) < (box[3 * k + 2] + wide) / 2 + 6 &&
+                    fabs(box[3 * k + 1] - at_y) < 15)
+                    score -= 200;
+            if (at_y < SWEEP_TOP - 4 || at_y > SWEEP_HIGH - SWEEP_BOTTOM - 2) score -= 200;
+            if (score <= best) continue;
+            best = score;
+            x = at_x;
+            y = at_y;
+        }
+    box[3 * boxes] = x;
+    box[3 * boxes + 1] = y;
+    box[3 * boxes + 2] = wide;
+    fprintf(
+        f,
+        "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\" font-weight=\"bold\" fill=\"%s\" stroke=\"#fff\" "
+        "stroke-width=\"3\" paint-order=\"stroke\">%s</text>\n",
+        x, y, sweep_colour[i % 12], text);
+}
+
+/* Whether an earlier curve coincides with curve i, so that the picture has one label for both. */
+static int sweep_repeated(const sweep *s, int i)
+{
+    int repeated = 0;
+
+    for (int k = 0; k < i && sweep_all_ran(s, i); k++)
+        repeated = repeated || (sweep_all_ran(s, k) && sweep_same(s, k, i));
+    return repeated;
+}
+
 static void sweep_labels(const sweep *s, FILE *f)
 {
-    double free_y = SWEEP_HIGH - SWEEP_BOTTOM + 4;
-    int named[SWEEP_STRATEGIES] = {0};
+    double box[3 * SWEEP_STRATEGIES];
+    int boxes = 0;
 
-    for (int done = 0; done < s->strategies; done++) {
-        int least = -1;
-        for (int i = 0; i < s->strategies; i++)
-            if (!named[i] && (least < 0 || sweep_last(s, i) < sweep_last(s, least))) least = i;
-        named[least] = 1;
-        if (!s->point[least * s->values + s->values - 1].ran) continue;
-        free_y = fmin(free_y, sweep_y(sweep_last(s, least)) + 4);
-        fprintf(f, "<text x=\"%d\" y=\"%.0f\" fill=\"%s\">%s</text>\n", SWEEP_WIDE - SWEEP_RIGHT + 46, free_y,
-                sweep_colour[least % 6], sweep_name(s, least));
-        free_y -= 13;
-    }
+    for (int i = 0; i < s->strategies; i++)
+        if (sweep_all_ran(s, i) && !sweep_repeated(s, i)) sweep_label(s, f, i, box, boxes++);
 }
 
 static void sweep_svg(const sweep *s, FILE *f)
 {
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
-            "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" "
-            "fill=\"#fff\"/>\n",
+            "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n<rect width=\"100%%\" "
+            "height=\"100%%\" fill=\"#fff\"/>\n"
+            "<text x=\"8\" y=\"22\" font-size=\"15\" font-weight=\"bold\">Share of a step that workers spend "
+            "computing</text>\n",
             SWEEP_WIDE, SWEEP_HIGH, SWEEP_WIDE, SWEEP_HIGH);
     for (int pct = 0; pct <= 100; pct += 20)
         fprintf(f,
@@ -176,17 +273,21 @@ static void sweep_svg(const sweep *s, FILE *f)
                 SWEEP_LEFT, SWEEP_WIDE - SWEEP_RIGHT, sweep_y(pct), sweep_y(pct), SWEEP_LEFT - 6,
                 sweep_y(pct) + 4, pct);
     for (int v = 0; v < s->values; v++)
-        fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", sweep_x(s, v),
-                SWEEP_HIGH - 36, s->value[v]);
-    fprintf(f,
-            "<text x=\"%d\" y=\"%d\">%s</text><text x=\"8\" y=\"18\">share of the time that is "
-            "computing</text>\n",
-            SWEEP_LEFT, SWEEP_HIGH - 12, s->option[0] ? s->option + 2 : "");
-    for (int i = 0; i < s->strategies; i++) {
+        fprintf(f,
+                "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#ddd\"/>"
+                "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+                sweep_x(s, v), sweep_x(s, v), SWEEP_TOP, SWEEP_HIGH - SWEEP_BOTTOM, sweep_x(s, v),
+                SWEEP_HIGH - 46, s->value[v]);
+    fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+            (SWEEP_LEFT + SWEEP_WIDE - SWEEP_RIGHT) / 2, SWEEP_HIGH - 18,
+            !strcmp(s->option, "--net")       ? "link of each worker: rate, delay in one direction (--net)"
+            : !strcmp(s->option, "--workers") ? "number of workers (--workers)"
+                                              : s->option);
+    for (int i = s->strategies - 1; i >= 0; i--) { /* the first of coinciding curves is on top */
         int began = 0;
-        fprintf(f, "<path fill=\"none\" stroke-width=\"2\" stroke=\"%s\"%s d=\"", sweep_colour[i % 6],
-                i < 6    ? ""
-                : i < 12 ? " stroke-dasharray=\"8 3\""
+        fprintf(f, "<path fill=\"none\" stroke-width=\"2\" stroke=\"%s\"%s d=\"", sweep_colour[i % 12],
+                i < 12   ? ""
+                : i < 24 ? " stroke-dasharray=\"8 3\""
                          : " stroke-dasharray=\"3 3\"");
         for (int v = 0; v < s->values; v++) {
             const sweep_point *p = &s->point[i * s->values + v];
