@@ -243,32 +243,51 @@ def split(folder, layers):
     return path
 
 
-def panel(x, title, axis, curves, unit):
-    """One of the pictures: both axes are logarithms."""
-    wide, high, top = 300, 240, 40
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7f3fbf", "#b08a00", "#56b4e9")
+WIDE, HIGH, LEFT, TOP = 330, 230, 70, 44  # of a panel's axes, and the space before them
+
+
+def ticks(low, most):
+    """Powers of ten between low and most, or 1, 2 and 5 times them where these are few."""
+    decades = [10.0 ** k for k in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(most)) + 1)]
+    found = [d for d in decades if low * 0.999 <= d <= most * 1.001]
+    return found if len(found) > 2 else [m * d for d in decades for m in (1, 2, 5) if low * 0.999 <= m * d <= most * 1.001]
+
+
+def figure_text(value):
+    return "{:,.0f}".format(value) if value >= 1 else "%g" % value
+
+
+def panel(x, y, title, axis, unit, curves):
+    """A picture with the origin of its space at (x, y). Both axes are logarithmic."""
     points = [p for c in curves.values() for p in c]
     low, most = (f(p[0] for p in points) for f in (min, max))
     least, last = (f(p[1] for p in points) for f in (min, max))
+    least, last = least / 1.15, last * 1.15
+    x, y = x + LEFT, y + TOP
 
     def at(p):
-        return (x + wide * math.log(p[0] / low) / math.log(most / low), top + high - high * math.log(p[1] / least) / max(math.log(last / least), 1e-9))
+        return (x + WIDE * math.log(p[0] / low) / math.log(most / low), y + HIGH - HIGH * math.log(p[1] / least) / math.log(last / least))
 
-    text = '<text x="%d" y="20" font-weight="bold">%s</text><text x="%d" y="%d" text-anchor="middle">%s</text>\n' % (x, title, x + wide / 2, top + high + 36, axis)
-    for value, y in ((least, top + high), (last, top)):
-        text += '<line x1="%d" x2="%d" y1="%d" y2="%d" stroke="#ddd"/><text x="%d" y="%d" text-anchor="end">%s</text>\n' % (x, x + wide, y, y, x - 4, y + 4, "%.0f" % value if value >= 100 else "%.2g" % value)
-    for value in sorted({p[0] for p in points}):
-        text += '<text x="%.0f" y="%d" text-anchor="middle">%s</text>\n' % (at((value, least))[0], top + high + 18, "%.0f" % value if value >= 10 else "%.2g" % value)
+    text = '<text x="%d" y="%d" font-weight="bold" font-size="13">%s</text>\n' % (x - LEFT + 8, y - 24, title)
+    text += '<text x="%d" y="%d">%s</text>\n' % (x - LEFT + 8, y - 8, unit)
+    text += '<text x="%d" y="%d" text-anchor="middle">%s</text>\n' % (x + WIDE / 2, y + HIGH + 38, axis)
+    text += '<path fill="none" stroke="#888" d="M%d %dv%dh%d"/>\n' % (x, y, HIGH, WIDE)
+    for value in ticks(least, last):
+        level = at((low, value))[1]
+        text += '<path stroke="#ddd" d="M%d %.1fh%d"/><text x="%d" y="%.1f" text-anchor="end">%s</text>\n' % (x, level, WIDE, x - 6, level + 4, figure_text(value))
+    for value in ticks(low, most):
+        place = at((value, least))[0]
+        text += '<path stroke="#888" d="M%.1f %dv5"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>\n' % (place, y + HIGH, place, y + HIGH + 19, figure_text(value))
     free = None
     for i, (name, curve) in sorted(enumerate(curves.items()), key=lambda c: c[1][1][-1][1]):
         path = " ".join("%.1f,%.1f" % at(p) for p in curve)
-        y = at(curve[-1])[1] + 4
-        free = y if free is None else min(y, free - 13)
-        text += '<polyline fill="none" stroke-width="2" stroke="%s" points="%s"/><text x="%d" y="%.0f" fill="%s">%s</text>\n' % (
-            COLOURS[i % 6], path, x + wide + 6, free, COLOURS[i % 6], name)
-    return text + '<text x="%d" y="34">%s</text>\n' % (x, unit)
-
-
-COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf")
+        end, level = at(curve[-1])
+        free = level + 4 if free is None else min(level + 4, free - 13)
+        text += '<polyline fill="none" stroke-width="2" stroke="%s" points="%s"/>' % (COLOURS[i % 6], path)
+        text += '<path stroke="%s" stroke-dasharray="1 2" d="M%.1f %.1fL%d %.1f"/><text x="%d" y="%.0f" fill="%s">%s</text>\n' % (
+            COLOURS[i % 6], end, level, x + WIDE + 14, free - 4, x + WIDE + 17, free, COLOURS[i % 6], name)
+    return text
 
 
 def growth(path):
@@ -278,21 +297,24 @@ def growth(path):
     panels = []
     with tempfile.TemporaryDirectory() as folder:
         curves = sweep(folder, "workers", ["2", "8", "32", "128", "512", "2048", "10000"], base + gpt)
-        panels.append(("A step, by workers", "workers (GPT-2, 653 MB)", {n: [(float(v), ms) for v, ms in c] for n, c in curves.items()}, "ms"))
+        panels.append(("Step time by workers", "workers (GPT-2, 653 MB of parameters)", "step, ms", {n: [(float(v), ms) for v, ms in c] for n, c in curves.items()}))
         curves = sweep(folder, "profile", [split(folder, n) for n in (1, 4, 16, 64, 256, 1024)], base + ["--workers", "16"])
-        panels.append(("by layers", "layers (the same bytes, 16 workers)", {n: [(float(os.path.basename(v)), ms) for v, ms in c] for n, c in curves.items()}, "ms"))
+        panels.append(("Step time by layers", "layers (653 MB in all, 16 workers)", "step, ms",
+                       {n: [(float(os.path.basename(v)), ms) for v, ms in c] for n, c in curves.items()}))
         curves = sweep(folder, "emulate-scale", ["1000", "300", "100", "30", "10", "3", "1"], base + gpt + ["--workers", "16"])
-        panels.append(("by bytes", "MB of parameters (125 layers, 16 workers)", {n: [(653 / float(v), ms) for v, ms in c] for n, c in curves.items()}, "ms"))
-        own = {"seconds": [], "MB": [], "seconds, each": [], "MB, each": []}
+        panels.append(("Step time by bytes", "MB of parameters (125 layers, 16 workers)", "step, ms",
+                       {n: [(653 / float(v), ms) for v, ms in c] for n, c in curves.items()}))
+        own = {"processor s": [], "memory, MB": [], "processor s, --each": [], "memory, MB, --each": []}
         for each, sizes in (([], (2, 10, 100, 1000, 10000)), (["--each"], (2, 10, 100, 1000))):
             for workers in sizes:
                 used = consumed(["--strategy", "dreamddp", "--workers", str(workers), "--steps", "30", "--net", "1gbit,5ms"] + each + fill(gpt, folder))
-                for what, figure in zip(("seconds", "MB"), used):
-                    own[what + (", each" if each else "")].append((workers, max(figure, 0.01)))
-        panels.append(("The simulator itself, 30 steps", "workers", own, "seconds and MB"))
+                for what, figure in zip(("processor s", "memory, MB"), used):
+                    own[what + (", --each" if each else "")].append((workers, max(figure, 0.01)))
+        panels.append(("Cost of the simulation itself, 30 steps of dreamddp", "workers", "processor seconds, or MB of memory", own))
     with open(path + ".tmp", "w") as f:
-        f.write('<svg xmlns="http://www.w3.org/2000/svg" width="1760" height="340" viewBox="0 0 1760 340" font-family="sans-serif" font-size="12">\n'
-                '<rect width="100%" height="100%" fill="#fff"/>\n' + "".join(panel(60 + 430 * i, *p) for i, p in enumerate(panels)) + "</svg>\n")
+        f.write('<svg xmlns="http://www.w3.org/2000/svg" width="1080" height="680" viewBox="0 0 1080 680" font-family="sans-serif" font-size="12" fill="#222">\n'
+                '<rect width="100%" height="100%" fill="#fff"/>\n' +
+                "".join(panel(540 * (i % 2), 340 * (i // 2), *p) for i, p in enumerate(panels)) + "</svg>\n")
     os.rename(path + ".tmp", path)
     return 0
 
