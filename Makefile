@@ -6,7 +6,7 @@
 # make mutants, make storm, make soak   branches negated, faults in a training, faults for hours: tools/tests.mk
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/results/benchmarks.md;  BENCH=--quick: a taste of them
-# make claims        every claim of the five papers beside ours, into docs/results/claims/index.md;  ONLY=deft-fig10-vgg19,..: those
+# make claims        compares every claim of the five papers with measurements, in docs/results/claims/;  ONLY=deft-fig10-vgg19,..: some of them
 # make header        dreamddp.h from src/, and Python's view of it;  make check-header: are they fresh, are names right
 # make check-abi     what a program linked with the last version of the library would miss in this one
 # make house         faults in the order of modules and files of src/ and in accesses to other modules, then sizes by module
@@ -130,7 +130,7 @@ bench: deps-test-all all timing
 	@for b in $(BENCHES); do echo "== $$b"; $$b $(BENCH) || exit 1; done
 	@for b in bench/planners.py bench/transport.py bench/topk.py bench/sgemm.py bench/torch_gpt.py bench/torch_vision.py bench/overlap.py bench/schedules.py bench/deft.py bench/servers.py bench/served.py bench/slow_links.py bench/accuracy.py bench/convergence.py bench/emulation.py bench/churn.py bench/placement.py bench/pipeline.py bench/fence.py bench/python_ddp.py bench/simulate.py bench/choice.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
 
-# docs/results/claims/index.md of bench/claims_cases.py; forty minutes on a quiet machine. Cases build the tests that they run.
+# docs/results/claims/ from bench/claims_cases.py: forty minutes on an idle machine. Cases build the tests that they run.
 CLAIMS = $(addprefix build/,plan train_gpt train_image quickstart broker compnode bench_topk) $(filter build/simulate,$(EXAMPLES))
 claims: deps-test-all $(CLAIMS)
 	@bench/claims.py $(if $(ONLY),--only $(ONLY))

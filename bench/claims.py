@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Every claim of the five papers beside what this machine measures: docs/results/claims/index.md.
+"""Compares every claim of the five papers with measurements of this machine, in docs/results/claims/.
 
     bench/claims.py [--only ID,..] [--kind KIND] [--missing] [--page] [--list]
 
-Cases are those of bench/claims_cases.py, which says how to read and add one. A case's figures go into
-bench/claims_results.json as soon as its commands have ended, and the page is made from all that is stored. A figure is stored
-with the fingerprint of its case: one whose case has been changed since is not shown until it has been run again. A
-command that fails is told in a sentence, nothing is stored, and the other cases go on (exit code 1).
+bench/claims_cases.py has the cases and describes how to add one. The figures of a case go into bench/claims_results.json when its
+commands have ended. The pages are made from all stored figures: index.md, and a page for each paper. A stored figure has the
+fingerprint of its case; after a change of the case the figure is not shown until the case has run again. If a command fails, an
+error is printed, nothing is stored, and the other cases continue (exit code 1).
 """
 import argparse
 import datetime
@@ -29,7 +29,7 @@ import claims_cases
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 RESULTS = os.environ.get("CLAIMS_RESULTS", os.path.join(HERE, "claims_results.json"))
-PAGE = os.environ.get("CLAIMS_PAGE", os.path.join(ROOT, "docs", "results", "claims", "index.md"))
+PAGES = os.environ.get("CLAIMS_PAGES", os.path.join(ROOT, "docs", "results", "claims"))
 NEAR, LIMIT_S = 0.10, 400
 WITHIN, RANGE, DIRECTION, FAILS, CANNOT, NOT_RUN = VERDICTS = (
     "within 10 %", "in range", "direction only", "fails", "cannot be tested here", "not run yet")
@@ -38,7 +38,7 @@ PAPERS = {"dreamddp": "DreamDDP", "deft": "DeFT", "osp": "OSP", "dtfm": "DT-FM",
 
 
 class Row(dict):
-    """A JSON object whose members expressions name with a point."""
+    """A JSON object with its members as attributes, for expressions."""
     def __getattr__(self, name):
         if name not in self:
             raise KeyError("the result has no '%s'" % name)
@@ -46,7 +46,7 @@ class Row(dict):
 
 
 class Failed(Exception):
-    """Why a case has no figures, in a sentence."""
+    """The reason why a case has no figures."""
 
 
 # ---- running ----
@@ -59,7 +59,7 @@ def objects(text):
 
 
 def execute(command):
-    """Its last JSON object, all of them, and what it printed. {json}: a file that it writes."""
+    """Runs a command. Returns its last JSON object, all of them, and its output. {json} is a file that it writes."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "out.json")
         job = subprocess.Popen(["bash", "-c", command.replace("{json}", file).replace("{tmp}", folder)], cwd=ROOT, text=True,
@@ -74,14 +74,14 @@ def execute(command):
             raise Failed("`%s` cannot run here: %s" % (command, (out + err).strip()[-200:]))
         written = os.path.exists(file) and open(file).read()
         if job.returncode and not written:
-            last = (err.strip() or out.strip() or "nothing was said").splitlines()[-1]
+            last = (err.strip() or out.strip() or "no output").splitlines()[-1]
             raise Failed("`%s` ended with %d: %s" % (command, job.returncode, last[-300:]))
         rows = objects(out)
         return rows[-1] if rows else Row(), objects(written) if written else rows, out + err
 
 
 def figures(case, done):
-    """What this machine says of a case: a number for each of its figures. done: results of commands of other cases."""
+    """Runs a case. Returns a number for each of its figures. done: results of commands that ran before."""
     names = {"math": math, "re": re, "mean": statistics.fmean, "median": statistics.median,
              "found": lambda pattern, text: float(re.search(pattern, text).group(1)),
              "pick": lambda rows, **want: next(r for r in rows if all(r.get(k) == v for k, v in want.items()))}
@@ -98,7 +98,7 @@ def figures(case, done):
     ours = []
     for f in case.figures:
         try:
-            ours.append(float(eval(f.ours, names)))  # of claims_cases.py, which is ours
+            ours.append(float(eval(f.ours, names)))  # an expression of claims_cases.py
         except Exception as e:
             raise Failed("`%s` gives no figure: %s: %s" % (f.ours, type(e).__name__, e)) from None
         if not math.isfinite(ours[-1]):
@@ -114,13 +114,13 @@ def bounds(paper):
 
 
 def judge(figure, ours):
-    """(ours over the paper's figure or the nearest end of its range, verdict)"""
+    """Returns ours divided by the paper's figure (by the nearest end of a range), and the verdict."""
     low, high = bounds(figure.paper)
     nearest = min(max(ours, low), high)
     ratio = 1.0 if ours == nearest else ours / nearest if nearest else math.inf
     if isinstance(figure.paper, tuple) and low <= ours <= high:
         return ratio, RANGE
-    if abs(ratio - 1) <= NEAR and math.isfinite(high - low):  # "at least", "at most" say an order: it holds or not
+    if abs(ratio - 1) <= NEAR and math.isfinite(high - low):  # "at least" and "at most" hold or fail
         return ratio, WITHIN
     n = figure.neutral
     same_side = n is not None and not low <= n <= high and (ours - n) * (nearest - n) > 0
@@ -133,7 +133,7 @@ def fingerprint(case):
 
 
 def verdict(case, stored):
-    """The worst of its figures."""
+    """The worst verdict of its figures."""
     if case.kind == "not here":
         return CANNOT
     kept = stored.get(case.id)
@@ -142,7 +142,7 @@ def verdict(case, stored):
     return max((judge(f, o)[1] for f, o in zip(case.figures, kept["ours"])), key=RANK.get)
 
 
-# ---- what is stored ----
+# ---- stored figures ----
 
 def load():
     if not os.path.exists(RESULTS):
@@ -158,7 +158,7 @@ def write(path, text):
 
 
 def parts(cases):
-    """Claims, each followed by what stands beside it: all that is run and stored."""
+    """Claims, each followed by its figures of other kinds: all that is run and stored."""
     return [part for c in cases for part in [c] + c.beside]
 
 
@@ -181,7 +181,7 @@ def machine():
     return "%d x %s" % (os.cpu_count(), model)
 
 
-# ---- the page ----
+# ---- the pages ----
 
 def number(x):
     return "%.0f" % x if 100 <= abs(x) < 1e6 else "%.3g" % x
@@ -194,30 +194,54 @@ def paper_number(figure):
     return figure.said or text + figure.unit
 
 
-def claim_rows(case, stored):
-    """Of a claim, then of what stands beside it."""
-    what = "**%s** %s" % (case.place, case.claim)
-    if case.over:
-        what += "; over: " + case.over
-    if case.erratum:
-        what += " **Erratum:** " + case.erratum
-    rows = part_rows("|%s<br>%s|%s|" % (case.spec, case.id, what), case, stored)
-    for part in case.beside:
-        rows += part_rows("|||", part, stored)
-    return rows
+def sentence(text):
+    """The text with a capital letter and a full stop."""
+    text = text[:1].upper() + text[1:] if text[:2].islower() else text
+    return text if not text or text[-1] in ".:!?" else text + "."
 
 
-def part_rows(head, case, stored):
+def part_rows(case, stored):
+    """The rows of the table of a claim: its own figures, or those of another kind."""
     kept = stored.get(case.id)
-    fresh = kept and kept["case"] == fingerprint(case) and case.kind != "not here"
-    if case.kind == "not here":
-        return [head + "|%s||%s|%s: %s|" % (case.said, case.kind, CANNOT, case.why)]
+    fresh = kept and kept["case"] == fingerprint(case)
     rows = []
     for n, f in enumerate(case.figures):
-        ratio, said = judge(f, kept["ours"][n]) if fresh else (None, "%s: %s" % (NOT_RUN, case.why) if case.why else NOT_RUN)
-        rows.append("%s%s|%s|%s|%s|%s|%s|" % (head if n == 0 else "|||", f.label, paper_number(f), number(kept["ours"][n]) + f.unit if fresh else "",
-                                           "%.2f" % ratio if fresh else "", case.kind if n == 0 else "", said))
+        ratio, said = judge(f, kept["ours"][n]) if fresh else (None, NOT_RUN)
+        rows.append("|%s|%s|%s|%s|%s|%s|" % (f.label or "", paper_number(f), number(kept["ours"][n]) + f.unit if fresh else "",
+                                             "%.2f" % ratio if fresh else "", case.kind, said))
     return rows
+
+
+def claim_section(case, stored, seen):
+    """A claim with its figures and commands. seen: the claim that has shown a command, by command."""
+    out = ["", "## %s: %s" % (case.spec, case.id), "", "Claim (%s): %s" % (case.place, case.claim + ("" if case.claim[-1] in ".:" else "."))]
+    if case.over:
+        out += ["Figures are ratios to: %s." % case.over]
+    if case.kind == "not here":
+        out += ["", "The paper has: %s. Verdict: **%s**: %s." % (case.said, CANNOT, case.why)]
+    if case.erratum:
+        out += ["", "Erratum: " + sentence(case.erratum)]
+    if case.note:
+        out += ["", "Conditions: " + sentence(case.note)] if len(case.note.split()) <= 60 else ["", "Conditions:", ""] + [
+            "- " + part for part in re.split(r"(?<=\.) (?=[A-Z4])", sentence(case.note))]
+    if case.figures:
+        out += ["", "|figure|paper|measured|measured / paper|kind|verdict|", "|---" * 6 + "|"]
+        for part in [case] + case.beside:
+            out += part_rows(part, stored)
+    commands = list(dict.fromkeys(c for part in [case] + case.beside for c in part.runs.values()))
+    fresh = [c for c in commands if c not in seen]
+    earlier = {seen[c].id: seen[c] for c in commands if c in seen}.values()
+    if fresh:
+        out += ["", "```"] + fresh + ["```"]
+    if earlier:
+        out += ["", "%s of %s." % ("Also the commands" if fresh else "Commands: those", ", ".join("[%s](#%s)" % (c.id, anchor(c)) for c in earlier))]
+    seen.update((c, case) for c in fresh)
+    return out
+
+
+def anchor(case):
+    """The anchor that Markdown makes of a claim's heading."""
+    return re.sub(r"[^a-z0-9 -]", "", ("%s: %s" % (case.spec, case.id)).lower()).replace(" ", "-")
 
 
 def judged_by(cases, stored, kind):
@@ -225,7 +249,7 @@ def judged_by(cases, stored, kind):
 
 
 def shown_beside(cases, stored, kind):
-    """Figures that are not judged by."""
+    """The number of figures of a kind that do not count for a verdict."""
     return sum(len(p.figures) for c in cases for p in c.beside if p.kind == kind and verdict(p, stored) != NOT_RUN)
 
 
@@ -233,59 +257,62 @@ BESIDE = ("simulator", "model", "real")
 
 
 def count_table(cases, stored):
-    lines = ["|paper|claims|%s|real runs|model|arithmetic|%s|" % ("|".join(VERDICTS), "|".join("beside: " + k for k in BESIDE)),
+    lines = ["|paper|claims|%s|judged by real runs|by a model|by arithmetic|%s|" % ("|".join(VERDICTS), "|".join("other figures: " + k for k in BESIDE)),
              "|---" * (len(VERDICTS) + 8) + "|"]
-    for key, own in [(PAPERS[k], [c for c in cases if c.paper == k]) for k in PAPERS] + [("all", cases)]:
+    for name, own in [("[%s](%s.md)" % (PAPERS[k], k), [c for c in cases if c.paper == k]) for k in PAPERS] + [("all", cases)]:
         said = [verdict(c, stored) for c in own]
         counts = [len(own)] + [said.count(v) for v in VERDICTS] + [judged_by(own, stored, k) for k in ("real", "model", "arithmetic")]
-        lines.append("|%s|%s|" % (key, "|".join(map(str, counts + [shown_beside(own, stored, k) for k in BESIDE]))))
+        lines.append("|%s|%s|" % (name, "|".join(map(str, counts + [shown_beside(own, stored, k) for k in BESIDE]))))
     return lines
 
 
-def page(stored):
-    cases = claims_cases.CASES
-    out = ["# Claims of the five papers, and what this library measures", ""]
-    out += claims_cases.INTRO.strip().splitlines() + [""]
-    said = [verdict(c, stored) for c in cases]
-    held, real = said.count(WITHIN) + said.count(RANGE), judged_by(cases, stored, "real")
-    out += ["**%d of %d claims hold here, %d have the direction only, %d fail**; %d (%.0f %%) are judged by real runs, %d by a model, "
-            "%d by arithmetic." % (held, len(cases), said.count(DIRECTION), said.count(FAILS), real, 100 * real / len(cases),
-                                   judged_by(cases, stored, "model"), judged_by(cases, stored, "arithmetic")),
-        "Beside them stand figures that do not judge: %s." % ", ".join("%d of kind %s" % (shown_beside(cases, stored, k), k) for k in BESIDE), ""]
-    out += count_table(cases, stored)
-    failing = [c for c, v in zip(cases, said) if v == FAILS]
-    if failing:
-        out += ["", "What fails, with the figure that does:", ""]
-    for c in failing:
-        f, x = next((f, x) for f, x in zip(c.figures, stored[c.id]["ours"]) if judge(f, x)[1] == FAILS)
-        out += ["- %s, %s, %s: %s%s%s here, %s in the paper" % (PAPERS[c.paper], c.place, c.claim, f.label + " " if f.label else "", number(x),
-        f.unit,
-                                                             paper_number(f))]
+def measured(stored):
     dates = sorted(k["date"] for k in stored.values())
     machines = sorted({k["machine"] for k in stored.values()})
-    if dates:
-        out += ["", "Measured %s%s on %s." % (dates[0], " to " + dates[-1] if dates[0] != dates[-1] else "", ", ".join(machines))]
-    for key, name in PAPERS.items():
-        own = [c for c in cases if c.paper == key]
-        out += ["", "## " + name, "", "|id|claim|figure|paper|ours|ours / paper|kind|verdict|", "|---" * 8 + "|"]
-        for c in own:
-            out += claim_rows(c, stored)
-        notes = [c for c in own if c.note]
-        if notes:
-            out += [""] + ["- %s: %s" % (c.id, c.note) for c in notes]
-        out += ["", "Commands; `make claims ONLY=id` runs those of one id:", "", "```"]
-        seen = {}
-        for c in parts(own):
-            out += ["# " + c.id] if c.runs else []
-            for command in c.runs.values():
-                out += ["#   as in " + seen[command] if command in seen else command]
-                seen.setdefault(command, c.id)
-        out += ["```"]
+    return ["", "Measured %s%s on %s." % (dates[0], " to " + dates[-1] if dates[0] != dates[-1] else "", ", ".join(machines))] if dates else []
+
+
+def summary_page(stored):
+    cases = claims_cases.CASES
+    said = [verdict(c, stored) for c in cases]
+    held, real = said.count(WITHIN) + said.count(RANGE), judged_by(cases, stored, "real")
+    out = ["# Claims of five papers, compared with measurements", ""] + claims_cases.INTRO.strip().splitlines()
+    out += ["", "## Summary", "",
+            "**%d of %d claims hold here, %d hold in direction only, %d fail.** Real runs judge %d (%.0f %%), a model %d, arithmetic %d." % (
+                held, len(cases), said.count(DIRECTION), said.count(FAILS), real, 100 * real / len(cases),
+                judged_by(cases, stored, "model"), judged_by(cases, stored, "arithmetic")), ""]
+    out += count_table(cases, stored) + measured(stored)
+    failing = [c for c, v in zip(cases, said) if v == FAILS]
+    if failing:
+        out += ["", "## Claims that fail", "", "Each row has the first figure that fails.", "",
+                "|claim|place|claim of the paper|figure|paper|measured|", "|---" * 6 + "|"]
+    for c in failing:
+        f, x = next((f, x) for f, x in zip(c.figures, stored[c.id]["ours"]) if judge(f, x)[1] == FAILS)
+        out += ["|[%s](%s.md#%s)|%s, %s|%s|%s|%s|%s|" % (c.spec, c.paper, anchor(c), PAPERS[c.paper], c.place, c.claim, f.label, paper_number(f),
+                                                         number(x) + f.unit)]
     return "\n".join(out) + "\n"
 
 
+def paper_page(key, stored):
+    own = [c for c in claims_cases.CASES if c.paper == key]
+    out = ["# Claims of %s" % PAPERS[key], "", "Use this page to look up a claim of the %s paper, its measurement with this library, and the command." % PAPERS[key],
+           "Kinds and verdicts are explained in the [summary](index.md). `make claims ONLY=id` runs the commands of one claim.", ""]
+    out += ["|claim|place|claim of the paper|kind|verdict|", "|---" * 5 + "|"]
+    out += ["|[%s](#%s)|%s|%s|%s|%s|" % (c.spec, anchor(c), c.place, c.claim, c.kind, verdict(c, stored)) for c in own]
+    out += measured({k: v for k, v in stored.items() if k.startswith(key + "-")})
+    seen = {}
+    for c in own:
+        out += claim_section(c, stored, seen)
+    return "\n".join(out) + "\n"
+
+
+def pages(stored):
+    """The text of each page, by file name."""
+    return {"index.md": summary_page(stored), **{key + ".md": paper_page(key, stored) for key in PAPERS}}
+
+
 def chosen(only, kind):
-    """Parts of claims: those of a claim that is named, or the one that is (ID/KIND)."""
+    """The parts that a user named: all parts of a claim, or one of them (ID/KIND)."""
     cases = claims_cases.CASES
     known = {p.id: p for p in parts(cases)} | {c.spec: c for c in cases}
     wanted = []
@@ -294,20 +321,20 @@ def chosen(only, kind):
         own = parts(own) or [p for p in parts(cases) if p.id == word]
         if not own:
             near = difflib.get_close_matches(word, known, 5, 0.3)
-            sys.exit("claims.py: no claim '%s'%s; --list names all" % (word, ", nearest are " + ", ".join(near) if near else ""))
+            sys.exit("claims.py: no claim '%s'%s; --list prints all" % (word, "; the nearest are " + ", ".join(near) if near else ""))
         wanted += [p for p in own if p not in wanted]
     return [p for p in (wanted if only else parts(cases)) if not kind or p.kind == kind]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="ID,..", help="these claims: ids, the beginning of ids (deft-), or the numbers (F4); "
-                        "ID/KIND: what stands beside")
-    parser.add_argument("--kind", choices=claims_cases.KINDS, help="those of one kind")
-    parser.add_argument("--missing", action="store_true", help="those whose figures are not stored, or are of an older case")
-    parser.add_argument("--page", action="store_true", help="run nothing, make the page of what is stored")
-    parser.add_argument("--check", action="store_true", help="run nothing, is the page what it would be made to be?")
-    parser.add_argument("--list", action="store_true", help="ids, kinds and verdicts")
+    parser.add_argument("--only", metavar="ID,..", help="claims to run: ids, beginnings of ids (deft-) or numbers (F4); "
+                        "ID/KIND runs the figures of another kind alone")
+    parser.add_argument("--kind", choices=claims_cases.KINDS, help="run the figures of one kind")
+    parser.add_argument("--missing", action="store_true", help="run the cases without stored figures, and changed cases")
+    parser.add_argument("--page", action="store_true", help="run nothing; write the pages from the stored figures")
+    parser.add_argument("--check", action="store_true", help="run nothing; exit 1 if a page differs from the stored figures")
+    parser.add_argument("--list", action="store_true", help="print ids, kinds and verdicts")
     args = parser.parse_args()
     own, done, failed = chosen(args.only, args.kind), {}, 0
     if args.list:
@@ -315,9 +342,9 @@ def main():
             print("%-34s %-4s %-11s %s" % (c.id, c.spec, c.kind, verdict(c, load())))
         return 0
     if args.check:
-        same = os.path.exists(PAGE) and open(PAGE).read() == page(load())
-        print("claims.py: %s is %s" % (os.path.relpath(PAGE, ROOT), "fresh" if same else "not what is stored; run bench/claims.py --page"))
-        return 0 if same else 1
+        stale = [n for n, text in pages(load()).items() if not os.path.exists(os.path.join(PAGES, n)) or open(os.path.join(PAGES, n)).read() != text]
+        print("claims.py: %s" % ("differs from the stored figures: %s; run bench/claims.py --page" % ", ".join(stale) if stale else "all pages are current"))
+        return 1 if stale else 0
     if not args.page:
         subprocess.run([sys.executable, os.path.join(ROOT, "tools", "make_networks.py")], stdout=subprocess.DEVNULL, check=True)
         runs = [c for c in own if c.runs and (not args.missing or verdict(c, load()) == NOT_RUN)]
@@ -337,7 +364,8 @@ def main():
             keep(c, ours, time.monotonic() - begin)
             for f, x in zip(c.figures, ours):
                 print("    %s: paper %s, ours %s: %s" % (f.label or c.claim, paper_number(f), number(x) + f.unit, judge(f, x)[1]), file=sys.stderr)
-    write(PAGE, page(load()))
+    for name, text in pages(load()).items():
+        write(os.path.join(PAGES, name), text)
     return 1 if failed else 0
 
 

@@ -307,7 +307,7 @@ def quickstart_picture(folder):
         curves[name] = curve
         target[name] = next(e["time_to_loss_s"] for e in events if e["event"] == "result" and e["strategy"] == name)
     most = max(c[-1][0] for c in curves.values())
-    low, last = math.floor(min(v for c in curves.values() for _, v in c) * 2) / 2, math.ceil(max(v for c in curves.values() for _, v in c))
+    low, last = math.floor(min(v for c in curves.values() for _, v in c) * 2) / 2 - 0.5, math.ceil(max(v for c in curves.values() for _, v in c))
     x, y = lambda s: left + wide * s / most, lambda v: top + high * (last - v) / (last - low)
     parts.append('<text x="12" y="%d" font-size="15" font-weight="bold">Training loss over time (mean of 8 steps)</text>' % (top - 12))
     v = low
@@ -320,9 +320,8 @@ def quickstart_picture(folder):
         at = next(i for i, (s, _) in enumerate(curves[name]) if s >= target[name] - 1e-6)
         s, v = curves[name][at]
         parts.append('<polyline fill="none" stroke="%s" stroke-width="2.5" points="%s"/>' % (colour, " ".join("%.1f,%.1f" % (x(a), y(b)) for a, b in curves[name])))
-        left_of = name == "dreamddp"  # below its curve, where no other one is
         parts.append('<circle fill="%s" cx="%.1f" cy="%.1f" r="5"/><text x="%.1f" y="%.1f" fill="%s" font-weight="bold" text-anchor="%s">%s: common loss after %.1f s</text>' % (
-            colour, x(s), y(v), x(s) - 8 if left_of else x(s) + 6, y(v) + 14 if left_of else y(v) - 10, colour, "end" if left_of else "start", title, target[name]))
+            colour, x(s), y(v), x(s) + 6, y(v) + (22 if name == "dreamddp" else -10), colour, "start", title, target[name]))
     return svg_page(1020, top + high + 32, parts)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""[test-all: runs the commands of the claims with build/plan] bench/claims.py: all 92 claims are there and told apart, unknown ids, one case run again, failing commands, the rule of
-verdicts, figures of cases that have been changed, figures beside a claim's, and docs/results/claims/index.md is what is stored.
+"""[test-all: runs the commands of the claims with build/plan] bench/claims.py: the list of 92 claims, unknown ids, a case that runs
+again, failing commands, verdicts, changed cases, figures that do not count, and the pages of docs/results/claims.
 
     tests/programs/test_claims.py [WORD ..]     build/plan is built
 """
@@ -21,17 +21,17 @@ NUMBERS = {letter + str(n) for letter, last in (("D", 22), ("F", 22), ("O", 14),
 
 
 def program(folder, *options):
-    env = dict(os.environ, CLAIMS_RESULTS=os.path.join(folder, "results.json"), CLAIMS_PAGE=os.path.join(folder, "claims.md"))
+    env = dict(os.environ, CLAIMS_RESULTS=os.path.join(folder, "results.json"), CLAIMS_PAGES=folder)
     return subprocess.run([sys.executable, os.path.join(ROOT, "bench", "claims.py"), *options], capture_output=True, text=True, env=env)
 
 
-def page(folder):
-    with open(os.path.join(folder, "claims.md")) as f:
+def page(folder, name):
+    with open(os.path.join(folder, name + ".md")) as f:
         return f.read()
 
 
 def made(what="a claim", **more):
-    """A case of its own, which the file does not keep."""
+    """A case that is removed from the list again."""
     claim("D1", "dreamddp-made", "here", what, more.pop("kind", "arithmetic"), **more)
     return claims_cases.CASES.pop()
 
@@ -41,7 +41,7 @@ def every_claim_of_the_list_is_there_once(folder):
     numbers = [c.spec.rstrip("+") for c in claims_cases.CASES]
     expect(set(numbers) == NUMBERS, "missing %s, unknown %s" % (NUMBERS - set(numbers), set(numbers) - NUMBERS))
     specs, ids = [c.spec for c in claims_cases.CASES], [c.id for c in claims_cases.CASES]
-    expect(len(set(ids)) == len(ids) and len(set(specs)) == len(specs), "told twice: %s" % [x for x in ids + specs if (ids + specs).count(x) > 1])
+    expect(len(set(ids)) == len(ids) and len(set(specs)) == len(specs), "repeated: %s" % [x for x in ids + specs if (ids + specs).count(x) > 1])
     for c in claims_cases.CASES:
         expect(c.paper in claims.PAPERS and c.kind in claims_cases.KINDS, c.id)
         expect(re.fullmatch(r"[a-z0-9-]+", c.id), c.id)
@@ -64,22 +64,23 @@ def an_unknown_id_is_one_sentence_with_the_nearest(folder):
 
 
 @case
-def one_claim_is_run_and_the_page_has_its_figure(folder):
+def one_claim_runs_and_its_page_has_the_figure(folder):
     r = program(folder, "--only", "deft-table5")
     expect(r.returncode == 0, r.stderr)
     with open(os.path.join(folder, "results.json")) as f:
         stored = json.load(f)
     expect(list(stored) == ["deft-table5"] and abs(stored["deft-table5"]["ours"][0] - 0.988) < 1e-3, stored)
-    text = page(folder)
-    expect(re.search(r"F16<br>deft-table5\|.*ratio\|0.993\|0.988\|[01]\.\d\d\|model\|within 10 %\|", text), "no figure of deft-table5")
-    expect("|DeFT|22|0|0" not in text and "F4<br>deft-fig10-vgg19" in text and "not run yet" in text, "the others")
+    text = page(folder, "deft")
+    expect(re.search(r"\|ratio\|0.993\|0.988\|[01]\.\d\d\|model\|within 10 %\|", text), "no figure of deft-table5")
+    expect("## F4: deft-fig10-vgg19" in text and "not run yet" in text, "the others")
+    expect("|[DeFT](deft.md)|22|0|0" not in page(folder, "index"), "the summary does not count deft-table5")
     again = program(folder, "--only", "deft-feedback")
     with open(os.path.join(folder, "results.json")) as f:
         expect(again.returncode == 0 and list(json.load(f)) == ["deft-table5", "deft-feedback"], "the second did not join the first")
 
 
 @case
-def a_command_that_fails_is_a_sentence_and_the_others_go_on(folder):
+def a_failing_command_prints_an_error_and_the_others_continue(folder):
     good = made("good", figures=[figure("a.x", 2)], runs={"a": "echo '{\"x\": 2.1}'"})
     bad = {"says why": made(figures=[figure("a.x", 2)], runs={"a": "echo first >&2; echo no network >&2; exit 3"}),
            "'y'": made(figures=[figure("a.y", 2)], runs={"a": "echo '{\"x\": 1}'"}), "nan": made(figures=[figure("a.x", 2)],
@@ -114,15 +115,15 @@ def verdicts_follow_the_rule(folder):
 
 
 @case
-def what_stands_beside_a_claim_is_shown_and_does_not_judge(folder):
+def figures_of_another_kind_are_shown_and_do_not_count(folder):
     claim("D1", "dreamddp-made", "here", "a claim", "real", [figure("a.x", 2.0, "own")], {"a": "true"})
     claims_cases.beside("simulator", [figure("a.x", 2.0, "simulated")], {"a": "echo"})
     c = claims_cases.CASES.pop()
     stored = {p.id: {"case": claims.fingerprint(p), "ours": [x]} for p, x in zip(claims.parts([c]), (2.0, 0.5))}
     expect(list(stored) == ["dreamddp-made", "dreamddp-made/simulator"], stored)
-    expect(claims.verdict(c, stored) == "within 10 %", "a figure beside judges")
-    rows = claims.claim_rows(c, stored)
-    expect(len(rows) == 2 and rows[1] == "|||simulated|2|0.5|0.25|simulator|fails|", rows)
+    expect(claims.verdict(c, stored) == "within 10 %", "a figure of another kind counts")
+    rows = claims.claim_section(c, stored, {})
+    expect("|simulated|2|0.5|0.25|simulator|fails|" in rows, rows)
     expect(claims.shown_beside([c], stored, "simulator") == 1 and claims.judged_by([c], stored, "simulator") == 0)
     claims_cases.CASES.append(c)
     try:
@@ -134,7 +135,7 @@ def what_stands_beside_a_claim_is_shown_and_does_not_judge(folder):
 
 
 @case
-def the_page_is_what_is_stored(folder):
+def the_pages_have_the_stored_figures(folder):
     r = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "claims.py"), "--check"], capture_output=True, text=True)
     expect(r.returncode == 0, r.stdout + r.stderr)
 
