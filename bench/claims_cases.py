@@ -492,7 +492,7 @@ def over_dtfm(setting, *schemes):
     return step(5, setting, *schemes) + " / " + step(5, setting, "dtfm")
 
 
-THEIRS = "%g (their file)"
+THEIRS = "%g (the authors' file)"
 ZERO = ("zero1", "zero3", "zero1_pipe")
 claim("T1", "dtfm-case5", "abstract, Figure 3c", "case 5, GPT3-1.3B: iteration time of Megatron and of DeepSpeed", "model",
       [figure(over_dtfm(LARGE, "megatron_random"), 4.8, "Megatron, random layouts, " + SETTINGS[LARGE]),
@@ -578,7 +578,7 @@ beside("model", [figure(pflops(s) + " / " + pflops(SMALL), round(their_pflops(s)
        "model, 64 devices, %d layers, batch %d, over the first" % s,
        said=THEIRS % round(their_pflops(s) / their_pflops(SMALL), 2)) for s in CASE5 if s != SMALL] +
        [figure(pflops(s), round(their_pflops(s), 2), "model, 64 devices, %d layers, batch %d" % s, None, " PFLOPS",
-       "%.2f PFLOPS (their file)" % their_pflops(s)) for s in SETTINGS], modelled(*((5, *s) for s in CASE5)))
+       "%.2f PFLOPS (the authors' file)" % their_pflops(s)) for s in SETTINGS], modelled(*((5, *s) for s in CASE5)))
 claim("T10", "dtfm-gap-narrows", "Figure 3c", "a larger batch and more layers narrow the gap between case 5 and case 1", "real",
       [figure("(c5_40_4096.ours / c1_40_4096.ours) / (c5_24_1024.ours / c1_24_1024.ours)", (None, 1.0), "gap at 40 layers, batch 4096")], SWEEP,
       over="the gap with 24 layers and batch 1024")
