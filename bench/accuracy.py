@@ -72,7 +72,7 @@ def main():
     args = parser.parse_args()
     tasks = [t for t in TASKS if not args.only or args.only in t[0]]
     if not all(os.path.isdir(os.path.join(overlap.DATA, t[0])) for t in tasks):
-        print("accuracy.py: no mnist and cifar10 under $DDP_DATA; tools/get_data.sh says where they come from")
+        print("accuracy.py: no mnist and cifar10 in %s; run tools/get_data.sh, or set DDP_DATA" % overlap.DATA)
         sys.exit(77)
     overlap.keep_cores_awake()
     check, out, begin = overlap.Checks(), [], time.monotonic()

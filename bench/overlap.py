@@ -33,6 +33,7 @@ import published
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRAIN = os.path.join(HERE, "..", "build", "train_gpt")
+DATA = os.environ.get("DDP_DATA", "data")
 MACHINE_BYTES_PER_S = 16e6
 DELAY = "0.5ms"
 PROFILE_STEPS = 6
