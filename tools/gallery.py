@@ -291,7 +291,7 @@ def quickstart_picture(folder):
         starts = sorted({min(a for a, _, kind, s in own if kind == "forward" and s == n) for n in {s for _, _, kind, s in own if kind == "forward" and s >= first}})
         inside = [a for a in starts if a < begin + span_ms]
         parts += ['<path stroke="#3c434a" d="M%.1f %dv6"/>' % (120 + (a - begin) * per_ms, y - 7) for a in inside]
-        parts.append('<text x="120" y="%d">%s</text>' % (y - 10, "" if i else "each tick is the begin of a step"))
+        parts.append('<text x="120" y="%d">%s</text>' % (y - 10, "" if i else "each tick marks the start of a step"))
     parts.append('<text x="930" y="80" fill="#c0504d">waits for</text><text x="930" y="95" fill="#c0504d">its transfers</text>'
                  '<text x="930" y="142" fill="#0072b2">overlaps</text><text x="930" y="157" fill="#0072b2">them</text>')
     parts.append(key(120, 200, KEY[:4]))
