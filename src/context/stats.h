@@ -49,38 +49,50 @@ typedef struct ddp_stats {
                                 per layer and step */
 } ddp_stats;
 
-/* ddp_get_stats - stores the current statistics in *out. */
+/* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 
-/* ddp_divergence - returns this rank's share of Gamma at the last averaging of that layer. */
+/* ddp_divergence - returns this rank's share of Gamma, |average - own|^2, at the last averaging of that
+ * layer; 0 before it. Local. */
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 
-/* ddp_last_algorithm - returns the algorithm of the last all-reduce: "full" (all-to-all exchange), "direct"
- * or "ring"; "none": there was no all-reduce. */
+/* ddp_last_algorithm - returns the algorithm of the last all-reduce of link 0: "full" (all-to-all exchange),
+ * "direct" or "ring"; "none" if there was no all-reduce. A constant string. Local. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 
-/* ddp_plan_get, ddp_profile_get - return the current plan and profile, borrowed until the next ddp_step_end;
- * NULL if there is none yet. */
+/* ddp_plan_get - returns the current plan, borrowed until the next ddp_step_end; NULL if there is none yet,
+ * or if the strategy follows no such plan. Local. */
 DDP_API const struct ddp_plan *ddp_plan_get(const ddp_ctx *d);
+
+/* ddp_profile_get - returns the current profile, measured or read, borrowed until the next ddp_step_end; NULL
+ * if there is none yet. Local. */
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
 
 /* ddp_plan_adopt - uses a plan (copied) from now on, instead of planning. Collective, with the same plan on
- * all ranks. Returns 0 or the context's first error. */
+ * all ranks. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or another number of layers;
+ * DDP_USAGE if the strategy follows no such plan, or for a worker that joined before the end of its first
+ * step; DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
 
-/* ddp_plan_read - reads the JSON that `plan partial` prints, for a model of `layers` layers. The caller frees
- * *out with ddp_plan_free. */
+/* ddp_plan_read - reads the JSON that `plan partial` prints, for a model of `layers` layers. *out is
+ * untouched on error; otherwise the caller frees it with ddp_plan_free. Safe from any thread. Errors: DDP_IO
+ * for the file; DDP_FORMAT for its text; DDP_MISMATCH for another number of layers; DDP_ARG for layers or
+ * period out of range; DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
 /* ddp_trace_copy - copies the newest `room` spans (compute of this rank and its communication) into out,
- * oldest first. Returns their number. */
+ * oldest first. Returns their number. Records more than the statistics need only with debug.trace_spans.
+ * Local. */
 DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
 
-/* ddp_dump - writes a record of this rank's last 2,000 operations to path (%r is replaced by the rank) as
- * JSON lines: first the run and its error, then one line per operation, the newest last. Operations in flight
- * list the ranks that have not started them. Any thread may call it, also while others wait and after a
- * failure, but not during ddp_add_layer or ddp_close. The file is written completely or not at all. Errors:
- * DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error does not change. */
+/* ddp_dump - writes a record of this rank's last 2,000 operations to path as JSON lines: first the run and
+ * its error, then one line per operation, the newest last. Operations in flight list the ranks that have not
+ * started them. %r in path is replaced by the rank. The file is written completely or not at all.
+ *
+ * Any thread may call it, also while others wait and after a failure, but not during ddp_add_layer or
+ * ddp_close. The context's own error does not change. Errors: DDP_ARG for NULL or an empty path; DDP_USAGE in
+ * a forked process; DDP_IO; DDP_MEMORY. */
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
 /* Kinds of notes: events of a run such as stragglers, new plans and changes of the members. */
@@ -104,11 +116,13 @@ typedef struct ddp_note {
 
 /* ddp_notes - copies the newest `room` of the last 64 notes of this context into out, oldest first. Returns
  * the number copied. A straggler is noted when it is logged: from 1.25 times the median on, and again when
- * that ratio changes by a fifth. Call it on the context's thread, between hooks. */
+ * that ratio changes by a fifth. Call it on the context's thread, between hooks. Local. */
 DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 
-/* ddp_note_name - returns "slow", "even", "replan", "lost" or "joined"; "?" for any other value. */
+/* ddp_note_name - returns the text of a kind: "slow", "even", "replan", "lost" or "joined"; "?" for any other
+ * value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 
-/* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes. */
+/* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes.
+ * Pure; safe from any thread. */
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);

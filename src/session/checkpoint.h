@@ -17,22 +17,32 @@
  * each machine gets a copy of the manifest next to the files of its ranks, and every rank must be restarted
  * on the machine that has its file. ddp_taken determines where the data resume. In an elastic world a lost
  * rank has no file. If the run is restarted with the same number of ranks, such a rank takes the file of
- * another rank, as a joining worker does (docs/howto/wan-elastic.md).
+ * another rank, as a joining worker does (docs/howto/wan-elastic.md). */
+
+/* ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist.
  *
- * ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist. Then
- * removes all checkpoints in it except the newest `keep` (0: keeps all), and incomplete ones that are older
- * than those. Completes all messages in flight and averages nothing. Checkpoints of another run in folder are
- * neither replaced nor removed: the call fails with an error unless this run has loaded one of them or
- * ddp_config.debug.overwrite is set. Collective, between steps. Returns 0 or the context's first error. */
+ *   folder  the same on all ranks; with servers at most 999 characters
+ *   keep    newest checkpoints that remain in folder; older and incomplete ones are removed; 0: all remain
+ *
+ * Completes all messages in flight and averages nothing. Checkpoints of another run in folder are neither
+ * replaced nor removed: the call fails unless this run has loaded one of them or ddp_config.debug.overwrite
+ * is set. Collective, between steps.
+ *
+ * Returns 0 or the context's first error. Errors: DDP_ARG for folder or keep, or another run's checkpoints;
+ * DDP_USAGE within a step; DDP_IO for the files; DDP_FAILED from save (ddp_add_state); DDP_MEMORY;
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 
 /* ddp_checkpoint_load - loads the newest checkpoint in folder. Call it after ddp_set_optimizer and before the
- * first step. Afterwards ddp_step returns the step from which to resume, and *world (may be NULL) is the
- * number of ranks of the checkpoint.
+ * first step. Afterwards ddp_step returns the step from which to resume.
+ *
+ *   folder  folder given to ddp_checkpoint_save
+ *   world   receives the number of ranks of the checkpoint; may be NULL
  *
  * With the same layers, optimizer, world, strategy and period, every rank resumes from its own file, and the
- * result is bit-identical to an uninterrupted run. A measured plan is kept and no longer follows the link. If
- * no plan was made yet, it is made after as many profile steps as in a new run.
+ * result is bit-identical to an uninterrupted run. A measured plan is retained and no longer follows the
+ * link. If the checkpoint has no plan, it is made after as many profile steps as in a new run.
  *
  * With another world, strategy or period the checkpoint must be synchronised: all ranks have bit-identical
  * values, except for buffers. That is always true under ssgd and wfbp, otherwise after an average of all
@@ -50,5 +60,9 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  * layer is an error unless that state is all zero. For another cut every rank must be able to read all files
  * of its pipeline; otherwise its own file is enough.
  *
- * Collective, between steps. Returns 0 or the context's first error. */
+ * Collective, between steps. Returns 0 or the context's first error. Errors: DDP_ARG for folder; DDP_USAGE
+ * after the first step; DDP_IO for a file that is missing or cannot be read; DDP_FORMAT for a damaged one;
+ * DDP_MISMATCH for a checkpoint of another model or run; DDP_FAILED from load (ddp_add_state); DDP_MEMORY;
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
