@@ -7,30 +7,70 @@
 
 typedef struct ddp_ctx ddp_ctx;
 
-/* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host
- * memory; n counts floats. All ranks call them in the same order, never between the first hook and
- * ddp_step_end of a step. Each returns 0 or the context's first error.
- *   ddp_all_reduce      x[n] becomes scale x (sum over ranks)
- *   ddp_all_mean        x[n] becomes the mean over the live workers
- *   ddp_broadcast       x[n] becomes the values of rank root, or of the lowest live rank if root is not live
- *   ddp_all_gather      x[world x n]: the r-th block becomes the block of rank r, or 0 if r is not live
- *   ddp_reduce_scatter  x[world x n]: the rank-th block becomes scale x (sum over ranks), the others stay.
- *                       Followed by ddp_all_gather it is bit-identical to a direct all-reduce. Elastic worlds
- *                       return DDP_UNSUPPORTED
- *   ddp_barrier         returns once all ranks have called it
- *   ddp_send, ddp_recv  send x[n] to a rank; receive x[n] from a rank
- *   ddp_exchange        any message: of a group, over the second link, of bytes, from one array to another,
- *                       and all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire.
- *                       Quantisation residuals are dropped; a value that is not finite is DDP_NUMERIC.
- *                       Without fields `after` and `overlap` */
+/* Plain collectives over all ranks that compute, usable without layers or hooks. They work in place, in host
+ * memory, and block until the result is complete on this rank. All ranks call them in the same order, never
+ * between the first hook of a step and its ddp_step_end. A lost worker (min_world) is left out. */
+
+/* ddp_all_reduce - replaces x by scale x (sum over ranks).
+ *
+ *   x      [n] floats in host memory
+ *   scale  factor of the sum; 1 leaves it as it is
+ *
+ * Collective. All ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG
+ * for NULL or scale 0; DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale);
+
+/* ddp_all_mean - replaces x[0..n-1] by the mean over the live workers. x is in host memory. Collective. All
+ * ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG for NULL;
+ * DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_mean(ddp_ctx *d, float *x, size_t n);
+
+/* ddp_broadcast - replaces x[0..n-1] by the values of rank root, or of the lowest live rank if root is not
+ * live. x is in host memory. Collective, with the same n and root. Returns 0 or the context's first error.
+ * Errors: DDP_ARG for NULL or a rank that does not exist; DDP_USAGE for a worker that joined before the end
+ * of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root);
+
+/* ddp_all_gather - collects one block of n floats from each rank. x has (ddp_world - ddp_servers) x n floats
+ * in host memory: block r becomes the block of rank r, or 0 if r is not live. Before the call each rank has
+ * its own block there. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for NULL;
+ * DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_gather(ddp_ctx *d, float *x, size_t n);
+
+/* ddp_reduce_scatter - replaces this rank's block of x by scale x (sum over ranks). x has (ddp_world -
+ * ddp_servers) x n floats in host memory; the other blocks do not change. Followed by ddp_all_gather it is
+ * bit-identical to a direct all-reduce. Collective. Returns 0 or the context's first error. Errors: DDP_ARG
+ * for NULL or scale 0; DDP_UNSUPPORTED in an elastic world; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH
+ * or DDP_ABORTED from communication. */
 DDP_API int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale);
+
+/* ddp_barrier - returns once all ranks have called it. Collective. Returns 0 or the context's first error.
+ * Errors: DDP_MEMORY; DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_barrier(ddp_ctx *d);
+
+/* ddp_send - sends x[0..n-1], floats in host memory, to rank `to`. The n-th send of a pair of ranks matches
+ * the n-th ddp_recv there. Blocks until x may change. Not collective: only the two ranks take part. Returns 0
+ * or the context's first error. Errors: DDP_ARG for NULL, this rank, or a rank that does not exist;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
+
+/* ddp_recv - receives x[0..n-1], floats in host memory, from rank `from`. The n-th ddp_recv of a pair of
+ * ranks matches the n-th ddp_send there, with the same n. Not collective: only the two ranks take part.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL, this rank, or a rank that does not exist;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
+
+/* ddp_exchange - runs any message and waits for its result: of a group, over the second link, of bytes, from
+ * one array to another, and all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire.
+ * Quantisation residuals are dropped. *m is copied; its memory is borrowed during the call. The fields
+ * `after` and `overlap` have no effect. Collective over the ranks of the message. Returns 0 or the context's
+ * first error. Errors: DDP_ARG for a field of the message; DDP_NUMERIC for a value that is not finite, if it
+ * is coded; DDP_UNSUPPORTED for a reduce-scatter in an elastic world; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
 /* Operation of ddp_all_reduce_float, ddp_all_reduce_double and ddp_all_reduce_int64 on the values of the
@@ -42,40 +82,54 @@ typedef enum ddp_reduction {
     DDP_MIN   /* the same */
 } ddp_reduction;
 
-/* ddp_all_reduce_float - x[n] becomes the sum, mean, maximum or minimum over all ranks that compute.
+/* ddp_all_reduce_float - replaces x[0..n-1] by the sum, mean, maximum or minimum over all ranks that compute.
  *
- *   x  n values in host memory, also where layers are on a device; combined in place
+ *   x  n values in host memory, also if layers are on a device; combined in place
  *
  * Collective: all ranks call it with the same n and op, in the same order among their collectives, and never
  * between the first hook of a step and its ddp_step_end. All ranks receive bit-identical values. With one
- * worker x stays as it is. A lost worker (min_world) is left out. DDP_SUM equals ddp_all_reduce with scale 1,
- * DDP_MEAN equals ddp_all_mean.
+ * worker x does not change. A lost worker (min_world) is left out. DDP_SUM equals ddp_all_reduce with scale
+ * 1, DDP_MEAN equals ddp_all_mean.
  *
- * Returns 0 or the context's first error: DDP_ARG for an op that does not exist or if x is NULL, DDP_MEMORY,
- * DDP_MISMATCH if the ranks call with different types, n or op. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for an op that does not exist or if x is NULL;
+ * DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op; DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op);
 
-/* ddp_all_reduce_double - as ddp_all_reduce_float, for doubles, which are summed as doubles in rank order.
+/* ddp_all_reduce_double - replaces x[0..n-1], doubles in host memory, by the sum, mean, maximum or minimum
+ * over all ranks that compute. Values are summed as doubles in rank order. Collective, with the same n and
+ * op.
  *
  * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call
- * allocates; this also holds for maxima and minima of floats. ddp_all_reduce receives about 2 n floats: use
- * it for large arrays. If a worker is lost during the call, the pieces that it has sent count, and a mean
- * divides each value by the number of ranks that sent it. */
+ * allocates; ddp_all_reduce_float does the same for DDP_MAX and DDP_MIN. ddp_all_reduce receives about 2 n
+ * floats: use it for large arrays. If a worker is lost during the call, the pieces that it has sent count,
+ * and a mean divides each value by the number of ranks that sent it.
+ *
+ * Returns 0 or the context's first error. Errors: DDP_ARG for an op that does not exist or if x is NULL;
+ * DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op; DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
 
-/* ddp_all_reduce_int64 - as ddp_all_reduce_float, for 64-bit integers. Sums are exact; a sum out of range
- * wraps modulo 2^64. DDP_MEAN is DDP_ARG. */
+/* ddp_all_reduce_int64 - replaces x[0..n-1], 64-bit integers in host memory, by the sum, maximum or minimum
+ * over all ranks that compute. Sums are exact; a sum out of range wraps modulo 2^64. Collective, with the
+ * same n and op. Returns 0 or the context's first error. Errors: DDP_ARG for DDP_MEAN, an op that does not
+ * exist, or if x is NULL; DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
 
-/* ddp_broadcast_bytes - x[n] becomes the bytes of rank root, or of the lowest live rank if root is lost
- * (min_world). Collective as ddp_all_reduce_float; host memory. More than 2^30 bytes travel in several
- * messages: if root is lost between two of them, the other rank sends the rest. Errors: DDP_ARG, DDP_MEMORY,
- * DDP_MISMATCH if the ranks differ in n. */
+/* ddp_broadcast_bytes - replaces x[0..n-1] by the bytes of rank root, or of the lowest live rank if root is
+ * lost (min_world). x is in host memory. More than 2^30 bytes are sent in several messages: if root is lost
+ * between two of them, the other rank sends the rest. Collective, with the same n and root. Returns 0 or the
+ * context's first error. Errors: DDP_ARG for NULL or a rank that does not exist; DDP_MEMORY; DDP_MISMATCH if
+ * the ranks differ in n; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
 DDP_API int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root);
 
-/* ddp_all_gather_bytes - x[(ddp_world - ddp_servers) x n]: the n bytes of rank r become the r-th block on all
- * ranks. Before the call each rank has its own block there. Blocks of ranks that are not live (min_world)
- * become 0. Collective as ddp_all_reduce_float; host memory. Errors: as ddp_broadcast_bytes. */
+/* ddp_all_gather_bytes - collects n bytes from each rank. x has (ddp_world - ddp_servers) x n bytes in host
+ * memory: block r becomes the block of rank r on all ranks, or 0 if r is not live (min_world). Before the
+ * call each rank has its own block there. Collective, with the same n. Returns 0 or the context's first
+ * error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_MISMATCH if the ranks differ in n; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
 
 /* Statistics of a link. A second link exists if net2 or addr2 is set, or nccl is 2. It has its own
@@ -93,12 +147,15 @@ typedef struct ddp_link_stats {
                               was none; "nccl" */
 } ddp_link_stats;
 
-/* ddp_measure_links - times averages on each link, one link at a time. Collective, between steps. Returns 0
- * or the context's first error. */
+/* ddp_measure_links - times averages on each link, one link at a time, and stores the measured alpha and beta
+ * of each link. Collective, between steps. Returns 0 or the context's first error. Errors: DDP_USAGE for a
+ * worker that joined before the end of its first step; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
+ * DDP_MEMORY if it starts the session (with nccl); DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED from communication. */
 DDP_API int ddp_measure_links(ddp_ctx *d);
 
-/* ddp_get_link_stats - stores the statistics of a link in *out. Returns 0, or DDP_ARG for a link that does
- * not exist; *out is then zero. */
+/* ddp_get_link_stats - stores the statistics of link 0 or 1 in *out, which is zero on error. Local. Returns 0
+ * or a ddp_status. Errors: DDP_ARG for a link that does not exist; DDP_USAGE in a forked process. */
 DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
 
 struct ddp_network;
@@ -128,13 +185,18 @@ typedef struct ddp_probe_result {
  * odd) of disjoint pairs that work at the same time. Each pair sends 20 pings (8 if they take more than 3 s),
  * then transfers of 64 KiB and of the size that fits in 0.25 s, at most 1 MiB. Each transfer runs three
  * times. If a busy machine or other traffic disturbs it, it is repeated until the two fastest agree to 3 %,
- * at most 16 times or for 3 s. Collective, under the rules of the plain collectives. The caller frees *out
- * with ddp_probe_free. Returns 0 or the context's first error; DDP_USAGE with one worker. */
+ * at most 16 times or for 3 s. The caller frees *out with ddp_probe_free. Collective, between steps. Returns
+ * 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE with one worker; DDP_UNSUPPORTED if a
+ * worker is missing; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
 DDP_API int ddp_probe(ddp_ctx *d, ddp_probe_result *out);
+
+/* ddp_probe_free - frees the arrays of a result and sets it to zero; an all-zero result is allowed. Local. */
 DDP_API void ddp_probe_free(ddp_probe_result *r);
 
-/* ddp_probe_network - converts the result to delays and rates of a network, for ddp_network_write and the
- * planners. Free *out with ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
+/* ddp_probe_network - converts a measurement to delays (seconds) and rates (bytes/s) of a network, for
+ * ddp_network_write and the planners. The caller frees *out with ddp_network_free. Pure; safe from any
+ * thread. Errors: DDP_ARG for NULL or fewer than two ranks; DDP_MEMORY. */
 DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out, ddp_error *err);
 
 /* The sites of the ranks, from the view of this rank. */
@@ -157,29 +219,46 @@ typedef struct ddp_ring_choice {
     double from_bytes; /* all-reduces of at least this many bytes use the ring; DBL_MAX: none */
 } ddp_ring_choice;
 
-/* ddp_group - makes a group of n distinct ranks in increasing order and stores its number in *group, from 1
- * (0 is the world). All ranks make all groups in the same order, including groups that they are not in; at
- * most 63. The members can then exchange messages of that group (ddp_exchange; blocks are numbered by member,
- * peer is a rank of the world), and layers may belong to it. Ranks in several groups must order their
- * operations without a cycle. Returns 0 or the context's first error: DDP_ARG, DDP_UNSUPPORTED (an elastic
- * world). */
+/* ddp_group - makes a group of ranks, whose members can exchange messages among themselves (ddp_exchange) and
+ * own layers.
+ *
+ *   ranks  [n] distinct ranks in increasing order; copied
+ *   group  receives the number of the group, from 1; 0 is the world
+ *
+ * All ranks make all groups in the same order, including groups that they are not in; at most 63. Blocks of a
+ * message are numbered by member; peer is a rank of the world. Ranks in several groups must order their
+ * operations without a cycle. Local; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG
+ * for the ranks or too many groups; DDP_UNSUPPORTED in an elastic world. */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
-/* ddp_sites_open - makes the groups of a world in which rank r is in site site_of[r] (any numbers; [world],
- * equal on all ranks). Collective. Returns 0 or the context's first error. */
+/* ddp_sites_open - makes the groups of a world in which rank r is in site site_of[r].
+ *
+ *   site_of  [world] any numbers, equal on all ranks
+ *   out      receives the sites, from the view of this rank
+ *
+ * All ranks call it; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or too
+ * many groups; DDP_UNSUPPORTED in an elastic world; DDP_MEMORY. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 
-/* ddp_sites_all_reduce - hierarchical all-reduce, for sites that are fast inside and slow between. The ranks
- * of a site reduce-scatter, the ranks with the same place in all sites all-reduce their blocks over the slow
- * links, and each site all-gathers. Each rank thus sends 2 (S - 1) / S n / k values between sites (S sites of
- * k ranks) instead of 2 (n_ranks - 1) / n_ranks n. Sites of different sizes reduce to their lowest ranks,
- * which broadcast the result afterwards. The result is bit-identical on all ranks, but not to a direct sum in
- * rank order. Collective. Returns 0 or the context's first error. */
+/* ddp_sites_all_reduce - replaces x[0..n-1] by scale x (sum over ranks) with a hierarchical all-reduce, for
+ * sites that are fast inside and slow between. The ranks of a site reduce-scatter, the ranks with the same
+ * place in all sites all-reduce their blocks over the slow links, and each site all-gathers. Each rank thus
+ * sends 2 (S - 1) / S n / k values between sites (S sites of k ranks) instead of 2 (n_ranks - 1) / n_ranks n.
+ * Sites of different sizes reduce to their lowest ranks, which broadcast the result afterwards. The result is
+ * bit-identical on all ranks, but not to a direct sum in rank order. x is in host memory. Collective. Returns
+ * 0 or the context's first error. Errors: DDP_ARG for NULL or sites that are not from ddp_sites_open;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
 
 /* ddp_ring_tune - orders the ring by the measurements (ddp_plan_ring), and chooses the size from which on it
- * is faster than direct. For M bytes, direct takes 2 a + d M, with d of the slowest pair or of the slowest
- * access link, plus a tenth for incast; the ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is
- * the result of ddp_probe, equal on all ranks; out may be NULL. No message may be in flight. Call it on all
- * ranks. A deterministic context keeps direct sums. Returns 0 or the context's first error. */
+ * is faster than direct.
+ *
+ *   r    result of ddp_probe, equal on all ranks
+ *   out  receives the choice; may be NULL
+ *
+ * For M bytes, direct takes 2 a + d M, with d of the slowest pair or of the slowest access link, plus a tenth
+ * for incast; the ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). No message may be in flight. A
+ * deterministic context continues to use direct sums. All ranks call it; nothing is sent. Returns 0 or the
+ * context's first error. Errors: DDP_ARG for NULL or a measurement of another world; DDP_USAGE with a message
+ * in flight; DDP_MEMORY. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);

@@ -225,9 +225,9 @@ enum { DDP_PROGRAM_STATES = 8 }; /* maximum number of states of ddp_add_state */
 DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
 
 /* ddp_wait - completes all messages in flight, without further averages, so that the parameters can be read.
- * Local, but it waits for messages of the other ranks. Returns 0 or the context's first error. Errors:
- * DDP_USAGE if the strategy leaves a message unfinished; DDP_NUMERIC for a value that the wire format cannot
- * represent; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * Not collective, but it waits for messages of the other ranks. Returns 0 or the context's first error.
+ * Errors: DDP_USAGE if the strategy leaves a message unfinished; DDP_NUMERIC for a value that the wire format
+ * cannot represent; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_wait(ddp_ctx *d);
 
 /* ddp_sync_all - completes all messages in flight and averages, so that every rank has equal parameters.
