@@ -90,12 +90,12 @@ typedef struct ddp_error {
     char msg[DDP_ERROR_TEXT];
 } ddp_error;
 
-/* ddp_status_text - a short English text for a code, such as "network failure". The string is a constant.
+/* ddp_status_text - returns a short English text for a code, such as "network failure". A constant string.
  * Pure; safe from any thread. */
 DDP_API const char *ddp_status_text(ddp_status code);
 
-/* ddp_status_exit_code - the exit code that the programs of this project return for a status code. Pure;
- * safe from any thread. */
+/* ddp_status_exit_code - returns the exit code that the programs of this project use for a status code: 0, 1,
+ * 2, 3 or 130. Pure; safe from any thread. */
 DDP_API int ddp_status_exit_code(ddp_status code);
 
 typedef enum ddp_log_level {

@@ -137,7 +137,8 @@ typedef struct ddp_node_info {
  * memory is short. One thread at a time may use a graph. */
 DDP_API ddp_graph *ddp_graph_new(ddp_ctx *d);
 
-/* ddp_graph_free - frees a graph that was created without a context; NULL is allowed. */
+/* ddp_graph_free - frees a graph that is not registered with a context, with its nodes; otherwise does
+ * nothing, because ddp_close frees it. NULL is allowed. */
 DDP_API void ddp_graph_free(ddp_graph *g);
 
 /* ddp_layer_begin - begins a layer, the unit of synchronisation. The operators that are added before

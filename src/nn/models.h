@@ -111,10 +111,15 @@ DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logi
  * has the message. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
 
-/* ddp_vgg - adds a VGG image classifier to g and returns its loss. Inputs, *logits and errors are those
- * of ddp_resnet. Each convolution is a layer, "conv1_1" to "conv5_4"; the pooling belongs to the last one
- * of a block. Then follow "fc6", "fc7" and "head". The first linear layer reads all 512 (size / 32)^2
- * features, 25,088 at the paper's size. */
+/* ddp_vgg - adds a VGG image classifier to g and returns its loss, the mean cross-entropy over the batch.
+ *
+ * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1). *logits, unless
+ * NULL, receives the node (batch, classes). Each convolution is a layer, "conv1_1" to "conv5_4"; the pooling
+ * belongs to the last one of a block. Then follow "fc6", "fc7" and "head". The first linear layer reads all
+ * 512 (size / 32)^2 features, 25,088 at the paper's size.
+ *
+ * Returns NULL on error (a depth or size that is not supported, an earlier error of g); ddp_graph_error has
+ * the message. */
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 
 /* ddp_bottleneck - compresses x (..., C), or images (B, C, H, W), to `width` channels and expands it again.
@@ -127,8 +132,12 @@ DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logi
  * DDP_ARG unless 1 <= width <= C. */
 DDP_API ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width);
 
-/* ddp_bottleneck_down - the first half of ddp_bottleneck, z of width `width`. */
+/* ddp_bottleneck_down - adds the first half of a bottleneck: compresses x (..., C), or images (B, C, H, W),
+ * to `width` channels, as a layer of its own: z = A x + D gelu(E norm(x)), with A, D (width, C) and E (C, C).
+ * Returns z, or NULL on failure (DDP_ARG unless 1 <= width <= C). */
 DDP_API ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width);
 
-/* ddp_bottleneck_up - the second half of ddp_bottleneck; width is the width of the result. */
+/* ddp_bottleneck_up - adds the second half of a bottleneck: expands z to `width` channels, as a layer of its
+ * own: y = B z + U gelu(V norm(z)), with B, V (width, channels of z) and U (width, width). Returns y, or NULL
+ * on failure (DDP_ARG for the width). */
 DDP_API ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width);

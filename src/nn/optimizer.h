@@ -31,27 +31,39 @@ typedef struct ddp_optimizer {
                          floats of state per parameter, at most state_per_param; 0: no separate calls */
 } ddp_optimizer;
 
-/* Built-in optimizers, with the arithmetic of the PyTorch optimizer of the same name. They use float32
- * without fused multiply-add, so heterogeneous processors get bit-identical results. Pass the result to
- * ddp_set_optimizer. Pure; safe from any thread.
- *   ddp_sgd       v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
- *   ddp_nesterov  the same v; w -= lr (g + decay w + momentum v)
- *   ddp_adam      L2 decay, added to the gradient
- *   ddp_adamw     decoupled decay: w -= lr decay w
- *   ddp_muon      matrices: v = momentum v + (1 - momentum) g. Five Newton-Schulz steps (nn/muon.c)
- *                 approximate the orthogonal matrix nearest to (1 - momentum) g + momentum v. It is scaled
- *                 by sqrt(max(1, rows / columns)) and applied at the rate matrix_lr, with decoupled decay.
- *                 All other parameters: AdamW (0.9, 0.95, 1e-8) at the rate lr, which must be above 0.
- *                 ddp_set_lr changes both rates in proportion. CPU only */
+/* ddp_sgd - returns the rule of SGD with momentum: v = momentum v + g; w -= lr v. momentum 0: no state. Pure;
+ * safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
+
+/* ddp_sgd_decay - returns the rule of SGD with momentum and L2 weight decay: v = momentum v + (g +
+ * weight_decay w); w -= lr v. momentum 0: no state. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
+
+/* ddp_nesterov - returns the rule of SGD with Nesterov momentum: v = momentum v + (g + weight_decay w); w -=
+ * lr (g + weight_decay w + momentum v). Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
+
+/* ddp_adam - returns the rule of Adam, with L2 weight decay added to the gradient. Two floats of state per
+ * parameter. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
+
+/* ddp_adamw - returns the rule of AdamW, with decoupled decay: w -= lr weight_decay w. Two floats of state
+ * per parameter. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
+
+/* ddp_muon - returns the rule of Muon for matrices, and AdamW (0.9, 0.95, 1e-8) for all other parameters.
+ *
+ *   lr            rate of AdamW, above 0; ddp_set_lr changes both rates in proportion
+ *   matrix_lr     rate of the matrices
+ *   momentum      v = momentum v + (1 - momentum) g
+ *   weight_decay  decoupled decay
+ *
+ * Five Newton-Schulz steps (nn/muon.c) approximate the orthogonal matrix nearest to (1 - momentum) g +
+ * momentum v. It is scaled by sqrt(max(1, rows / columns)). CPU only. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay);
 
-/* ddp_own_update - for a program with its own optimizer; a zeroed ddp_optimizer means the same. The library
- * never updates parameters. The program updates them after ddp_step_end.
+/* ddp_own_update - returns the rule of a program with its own optimizer; a zeroed ddp_optimizer means the
+ * same. The library never updates parameters. The program updates them after ddp_step_end.
  *
  * Strategies that average gradients leave the averages in the program's gradient arrays, clipped if clipping
  * is set; the program zeroes them. Strategies that average parameters or parameter deltas average the
@@ -59,7 +71,7 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
  * ddp_step_end returns. Strategies that update later, or on a server, return an error.
  *
  * The optimizer state belongs to the program; ddp_add_state includes it in checkpoints and sends it to
- * joining workers. */
+ * joining workers. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_own_update(void);
 
 /* ---- learning rate ---- */
@@ -77,9 +89,10 @@ typedef struct ddp_lr_schedule {
     double gamma;
 } ddp_lr_schedule;
 
-/* ddp_lr_at - the learning rate of a step, counted from 0. Pure; safe from any thread. */
+/* ddp_lr_at - returns the learning rate of a step, counted from 0, by a schedule. Pure; safe from any
+ * thread. */
 DDP_API double ddp_lr_at(const ddp_lr_schedule *s, long step);
 
 /* ddp_schedule_named - converts "constant", "cosine" or "step" to its kind. Returns 1 and sets *out, or
- * returns 0. */
+ * returns 0 for another name. Pure; safe from any thread. */
 DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
