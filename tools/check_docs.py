@@ -18,6 +18,7 @@ CODES = re.compile(r"\bDDP_(?:ARG|USAGE|MEMORY|IO|FORMAT|NET|PEER_LOST|TIMEOUT|M
 DECLARATION = re.compile(r"DDP_API\s+(.*?)\b(ddp_\w+)\((.*)\)", re.S)
 REFERENCE = re.compile(r"(?:see|as|like|(?:the )?same (?:as|for|with)|ditto)\b", re.I)
 OF_STATUS = re.compile(r"\b0 or (?:a|the) ddp_status|first error", re.I)
+BOILERPLATE = re.compile(r"\b(?:Local|Collective|Pure; safe from any thread|Safe from any thread|NULL is allowed)\b[.;]?", re.I)
 # Words that say nothing about a function beyond its name.
 EMPTY = set("ddp a an the of in to for is it its this that with returns return gets get sets set".split())
 
@@ -70,12 +71,9 @@ def words(text):
 
 def text_fault(name, text):
     """What is wrong with the description of a function, or None."""
-    purpose = re.split(r"(?<=[.:;])\s", text, maxsplit=1)[0]
-    if REFERENCE.match(purpose):
+    if REFERENCE.match(text):
         return "its comment only refers to another one: state the purpose"
-    own = words(purpose)
-    said = own - EMPTY - words(name) - {w + "s" for w in words(name)}
-    if len(said) < 2:
+    if len(words(BOILERPLATE.sub("", text)) - EMPTY - words(name) - {w + "s" for w in words(name)}) < 2:
         return "its comment only repeats the name: state the purpose"
     return None
 

@@ -53,8 +53,14 @@ DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
                                    const float *value, void *out, size_t capacity, size_t *bytes,
                                    ddp_error *err);
-/* ddp_pack_dense - writes all of x[0..n-1] as a message with packing dense. A NaN is an error that names its
- * index. out, capacity, bytes, memory, threads and errors: as in ddp_pack_sparse. */
+
+/* ddp_pack_dense - writes all of x[0..n-1] as a message with packing dense.
+ *
+ *   out    buffer of `capacity` bytes that does not overlap x
+ *   bytes  receives the size of the message
+ *
+ * Allocates nothing; safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG;
+ * DDP_NUMERIC for a NaN, with its index. */
 DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes,
                                   ddp_error *err);
 
@@ -115,10 +121,11 @@ DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x,
 DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
 
 /* ddp_packing_name - returns the name of a packing as the programs spell it. DDP_PACK_DEFAULT returns the
- * name of the default; an invalid value returns "unknown". The string is static. */
+ * name of the default; an invalid value returns "unknown". A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_packing_name(ddp_packing packing);
-/* ddp_packing_named - finds a packing by its name. Errors: DDP_ARG if the name is unknown (the message lists
- * the valid names) or if out is NULL. */
+
+/* ddp_packing_named - finds a packing by its name. Pure; safe from any thread. Errors: DDP_ARG if the name is
+ * unknown (the message lists the valid names) or if out is NULL. */
 DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err);
 
 /* ---- error feedback ---- */
@@ -138,19 +145,24 @@ DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_err
  *
  * A finite value never becomes infinite or NaN. A gradient or message that is not finite, or a sum that would
  * not be, is an error that names the index and the values. You can then skip the step (as loss scaling does)
- * without harm to the residual.
- *
- * These rules hold for all three functions. Arrays and message do not overlap. They allocate nothing and are
- * safe from any thread. On error the residual is unchanged. Errors: DDP_ARG (NULL, or an index out of range),
- * DDP_NUMERIC, DDP_FORMAT (as in ddp_unpack_add).
- *
- * ddp_feedback_add - adds the gradient to the residual. It reads the gradient twice, because it validates all
- * of it first. */
+ * without harm to the residual. */
+
+/* ddp_feedback_add - adds the gradient to the residual: residual[0..n-1] += gradient[0..n-1]. It reads the
+ * gradient twice, because it validates all of it first. The arrays do not overlap. Allocates nothing; safe
+ * from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL; DDP_NUMERIC for a gradient
+ * or a sum that is not finite. */
 DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err);
-/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. */
+
+/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. Allocates nothing;
+ * safe from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL or an index out of
+ * range. */
 DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                      ddp_error *err);
-/* ddp_feedback_subtract - subtracts the decoded values of a message from the residual. */
+
+/* ddp_feedback_subtract - subtracts the decoded values of a message from residual[0..n-1]. Message and
+ * residual do not overlap. Allocates nothing; safe from any thread. On error the residual is unchanged.
+ * Errors: DDP_ARG for NULL; DDP_FORMAT for a damaged message or another n; DDP_NUMERIC for a value or a
+ * difference that is not finite. */
 DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n,
                                          ddp_error *err);
 
@@ -161,9 +173,10 @@ DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, floa
 /* Sparse 2-bit messages: of each chunk of 4096 elements they carry the `keep` largest by magnitude. A shorter
  * last chunk carries its share, rounded up. Each element takes 14 bits: a sign, one of two levels (u and 2 u)
  * and a 12-bit index. Each chunk adds its u as a float32. With keep = 64 a chunk takes 116 bytes, 141 times
- * less than float32.
- *
- * ddp_sparse_keep - returns `keep` for a fraction of the elements (0 = 1/64), limited to 1..4096. Pure. */
+ * less than float32. */
+
+/* ddp_sparse_keep - returns the elements to keep of each chunk for a fraction of them (0 = 1/64), limited to
+ * 1..4096. Pure; safe from any thread. */
 DDP_API int ddp_sparse_keep(double fraction);
 /* ddp_sparse_bytes - returns the size, in bytes, of a message for n elements, which does not depend on the
  * values. Returns 0 if keep is not in 1..4096, or if n is 0 or above SIZE_MAX / 32. Pure. */
@@ -171,13 +184,23 @@ DDP_API size_t ddp_sparse_bytes(size_t n, int keep);
 /* ddp_sparse_scratch - returns the size, in bytes, of the scratch memory that ddp_sparse_pack needs, aligned
  * to 8. Returns 0 if keep is not in 1..4096. Pure. */
 DDP_API size_t ddp_sparse_scratch(int keep);
+
 /* ddp_sparse_pack - writes a message and subtracts its decoded values from x. The subtraction is exact: x
- * retains the residual. An infinity or NaN is an error that names its index; x is then unchanged. Allocates
- * nothing; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC. */
+ * retains the residual.
+ *
+ *   x        [n] changed in place
+ *   keep     elements to keep of each chunk, 1..4096
+ *   out      buffer of `capacity` bytes; ddp_sparse_bytes(n, keep) of them are written
+ *   scratch  ddp_sparse_scratch(keep) bytes, aligned to 8
+ *
+ * On error x is unchanged. Allocates nothing; safe from any thread. Errors: DDP_ARG; DDP_NUMERIC for an
+ * infinity or NaN, with its index. */
 DDP_API ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capacity, void *scratch,
                                    size_t scratch_bytes, ddp_error *err);
-/* ddp_sparse_add - adds the decoded values of a message to x. The whole message is validated before x
- * changes. Allocates nothing; safe from any thread. Errors: DDP_ARG, DDP_FORMAT. */
+
+/* ddp_sparse_add - adds the decoded values of a message of `bytes` bytes to x[0..n-1]. The whole message is
+ * validated before x changes. Allocates nothing; safe from any thread. Errors: DDP_ARG for NULL, keep or n;
+ * DDP_FORMAT for a damaged message. */
 DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x, size_t n,
                                   ddp_error *err);
 

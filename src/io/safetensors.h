@@ -33,55 +33,70 @@ typedef struct ddp_safetensor {
 typedef struct ddp_safetensors ddp_safetensors;
 
 /* ddp_safetensors_open - opens a file and validates its header: JSON, types and shapes; no array may be
- * outside the file, overlap another or leave a gap; names must be unique. Headers may have up to 8 MiB.
- * Reads no array. Returns NULL and fills *err on failure; the message names file, array and value. An
- * open file belongs to one thread. Close with ddp_safetensors_close. */
+ * outside the file, overlap another or leave a gap; names must be unique. Headers may have up to 8 MiB. Reads
+ * no array. One thread at a time may use an open file. Returns NULL on failure; the caller closes the file
+ * with ddp_safetensors_close. Errors: DDP_IO if the file cannot be read; DDP_FORMAT, which names file, array
+ * and value; DDP_ARG for NULL; DDP_MEMORY. */
 DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
 
-/* ddp_safetensors_from_bytes - the same for a file in memory, which is borrowed until
- * ddp_safetensors_close. name appears in errors. */
+/* ddp_safetensors_from_bytes - opens a file in memory, n bytes that are borrowed until ddp_safetensors_close,
+ * and validates its header. name appears in errors. Returns NULL on failure. Errors: DDP_FORMAT, which names
+ * array and value; DDP_ARG for NULL; DDP_MEMORY. */
 DDP_API ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
                                                     ddp_error *err);
+
+/* ddp_safetensors_close - closes a file and frees its header; NULL is allowed. */
 DDP_API void ddp_safetensors_close(ddp_safetensors *s);
 
-/* ddp_safetensors_count - number of arrays. */
+/* ddp_safetensors_count - returns the number of arrays of the file. */
 DDP_API int ddp_safetensors_count(const ddp_safetensors *s);
 
-/* ddp_safetensors_at - array 0 <= index < count, in the order of offsets. Borrowed until the file is
+/* ddp_safetensors_at - returns array 0 <= index < count, in the order of offsets. Borrowed until the file is
  * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index);
 
-/* ddp_safetensors_find - an array by name; NULL if there is none. Borrowed until the file is closed. */
+/* ddp_safetensors_find - returns an array by its name; NULL if there is none. Borrowed until the file is
+ * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
 
-/* ddp_safetensors_note - an entry of the header's __metadata__; NULL if there is none. Borrowed until the
- * file is closed. */
+/* ddp_safetensors_note - returns the text of an entry of the header's __metadata__; NULL if there is none.
+ * Borrowed until the file is closed. */
 DDP_API const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key);
 
-/* ddp_safetensors_elements - product of the dimensions. */
+/* ddp_safetensors_elements - returns the product of the dimensions of an array; 1 for a scalar. Pure; safe
+ * from any thread. */
 DDP_API uint64_t ddp_safetensors_elements(const ddp_safetensor *t);
 
-/* ddp_safetensors_floats - reads elements first .. first + count - 1 of a float array (F32, F64, F16,
- * BF16) into out[count], converted to float. F32 is read directly into out, without a temporary copy.
- * Errors: another type or a range outside the array (DDP_ARG), a disk error (DDP_IO). */
+/* ddp_safetensors_floats - reads elements first .. first + count - 1 of a float array (F32, F64, F16, BF16)
+ * into out[count], converted to float. F32 is read directly into out, without a temporary copy. Errors:
+ * DDP_FORMAT for another type; DDP_ARG for a range outside the array; DDP_IO for a disk error. */
 DDP_API ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                           size_t count, float *out, ddp_error *err);
 
-/* ddp_safetensors_bytes - reads the same elements of an array of any type, unconverted. Errors as above. */
+/* ddp_safetensors_bytes - reads elements first .. first + count - 1 of an array of any type into out,
+ * unconverted: count x ddp_safetensors_type_bytes bytes. Errors: DDP_ARG for a range outside the array;
+ * DDP_IO for a disk error. */
 DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                          size_t count, void *out, ddp_error *err);
 
-/* ddp_safetensors_write - writes a file of count arrays; data[i] points at array i. notes: pairs of key
- * and text, ended by NULL; NULL: no notes. The replacement is atomic: the file is written under another
- * name, flushed and renamed. The arrays start at a multiple of 8 bytes and have no gaps. Errors: a
- * duplicate name, an invalid shape, a header of more than 8 MiB, a disk error. */
+/* ddp_safetensors_write - writes a file of arrays. It is written under another name, flushed and renamed, so
+ * the replacement is atomic. The arrays start at a multiple of 8 bytes and have no gaps.
+ *
+ *   tensors  [count] names, types and shapes
+ *   data     [count] data[i] points at array i
+ *   notes    pairs of key and text, ended by NULL; NULL: no notes
+ *
+ * Errors: DDP_ARG for a duplicate name, an invalid shape, or a header of more than 8 MiB; DDP_IO for a disk
+ * error; DDP_MEMORY. */
 DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
                                          const void *const *data, const char *const *notes, ddp_error *err);
 
-/* ddp_safetensors_type_name - the name of a type, such as "F32". */
+/* ddp_safetensors_type_name - returns the text of a type, such as "F32". A constant string. Pure; safe from
+ * any thread. */
 DDP_API const char *ddp_safetensors_type_name(ddp_safetensors_type type);
 
-/* ddp_safetensors_type_bytes - the size of one element in bytes. */
+/* ddp_safetensors_type_bytes - returns the size of one element of a type in bytes. Pure; safe from any
+ * thread. */
 DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
 
 /* ---- weights of a model ---- */
@@ -109,18 +124,23 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
  *                        parameters; LAYER.OPERATOR.1.weight for the second operator of a kind
  * The prefixes "module.", "_orig_mod.", "transformer." and "model." of a name are skipped, in any order.
  *
- * All tensors are checked before the model is changed. A tensor that is missing, unknown, of another shape
- * or not float is DDP_FORMAT; the message names file and tensor. A shard that cannot be read is DDP_IO. Only
- * a disk error while reading values (DDP_IO) leaves a partly loaded model. With a context, load before
- * ddp_set_optimizer; loading on rank 0 is enough, because the session starts from rank 0's values. For a
- * model in stages (ddp_graph_cut), each process calls it, checks all names and reads the tensors of its own
- * stage. */
+ * All tensors are checked before the model is changed. Only a disk error while reading values leaves a partly
+ * loaded model. With a context, load before ddp_set_optimizer; loading on rank 0 is enough, because the
+ * session starts from rank 0's values. For a model in stages (ddp_graph_cut), each process calls it, checks
+ * all names and reads the tensors of its own stage. Local.
+ *
+ * Errors: DDP_FORMAT for a tensor that is missing, unknown, of another shape or not float (the message names
+ * file and tensor); DDP_IO for a file that cannot be read; DDP_USAGE before ddp_graph_build; DDP_ARG for NULL;
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
 
-/* ddp_weights_save - writes the weights as F32 with __metadata__ {"format": "pt"}, under the names above.
- * The file is written whole or not at all. For a model in stages use ddp_pipe_export. */
+/* ddp_weights_save - writes the weights as F32 with __metadata__ {"format": "pt"}, under the names that
+ * ddp_weights_load reads. The file is written completely or not at all. For a model in stages use
+ * ddp_pipe_export. With a backend it waits for copies from the device. Errors: DDP_USAGE before
+ * ddp_graph_build, or for a stage of a pipeline; DDP_ARG for NULL or names that are not unique; DDP_IO;
+ * DDP_MEMORY; DDP_FAILED from the device. */
 DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err);
 
-/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model, built or
- * not. Returns 0 if index is past the last array. */
+/* ddp_weights_describe - stores name and shape, as in the file, of array number index >= 0 of a model, built
+ * or not. The name is truncated to `room` bytes. Returns 1, or 0 past the last array. */
 DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape);

@@ -40,18 +40,20 @@ typedef struct ddp_network {
  * unknown variant), DDP_MEMORY. */
 DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err);
 
-/* ddp_network_write - writes N, D_dp, D_pp, the bytes, both N x N matrices, speeds and memories. It leaves
- * out the groups and everything that planners ignore. The file is written completely or not at all.
- * Errors: DDP_ARG (as ddp_network_check), DDP_IO, DDP_MEMORY. */
+/* ddp_network_write - writes N, D_dp, D_pp, the bytes, both N x N matrices, speeds and memories as JSON. It
+ * leaves out the groups and everything that planners ignore. The file is written completely or not at all.
+ * Errors: DDP_ARG for a delay or rate out of range, or sizes that do not fit; DDP_IO; DDP_MEMORY. */
 DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err);
 
 /* ddp_network_new - creates a network of N devices with all matrices allocated and 0. Speed, memory and
- * groups are NULL. The caller frees it with ddp_network_free. */
+ * groups are NULL. The caller frees it with ddp_network_free. Errors: DDP_ARG for N below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err);
 /* ddp_network_free - frees a network from ddp_network_new or ddp_network_read; accepts an all-zero one. */
 DDP_API void ddp_network_free(ddp_network *n);
-/* ddp_network_check - returns DDP_OK if N >= 1, delays are finite and >= 0, rates are finite and > 0 off
- * the diagonal, and D_dp x D_pp = N if both are given. The error names the pair and the value. */
+
+/* ddp_network_check - checks that N >= 1, that delays are finite and >= 0, that rates are finite and > 0 off
+ * the diagonal, and that D_dp x D_pp = N if both are given. Pure; safe from any thread. Errors: DDP_ARG,
+ * which names the pair and the value. */
 DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
 /* ddp_network_noise - multiplies the rates of each pair by exp(rate_sigma x) and its delays by

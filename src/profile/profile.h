@@ -20,18 +20,21 @@ typedef struct ddp_linkfit {
     double n, x, y, xx, xy; /* decayed, weighted sums of 1, bytes, seconds, and their products */
 } ddp_linkfit;
 
-/* ddp_link_fit - fits alpha and beta, both >= 0, to n transfers on an otherwise idle link. seconds [n] are
- * from the start to the completion of each transfer.
+/* ddp_link_fit - fits alpha and beta, both >= 0, to n transfers on an otherwise idle link.
+ *
+ *   bytes    [n] size of each transfer
+ *   seconds  [n] time from the start to the completion of each transfer
+ *   out      receives the fit; untouched on error
  *
  * Interference only adds delay, so only the fastest transfer of each size counts. The fit minimises the
- * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. *out
- * is untouched on error. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is
- * longer than 0 bytes), DDP_MEMORY. */
+ * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. Pure;
+ * safe from any thread. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is longer
+ * than 0 bytes), DDP_MEMORY. */
 DDP_API ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out,
                                 ddp_error *err);
 
-/* ddp_linkfit_start - starts from `link` as if it had been observed in `half_life` transfers between 0 and
- * typical_bytes bytes. Does not allocate. */
+/* ddp_linkfit_start - starts a fit from `link`, as if it had been observed in `half_life` transfers between 0
+ * and typical_bytes bytes. Does not allocate. */
 DDP_API void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, double half_life);
 /* ddp_linkfit_add - adds one measured transfer. Ignores values that are not finite or not positive. Does
  * not allocate. */
@@ -74,20 +77,25 @@ typedef struct ddp_profile {
  *   link       used if a comm_s is missing; if it is NULL then, the call fails
  *   out        untouched on error; otherwise the caller frees it with ddp_profile_free
  *
- * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value),
- * DDP_MEMORY. */
+ * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value), DDP_ARG (a
+ * cost is negative or not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err);
 
-/* ddp_profile_write - writes the same CSV to a temporary file, which it then renames to path. */
+/* ddp_profile_write - writes a profile as the CSV that ddp_profile_read reads. The file is written completely
+ * or not at all. Errors: DDP_ARG for an empty path, DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err);
 
 /* ddp_profile_new - creates a profile of L layers with all arrays allocated and zero (name entries NULL).
- * The caller frees it with ddp_profile_free. */
+ * *out is untouched on error; otherwise the caller frees it with ddp_profile_free. Errors: DDP_ARG for L
+ * below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err);
-/* ddp_profile_free - frees a profile from ddp_profile_new or ddp_profile_read; accepts an all-zero one. */
+
+/* ddp_profile_free - frees the arrays of a profile from ddp_profile_new or ddp_profile_read; accepts an
+ * all-zero one. */
 DDP_API void ddp_profile_free(ddp_profile *p);
-/* ddp_profile_check - returns DDP_OK if every cost is finite and >= 0 and L >= 1. The error names the
- * layer. */
+
+/* ddp_profile_check - checks that every cost is finite and >= 0 and that L >= 1. Pure; safe from any thread.
+ * Errors: DDP_ARG, which names the layer and the value. */
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 
 /* ddp_profile_split - splits every layer of more than most_params parameters into equal parts.
@@ -131,29 +139,31 @@ typedef struct ddp_oplist {
     ddp_oplist_entry *op; /* [count] */
 } ddp_oplist;
 
-/* ddp_oplist_new - creates a list of `count` all-zero operators: no name, no args, no cost. The caller
- * frees it with ddp_oplist_free. */
+/* ddp_oplist_new - creates a list of `count` all-zero operators: no name, no args, no cost. The caller frees
+ * it with ddp_oplist_free. Errors: DDP_ARG for count below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
 /* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied; the previous ones
  * are freed. `module` does not change; the caller sets it directly. On error nothing changes. Errors:
  * DDP_ARG (no such operator; an argument that does not precede it), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count,
                                   double flops, double output_bytes, double param_bytes, ddp_error *err);
-/* ddp_oplist_free - frees a list; accepts an all-zero one. */
+
+/* ddp_oplist_free - frees a list of operators with their names and args; accepts an all-zero one. */
 DDP_API void ddp_oplist_free(ddp_oplist *list);
 
-/* ddp_oplist_check - returns DDP_OK if there is an operator, every argument precedes its user, and every
- * cost is finite and >= 0. The error names the operator and the value. */
+/* ddp_oplist_check - checks that there is an operator, that every argument precedes its user, and that every
+ * cost is finite and >= 0. Pure; safe from any thread. Errors: DDP_ARG, which names the operator and the
+ * value; DDP_NUMERIC if the costs add up to more than 1e200. */
 DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
 /* ddp_oplist_read - reads a list from JSON: an array of {"name", "args", "flops", "output_bytes",
- * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name,
- * may be missing; neighbours with the same name form one module. Other members are ignored. *out is
- * untouched on error; otherwise the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT
- * (names the file, place and value), DDP_MEMORY. */
+ * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name, may
+ * be missing; neighbours with the same name form one module. Other members are ignored. *out is untouched on
+ * error; otherwise the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names the file,
+ * place and value), DDP_ARG for a cost, DDP_NUMERIC for costs that add up to more than 1e200, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
 /* ddp_oplist_write - writes a list in the format that ddp_oplist_read reads back unchanged. The file is
- * written completely or not at all. Errors: DDP_ARG (as ddp_oplist_check; an operator without a unique
- * name), DDP_IO, DDP_MEMORY. */
+ * written completely or not at all. Errors: DDP_ARG (a cost or an argument out of range; an operator without
+ * a unique name), DDP_NUMERIC for costs that add up to more than 1e200, DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);

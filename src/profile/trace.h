@@ -26,5 +26,6 @@ typedef struct ddp_span {
     int64_t bytes; /* sent by this rank; 0 for compute */
 } ddp_span;
 
-/* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
+/* ddp_span_kind_name - returns the text of a kind: "forward", "backward", "update", "wait", "comm", "fill" or
+ * "peer wait". A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);

@@ -100,13 +100,14 @@ DDP_API ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_err
 
 /* ddp_report_html - writes a self-contained page: no scripts, no external resources, light and dark mode.
  *
- * The page contains: facts of the run; the summary table; the compute and communication lanes of every run
- * on one time scale; loss against time and against bytes sent; divergence against steps; the layers with the
+ * The page contains: facts of the run; the summary table; the compute and communication lanes of every run on
+ * one time scale; loss against time and against bytes sent; divergence against steps; the layers with the
  * step of the period that averages each; prediction next to measurement. Sections without data are left out.
  * Strings may have any content: they are escaped.
  *
- * The page is built in memory, written to a temporary file and renamed. On failure PATH is untouched. Safe
- * from any thread. Errors: DDP_MEMORY, DDP_IO (names the path and the reason). */
+ * The page is built in memory, written to a temporary file and renamed. On failure the file at path is
+ * untouched. Safe from any thread. Errors: DDP_ARG for an empty path, DDP_MEMORY, DDP_IO (names the path and
+ * the reason). */
 DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err);
 
 /* One step of a pipeline, simulated (ddp_pipeline_time) or measured. Borrowed. */
@@ -145,30 +146,46 @@ DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, 
 typedef struct ddp_jsonl ddp_jsonl;
 
 /* ddp_jsonl_open - opens a writer to PATH.tmp.PID, which ddp_jsonl_close renames to PATH. If PATH is not a
- * regular file (/dev/stdout, a pipe), it is written directly. Returns NULL and sets *err on failure. */
+ * regular file (/dev/stdout, a pipe), it is written directly. The caller frees the writer with
+ * ddp_jsonl_close or ddp_jsonl_abandon. Returns NULL on failure. Errors: DDP_ARG for an empty path, DDP_IO,
+ * DDP_MEMORY. */
 DDP_API ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err);
+
 /* ddp_jsonl_stream - opens a writer to a FILE such as stdout. The FILE is borrowed, and flushed after each
- * line. Returns NULL and sets *err on failure. */
+ * line. The caller frees the writer with ddp_jsonl_close. Returns NULL on failure. Errors: DDP_MEMORY. */
 DDP_API ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err);
-/* ddp_jsonl_close - finishes and frees the writer. Returns the first error; in that case no file remains. */
+
+/* ddp_jsonl_close - finishes and frees the writer. Returns its first error; in that case no file remains.
+ * Errors: DDP_IO for the file; DDP_ARG for values nested more than 30 levels deep; DDP_MEMORY. */
 DDP_API ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err);
+
 /* ddp_jsonl_abandon - frees the writer and leaves no file. Use it for an interrupted run. */
 DDP_API void ddp_jsonl_abandon(ddp_jsonl *j);
 
-/* ddp_jsonl_event - begins a line: {"event":"name"; a NULL name begins a plain object without "event". Add
- * members with the functions below. Inside an array the key is NULL (it is ignored).
- *   string         NULL gives null
- *   integer        exact
- *   number         reads back as the same value; NaN and infinities give null
- *   array, object  opens a nested value, which ddp_jsonl_up closes (at most 30 levels)
- *   integers       writes a whole array */
+/* ddp_jsonl_event - begins a line: {"event":"name"; a NULL name begins a plain object without "event". The
+ * functions below add members; inside an array their key is NULL (it is ignored). */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
+
+/* ddp_jsonl_string - adds a string, escaped; a NULL value gives null. */
 DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
+
+/* ddp_jsonl_integer - adds an exact integer. */
 DDP_API void ddp_jsonl_integer(ddp_jsonl *j, const char *key, int64_t value);
+
+/* ddp_jsonl_number - adds a number that reads back as the same value; NaN and infinities give null. */
 DDP_API void ddp_jsonl_number(ddp_jsonl *j, const char *key, double value);
+
+/* ddp_jsonl_array - opens a nested array, which ddp_jsonl_up closes; at most 30 levels. */
 DDP_API void ddp_jsonl_array(ddp_jsonl *j, const char *key);
+
+/* ddp_jsonl_object - opens a nested object, which ddp_jsonl_up closes; at most 30 levels. */
 DDP_API void ddp_jsonl_object(ddp_jsonl *j, const char *key);
+
+/* ddp_jsonl_up - closes the innermost open array or object. */
 DDP_API void ddp_jsonl_up(ddp_jsonl *j);
+
+/* ddp_jsonl_integers - adds a whole array of `count` integers. */
 DDP_API void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count);
+
 /* ddp_jsonl_end - closes all open values and writes the whole line at once. */
 DDP_API void ddp_jsonl_end(ddp_jsonl *j);

@@ -82,13 +82,19 @@ typedef struct ddp_fence_plan {
  *                    exceeds the memory of the device that the message names
  *   DDP_UNSUPPORTED  for n operators and N devices, N n^2 / 2 exceeds 1e9; with allow_idle, N n^2 / 2 + 4
  *                    N^2 n
+ *   DDP_NUMERIC      the costs of the list add up to more than 1e200
  *   DDP_MEMORY       out of memory */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
-DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan); /* accepts an all-zero plan */
 
-/* The name of a solver: "fence", "equal_ops" or "equal_flops". DDP_FENCE_DEFAULT gives "fence"; an invalid
- * value gives "unknown". */
+/* ddp_fence_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan);
+
+/* ddp_fence_solver_name - returns the name of a solver: "fence", "equal_ops" or "equal_flops".
+ * DDP_FENCE_DEFAULT gives "fence"; an invalid value gives "unknown". A constant string. Pure; safe from any
+ * thread. */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
-/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_fence_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);

@@ -3,13 +3,16 @@
 
 #include "base/status.h"
 
-/* ddp_modularity - computes Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2). L_c is the
- * sum of the weights inside c, d_c the sum of the degrees of its nodes, and m the sum of all weights.
+/* ddp_modularity - computes Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2). L_c is the sum
+ * of the weights inside c, d_c the sum of the degrees of its nodes, and m the sum of all weights.
  *
  *   weights     [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
  *   resolution  above 0; 1 gives Newman's modularity, a larger value smaller communities
  *   community   [n] community of each node, a number in 0..n-1; the numbers need not be consecutive
- *   out         receives Q; 0 for a graph without weight; untouched on error */
+ *   out         receives Q; 0 for a graph without weight; untouched on error
+ *
+ * Pure; safe from any thread. Errors: DDP_ARG (names the node or the pair, and the value), DDP_NUMERIC for
+ * weights that add up to more than 1e150, DDP_MEMORY. */
 DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
                                   double *out, ddp_error *err);
 

@@ -58,11 +58,14 @@ typedef struct ddp_workload {
  * Memory: state_factor x parameters, plus the results and received results retained for backward. They are
  * counted for all n_b micro-batches, or for one with forward_only.
  *
- * Cost: O(operators + args). Pure; safe from any thread. Errors: DDP_ARG (no speeds in the network, no
- * such device, bad costs), DDP_MEMORY. */
+ * Cost: O(operators + args). Pure; safe from any thread. Errors: DDP_ARG (no speeds in the network, no such
+ * device, an option or a cost out of range), DDP_NUMERIC (the costs add up to more than 1e200),
+ * DDP_UNSUPPORTED (more than 2^31 - 1 args), DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net, const int *device_of,
                                          const ddp_workload_options *o, ddp_workload *out, ddp_error *err);
-DDP_API void ddp_workload_free(ddp_workload *w); /* accepts an all-zero struct */
+
+/* ddp_workload_free - frees the arrays of an estimate; accepts an all-zero one. */
+DDP_API void ddp_workload_free(ddp_workload *w);
 
 /* ddp_speed_fit - fits lambda, the fraction of its peak speed that a device reaches: S(p) = lambda S*(p).
  *
@@ -71,7 +74,7 @@ DDP_API void ddp_workload_free(ddp_workload *w); /* accepts an all-zero struct *
  *   lambda          receives the fraction; untouched on error
  *
  * Least squares through the origin of seconds over flops / peak; lambda = 1 / slope. To fit alpha and beta
- * of a link, use ddp_link_fit. Errors: DDP_ARG (no sample; a value is negative or not finite; all values
+ * of a link, use ddp_link_fit. Pure; safe from any thread. Errors: DDP_ARG (no sample; a value is negative or not finite; all values
  * are zero). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
                                  double *lambda, ddp_error *err);
@@ -88,8 +91,9 @@ DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int
  *   T_lat = sum of C_p + R'_p,  T_pipe = T_lat + (n_b - 1) max over p of max(C_p, R'_p)
  * This is Eq. 8 with its two errors corrected (see ddp_adatopk).
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread. Errors: DDP_ARG (as
- * ddp_adatopk, or the network has a different number of devices), DDP_MEMORY. */
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread. Errors: DDP_ARG (an option out
+ * of range, or the network has a different number of devices), DDP_NUMERIC (a time that is not finite),
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
                                          const ddp_workload_options *work,
                                          const struct ddp_adatopk_options *o, ddp_workload *out,

@@ -36,5 +36,7 @@ typedef struct ddp_served {
  * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker;
  * finding each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
-/* ddp_served_room - the bytes of scratch memory that ddp_served_step needs. */
+
+/* ddp_served_room - returns the bytes of scratch memory that ddp_served_step needs for these numbers of
+ * workers and servers. Pure; safe from any thread. */
 DDP_API size_t ddp_served_room(int workers, int servers);

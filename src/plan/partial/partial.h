@@ -63,15 +63,19 @@ typedef struct ddp_plan {
 DDP_API ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out,
                                     ddp_error *err);
 
-/* ddp_plan_new - creates a plan with every layer in step 0, no filling, and costs 0. The caller frees it
- * with ddp_plan_free. */
+/* ddp_plan_new - creates a plan with every layer in step 0, no filling, and costs 0. *out is untouched on
+ * error; otherwise the caller frees it with ddp_plan_free. Errors: DDP_ARG for layers or period below 1,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err);
-/* ddp_plan_free - frees a plan; accepts an all-zero one. */
+
+/* ddp_plan_free - frees the arrays of a plan; accepts an all-zero one. */
 DDP_API void ddp_plan_free(ddp_plan *plan);
 
 /* ddp_plan_evaluate - sets objective_s, exposed_s, lower_bound_s and cost of any assignment. plan->step_of
- * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for
- * every assignment of the layers to the steps. Cost: O(L H). */
+ * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for every
+ * assignment of the layers to the steps. Cost: O(L H). Pure; safe from any thread. Errors: DDP_ARG (the
+ * profile; another number of layers; a step out of range), DDP_NUMERIC for times that add up to infinity,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan, ddp_error *err);
 
 /* ddp_plan_step_time - predicts the length of local step `step` in seconds, without forward time.
@@ -84,34 +88,52 @@ DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, 
 /* ddp_plan_landing - computes how many steps after its own step each layer's transfer ends, if transfers may
  * span several steps.
  *
- *   landing     [L] 0: before the layer's next forward (cost window) or before the next step (cost
- *               timeline); n: n steps later. It is the smallest value with which no layer waits in the
- *               steady state. It is at most H - 1, because a transfer ends before the layer is sent again; a
- *               longer transfer causes a wait
- *   *exposed_s  receives the seconds of a period beyond its compute: 0, or the difference if the link is
- *               slower than compute. In that case every step is assumed longer by an equal share of it
+ *   landing      [L] 0: before the layer's next forward (cost window) or before the next step (cost
+ *                timeline); n: n steps later. It is the smallest value with which no layer waits in the
+ *                steady state. It is at most H - 1, because a transfer ends before the layer is sent again; a
+ *                longer transfer causes a wait
+ *   exposed_s    receives the seconds of a period beyond its compute: 0, or the difference if the link is
+ *                slower than compute. In that case every step is assumed longer by an equal share of it
  *
- * A transfer starts when its layer's backward has ended and the link has finished the transfers posted
- * before it. Cost: O(L^2 + L H). Errors: as ddp_plan_evaluate. */
+ * A transfer starts when its layer's backward has ended and the link has finished the transfers posted before
+ * it. Cost: O(L^2 + L H). Pure; safe from any thread. Errors: DDP_ARG (NULL; the profile; another number of
+ * layers; a step out of range), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing,
                                     double *exposed_s, ddp_error *err);
 
-/* ddp_plan_curve - computes the smallest exposed communication for each period up to max_period, in one
- * run: exposed_s[h-1] is the seconds per period of h steps with contiguous sets. Use it to choose the
- * period. */
+/* ddp_plan_curve - computes the smallest exposed communication for each period up to max_period, in one run.
+ * Use it to choose the period.
+ *
+ *   exposed_s  [max_period] exposed_s[h-1] receives the seconds per period of h steps with contiguous sets
+ *
+ * Pure; safe from any thread. Errors: DDP_ARG (the profile; max_period below 1), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,
                                   ddp_error *err);
 
-/* ddp_plan_hash - a 64-bit hash of layers, period, step_of and fill. It is the same on every platform. */
+/* ddp_plan_hash - returns a 64-bit hash of layers, period, step_of and fill. It is the same on every
+ * platform. Pure; safe from any thread. */
 DDP_API uint64_t ddp_plan_hash(const ddp_plan *plan);
 
-/* The name of a solver as used by the programs. DDP_SOLVER_DEFAULT gives the name of the default; an
- * invalid value gives "unknown". ddp_cost_name and ddp_fill_name do the same for costs and fillings. */
+/* ddp_solver_name - returns the name of a solver as used by the programs. DDP_SOLVER_DEFAULT gives the name
+ * of the default; an invalid value gives "unknown". A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_solver_name(ddp_solver solver);
+
+/* ddp_cost_name - returns the name of a cost model: the default's for DDP_COST_DEFAULT, "unknown" for an
+ * invalid value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_cost_name(ddp_cost cost);
+
+/* ddp_fill_name - returns the name of a filling rule: the default's for DDP_FILL_DEFAULT, "unknown" for an
+ * invalid value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_fill_name(ddp_fill fill);
-/* The solver with the given name; ddp_cost_named and ddp_fill_named do the same for costs and fillings.
- * Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG, with
+ * a list of the valid names. */
 DDP_API ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err);
+
+/* ddp_cost_named - finds the cost model with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err);
+
+/* ddp_fill_named - finds the filling rule with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err);

@@ -87,11 +87,13 @@ DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o,
 DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
                                   double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err);
 
-/* ddp_placement_free - frees a placement; accepts an all-zero one. */
+/* ddp_placement_free - frees the arrays of a placement; accepts an all-zero one. */
 DDP_API void ddp_placement_free(ddp_placement *p);
 
-/* The name of a solver: "anneal", "genetic", "genetic-code", "kl", "random" or "exact"; "unknown" for an
- * invalid value. */
+/* ddp_place_solver_name - returns the name of a solver: "anneal", "genetic", "genetic-code", "kl", "random"
+ * or "exact"; "unknown" for an invalid value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
-/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_place_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);

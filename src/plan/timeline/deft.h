@@ -112,9 +112,14 @@ typedef struct ddp_delayed_plan {
  * ddp_knapsack accepts), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
                                     ddp_delayed_plan *out, ddp_error *err);
-DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan); /* accepts an all-zero plan */
 
-/* The name of a selection rule, or "unknown" for an invalid value. */
+/* ddp_delayed_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan);
+
+/* ddp_delayed_select_name - returns the name of a selection rule; "unknown" for an invalid value. A constant
+ * string. Pure; safe from any thread. */
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
-/* The selection rule with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_delayed_select_named - finds the selection rule with the given name. Pure; safe from any thread.
+ * Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err);

@@ -48,12 +48,15 @@ typedef struct ddp_knapsack_problem {
  * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first,
  * which holds for item times on the slow link. Here all item times are for the fast link, and the slow
  * link takes mu times as long. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG
- * (names the item and the value), DDP_UNSUPPORTED, DDP_MEMORY. */
+ * (names the item and the value), DDP_NUMERIC (the sum of the values is not finite), DDP_UNSUPPORTED,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
                                 double *value, ddp_error *err);
 
-/* The name of a solver as used by the programs. DDP_KNAPSACK_DEFAULT gives "default"; an invalid value
- * gives "unknown". */
+/* ddp_knapsack_solver_name - returns the name of a solver as used by the programs. DDP_KNAPSACK_DEFAULT gives
+ * "default"; an invalid value gives "unknown". A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
-/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_knapsack_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err);

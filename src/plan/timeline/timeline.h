@@ -102,7 +102,9 @@ typedef struct ddp_timeline {
  * DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
                                      ddp_error *err);
-DDP_API void ddp_timeline_free(ddp_timeline *t); /* accepts an all-zero timeline */
+
+/* ddp_timeline_free - frees the arrays of a timeline; accepts an all-zero one. */
+DDP_API void ddp_timeline_free(ddp_timeline *t);
 
 /* ddp_timeline_exposed - computes the step time of t beyond its compute if messages have a latency: a
  * message occupies the link for its interval and arrives latency_s later.
@@ -115,8 +117,11 @@ DDP_API void ddp_timeline_free(ddp_timeline *t); /* accepts an all-zero timeline
 DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, double latency_s,
                                         double *each_s, double *all_s, ddp_error *err);
 
-/* The name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte or
- * deft; "unknown" for an invalid value. */
+/* ddp_scheme_name - returns the name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp,
+ * bytescheduler, usbyte or deft; "unknown" for an invalid value. A constant string. Pure; safe from any
+ * thread. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
-/* The scheme with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_scheme_named - finds the scheme with the given name. Pure; safe from any thread. Errors: DDP_ARG, with
+ * a list of the valid names. */
 DDP_API ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
