@@ -394,7 +394,7 @@ DDP_API void ddp_zero_gradients(ddp_graph *g);
  * the graph. ---- several micro-batches in flight, and partial execution ---- */
 DDP_API ddp_state *ddp_state_new(ddp_graph *g);
 
-/* ddp_state_free - frees a state; NULL is allowed. */
+/* ddp_state_free - frees a state and its arrays, before the graph is freed; NULL is allowed. */
 DDP_API void ddp_state_free(ddp_state *s);
 
 /* ddp_state_data - returns the output or input array of a node in this state; NULL if the state has none. On

@@ -1,194 +1,243 @@
-/* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
+/* Pipeline training: each process holds one stage of a model, and micro-batches pass through all stages. */
 #pragma once
 
 #include "config/config.h"
 #include "graph/graph.h"
 #include "pipe/schedule.h"
 
-/* ---- how activations and gradients cross between stages ---- */
+/* ---- the format of activations and gradients between stages ---- */
 
+/* Codings of messages between stages. */
 typedef enum ddp_edge_coding {
-    DDP_EDGE_F32,        /* as they are: no bit changes */
-    DDP_EDGE_BF16,       /* rounded to bfloat16, half the bytes */
-    DDP_EDGE_INT8,       /* blocks of 64 values with a scale each (compress/compress.h), 0.27 of the bytes */
-    DDP_EDGE_TOPK,       /* of each array the n / ratio values that are largest by magnitude, with indexes of
-                           32 bits, so 2 / ratio of the bytes; elsewhere the receiver has zeros */
-    DDP_EDGE_ADATOPK,    /* the same with a ratio for each link, by its time (ddp_adatopk): factor x ratio on
-                           the slowest */
-    DDP_EDGE_BOTTLENECK, /* float32 of a narrower model: a ddp_bottleneck is put where the cut is, of width /
-                            ratio */
-    DDP_EDGE_AQ          /* of each sample what its activations changed by since it crossed last, in 2 to 4
-                            bits (ratio): both ends keep them. It crosses for the first time as float32;
-                            gradients as int8. AQ-SGD, Wang et al. 2022, arXiv:2206.01299 */
+    DDP_EDGE_F32,        /* float32, unchanged */
+    DDP_EDGE_BF16,       /* rounded to bfloat16: half the bytes */
+    DDP_EDGE_INT8,       /* blocks of 64 values with a scale each (compress/compress.h): 0.27 of the bytes */
+    DDP_EDGE_TOPK,       /* the n / ratio values of each array with the largest magnitudes, with 32-bit
+                            indexes: 2 / ratio of the bytes; the receiver sets the other values to 0 */
+    DDP_EDGE_ADATOPK,    /* topk with a ratio for each link, by its time (ddp_adatopk): factor x ratio on the
+                            slowest link */
+    DDP_EDGE_BOTTLENECK, /* float32 of a narrower model, which has a ddp_bottleneck of width / ratio at each
+                            cut */
+    DDP_EDGE_AQ          /* activations: the per-sample delta since the sample was last sent, in `ratio` bits;
+                            both stages store the activations of each sample. The first time a sample is sent
+                            as float32. Gradients: int8. AQ-SGD, Wang et al. 2022, arXiv:2206.01299 */
 } ddp_edge_coding;
 
-/* Zero is float32. An array that would be no smaller travels as it is. */
+/* The format of messages between stages; all-zero: float32. An array that a coding would not shrink is sent
+ * as float32. */
 typedef struct ddp_edge_wire {
-    ddp_edge_coding coding;
-    double ratio;  /* R of topk, adatopk and bottleneck, at least 1; bits of aq: 2, 3 or 4 */
-    double factor; /* of adatopk, Eq. 7 of FusionLLM; 0 = 3, the paper's */
-    int feedback;  /* 1: what int8, topk or adatopk cut off is added to the next message of that
-                                 edge and direction, of whatever micro-batch; one float for each value that
-                                 crosses. Evaluations neither use nor change it. 0: it is lost */
+    ddp_edge_coding coding; /* (default: f32) */
+    double ratio;           /* topk, adatopk and bottleneck: R, at least 1; aq: bits, 2, 3 or 4 */
+    double factor;          /* adatopk: factor of Eq. 7 of FusionLLM (default: 3, as in the paper) */
+    int feedback; /* 1: error feedback for int8, topk and adatopk: the residual of a message is added
+                               to the next one of that edge and direction, of any micro-batch. Stores one float
+                               per value sent; evaluations neither use nor change it (default: 0) */
 } ddp_edge_wire;
 
-/* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR", "bottleneck:R" or
- * "aq:BITS"; feedback stays as it is. DDP_ARG names what is wrong, *out untouched.
- * ddp_edge_coding_name - "f32" to "aq"; NULL: no such coding. */
+/* ddp_edge_wire_parse - parses the format of an edge: "f32", "bf16", "int8", "topk:R", "adatopk:R",
+ * "adatopk:R:FACTOR", "bottleneck:R" or "aq:BITS". out->feedback does not change. *out is untouched on error.
+ * Pure; safe from any thread. Errors: DDP_ARG, which names the invalid part. */
 DDP_API ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
+
+/* ddp_edge_coding_name - returns the name of an edge coding, "f32" to "aq"; NULL for an invalid value. A
+ * constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
 /* ---- a pipeline ---- */
 
-/* stages x replicas ranks. The replicas of a stage are a group that averages by the context's strategy. */
+/* The layout of a world of stages x replicas ranks. The replicas of a stage are a group, which averages by
+ * the context's strategy. */
 typedef struct ddp_pipe_config {
-    ddp_pipeline schedule; /* 0 = 1f1b */
-    int stages;            /* divides ddp_world */
-    const int *stage_of;   /* [ddp_node_count] of each operator, as for ddp_graph_cut; NULL: about as many
-                              FLOPs for each */
-    const int *rank_of;    /* [replicas x stages] who runs stage s of pipeline r, at r x stages + s: each rank
-                              once; NULL: that number itself (DT-FM's order). Replicas are summed in the order
-                              of their ranks. */
-    int ahead;             /* of ddp_pipeline_shape; 0 = the schedule's own */
-    ddp_edge_wire edge;    /* what crosses from stage to stage; zero: float32 */
-    long samples;          /* edge wire aq: how many there are to train on, and how many a micro-batch has;
-                              the first */
-    int batch;             /* dimension of what crosses is a multiple of batch, its parts those of one sample
-                              after the other */
+    ddp_pipeline schedule; /* (default: 1f1b) */
+    int stages;            /* number of stages; divides ddp_world */
+    const int *stage_of;   /* [ddp_node_count] stage of each operator, as for ddp_graph_cut (default: NULL,
+                              about equal FLOPs per stage) */
+    const int *rank_of;    /* [replicas x stages] rank of stage s of pipeline r, at r x stages + s; each rank
+                              once (default: NULL, that number itself, the order of DT-FM). Replicas are summed
+                              in the order of their ranks */
+    int ahead;             /* extra forwards, as in ddp_pipeline_shape (default: 0) */
+    ddp_edge_wire edge;    /* format of messages between stages (default: float32) */
+    long samples;          /* edge wire aq: number of training samples */
+    int batch;             /* edge wire aq: samples of a micro-batch. The first dimension of a message is a
+                              multiple of it: the rows of one sample after those of another */
 } ddp_pipe_config;
 
-typedef struct ddp_pipe ddp_pipe;
+typedef struct ddp_pipe ddp_pipe; /* a pipeline, as seen by one of its ranks */
 
-/* ddp_pipe_open - cuts and builds the graph (which ddp_graph_build has not seen) and registers the layers of
- * this rank's
- *   stage; ddp_config.micro_batches is how many a step has. All ranks call it with the same model and
- *   configuration. NULL: ddp_last_error(d). Freed by ddp_pipe_close, before ddp_close.
- * ddp_pipe_input - where micro-batch m (0..micro_batches-1) of a named input is filled before a step, float
- * or int32_t; NULL:
- *   this stage does not read it. Each rank of a pipeline fills the same samples.
- * ddp_pipe_samples - edge wire aq: the samples of micro-batch m of the next step, id [batch] from 0 to
- * samples - 1, in the
- *   order in which they are filled. Before each step, for each micro-batch, on all ranks alike. Without aq it
- *   does nothing.
- * ddp_pipe_step - forward and backward of all micro-batches; ddp_step_end follows, as in any loop. The bits
- * are those of
- *   as many unpipelined workers as there are pipelines, each with that many micro-batches.
- * ddp_pipe_evaluate - the forwards of the first n micro-batches, as ddp_evaluate runs them: after ddp_wait.
- * ddp_pipe_loss - the mean loss over the micro-batches of the last step or evaluation, on all ranks of the
- * pipeline: they
- *   all call it. NAN after an error.
- * Calls return 0 or a ddp_status; the context has the error. */
+/* ddp_pipe_open - cuts and builds the graph, and registers the layers of this rank's stage. Do not call
+ * ddp_graph_build on the graph. ddp_config.micro_batches is the number of micro-batches of a step.
+ *
+ *   loss  scalar node of g
+ *   c     stages, cut, schedule and edges; copied
+ *
+ * All ranks call it with the same model and configuration. Returns NULL on failure, with the context's error;
+ * the caller frees the pipeline with ddp_pipe_close, before ddp_close. Collective. Errors: DDP_ARG for the
+ * graph, the loss or a field of c; DDP_UNSUPPORTED for servers, a device with 16-bit elements, or an edge
+ * that the run cannot use; DDP_MEMORY; DDP_MISMATCH if the ranks differ; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication; an error of the graph. */
 DDP_API ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c);
+
+/* ddp_pipe_close - frees a pipeline; NULL is allowed. Its layers belong to the context, which ddp_close
+ * closes afterwards. */
 DDP_API void ddp_pipe_close(ddp_pipe *p);
+
+/* ddp_pipe_input - returns the array of a named input of micro-batch m, 0..micro_batches-1, which the program
+ * fills before each step (float or int32_t, in host memory); NULL if this stage does not read it. All ranks
+ * of a pipeline fill in the same samples. Borrowed until ddp_pipe_close. */
 DDP_API void *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
+
+/* ddp_pipe_samples - names the samples of micro-batch m of the next step, for edge wire aq; does nothing for
+ * other edges. id: [batch] from 0 to samples - 1, in the order in which they are filled in. Call it before
+ * each step, for each micro-batch, with the same values on all ranks of the pipeline. Local. Returns 0 or the
+ * context's first error. Errors: DDP_ARG for m, NULL or an id out of range. */
 DDP_API int ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
+
+/* ddp_pipe_step - runs forward and backward of all micro-batches; call ddp_step_end afterwards. The result is
+ * bit-identical to that of as many unpipelined workers as there are pipelines, each with that many
+ * micro-batches. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if
+ * edge wire aq lacks sample ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a
+ * damaged message; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_step(ddp_pipe *p);
+
+/* ddp_pipe_evaluate - runs the forward passes of the first n micro-batches with dropout off, as ddp_evaluate
+ * does. Call ddp_wait before it. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for n;
+ * DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message; DDP_MISMATCH,
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_evaluate(ddp_pipe *p, int n);
+
+/* ddp_pipe_loss - returns the mean loss over the micro-batches of the last step or evaluation, on all ranks
+ * of the pipeline; NAN after an error (ddp_last_error). Collective over the ranks of the pipeline. */
 DDP_API float ddp_pipe_loss(ddp_pipe *p);
 
-/* ddp_pipe_output - the array of a node in the micro-batch that was evaluated last, on the stage that
- * computes it, else
- *   NULL; valid until the next step or evaluation. On the host. A node whose only user works in place
- *   (dropout, add) shows that user's output; NULL also for what a segment of ddp_recompute_begin dropped. */
+/* ddp_pipe_output - returns the array of a node, in host memory, in the micro-batch that was evaluated last,
+ * on the stage that computes it; NULL on other stages. Valid until the next step or evaluation. If the node's
+ * only user works in place (dropout, add), the array has that user's output. NULL also if a
+ * ddp_recompute_begin segment dropped the output. Local. */
 DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
 
-/* ddp_pipe_hash - of all parameters of the pipeline, layer by layer: that of the model on one worker. All
- * ranks of the
- *   pipeline call it after ddp_sync_all. */
+/* ddp_pipe_hash - computes a hash of all parameters of the pipeline, layer by layer, in *hash. It is the hash
+ * that the whole model has on one worker. All ranks of the pipeline call it after ddp_sync_all. Collective.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_FAILED from the device;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
-/* ddp_pipe_bytes - memory of this stage's activations and their gradients: what each micro-batch holds from
- * its forward to
- *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more
- *   than that; what one pass needs beside them, once. On the device where the context has one. And what edge
- *   wire aq keeps of the samples, in this machine's memory. */
+/* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. They consist of: what
+ * each micro-batch retains from its forward to its backward, times ddp_pipeline_held; what is sent to and
+ * received from other stages, times one more than that; and the extra memory of one pass. With a backend this
+ * memory is on the device. Edge wire aq adds the stored activations of the samples, in host memory. Local. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
 
-/* What a step of this pipeline took and should have taken, means over all steps but the first. On a device,
- * whose tasks are over later than the calls return, the times are NAN. */
+/* Measured and predicted times of a pipeline's steps: means over all steps but the first. On a device, whose
+ * tasks end after the calls return, the times are NAN. */
 typedef struct ddp_pipe_stats {
-    long steps;              /* that are counted */
-    double step_s;           /* ddp_pipe_step, on the stage that takes longest */
-    double bubble_pct;       /* of that, how long a stage does not compute, mean over the stages */
-    double boundary_bytes;   /* activations and gradients that cross between stages in a step, as they travel
-                                (aq: of samples that have crossed before), without headers and tied weights */
-    double predicted_step_s; /* by ddp_pipeline_time, from each stage's measured tasks and the links of
-                                ddp_config.net (none: they cost nothing), and what averaging adds by the
-                                strategy's plan, if it has one */
+    long steps;        /* number of steps in the means */
+    double step_s;     /* seconds of ddp_pipe_step on the slowest stage */
+    double bubble_pct; /* share of that time in which a stage does not compute, mean over the stages, in % */
+    double boundary_bytes; /* bytes of activations and gradients that a step sends between stages, coded (aq:
+                                of samples that were sent before), without headers and tied weights */
+    double predicted_step_s; /* prediction of ddp_pipeline_time from the measured tasks of each stage and the
+                                links of ddp_config.net (not set: links take no time), plus the exposed time
+                                of averages by the strategy's plan, if it has one */
 } ddp_pipe_stats;
 
-/* ddp_pipe_get_stats - all ranks of the pipeline call it, between steps; all get the same numbers but for
- * `steps`. ddp_pipe_lanes - what this stage computed, sent and received in the last step, in any order,
- * ddp_now() seconds, boundary
- *   the other stage; returns how many were copied. Recorded where ddp_config.debug.trace_spans is set, on the
- *   CPU. */
+/* ddp_pipe_get_stats - computes the statistics of a pipeline in *out. All ranks of the pipeline call it,
+ * between steps, and get the same numbers except for `steps`. Collective. Returns 0 or the context's first
+ * error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
+
+/* ddp_pipe_lanes - copies up to `room` slots: what this stage computed, sent and received in the last step,
+ * in any order. Times are in seconds of ddp_now(); boundary is the other stage, or -1. Returns the number
+ * copied. Recorded only if ddp_config.debug.trace_spans is set, and only on the CPU. Local. */
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
 
-/* ddp_pipe_export - the weights file of the whole model, the bytes of one worker's ddp_weights_save: rank 0
- * writes it, whole or not at all, from what the stages of its pipeline send, and never holds more than a part
- * of an array of theirs. All ranks call it, after ddp_sync_all or ddp_wait. ddp_weights_load after
- * ddp_pipe_open, on each rank, reads what its stage has; ddp_checkpoint_save and ddp_checkpoint_load work as
- * ever, before ddp_pipe_close. */
+/* ddp_pipe_export - writes the weights file of the whole model, bit-identical to ddp_weights_save of one
+ * worker. Rank 0 writes it, completely or not at all, from the values that the stages of its pipeline send,
+ * and never stores more than a part of one of their arrays. ddp_weights_load after ddp_pipe_open reads, on
+ * each rank, the arrays of its stage. All ranks call it, after ddp_sync_all or ddp_wait. Collective. Returns
+ * 0 or the context's first error. Errors: DDP_ARG for NULL or an empty path; DDP_IO for the file, on all
+ * ranks of the pipeline; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
 DDP_API int ddp_pipe_export(ddp_pipe *p, const char *path);
 
-/* Where this rank stands. */
+/* ddp_pipe_stage - returns the stage of this rank, 0..stages-1. Local. */
 DDP_API int ddp_pipe_stage(const ddp_pipe *p);
-DDP_API int ddp_pipe_number(const ddp_pipe *p); /* of its pipeline: 0..replicas-1 */
 
-/* ddp_pipe_cut - a cut into consecutive stages of about as many FLOPs, as NULL for stage_of makes it:
- * stage_of [ddp_node_count]. A layer is not parted. DDP_ARG where there are fewer layers with operators than
- * stages. */
+/* ddp_pipe_number - returns the number of the pipeline that this rank belongs to, 0..replicas-1. Local. */
+DDP_API int ddp_pipe_number(const ddp_pipe *p);
+
+/* ddp_pipe_cut - computes the default cut: consecutive stages of about equal FLOPs. A layer is not divided.
+ * stage_of: [ddp_node_count] receives the stage of each operator. Pure; safe from any thread. Errors: DDP_ARG
+ * for NULL, or if fewer layers with operators exist than stages. */
 DDP_API ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err);
 
-/* What planners have decided, for ddp_pipe_config. */
+/* Placement and cut from planners, for ddp_pipe_config. */
 typedef struct ddp_pipe_layout {
-    int stages, pipelines; /* 0 where neither file was given */
+    int stages, pipelines; /* 0 if neither file was given */
     int *rank_of;          /* [pipelines x stages] as in ddp_pipe_config, or NULL */
-    int *stage_of;         /* [ddp_node_count], or NULL without a cut */
+    int *stage_of;         /* [ddp_node_count] as in ddp_pipe_config, or NULL without a cut */
 } ddp_pipe_layout;
 
-/* ddp_pipe_layout_read - from the JSON lines of `plan place` (placement) and of `plan fence` (cut), either
- * NULL. Of several
- *   plans in a file the one that costs least counts (cost_s, pipeline_s), of equals the first.
- *     placement  rank = device, of each stage of each pipeline
- *     cut        the operators of a device are a stage, stages in the order in which data flow. Without a
- *                placement rank r is the r-th of the devices that have operators, and so on in further
- *                pipelines
- *     g          the model, built or not; read for a cut only
- *   *out is untouched on error, else freed by ddp_pipe_layout_free. Errors: DDP_IO, DDP_FORMAT (no such
- *   plan), DDP_ARG (a placement for another number of ranks, a device twice; a cut of another model, an
- *   operator that is left out or stands twice, stages that form a cycle; unlike numbers of stages),
- *   DDP_MEMORY. */
+/* ddp_pipe_layout_read - reads what planners have decided, from the JSON lines of `plan place` (placement)
+ * and of `plan fence` (cut); either may be NULL. If a file has several plans, the one with the least cost
+ * (cost_s, pipeline_s) is used, and the first of equal ones.
+ *
+ *   placement  rank = device, for each stage of each pipeline
+ *   cut        the operators of a device are a stage; stages are in the order in which data flow. Without a
+ *              placement rank r is the r-th device that has operators, and so on in further pipelines
+ *   g          the model, built or not; used for a cut only
+ *   world      number of ranks
+ *   out        untouched on error; otherwise the caller frees it with ddp_pipe_layout_free
+ *
+ * Errors: DDP_IO; DDP_FORMAT (no such plan); DDP_ARG (a placement for another number of ranks, a device
+ * twice; a cut of another model, an operator that is missing or listed twice, stages that form a cycle;
+ * different numbers of stages); DDP_MEMORY. */
 DDP_API ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world,
                                         ddp_pipe_layout *out, ddp_error *err);
-DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l); /* all-zero is fine */
 
-/* ---- pipelines that go on where one of them has lost a rank ---- */
+/* ddp_pipe_layout_free - frees the arrays of a layout; accepts an all-zero one. */
+DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
 
-/* ddp_launch_pipelines - as ddp_launch, for a world of stages x replicas ranks that may lose some. fn is
- * called again, in a
- *   world of the pipelines that are whole, which take the micro-batches of the others over: a step has as
- *   many as before. What they have in memory goes on from the last step that all of them had begun, where fn
- *   calls ddp_pipe_resume. The other ranks of a pipeline that has lost one leave, and return 0. A rank whose
- *   fn returns DDP_ABORTED while its context has no error leaves as if it were lost.
+/* ---- pipelines that continue after one of them has lost a rank ---- */
+
+/* ddp_launch_pipelines - runs fn once per rank, as ddp_launch does, for a world of stages x replicas ranks
+ * that may lose some. After a loss, fn is called again in a world of the complete pipelines. They take over
+ * the micro-batches of the others, so a step has as many as before. Training resumes, in memory, from the
+ * last step that all of them had begun, when fn calls ddp_pipe_resume. The other ranks of an incomplete
+ * pipeline leave, and return 0. A rank whose fn returns DDP_ABORTED while its context has no error leaves
+ * like a lost one.
  *
- *   cfg           micro_batches of a pipeline while none is lost: what all have together divides over as few
- *                 as go on
- *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called
- *                 once more for those that are whole, if there is one, to save what they have (ddp_pipe_ends)
+ *   cfg           micro_batches: of one pipeline while none is lost; the total must be divisible by every
+ *                 smaller number of pipelines
+ *   min_replicas  with fewer complete pipelines the run ends with DDP_PEER_LOST, which names the lost rank.
+ *                 fn is called once more for the complete ones, if there are any, to save their state
+ *                 (ddp_pipe_ends)
+ *   fn, user      function of a rank: gets an open context, returns 0 or a ddp_status
  *
- * Beside the training's connections the ranks have others, an elastic world
- * (docs/explanation/elastic-protocol.md) that says who
- * lives: it takes a majority. Errors: DDP_ARG; as ddp_launch. */
+ * In addition to the connections of the training the ranks have those of an elastic world
+ * (docs/explanation/elastic-protocol.md), which determines the live ranks and needs a quorum.
+ *
+ * Returns 0 or the first failure, with its message in *err. Errors: DDP_ARG for the numbers or a setting;
+ * DDP_PEER_LOST for too few pipelines; DDP_NET, DDP_TIMEOUT, DDP_MISMATCH or DDP_ABORTED from communication;
+ * DDP_UNSUPPORTED, DDP_USAGE, DDP_IO or DDP_FORMAT for settings; DDP_MEMORY; DDP_FAILED if a rank cannot be
+ * started; the code that fn returned. */
 DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas,
                                  int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
-/* ddp_pipe_resume - behind ddp_set_optimizer, before the first step: ddp_step is that to go on from. Nothing
- * happens in a
- *   first world, or outside of ddp_launch_pipelines.
- * ddp_pipe_ends - 1: too few pipelines are left: fn saves what it wants to, behind ddp_pipe_resume, and
- * returns. ddp_pipe_micro_batches - of a step, in this world. */
+/* ddp_pipe_resume - restores the state of the last step that all ranks had begun, after a loss in
+ * ddp_launch_pipelines; ddp_step then returns the step to resume from. Call it after ddp_set_optimizer,
+ * before the first step. Does nothing in the first world, and outside of ddp_launch_pipelines. Collective.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE after the first step;
+ * DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_resume(ddp_pipe *p);
+
+/* ddp_pipe_ends - returns 1 if too few pipelines remain (min_replicas), else 0. fn then saves what it needs
+ * after ddp_pipe_resume, and returns. Local. */
 DDP_API int ddp_pipe_ends(const ddp_pipe *p);
+
+/* ddp_pipe_micro_batches - returns the number of micro-batches of a step of this pipeline, in this world.
+ * Local. */
 DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);

@@ -1,69 +1,81 @@
-/* Pipelines: in which order a stage runs its micro-batches, and how long a step takes. */
+/* Pipelines: the order in which a stage runs its micro-batches, and the predicted time of a step. */
 #pragma once
 
 #include "base/status.h"
 
-/* All have the same gradients: each stage adds them up in the order of micro-batches. */
+/* Schedules. All give bit-identical gradients: each stage sums them in the order of micro-batches. */
 typedef enum ddp_pipeline {
     DDP_PIPELINE_DEFAULT, /* 1f1b */
-    DDP_PIPELINE_GPIPE,   /* all forwards, then all backwards in the same order, as DT-FM runs it */
-    DDP_PIPELINE_1F1B,    /* one forward, one backward in turn (PipeDream-flush): fewer activations */
-    DDP_PIPELINE_ZB       /* the same with the backward in two halves: weight gradients fill what would be
-                             waiting (ZB-H1 of Qi and others 2023, Zero Bubble Pipeline Parallelism,
-                             arXiv:2401.10241) */
+    DDP_PIPELINE_GPIPE,   /* all forwards, then all backwards in the same order, as in DT-FM */
+    DDP_PIPELINE_1F1B,    /* one forward and one backward in turn (PipeDream-flush): fewer activations */
+    DDP_PIPELINE_ZB       /* 1f1b with the backward in two halves: weight gradients fill idle time (ZB-H1 of
+                             Qi et al. 2023, Zero Bubble Pipeline Parallelism, arXiv:2401.10241) */
 } ddp_pipeline;
 
+/* Kinds of tasks of a stage. */
 typedef enum ddp_task_kind {
     DDP_TASK_FORWARD,
     DDP_TASK_BACKWARD,        /* both halves */
-    DDP_TASK_INPUT_GRADIENT,  /* the half that the stage before waits for */
-    DDP_TASK_WEIGHT_GRADIENT, /* the half that nobody waits for */
-    DDP_TASK_SEND,
-    DDP_TASK_RECEIVE /* of activations after a forward, of gradients after a backward */
+    DDP_TASK_INPUT_GRADIENT,  /* the half that the previous stage waits for */
+    DDP_TASK_WEIGHT_GRADIENT, /* the half that no other stage waits for */
+    DDP_TASK_SEND,            /* activations after a forward, gradients after a backward */
+    DDP_TASK_RECEIVE          /* the same */
 } ddp_task_kind;
 
+/* One task of a stage. */
 typedef struct ddp_task {
     ddp_task_kind kind;
-    int micro_batch;
+    int micro_batch; /* from 0 */
 } ddp_task;
 
-/* "gpipe", "1f1b", "zb". named: DDP_ARG where the name is another one. */
+/* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb"; the default's for
+ * DDP_PIPELINE_DEFAULT. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
+
+/* ddp_pipeline_named - finds the schedule with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err);
 
-/* A pipeline as all of its stages know it. */
+/* The shape of a pipeline, equal on all stages. */
 typedef struct ddp_pipeline_shape {
-    ddp_pipeline schedule;
-    int stages;        /* 1..1024 */
-    int micro_batches; /* of a step */
-    int ahead;         /* 1f1b, zb: so many forwards more before a stage's first backward, and as
-                                   many micro-batches more in flight and held: on slow links what waits for
-                                   the way there and back; 0 = none */
+    ddp_pipeline schedule; /* (default: 1f1b) */
+    int stages;            /* 1..1024 */
+    int micro_batches;     /* micro-batches of a step, at least 1 */
+    int ahead;             /* 1f1b, zb: extra forwards before a stage's first backward, which hide the round
+                              trip of slow links; as many more micro-batches are in flight and retained
+                              (default: 0) */
 } ddp_pipeline_shape;
 
-/* ddp_pipeline_tasks - what `stage` (0..stages-1, from the input) computes in one step, in order, into out
- *   [3 x micro_batches]; how many, or 0 where a number is out of range. Pure.
- * ddp_pipeline_held - the most micro-batches whose activations the stage holds at one time: as many states as
- * it needs. */
+/* ddp_pipeline_tasks - lists the tasks that a stage computes in one step, in order.
+ *
+ *   stage  0..stages-1, from the input
+ *   out    [3 x micro_batches] receives the tasks
+ *
+ * Returns their number; 0 if a field of the shape or stage is out of range. Pure; safe from any thread. */
 DDP_API int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out);
+
+/* ddp_pipeline_held - returns the largest number of micro-batches whose activations a stage retains at one
+ * time, and thus the number of states that it needs; 0 if a field of the shape or stage is out of range.
+ * Pure; safe from any thread. */
 DDP_API int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage);
 
-/* Seconds for one micro-batch of a stage. */
+/* Compute times of one micro-batch on a stage, in seconds. */
 typedef struct ddp_stage_cost {
     double forward_s;
-    double inputs_s, weights_s; /* the two halves of its backward */
+    double inputs_s, weights_s; /* the two halves of the backward: input gradient, weight gradient */
 } ddp_stage_cost;
 
-/* What one stage sends a later one: for each micro-batch one message, and its gradient back. A message
- * occupies the sender's uplink, one after the other, and, alpha_s later, the receiver's downlink, which bytes
- * of several senders pass in the order in which they come. */
+/* Messages from one stage to a later one: one per micro-batch, and its gradient back. A message occupies the
+ * sender's uplink, one message after the other, and, alpha_s later, the receiver's downlink, which serves
+ * bytes of several senders in the order of arrival. */
 typedef struct ddp_boundary {
-    int from, to;
-    double forward_s, backward_s; /* of the link, seconds */
-    double alpha_s;               /* one way */
-    int one_way;                  /* 1: no gradient comes back */
+    int from, to;                 /* stages */
+    double forward_s, backward_s; /* seconds for which a message occupies the link: activations, gradient */
+    double alpha_s;               /* one-way delay, in seconds */
+    int one_way;                  /* 1: no gradient is sent back */
 } ddp_boundary;
 
+/* Input of ddp_pipeline_time; all arrays are borrowed. */
 typedef struct ddp_pipeline_costs {
     ddp_pipeline_shape shape;
     const ddp_stage_cost *stage; /* [stages] */
@@ -71,24 +83,28 @@ typedef struct ddp_pipeline_costs {
     const ddp_boundary *boundary; /* [boundaries]; NULL: none */
 } ddp_pipeline_costs;
 
-/* A stage computes, sends and receives at the same time: three slots, of which messages alone may overlap as
- * they come. */
+/* One activity of a stage. A stage computes, sends and receives at the same time, one computation at a
+ * time. */
 typedef struct ddp_pipeline_slot {
-    int stage, boundary; /* -1: computing */
+    int stage, boundary; /* boundary -1: the stage computes */
     ddp_task task;
-    int gradient; /* 1: the message is one */
-    double begin_s, end_s;
+    int gradient;          /* 1: the message is a gradient */
+    double begin_s, end_s; /* seconds since the start of the step */
 } ddp_pipeline_slot;
 
+/* Result of ddp_pipeline_time. */
 typedef struct ddp_pipeline_times {
-    double step_s;     /* until the last stage has computed its last */
-    double bubble_pct; /* of the stages' time in a step, that in which they do not compute */
-    int *held;         /* [stages] of ddp_pipeline_held */
-    ddp_pipeline_slot *slot;
+    double step_s;           /* seconds until the last stage has finished its last task */
+    double bubble_pct;       /* share of the stages' time in a step in which they do not compute, in % */
+    int *held;               /* [stages] ddp_pipeline_held of each stage */
+    ddp_pipeline_slot *slot; /* [slots] */
     int slots;
 } ddp_pipeline_times;
 
-/* ddp_pipeline_time - plays one step. O(slots x stages). Errors: DDP_ARG (names the stage or boundary),
- * DDP_NUMERIC, DDP_MEMORY; *out is empty then. free: what it has allocated. */
+/* ddp_pipeline_time - simulates one step of a pipeline with discrete events. O(slots x stages). *out is empty
+ * on error; otherwise the caller frees it with ddp_pipeline_times_free. Pure; safe from any thread. Errors:
+ * DDP_ARG (names the stage or boundary), DDP_NUMERIC for times that add up to infinity, DDP_MEMORY. */
 DDP_API ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err);
+
+/* ddp_pipeline_times_free - frees the arrays of simulated times; accepts an all-zero one. */
 DDP_API void ddp_pipeline_times_free(ddp_pipeline_times *t);

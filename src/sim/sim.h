@@ -1,5 +1,5 @@
-/* A world on a virtual clock: the program's own loop, the strategies and all else run as they do on real
- * machines, but nothing is sent and nobody sleeps. docs/howto/simulate.md */
+/* Simulation: a world on a virtual clock. The program's own loop, the strategies and the library run as on
+ * real machines, but no message is sent and no thread sleeps (docs/howto/simulate.md). */
 #pragma once
 
 #include "base/status.h"
@@ -7,39 +7,54 @@
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config; /* config/config.h */
 
+/* Options of a simulation; all-zero selects the defaults. */
 typedef struct ddp_simulation {
-    /* 1: workers that cannot differ are one: ranks 0 and 1 run, rank 1 for all others, where all links are
-     * alike, without jitter, sites, servers or incidents, and fn does the same on every rank, in the same
-     * time. What rank 0 sees is then the same to the last bit. Ignored where links can differ. */
+    /* 1: simulate interchangeable workers as one. Only ranks 0 and 1 run, rank 1 for all others. fn must do
+     * the same in the same time on every rank. The results of rank 0 are bit-identical to a full simulation.
+     * Ignored if links are heterogeneous, or with jitter, sites, servers or net_script (default: 0). */
     int fold;
-    /* Memory of ddp_paper that nothing is read from or written to: layers that lie in its first half cost no
-     * time, nor does what is kept beside them. NULL: none. */
+    /* Memory from ddp_paper that is never read or written. Layers in its first half, and the arrays that the
+     * library allocates for them, take no compute time and no memory (default: NULL, none). */
     void *paper;
-    size_t paper_bytes;
-    double scale; /* a value of a layer stands for so many, and takes as long on the way; 0 = 1 */
+    size_t paper_bytes; /* size of paper */
+    double scale;       /* number of values that one value of a layer represents on the links (default: 1) */
 } ddp_simulation;
 
+/* Result of a simulation. */
 typedef struct ddp_simulated {
-    double seconds; /* of virtual time until the last worker was done */
-    int workers;    /* that were run */
-    int64_t events; /* of the network */
+    double seconds; /* virtual time until the last worker has finished */
+    int workers;    /* number of workers that were run */
+    int64_t events; /* number of simulated network events */
 } ddp_simulated;
 
-/* ddp_simulate - as ddp_launch of threads, on a virtual clock that begins at 0 and that ddp_now tells: fn
- * runs once per
- *   rank, and is where time passes: ddp_sleep_until in place of computing. Messages take what the emulated
- *   links take (cfg->net, net2, net_script; the arithmetic of src/emulate): latency, rate, shares,
- *   priorities, but no processor time. One worker runs at a time, in an order that follows from the times
- *   alone: two runs are equal to the last bit. What the library sends itself is there; sums of memory on
- *   paper are not made. fn may not wait for anything but through the library, nor begin threads. Not
- *   simulated: processes, TLS, devices, joining, servers beside workers. Returns as ddp_launch; also
- *   DDP_UNSUPPORTED for one of these, and DDP_USAGE where nobody could ever go on, with who waits for what.
- *   *out (may be NULL) is filled in any case.
- * ddp_sleep_until - sleeps until ddp_now() tells `when`, on the real clock or on a virtual one.
- * ddp_paper - room for so many bytes that read as 0 and cost nothing until they are written; NULL: none.
- *   ddp_paper_free - NULL is fine. */
+/* ddp_simulate - runs fn once per rank on a virtual clock that begins at 0, which ddp_now returns. fn calls
+ * ddp_sleep_until in place of computing. Messages take the time of the emulated links (cfg->net, net2,
+ * net_script; the arithmetic of src/emulate): latency, rate, shared bandwidth, priorities, but no processor
+ * time. One worker runs at a time, in an order that depends only on the times: two runs are bit-identical.
+ * The library's own messages are included; sums of ddp_paper memory are not computed.
+ *
+ *   how   options; NULL: all 0
+ *   fn    function of a rank: gets an open context, returns 0 or a ddp_status. It may wait only through the
+ *         library, and may not start threads
+ *   user  passed to fn
+ *   out   receives time and counts, also on failure; may be NULL
+ *
+ * Not simulated: processes, TLS, devices, joining, colocated servers. Returns DDP_OK if every rank did, else
+ * the first failure, with its message in *err. Errors: DDP_ARG for NULL or a setting; DDP_UNSUPPORTED for
+ * what is not simulated; DDP_USAGE for a deadlock, with the rank and the message that each worker waits for;
+ * DDP_IO or DDP_FORMAT for net_script; DDP_MEMORY; the code of the rank that failed first. */
 DDP_API int ddp_simulate(const ddp_config *cfg, const ddp_simulation *how, int (*fn)(ddp_ctx *, void *),
                          void *user, ddp_simulated *out, ddp_error *err);
+
+/* ddp_sleep_until - sleeps until ddp_now() is `when`, in seconds, on the real clock or on a virtual one. Safe
+ * from any thread. */
 DDP_API void ddp_sleep_until(double when);
+
+/* ddp_paper - allocates bytes that read as 0 and use no memory until they are written: placeholder memory for
+ * the layers of large simulated models. Returns NULL on failure; the caller frees it with ddp_paper_free.
+ * Safe from any thread. */
 DDP_API void *ddp_paper(size_t bytes);
+
+/* ddp_paper_free - frees memory from ddp_paper; bytes is the size passed there. NULL is allowed. Safe from
+ * any thread. */
 DDP_API void ddp_paper_free(void *paper, size_t bytes);
