@@ -7,7 +7,7 @@
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/results/benchmarks.md;  BENCH=--quick: a taste of them
 # make claims        compares every claim of the five papers with measurements, in docs/results/claims/;  ONLY=deft-fig10-vgg19,..: some of them
-# make header        dreamddp.h from src/, and Python's view of it;  make check-header: are they fresh, are names right
+# make header        dreamddp.h from src/, and Python's view of it;  make check-header: checks that they are fresh, and names and comments
 # make check-abi     what a program linked with the last version of the library would miss in this one
 # make house         faults in the order of modules and files of src/ and in accesses to other modules, then sizes by module
 # make cuda          the GPU companion with nvcc, for sm_80 and sm_90a: compiles and links all, prints registers and spills
@@ -148,7 +148,7 @@ cli-pages: $(CLI)
 header: | deps-header
 	@tools/amalgamate.py
 	@tools/python_binding.py
-CHECK_HEADER := tools/amalgamate.py --check && tools/check_names.py && tools/python_binding.py --check
+CHECK_HEADER := tools/amalgamate.py --check && tools/check_names.py && tools/check_docs.py && tools/python_binding.py --check
 check-header: | deps deps-header
 	@$(CHECK_HEADER)
 check-abi: lib

@@ -21,8 +21,8 @@
  *     ddp_close(d);
  *
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
- *     config/config.h       settings and their defaults
  *     session/session.h     the calls of a training loop: open, layers, hooks, close
+ *     config/config.h       settings and their defaults
  *     graph/layer.h         layers; nn/optimizer.h: optimizers
  *     config/strategy.h     how to write a strategy; exchange/verbs.h: the calls that it may use
  *     context/stats.h       statistics; session/checkpoint.h: checkpoints; exchange/collective.h: collectives
@@ -57,20 +57,32 @@
  * freeing NULL is allowed. A training step does not allocate.
  *
  * ERRORS. A function returns a ddp_status code for the program and fills a ddp_error with a message for
- * the user: it names the offending value and the remedy. The first error of a context is sticky: every
- * later call returns it and does nothing. The library never prints (except through the logger), never
- * exits and installs no signal handlers. One exception: if the mpi transport initialised MPI, it prints
- * its error and calls MPI_Abort after a failure (docs/howto/launch-mpi.md).
+ * the user: it names the offending value and the remedy. The comment of each function lists its codes.
+ *   - The first error of a context is sticky: every later call returns it and does nothing.
+ *   - A call with a context also returns DDP_ARG if the context is NULL, and DDP_USAGE in a process that
+ *     was forked from the one that opened it. Hooks and collectives return DDP_USAGE in an event of a
+ *     strategy and in a function of ddp_add_state.
+ *   - A call that communicates also returns the code of the rank that failed first.
+ * The library never prints (except through the logger), never exits and installs no signal handlers. One
+ * exception: if the mpi transport initialised MPI, it prints its error and calls MPI_Abort after a failure
+ * (docs/howto/launch-mpi.md).
  *
- * THREADS. There is no mutable data at file scope, so contexts are independent. A context belongs to one
- * thread; functions that other threads may call say so. A context with peers runs one comm thread per link.
+ * THREADS. There is no mutable data at file scope, so contexts are independent. One thread at a time may
+ * call functions of a context, and of a graph, pipeline or state that belongs to it; the thread may change
+ * between calls. Other threads may call the functions whose comment says "any thread", such as ddp_abort
+ * and ddp_dump, at the same time. "Safe from any thread" means that concurrent calls are allowed, also on
+ * one object. Any other object, such as a graph without a context, may be used by one thread at a time.
+ * A context with peers runs one comm thread per link, which calls only the callbacks that say so.
+ *
+ * RANKS. "Collective": all ranks that the comment names make the call, in the same order. "Local": the call
+ * neither sends a message nor waits for one.
  */
 #ifndef DREAMDDP_H
 #define DREAMDDP_H
 
 #include "base/status.h"
-#include "config/config.h"
 #include "session/session.h"
+#include "config/config.h"
 #include "config/names.h"
 #include "context/reading.h"
 #include "graph/layer.h"

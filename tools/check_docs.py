@@ -14,11 +14,13 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADERS = ("dreamddp.h", "dreamddp_cuda.cuh")
-CODES = re.compile(r"\bDDP_(?:ARG|USAGE|MEMORY|IO|FORMAT|NET|PEER_LOST|TIMEOUT|MISMATCH|UNSUPPORTED|ABORTED|NUMERIC|FAILED)\b")
+CODES = re.compile(r"\bDDP_(?:ARG|USAGE|MEMORY|IO|FORMAT|NET|PEER_LOST|TIMEOUT|MISMATCH|UNSUPPORTED|ABORTED|NUMERIC|"
+                   r"FAILED)\b")
 DECLARATION = re.compile(r"DDP_API\s+(.*?)\b(ddp_\w+)\((.*)\)", re.S)
 REFERENCE = re.compile(r"(?:see|as|like|(?:the )?same (?:as|for|with)|ditto)\b", re.I)
 OF_STATUS = re.compile(r"\b0 or (?:a|the) ddp_status|first error", re.I)
-BOILERPLATE = re.compile(r"\b(?:Local|Collective|Pure; safe from any thread|Safe from any thread|NULL is allowed)\b[.;]?", re.I)
+BOILERPLATE = re.compile(r"\b(?:Returns 0 or (?:a ddp_status|the context's first error)|Local|Collective|(?:Pure; )?safe from any thread|"
+                         r"NULL is allowed)\b[.;]?", re.I)
 # Words that say nothing about a function beyond its name.
 EMPTY = set("ddp a an the of in to for is it its this that with returns return gets get sets set".split())
 
@@ -73,7 +75,8 @@ def text_fault(name, text):
     """What is wrong with the description of a function, or None."""
     if REFERENCE.match(text):
         return "its comment only refers to another one: state the purpose"
-    if len(words(BOILERPLATE.sub("", text)) - EMPTY - words(name) - {w + "s" for w in words(name)}) < 2:
+    text = BOILERPLATE.sub("", re.sub(r"\bErrors:.*", "", text))
+    if len(words(text) - EMPTY - words(name) - {w + "s" for w in words(name)}) < 2:
         return "its comment only repeats the name: state the purpose"
     return None
 

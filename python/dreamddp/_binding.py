@@ -42,6 +42,8 @@ DDP_LOG_ERROR = 2
 DDP_LOG_WARN = 3
 DDP_LOG_INFO = 4
 DDP_LOG_DEBUG = 5
+DDP_SAME = 32
+DDP_PROGRAM_STATES = 8
 DDP_OSP_WALK = 0
 DDP_OSP_STOP = 1
 DDP_OSP_DENSITY = 2
@@ -110,8 +112,6 @@ DDP_KERNELS_DEFAULT = 0
 DDP_KERNELS_BASE = 1
 DDP_KERNELS_AVX2 = 2
 DDP_KERNELS_AVX512 = 3
-DDP_SAME = 32
-DDP_PROGRAM_STATES = 8
 DDP_F32 = 0
 DDP_I32 = 1
 DDP_PARAMS = 0
@@ -264,15 +264,15 @@ class ddp_allocator(Structure):
     pass
 
 
-class ddp_config(Structure):
-    pass
-
-
 class ddp_step_info(Structure):
     pass
 
 
 class ddp_program_state(Structure):
+    pass
+
+
+class ddp_config(Structure):
     pass
 
 
@@ -654,6 +654,13 @@ ddp_logger._fields_ = [
 ddp_allocator._fields_ = [
     ("alloc", CFUNCTYPE(c_void_p, c_void_p, c_size_t)),
     ("free", CFUNCTYPE(None, c_void_p, c_void_p, c_size_t)), ("user", c_void_p)]
+ddp_step_info._fields_ = [
+    ("loss", c_double), ("samples", c_long), ("epoch", c_double), ("lr", c_float)]
+ddp_program_state._fields_ = [
+    ("name", c_char_p),
+    ("save", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(ddp_error))),
+    ("load", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ddp_error))),
+    ("release", CFUNCTYPE(None, c_void_p, c_void_p)), ("user", c_void_p)]
 
 
 class ddp_config_average(Structure):
@@ -724,13 +731,6 @@ ddp_config._fields_ = [
     ("outer", ddp_config_outer), ("timeout", ddp_config_timeout), ("elastic", ddp_config_elastic),
     ("security", ddp_config_security), ("network", ddp_config_network), ("device", ddp_config_device),
     ("debug", ddp_config_debug)]
-ddp_step_info._fields_ = [
-    ("loss", c_double), ("samples", c_long), ("epoch", c_double), ("lr", c_float)]
-ddp_program_state._fields_ = [
-    ("name", c_char_p),
-    ("save", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(ddp_error))),
-    ("load", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ddp_error))),
-    ("release", CFUNCTYPE(None, c_void_p, c_void_p)), ("user", c_void_p)]
 ddp_setting._fields_ = [
     ("field", c_char_p), ("member", c_char_p), ("variable", c_char_p), ("preset", c_char_p),
     ("help", c_char_p), ("same", c_int), ("chapter", c_char * 16), ("flag", c_char * 40),
@@ -1113,7 +1113,7 @@ ddp_backend._fields_ = [
     ("mark", CFUNCTYPE(None, c_void_p, c_int)), ("marked", CFUNCTYPE(c_double, c_void_p, c_int)),
     ("range", CFUNCTYPE(None, c_void_p, c_char_p))]
 
-STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_config, ddp_step_info, ddp_program_state, ddp_setting,
+STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_program_state, ddp_config, ddp_setting,
         ddp_block, ddp_matrix, ddp_layer, ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received,
         ddp_owner, ddp_maker, ddp_message, ddp_transfer, ddp_blob, ddp_strategy_ops, ddp_link, ddp_linkfit,
         ddp_profile, ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_span, ddp_link_stats, ddp_pair,

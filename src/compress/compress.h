@@ -110,6 +110,7 @@ DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed
  *
  * Allocates nothing; safe from any thread. On error x is unchanged. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
+
 /* ddp_unpack_add - decodes a message and adds it: x[index] += value. Parameters, memory and threads as in
  * ddp_unpack_store. A message value that is infinite is an error, and so is a sum that would make a finite
  * element of x infinite: inf - inf between two ranks would be NaN. An element of x that was infinite or NaN
@@ -178,9 +179,11 @@ DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, floa
 /* ddp_sparse_keep - returns the elements to keep of each chunk for a fraction of them (0 = 1/64), limited to
  * 1..4096. Pure; safe from any thread. */
 DDP_API int ddp_sparse_keep(double fraction);
+
 /* ddp_sparse_bytes - returns the size, in bytes, of a message for n elements, which does not depend on the
  * values. Returns 0 if keep is not in 1..4096, or if n is 0 or above SIZE_MAX / 32. Pure. */
 DDP_API size_t ddp_sparse_bytes(size_t n, int keep);
+
 /* ddp_sparse_scratch - returns the size, in bytes, of the scratch memory that ddp_sparse_pack needs, aligned
  * to 8. Returns 0 if keep is not in 1..4096. Pure. */
 DDP_API size_t ddp_sparse_scratch(int keep);

@@ -130,8 +130,8 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
  * all names and reads the tensors of its own stage. Local.
  *
  * Errors: DDP_FORMAT for a tensor that is missing, unknown, of another shape or not float (the message names
- * file and tensor); DDP_IO for a file that cannot be read; DDP_USAGE before ddp_graph_build; DDP_ARG for NULL;
- * DDP_MEMORY. */
+ * file and tensor); DDP_IO for a file that cannot be read; DDP_USAGE before ddp_graph_build; DDP_ARG for
+ * NULL; DDP_MEMORY. */
 DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
 
 /* ddp_weights_save - writes the weights as F32 with __metadata__ {"format": "pt"}, under the names that

@@ -53,8 +53,8 @@ typedef struct ddp_pipe_config {
     const int *stage_of;   /* [ddp_node_count] stage of each operator, as for ddp_graph_cut (default: NULL,
                               about equal FLOPs per stage) */
     const int *rank_of;    /* [replicas x stages] rank of stage s of pipeline r, at r x stages + s; each rank
-                              once (default: NULL, that number itself, the order of DT-FM). Replicas are summed
-                              in the order of their ranks */
+                              once (default: NULL, that number itself, the order of DT-FM). Replicas are
+                              summed in the order of their ranks */
     int ahead;             /* extra forwards, as in ddp_pipeline_shape (default: 0) */
     ddp_edge_wire edge;    /* format of messages between stages (default: float32) */
     long samples;          /* edge wire aq: number of training samples */

@@ -48,6 +48,7 @@ DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp
 /* ddp_network_new - creates a network of N devices with all matrices allocated and 0. Speed, memory and
  * groups are NULL. The caller frees it with ddp_network_free. Errors: DDP_ARG for N below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err);
+
 /* ddp_network_free - frees a network from ddp_network_new or ddp_network_read; accepts an all-zero one. */
 DDP_API void ddp_network_free(ddp_network *n);
 

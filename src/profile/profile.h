@@ -36,6 +36,7 @@ DDP_API ddp_status ddp_link_fit(const double *bytes, const double *seconds, int 
 /* ddp_linkfit_start - starts a fit from `link`, as if it had been observed in `half_life` transfers between 0
  * and typical_bytes bytes. Does not allocate. */
 DDP_API void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, double half_life);
+
 /* ddp_linkfit_add - adds one measured transfer. Ignores values that are not finite or not positive. Does
  * not allocate. */
 DDP_API void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds);
@@ -142,6 +143,7 @@ typedef struct ddp_oplist {
 /* ddp_oplist_new - creates a list of `count` all-zero operators: no name, no args, no cost. The caller frees
  * it with ddp_oplist_free. Errors: DDP_ARG for count below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
+
 /* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied; the previous ones
  * are freed. `module` does not change; the caller sets it directly. On error nothing changes. Errors:
  * DDP_ARG (no such operator; an argument that does not precede it), DDP_MEMORY. */

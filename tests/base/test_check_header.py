@@ -41,11 +41,16 @@ def run(root, *command):
 
 
 def check_header(root):
-    for command in (("tools/amalgamate.py", "--check"), ("tools/check_names.py",)):
+    for command in (("tools/amalgamate.py", "--check"), ("tools/check_names.py",), ("tools/check_docs.py",)):
         code, out = run(root, *command)
         if code:
             return code, out
     return 0, ""
+
+
+def documented(comment, declaration="DDP_API ddp_status ddp_take(int n);"):
+    """A public declaration below DDP_ERROR_TEXT, with this comment above it."""
+    return public("\n" + comment + declaration + "\n\n")
 
 
 STATUS_H, CORE_C, TEXT_C = "src/base/status.h", "src/base/core.c", "src/base/text.c"
@@ -130,12 +135,34 @@ FAULTS = (
      "dreamddp_cuda.cuh:3: name my_kernel"),
     ("text that does not compile", private("\nint ddp_broken(void) { return }\n"), True, "does not compile"),
 )
+PURPOSE = "/* ddp_take - removes the oldest n entries of a queue. %s */\n"
+ERRORS = "Errors: DDP_ARG for n."
+# comments of a public function, which tools/check_docs.py must report
+FAULTS += tuple(("a comment with " + name, documented(*text), True, want) for name, text, want in (
+    ("nothing in it", ("",), "ddp_take: no comment directly above it"),
+    ("an empty line below it", (PURPOSE % ERRORS + "\n",), "no comment directly above it"),
+    ("another function in between", (PURPOSE % ERRORS + "DDP_API int ddp_other(void);\n",), "no comment directly above it"),
+    ("no name", ("/* Removes the oldest n entries of a queue. Errors: DDP_ARG for n. */\n",), "does not begin with 'ddp_take - '"),
+    ("two functions", (PURPOSE % "ddp_give - adds entries. Errors: DDP_ARG.",), "describes ddp_give, too"),
+    ("a reference", ("/* ddp_take - as ddp_give, for removal. Errors: DDP_ARG for n. */\n",), "only refers to another one"),
+    ("the name only", ("/* ddp_take - takes n. Errors: DDP_ARG. */\n",), "only repeats the name"),
+    ("no errors", (PURPOSE % "Safe from any thread.",), "list its errors"),
+    ("errors elsewhere", (PURPOSE % "Errors: as ddp_give.",), "list its errors"),
+    ("no errors of an int", (PURPOSE % "Returns 0 or a ddp_status.", "DDP_API int ddp_take(int n);"), "list its errors"),
+    ("no result", (PURPOSE % "", "DDP_API int ddp_take(int n);"), "does not say what it returns"),
+    ("its place behind", ("", "DDP_API ddp_status ddp_take(int n); /* removes the oldest n entries */"), "above it"),
+))
 # What must not be taken for a fault.
 FINE = public("""#define DDP__M(name) DDP_##name,
 typedef enum ddp_e { DDP_E0 = sizeof(int), DDP_E1 /* one, two */ } ddp_e;
 typedef struct ddp_s { int (*fn)(void *user, int n); struct { int inner; } part; char text[8]; } ddp_s;
 typedef void (*ddp_fn)(int count, const char *name);
+/* ddp_make - returns the part that matches best, borrowed until the next call. */
 DDP_API const ddp_s *ddp_make(int (*callback)(int x), const char *what);
+
+/* ddp_take - removes the oldest n entries of a queue. Returns 0 or a ddp_status. Errors: DDP_ARG for n. */
+DDP_API int ddp_take(ddp_s *from, int n);
+DDP_API void ddp_drop(ddp_s *from); /* frees a queue with its entries */
 """)
 FINE_KERNELS = companion("""template <typename T, int N = 3> struct ddp__box { T v[N]; };
 template <typename T> __device__ static __forceinline__ T ddp__less(ddp__box<T> b) { return b.v[0]; }

@@ -74,8 +74,8 @@ DDP_API void ddp_workload_free(ddp_workload *w);
  *   lambda          receives the fraction; untouched on error
  *
  * Least squares through the origin of seconds over flops / peak; lambda = 1 / slope. To fit alpha and beta
- * of a link, use ddp_link_fit. Pure; safe from any thread. Errors: DDP_ARG (no sample; a value is negative or not finite; all values
- * are zero). */
+ * of a link, use ddp_link_fit. Pure; safe from any thread. Errors: DDP_ARG (no sample; a value is negative or
+ * not finite; all values are zero). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
                                  double *lambda, ddp_error *err);
 
@@ -91,8 +91,8 @@ DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int
  *   T_lat = sum of C_p + R'_p,  T_pipe = T_lat + (n_b - 1) max over p of max(C_p, R'_p)
  * This is Eq. 8 with its two errors corrected (see ddp_adatopk).
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread. Errors: DDP_ARG (an option out
- * of range, or the network has a different number of devices), DDP_NUMERIC (a time that is not finite),
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread. Errors: DDP_ARG (an option
+ * out of range, or the network has a different number of devices), DDP_NUMERIC (a time that is not finite),
  * DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
                                          const ddp_workload_options *work,
