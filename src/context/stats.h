@@ -9,7 +9,7 @@ struct ddp_profile;
 struct ddp_span;
 
 /* Statistics since the profile steps ended (with any strategy), or since ddp_plan_adopt, unless a field says
- * otherwise. Shares and times are those of this rank. */
+ * otherwise. Shares and times describe this rank. */
 typedef struct ddp_stats {
     const char *strategy;                /* name of the strategy */
     long steps;                          /* completed steps of the run */

@@ -55,7 +55,7 @@ DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *
  *   index    [k] device memory; receives the positions
  *   value    [k] device memory; receives the values; may be NULL
  *
- * Method: a histogram of the first 11 bits of the magnitudes gives a threshold, and a second read collects
+ * Method: a histogram of the first 11 bits of all magnitudes gives a threshold, and a second read collects
  * the elements above it; the rest of the work is done on these elements. If too many elements reach the
  * threshold (many in one eighth of a binade, or ties), 21 or all 31 bits are counted first: at most 4 reads
  * of the array. Source: FusionLLM (arXiv:2410.12707) section 5.1. Errors: DDP_ARG; DDP_FAILED if a kernel

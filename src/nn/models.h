@@ -124,8 +124,8 @@ DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logi
 
 /* ddp_bottleneck - compresses x (..., C), or images (B, C, H, W), to `width` channels and expands it again.
  * A pipeline stage that ends in between sends width floats per position instead of C (after ResBM,
- * arXiv:2604.11947). It adds two layers of its own, ddp_bottleneck_down and ddp_bottleneck_up, so call it
- * between layers:
+ * arXiv:2604.11947). It adds two layers, ddp_bottleneck_down and ddp_bottleneck_up, so call it between
+ * layers:
  *     z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); layer norm
  *     y = B z + U gelu(V norm(z))      B, V (C, width), U (C, C); RMS norm; images without either
  * A and B are the low-rank path. D and U start at 0, so initially only that path contributes. Fails with

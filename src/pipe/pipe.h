@@ -29,9 +29,9 @@ typedef struct ddp_edge_wire {
     ddp_edge_coding coding; /* (default: f32) */
     double ratio;           /* topk, adatopk and bottleneck: R, at least 1; aq: bits, 2, 3 or 4 */
     double factor;          /* adatopk: factor of Eq. 7 of FusionLLM (default: 3, as in the paper) */
-    int feedback; /* 1: error feedback for int8, topk and adatopk: the residual of a message is added
-                               to the next one of that edge and direction, of any micro-batch. Stores one float
-                               per value sent; evaluations neither use nor change it (default: 0) */
+    int feedback;           /* 1: error feedback for int8, topk and adatopk: the residual of a message is
+                               added to the next one of that edge and direction, of any micro-batch. Stores
+                               one float per value sent; evaluations neither use nor change it (default: 0) */
 } ddp_edge_wire;
 
 /* ddp_edge_wire_parse - parses the format of an edge: "f32", "bf16", "int8", "topk:R", "adatopk:R",
@@ -93,8 +93,7 @@ DDP_API void *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
 DDP_API int ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
 
 /* ddp_pipe_step - runs forward and backward of all micro-batches; call ddp_step_end afterwards. The result is
- * bit-identical to that of as many unpipelined workers as there are pipelines, each with that many
- * micro-batches. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if
+ * bit-identical to an unpipelined run with one worker per pipeline and the same micro-batches. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if
  * edge wire aq lacks sample ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a
  * damaged message; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
  * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
@@ -123,10 +122,11 @@ DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
  * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
-/* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. They consist of: what
- * each micro-batch retains from its forward to its backward, times ddp_pipeline_held; what is sent to and
- * received from other stages, times one more than that; and the extra memory of one pass. With a backend this
- * memory is on the device. Edge wire aq adds the stored activations of the samples, in host memory. Local. */
+/* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. The sum has
+ * three terms: the arrays that a micro-batch retains from its forward to its backward, ddp_pipeline_held
+ * times; the messages to and from other stages, once more than that; and the extra memory of one pass. With a
+ * backend this memory is on the device. Edge wire aq adds the stored activations of the samples, in host
+ * memory. Local. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
 
 /* Measured and predicted times of a pipeline's steps: means over all steps but the first. On a device, whose
@@ -148,7 +148,7 @@ typedef struct ddp_pipe_stats {
  * DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 
-/* ddp_pipe_lanes - copies up to `room` slots: what this stage computed, sent and received in the last step,
+/* ddp_pipe_lanes - copies up to `room` slots: the computations and messages of this stage in the last step,
  * in any order. Times are in seconds of ddp_now(); boundary is the other stage, or -1. Returns the number
  * copied. Recorded only if ddp_config.debug.trace_spans is set, and only on the CPU. Local. */
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
@@ -216,8 +216,8 @@ DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
  *                 (ddp_pipe_ends)
  *   fn, user      function of a rank: gets an open context, returns 0 or a ddp_status
  *
- * In addition to the connections of the training the ranks have those of an elastic world
- * (docs/explanation/elastic-protocol.md), which determines the live ranks and needs a quorum.
+ * The ranks have separate connections for an elastic world (docs/explanation/elastic-protocol.md), which
+ * determines the live ranks and needs a quorum.
  *
  * Returns 0 or the first failure, with its message in *err. Errors: DDP_ARG for the numbers or a setting;
  * DDP_PEER_LOST for too few pipelines; DDP_NET, DDP_TIMEOUT, DDP_MISMATCH or DDP_ABORTED from communication;

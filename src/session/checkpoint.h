@@ -54,7 +54,7 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  *
  * In a pipeline (ddp_pipe_open) the ranks of one copy are its stages, and the copy counts as one worker. A
  * checkpoint of one cut can be loaded with any other cut, also from one worker to stages and back. Layers are
- * matched by name: parameters, buffers, optimizer state and what the strategy stores for each parameter. With
+ * matched by name: parameters, buffers, optimizer state and the strategy's values for each parameter. With
  * the same number of pipelines, strategy and period this also works if the pipelines have different values.
  * Plans are recomputed. Other strategy state follows a layer that is not divided before or after; a divided
  * layer is an error unless that state is all zero. For another cut every rank must be able to read all files

@@ -184,8 +184,8 @@ DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
  * equal. The text is valid until ddp_close. Local. */
 DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
-/* A state of the program, as any number of bytes: for example that of its own optimizer (ddp_own_update), of
- * a learning-rate schedule or of a sampler. save and load return 0, or another number on failure, and may
+/* A state of the program, as any number of bytes: for example the state of its own optimizer
+ * (ddp_own_update), of a learning-rate schedule or of a sampler. save and load return 0, or another number on failure, and may
  * then store the reason in err->msg. A failure ends the run with an error that names the state. save and load
  * may only call functions that read the context. */
 typedef struct ddp_program_state {
