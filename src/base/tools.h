@@ -7,8 +7,8 @@
  * processes of one machine. In ddp_simulate it is the virtual time. Safe from any thread. */
 DDP_API double ddp_now(void);
 
-/* State of one random stream (splitmix64: 64-bit state, equidistributed, any seed is good). Copying the struct
- * copies the stream. One integer is enough to save it. */
+/* State of one random stream (splitmix64: 64-bit state, equidistributed, any seed is good). Copying the
+ * struct copies the stream. One integer is enough to save it. */
 typedef struct ddp_rng {
     uint64_t state;
 } ddp_rng;

@@ -93,10 +93,11 @@ DDP_API void *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
 DDP_API int ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
 
 /* ddp_pipe_step - runs forward and backward of all micro-batches; call ddp_step_end afterwards. The result is
- * bit-identical to an unpipelined run with one worker per pipeline and the same micro-batches. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if
- * edge wire aq lacks sample ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a
- * damaged message; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * bit-identical to an unpipelined run with one worker per pipeline and the same micro-batches. Collective.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if edge wire aq lacks sample
+ * ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message;
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_step(ddp_pipe *p);
 
 /* ddp_pipe_evaluate - runs the forward passes of the first n micro-batches with dropout off, as ddp_evaluate
@@ -122,11 +123,11 @@ DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
  * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
-/* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. The sum has
- * three terms: the arrays that a micro-batch retains from its forward to its backward, ddp_pipeline_held
- * times; the messages to and from other stages, once more than that; and the extra memory of one pass. With a
- * backend this memory is on the device. Edge wire aq adds the stored activations of the samples, in host
- * memory. Local. */
+/* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. The sum has three
+ * terms: the arrays that a micro-batch retains from its forward to its backward, ddp_pipeline_held times; the
+ * messages to and from other stages, once more than that; and the extra memory of one pass. With a backend
+ * this memory is on the device. Edge wire aq adds the stored activations of the samples, in host memory.
+ * Local. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
 
 /* Measured and predicted times of a pipeline's steps: means over all steps but the first. On a device, whose

@@ -185,9 +185,9 @@ DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
 DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
 /* A state of the program, as any number of bytes: for example the state of its own optimizer
- * (ddp_own_update), of a learning-rate schedule or of a sampler. save and load return 0, or another number on failure, and may
- * then store the reason in err->msg. A failure ends the run with an error that names the state. save and load
- * may only call functions that read the context. */
+ * (ddp_own_update), of a learning-rate schedule or of a sampler. save and load return 0, or another number on
+ * failure, and may then store the reason in err->msg. A failure ends the run with an error that names the
+ * state. save and load may only call functions that read the context. */
 typedef struct ddp_program_state {
     const char *name; /* for example "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
                          backslash; copied */
