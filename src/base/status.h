@@ -74,6 +74,7 @@
     X(NUMERIC, 1, "not a finite number")           \
     X(FAILED, 1, "failure")
 
+/* A status code; DDP_STATUS_LIST has the text of each. DDP_OK is 0. */
 typedef enum ddp_status {
 #define DDP__STATUS_ENUM(name, code, text) DDP_##name,
     DDP_STATUS_LIST(DDP__STATUS_ENUM)
@@ -86,8 +87,8 @@ typedef enum ddp_status {
 /* An error: a code for the program and a message for the user. All-zero means no error. msg names the
  * offending value and the remedy, and never ends in a newline. */
 typedef struct ddp_error {
-    ddp_status code;
-    char msg[DDP_ERROR_TEXT];
+    ddp_status code;          /* DDP_OK (0): no error */
+    char msg[DDP_ERROR_TEXT]; /* one sentence, ended by 0 */
 } ddp_error;
 
 /* ddp_status_text - returns a short English text for a code, such as "network failure". A constant string.
@@ -98,6 +99,7 @@ DDP_API const char *ddp_status_text(ddp_status code);
  * 2, 3 or 130. Pure; safe from any thread. */
 DDP_API int ddp_status_exit_code(ddp_status code);
 
+/* Levels of log lines: each includes the ones before it. */
 typedef enum ddp_log_level {
     DDP_LOG_DEFAULT, /* the level that DREAMDDP_LOG names (off, error, warn, info, debug); if unset, warn */
     DDP_LOG_OFF,
@@ -111,7 +113,7 @@ typedef enum ddp_log_level {
  * set. fn receives one line without a newline. The comm thread may call it, too. */
 typedef struct ddp_logger {
     void (*fn)(void *user, ddp_log_level level, const char *line);
-    void *user;
+    void *user;          /* passed to fn */
     ddp_log_level level; /* less important lines are not formatted */
 } ddp_logger;
 
@@ -123,5 +125,5 @@ typedef struct ddp_logger {
 typedef struct ddp_allocator {
     void *(*alloc)(void *user, size_t bytes);
     void (*free)(void *user, void *ptr, size_t bytes);
-    void *user;
+    void *user; /* passed to both functions */
 } ddp_allocator;

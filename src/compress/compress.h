@@ -34,8 +34,8 @@ typedef enum ddp_packing {
 
 /* The contents of a message header. */
 typedef struct ddp_packed {
-    ddp_packing packing;
-    uint64_t n, k; /* n: elements of the array; k: elements in the message */
+    ddp_packing packing; /* never DDP_PACK_DEFAULT */
+    uint64_t n, k;       /* n: elements of the array; k: elements in the message */
 } ddp_packed;
 
 /* ddp_pack_bound - returns the maximum size, in bytes, of a message with k of n elements, header included.
@@ -257,6 +257,7 @@ DDP_API size_t ddp_randomk_scratch(size_t n);
 
 /* ---- compression ratio of each link: AdaTopK and the uniform rule ---- */
 
+/* Options of ddp_adatopk. */
 typedef struct ddp_adatopk_options {
     double ratio;        /* r >= 1: the requested compression ratio */
     double factor;       /* the constant 3 of Eq. 7; 0 = 3 */
@@ -264,6 +265,7 @@ typedef struct ddp_adatopk_options {
     int uniform;         /* 1 = every link sends n / r elements, whatever its time; factor is not used */
 } ddp_adatopk_options;
 
+/* Compression of the message of one link. */
 typedef struct ddp_link_compression {
     double ratio;  /* r_i >= 1 */
     size_t keep;   /* k_i: elements in the message; n if dense */

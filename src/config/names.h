@@ -42,12 +42,12 @@ typedef struct ddp_setting {
     const char *member;   /* "server.staleness" of ddp_config */
     const char *variable; /* "DREAMDDP_STALENESS"; NULL: the field has none */
     const char *preset;   /* meaning of zero in the field */
-    const char *help;
-    int same;         /* 1: all ranks must have the same value */
-    char chapter[16]; /* "server"; "core": the member is in no chapter */
-    char flag[40];    /* "--staleness", in programs that have it; "" without a variable */
-    char values[256]; /* "1 to 1000000 steps", "none, stream or eager" */
-    char value[256];  /* of the field; "" if it is zero */
+    const char *help;     /* text of --help */
+    int same;             /* 1: all ranks must have the same value */
+    char chapter[16];     /* "server"; "core": the member is in no chapter */
+    char flag[40];        /* "--staleness", in programs that have it; "" without a variable */
+    char values[256];     /* "1 to 1000000 steps", "none, stream or eager" */
+    char value[256];      /* of the field; "" if it is zero */
 } ddp_setting;
 
 /* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01"; ""

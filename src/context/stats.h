@@ -29,7 +29,7 @@ typedef struct ddp_stats {
                                             transfers that blocking calls made on the caller's thread; 0:
                                             not available on this system */
     double predicted_step_s;             /* step time that the plan predicts, forward included; 0: no plan */
-    double predicted_hidden_pct;
+    double predicted_hidden_pct;         /* hidden communication that the plan predicts, in % */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
                             own|^2 at their last averaging; the mean over ranks is Gamma */
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
@@ -105,8 +105,9 @@ typedef enum ddp_note_kind {
     DDP_NOTE_JOINED  /* a worker joined as this rank */
 } ddp_note_kind;
 
+/* One event of a run. */
 typedef struct ddp_note {
-    ddp_note_kind kind;
+    ddp_note_kind kind; /* what happened */
     long step;          /* completed steps at that time */
     double time_s;      /* ddp_now() */
     int rank;           /* -1 if the note is not about a rank */

@@ -100,23 +100,23 @@ DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch
 
 /* A set of images in memory. It is immutable after loading, so any thread may read it. */
 typedef struct ddp_images {
-    long count;
-    long channels, height, width;
-    long classes;          /* labels are 0 .. classes - 1 */
-    unsigned char *pixels; /* [count x channels x height x width] */
-    unsigned char *labels; /* [count] */
-    char *name;            /* name of the set's first file */
+    long count;                   /* number of images */
+    long channels, height, width; /* shape of each image, in pixels */
+    long classes;                 /* labels are 0 .. classes - 1 */
+    unsigned char *pixels;        /* [count x channels x height x width] */
+    unsigned char *labels;        /* [count] */
+    char *name;                   /* name of the set's first file */
 } ddp_images;
 
 /* A part of a set of images. */
 typedef struct ddp_image_range {
     const ddp_images *images; /* borrowed */
-    long first, count;
+    long first, count;        /* index of the first image, and number of images */
 } ddp_image_range;
 
 /* Normalisation of pixels to floats: (pixel / 255 - mean) / deviation, for each channel. */
 typedef struct ddp_image_norm {
-    float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS];
+    float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS]; /* of pixel / 255, per channel */
 } ddp_image_norm;
 
 /* ddp_images_open - loads the training (test 0) or test (test 1) images of a folder, which contains one of:

@@ -76,7 +76,7 @@ DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 /* Operation of ddp_all_reduce_float, ddp_all_reduce_double and ddp_all_reduce_int64 on the values of the
  * ranks. */
 typedef enum ddp_reduction {
-    DDP_SUM,
+    DDP_SUM,  /* the sum over the ranks */
     DDP_MEAN, /* the sum divided by the number of ranks that took part */
     DDP_MAX,  /* NaN if any rank has NaN */
     DDP_MIN   /* the same */
@@ -137,8 +137,8 @@ DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
  * ddp_exchange takes either link (0 or 1); all other collectives use link 0. ddp_links (context/reading.h)
  * returns the number of links. */
 typedef struct ddp_link_stats {
-    int64_t bytes_sent; /* headers included */
-    int64_t operations;
+    int64_t bytes_sent;    /* headers included */
+    int64_t operations;    /* number of operations on the link */
     double busy_s;         /* time in which at least one of its operations was in flight */
     ddp_link link;         /* measured, else nominal, cost; 0 before either is known */
     double gap_s;          /* per-message overhead in seconds (ddp_profile); 0 before planning */
@@ -174,7 +174,7 @@ typedef struct ddp_pair {
 
 /* Result of ddp_probe, equal on every rank. Free it with ddp_probe_free. */
 typedef struct ddp_probe_result {
-    int world;
+    int world;        /* number of ranks */
     ddp_pair *pair;   /* [world x world], row = sender; the diagonal is 0 */
     ddp_link *host;   /* [world] least-squares fit over all transfers of the rank */
     char (*name)[64]; /* [world] host name */

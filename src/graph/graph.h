@@ -12,19 +12,20 @@
 
 /* Row-major: dim[dims - 1] is contiguous. dims 0 is a scalar with one element. */
 typedef struct ddp_shape {
-    int dims;
-    long dim[4];
+    int dims;    /* number of dimensions, 0 to 4 */
+    long dim[4]; /* length of each dimension */
 } ddp_shape;
 
+/* Initial values of a parameter: zeros, ones, normal or uniform around 0. */
 typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } ddp_init;
 
 /* A parameter array or buffer of an operator and its initial values. scale: standard deviation of
  * DDP_INIT_NORMAL, bound of DDP_INIT_UNIFORM. */
 typedef struct ddp_param {
     const char *name; /* "weight", "bias"; a constant string */
-    ddp_shape shape;
-    ddp_init init;
-    float scale;
+    ddp_shape shape;  /* shape of the array */
+    ddp_init init;    /* distribution of the initial values */
+    float scale;      /* see above; 0 for ZERO and ONE */
     int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others; 0 for lookup tables */
 } ddp_param;
 
@@ -32,15 +33,15 @@ typedef struct ddp_param {
  * node, a rule that fails or defines no parameters is called again with the tied parameter as param[0]
  * and params 1. */
 typedef struct ddp_op_spec {
-    int inputs;
-    ddp_shape in[DDP_OP_INPUTS];
-    ddp_dtype in_type[DDP_OP_INPUTS];
-    double arg[DDP_OP_ARGS]; /* defined by the operator: width, heads, probability ... */
-    ddp_shape out;           /* always float32 */
-    int params;
-    ddp_param param[DDP_OP_PARAMS];
-    int buffers; /* running statistics: part of the layer, but not parameters */
-    ddp_param buffer[DDP_OP_BUFFERS];
+    int inputs;                       /* given: number of inputs */
+    ddp_shape in[DDP_OP_INPUTS];      /* given: their shapes */
+    ddp_dtype in_type[DDP_OP_INPUTS]; /* given: their types */
+    double arg[DDP_OP_ARGS];          /* defined by the operator: width, heads, probability ... */
+    ddp_shape out;                    /* always float32 */
+    int params;                       /* number of parameter arrays */
+    ddp_param param[DDP_OP_PARAMS];   /* their shapes and initial values */
+    int buffers;                      /* running statistics: part of the layer, but not parameters */
+    ddp_param buffer[DDP_OP_BUFFERS]; /* their shapes and initial values */
     size_t saved;          /* elements that forward saves for backward, in addition to in and out */
     double flops;          /* of the forward pass */
     double backward_flops; /* of the backward pass (default: 2 x flops) */
@@ -51,12 +52,12 @@ typedef struct ddp_op_spec {
 
 /* One execution of an operator. Elements are float, or int32_t for integer inputs. */
 typedef struct ddp_op_call {
-    const ddp_op_spec *spec;
-    const void *in[DDP_OP_INPUTS];
-    const void *param[DDP_OP_PARAMS];
+    const ddp_op_spec *spec;          /* result of the shape rule */
+    const void *in[DDP_OP_INPUTS];    /* input arrays */
+    const void *param[DDP_OP_PARAMS]; /* parameter arrays */
     void *buffer[DDP_OP_BUFFERS]; /* forward with training 1 updates it; a recomputed forward gets a copy */
-    void *out;
-    void *saved; /* spec->saved elements */
+    void *out;                    /* output array */
+    void *saved;                  /* spec->saved elements */
     /* for backward only */
     const void *grad_out;            /* shape of out */
     void *grad_in[DDP_OP_INPUTS];    /* NULL: not needed */
@@ -76,10 +77,10 @@ typedef struct ddp_op_call {
 /* An operator. shape() fills spec before the other functions are called. The struct is borrowed for the
  * life of the graph. backward may be NULL: no gradient flows through the operator. */
 typedef struct ddp_op {
-    const char *name;
-    ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);
-    void (*forward)(const ddp_op_call *c);
-    void (*backward)(const ddp_op_call *c);
+    const char *name;                                    /* unique within a graph */
+    ddp_status (*shape)(ddp_op_spec *s, ddp_error *err); /* fills the spec, or fails */
+    void (*forward)(const ddp_op_call *c);               /* computes out */
+    void (*backward)(const ddp_op_call *c);              /* computes the gradients; or NULL */
 } ddp_op;
 
 /* Two operators that a backend runs fused. The second directly follows the first, takes its output as input
@@ -116,13 +117,13 @@ typedef struct ddp_state ddp_state; /* activations and their gradients of one mi
 
 /* Description of one operator for a planner. The names are valid as long as the graph. */
 typedef struct ddp_node_info {
-    const char *name;  /* operator name */
-    const char *layer; /* name of its layer; "" outside layers */
-    int layer_index;   /* -1 outside layers */
-    int inputs;
-    int input[DDP_OP_INPUTS]; /* indexes of the producing nodes */
-    ddp_shape out;
-    double flops, backward_flops;
+    const char *name;                 /* operator name */
+    const char *layer;                /* name of its layer; "" outside layers */
+    int layer_index;                  /* -1 outside layers */
+    int inputs;                       /* number of inputs */
+    int input[DDP_OP_INPUTS];         /* indexes of the producing nodes */
+    ddp_shape out;                    /* shape of the output */
+    double flops, backward_flops;     /* FLOPs of the forward and of the backward pass */
     double output_bytes, param_bytes; /* a tied parameter counts for the node that owns it */
     double buffer_bytes;              /* running statistics, not part of param_bytes */
 } ddp_node_info;

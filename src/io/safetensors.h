@@ -6,6 +6,7 @@
 
 #define DDP_SAFETENSORS_DIMS 8
 
+/* Element types of a file. */
 typedef enum ddp_safetensors_type {
     DDP_ST_F32,
     DDP_ST_F64,
@@ -21,12 +22,12 @@ typedef enum ddp_safetensors_type {
 
 /* One array of a file; row-major, little-endian. */
 typedef struct ddp_safetensor {
-    const char *name;
-    ddp_safetensors_type type;
-    int dims; /* 0: a scalar */
-    int64_t dim[DDP_SAFETENSORS_DIMS];
-    uint64_t offset; /* in bytes from the first array; ignored when writing */
-    uint64_t bytes;  /* ignored when writing */
+    const char *name;                  /* unique in a file */
+    ddp_safetensors_type type;         /* type of the elements */
+    int dims;                          /* 0: a scalar */
+    int64_t dim[DDP_SAFETENSORS_DIMS]; /* length of each dimension */
+    uint64_t offset;                   /* in bytes from the first array; ignored when writing */
+    uint64_t bytes;                    /* ignored when writing */
 } ddp_safetensor;
 
 /* An opened file with a validated header. Its arrays are read on demand. */

@@ -43,10 +43,10 @@ typedef struct ddp_llama2_config {
 
 /* A multi-layer perceptron with ReLU between its linear layers. */
 typedef struct ddp_mlp_config {
-    long batch;
+    long batch;                  /* samples per micro-batch */
     long inputs;                 /* features per sample */
     long hidden[DDP_MLP_HIDDEN]; /* widths; 0 ends the list */
-    long classes;
+    long classes;                /* number of classes, at least 2 */
 } ddp_mlp_config;
 
 /* ResNet (He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385). */

@@ -7,13 +7,13 @@
 /* Arguments of one update: one contiguous block of a layer, one matrix of it, or the part around its
  * matrices. All arrays have count floats. */
 typedef struct ddp_update {
-    int layer;
-    float *params;
-    const float *grads;
-    float *state; /* state_per_param x count floats, initially zero; array k starts at k x count */
-    size_t count;
-    long step; /* number of this update, from 0 */
-    float lr;
+    int layer;            /* number of the layer */
+    float *params;        /* parameters, changed in place */
+    const float *grads;   /* gradients */
+    float *state;         /* state_per_param x count floats, initially zero; array k starts at k x count */
+    size_t count;         /* number of floats */
+    long step;            /* number of this update, from 0 */
+    float lr;             /* learning rate of this update */
     void *stream;         /* on a device: stream for the kernels of the rule; NULL on the CPU */
     size_t rows, columns; /* shape of a matrix, row-major; 0: no matrix, or a rule without matrix_state */
     void *desk;           /* for ddp_muon only */
@@ -23,10 +23,11 @@ typedef struct ddp_update {
 typedef struct ddp_optimizer {
     const char *name;    /* "sgd", "adamw", ...; part of the run's fingerprint */
     int state_per_param; /* floats of state per parameter: 0, 1 or 2 */
-    void (*update)(const struct ddp_optimizer *self, const ddp_update *u);
-    float lr;         /* default learning rate; ddp_set_lr changes it for each step */
-    float hyper[6];   /* parameters of the built-in rules */
-    void *user;       /* data of a user's rule, borrowed until ddp_close */
+    void (*update)(const struct ddp_optimizer *self,
+                   const ddp_update *u); /* applies one update; NULL: ddp_own_update */
+    float lr;                            /* default learning rate; ddp_set_lr changes it for each step */
+    float hyper[6];                      /* parameters of the built-in rules */
+    void *user;                          /* data of a user's rule, borrowed until ddp_close */
     int matrix_state; /* > 0: update each matrix (ddp_layer.matrices) in a separate call, with this many
                          floats of state per parameter, at most state_per_param; 0: no separate calls */
 } ddp_optimizer;
@@ -76,17 +77,18 @@ DDP_API ddp_optimizer ddp_own_update(void);
 
 /* ---- learning rate ---- */
 
+/* Shapes of a schedule after the warm-up: constant, cosine decay, decay in steps. */
 typedef enum ddp_schedule_kind { DDP_LR_CONSTANT, DDP_LR_COSINE, DDP_LR_STEP } ddp_schedule_kind;
 
 /* A learning-rate schedule. All-zero except base means a constant rate. */
 typedef struct ddp_lr_schedule {
-    ddp_schedule_kind kind;
-    double base;      /* learning rate after the warm-up */
+    ddp_schedule_kind kind; /* (default: constant) */
+    double base;            /* learning rate after the warm-up */
     long warmup;      /* steps of linear warm-up; step s has rate base (s + 1) / warmup (default: 0, none) */
     long total;       /* cosine: step at which the rate reaches its minimum, where it stays */
     double min_ratio; /* cosine: the minimum is min_ratio x base */
     long step_size;   /* step: after the warm-up, the rate is multiplied by gamma every step_size steps */
-    double gamma;
+    double gamma;     /* step: factor, for example 0.1 */
 } ddp_lr_schedule;
 
 /* ddp_lr_at - returns the learning rate of a step, counted from 0, by a schedule. Pure; safe from any

@@ -24,8 +24,8 @@ typedef enum ddp_task_kind {
 
 /* One task of a stage. */
 typedef struct ddp_task {
-    ddp_task_kind kind;
-    int micro_batch; /* from 0 */
+    ddp_task_kind kind; /* what the stage does */
+    int micro_batch;    /* from 0 */
 } ddp_task;
 
 /* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb"; the default's for
@@ -61,7 +61,7 @@ DDP_API int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage);
 
 /* Compute times of one micro-batch on a stage, in seconds. */
 typedef struct ddp_stage_cost {
-    double forward_s;
+    double forward_s;           /* the forward */
     double inputs_s, weights_s; /* the two halves of the backward: input gradient, weight gradient */
 } ddp_stage_cost;
 
@@ -77,17 +77,17 @@ typedef struct ddp_boundary {
 
 /* Input of ddp_pipeline_time; all arrays are borrowed. */
 typedef struct ddp_pipeline_costs {
-    ddp_pipeline_shape shape;
-    const ddp_stage_cost *stage; /* [stages] */
-    int boundaries;
+    ddp_pipeline_shape shape;     /* schedule, stages and micro-batches */
+    const ddp_stage_cost *stage;  /* [stages] */
+    int boundaries;               /* number of boundaries */
     const ddp_boundary *boundary; /* [boundaries]; NULL: none */
 } ddp_pipeline_costs;
 
 /* One activity of a stage. A stage computes, sends and receives at the same time, one computation at a
  * time. */
 typedef struct ddp_pipeline_slot {
-    int stage, boundary; /* boundary -1: the stage computes */
-    ddp_task task;
+    int stage, boundary;   /* boundary -1: the stage computes */
+    ddp_task task;         /* task and micro-batch */
     int gradient;          /* 1: the message is a gradient */
     double begin_s, end_s; /* seconds since the start of the step */
 } ddp_pipeline_slot;
@@ -98,7 +98,7 @@ typedef struct ddp_pipeline_times {
     double bubble_pct;       /* share of the stages' time in a step in which they do not compute, in % */
     int *held;               /* [stages] ddp_pipeline_held of each stage */
     ddp_pipeline_slot *slot; /* [slots] */
-    int slots;
+    int slots;               /* number of slots */
 } ddp_pipeline_times;
 
 /* ddp_pipeline_time - simulates one step of a pipeline with discrete events. O(slots x stages). *out is empty

@@ -16,13 +16,13 @@ typedef struct ddp_network {
     double *speed;        /* [N] FLOP/s that a device reaches, or NULL */
     double *memory_bytes; /* [N] or NULL */
     int *group;           /* [N] region or machine of each device, 0..groups-1, or NULL */
-    int groups;
-    char **group_name; /* [groups] or NULL */
-    double *host_rate; /* [N] bytes per second of a device's own network access in each direction, shared
+    int groups;           /* number of groups; 0 = group is NULL */
+    char **group_name;    /* [groups] or NULL */
+    double *host_rate;    /* [N] bytes per second of a device's own network access in each direction, shared
                           by all its pairs; NULL = no limit. Planners ignore it */
-    double *jitter_s;  /* [N x N] largest extra delay of a message beyond delay_s, in seconds, or NULL.
+    double *jitter_s;     /* [N x N] largest extra delay of a message beyond delay_s, in seconds, or NULL.
                           Planners ignore it */
-    int one_at_a_time; /* 1 = a device sends to one other device at a time, as the cost of a placement
+    int one_at_a_time;    /* 1 = a device sends to one other device at a time, as the cost of a placement
                           assumes. Planners ignore it */
 } ddp_network;
 

@@ -8,8 +8,8 @@
 /* The cost of averaging n bytes over all ranks: it occupies the link for beta_s * n seconds and ends
  * alpha_s later. */
 typedef struct ddp_link {
-    double alpha_s;
-    double beta_s;
+    double alpha_s; /* latency, in seconds */
+    double beta_s;  /* seconds per byte */
 } ddp_link;
 
 /* A link model that is updated with each transfer: least squares in which the weight of a transfer halves
@@ -123,9 +123,9 @@ DDP_API ddp_status ddp_profile_split(const ddp_profile *p, double most_params, d
 /* One operator, with the costs of one micro-batch. A leaf (no args) without parameters gets no gradient. A
  * leaf that also has no FLOPs is input data, which ddp_fence reads on the device of its first user. */
 typedef struct ddp_oplist_entry {
-    char *name; /* or NULL */
-    int *args;  /* [arg_count] indices of the producers, each below the operator's own index */
-    int arg_count;
+    char *name;          /* or NULL */
+    int *args;           /* [arg_count] indices of the producers, each below the operator's own index */
+    int arg_count;       /* number of args */
     double flops;        /* of the forward pass */
     double output_bytes; /* size of its result */
     double param_bytes;  /* size of its parameters */
@@ -136,7 +136,7 @@ typedef struct ddp_oplist_entry {
 /* Operators in topological order. A list from ddp_oplist_new or ddp_oplist_read is freed with
  * ddp_oplist_free. Planners borrow it. */
 typedef struct ddp_oplist {
-    int count;
+    int count;            /* number of operators */
     ddp_oplist_entry *op; /* [count] */
 } ddp_oplist;
 

@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 
+/* Kinds of spans: compute, waits and transfers. */
 typedef enum ddp_span_kind {
     DDP_SPAN_FORWARD,
     DDP_SPAN_BACKWARD,
@@ -20,10 +21,10 @@ typedef enum ddp_span_kind {
  * (end_s not above begin_s) is not counted. */
 typedef struct ddp_span {
     double begin_s, end_s;
-    long step;
-    int layer; /* -1 = none */
-    ddp_span_kind kind;
-    int64_t bytes; /* sent by this rank; 0 for compute */
+    long step;          /* step that it belongs to */
+    int layer;          /* -1 = none */
+    ddp_span_kind kind; /* what the worker did */
+    int64_t bytes;      /* sent by this rank; 0 for compute */
 } ddp_span;
 
 /* ddp_span_kind_name - returns the text of a kind: "forward", "backward", "update", "wait", "comm", "fill" or

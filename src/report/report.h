@@ -17,8 +17,8 @@ typedef struct ddp_report_step {
 
 /* The spans of one worker, in any order, in seconds of ddp_now(). */
 typedef struct ddp_report_worker {
-    const ddp_span *spans;
-    int count;
+    const ddp_span *spans;         /* [count] */
+    int count;                     /* number of spans */
     const ddp_pipeline_slot *slot; /* [slots] of ddp_pipe_lanes for one step, if the worker has a pipeline
                                       stage */
     int slots;
@@ -27,36 +27,36 @@ typedef struct ddp_report_worker {
 
 /* One layer of the model, in forward order. Unknown costs are NAN. */
 typedef struct ddp_report_layer {
-    const char *name; /* NULL = shown by its index */
-    double params;
-    double backward_s;
-    double comm_s; /* time for which averaging it occupies the link */
+    const char *name;  /* NULL = shown by its index */
+    double params;     /* number of parameters */
+    double backward_s; /* seconds of its backward */
+    double comm_s;     /* time for which averaging it occupies the link */
 } ddp_report_layer;
 
 /* Something that changed during a run. ddp_note_text and ddp_note_name write it. */
 typedef struct ddp_report_note {
-    double time_s; /* since the start of the run */
-    long step;
+    double time_s;    /* since the start of the run */
+    long step;        /* completed steps at that time */
     const char *kind; /* "lost" */
     const char *text; /* "rank 2 was lost, 3 workers" */
 } ddp_report_note;
 
 /* One run of one strategy. Unknown numbers are NAN, unknown counts 0, unknown strings NULL. */
 typedef struct ddp_report_run {
-    const char *strategy;
-    double step_ms;
-    double hidden_pct; /* 0..100 */
-    double predicted_step_ms, predicted_hidden_pct;
-    int64_t bytes_sent;    /* per worker; -1 = unknown */
-    double time_to_loss_s; /* time until ddp_report_data.target_loss; NAN = not reached */
-    double final_loss;
-    const char *param_hash;
-    int slowest_rank;  /* the rank with the longest compute time ... */
-    double slow_ratio; /* ... and its ratio to the median; 0 = unknown */
-    long replans;      /* number of times the plan was recomputed because a link had changed */
+    const char *strategy;                           /* name of the strategy */
+    double step_ms;                                 /* mean step time, in milliseconds */
+    double hidden_pct;                              /* 0..100 */
+    double predicted_step_ms, predicted_hidden_pct; /* the same by the plan */
+    int64_t bytes_sent;                             /* per worker; -1 = unknown */
+    double time_to_loss_s;  /* time until ddp_report_data.target_loss; NAN = not reached */
+    double final_loss;      /* last loss of the run */
+    const char *param_hash; /* hash of the final parameters */
+    int slowest_rank;       /* the rank with the longest compute time ... */
+    double slow_ratio;      /* ... and its ratio to the median; 0 = unknown */
+    long replans;           /* number of times the plan was recomputed because a link had changed */
 
     const ddp_report_step *steps; /* [step_count] */
-    int step_count;
+    int step_count;               /* number of steps */
 
     int period;                     /* H; 0 = the run has no plan */
     const int *step_of;             /* [layer_count] step 0..H-1 that averages each layer, or NULL */
@@ -65,28 +65,28 @@ typedef struct ddp_report_run {
     const double *layer_divergence; /* [layer_count] mean Gamma per layer, or NULL */
 
     const ddp_report_note *notes; /* [note_count], in order of time */
-    int note_count;
+    int note_count;               /* number of notes */
 
-    const ddp_report_worker *workers; /* [worker_count] */
-    int worker_count;
+    const ddp_report_worker *workers;    /* [worker_count] */
+    int worker_count;                    /* number of workers */
     double window_begin_s, window_end_s; /* the part that is drawn; equal = the whole run */
 
     const char *schedule; /* schedule of a pipeline: "1f1b"; NULL = none */
-    int stages;
+    int stages;           /* number of pipeline stages; 0 = no pipeline */
 } ddp_report_run;
 
 /* The data of a report. All pointers are borrowed for the duration of a call. All-zero is a valid, empty
  * report. */
 typedef struct ddp_report_data {
     const char *title, *command, *version, *host, *net, *model; /* NULL = left out */
-    uint64_t seed;
-    int workers;
+    uint64_t seed;                                              /* seed of the runs */
+    int workers;                                                /* number of workers */
     double target_loss; /* the common loss of time_to_loss_s; NAN = none */
 
     const ddp_report_layer *layers; /* [layer_count] */
-    int layer_count;
-    const ddp_report_run *runs; /* [run_count]; ratios are relative to the run named "ssgd" */
-    int run_count;
+    int layer_count;                /* number of layers */
+    const ddp_report_run *runs;     /* [run_count]; ratios are relative to the run named "ssgd" */
+    int run_count;                  /* number of runs */
 } ddp_report_data;
 
 /* ---- a table, written to a FILE of the program ---- */
@@ -112,12 +112,12 @@ DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, d
 
 /* One step of a pipeline, simulated (ddp_pipeline_time) or measured. Borrowed. */
 typedef struct ddp_report_pipeline {
-    const char *name; /* "1f1b" */
-    int stages;
+    const char *name;              /* "1f1b" */
+    int stages;                    /* number of stages */
     const ddp_pipeline_slot *slot; /* [slots] in any order */
-    int slots;
-    double begin_s; /* start of the step, on the clock of the slots */
-    double step_s, bubble_pct;
+    int slots;                     /* number of slots */
+    double begin_s;                /* start of the step, on the clock of the slots */
+    double step_s, bubble_pct;     /* seconds of the step, and idle share of the stages in % */
 } ddp_report_pipeline;
 
 /* ddp_report_pipelines - writes an SVG of several steps below each other on one time scale. Each stage has

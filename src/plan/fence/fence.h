@@ -4,6 +4,7 @@
 
 #include "plan/fence/workload.h"
 
+/* Solvers of ddp_fence. */
 typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
     DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, optimal cut */
@@ -14,32 +15,33 @@ typedef enum ddp_fence_solver {
 
 /* All-zero selects the defaults. The baselines ignore allow_idle and the fields after it. */
 typedef struct ddp_fence_options {
-    ddp_fence_solver solver;
-    ddp_workload_options work;
-    int no_memory;        /* 1 = ignore the memory limits of the devices */
-    int allow_idle;       /* 1 = a device may run no operator */
+    ddp_fence_solver solver;   /* (default: fence) */
+    ddp_workload_options work; /* how the cost is computed */
+    int no_memory;             /* 1 = ignore the memory limits of the devices */
+    int allow_idle;            /* 1 = a device may run no operator */
     double message_bytes; /* message size M for the link weights, in bytes; 0 = the median over all cuts */
     double resolution;    /* of the clustering, see ddp_louvain; 0 = 1 */
 } ddp_fence_options;
 
 /* Operators first .. end-1 of the list run on `device`. */
 typedef struct ddp_fence_segment {
-    int device, first, end;
+    int device, first, end; /* end is one past the last operator */
 } ddp_fence_segment;
 
+/* A plan. The caller of ddp_fence owns it and frees it with ddp_fence_plan_free. */
 typedef struct ddp_fence_plan {
-    ddp_fence_solver solver;
-    int devices, ops;
-    int segments;
+    ddp_fence_solver solver;    /* solver that made it */
+    int devices, ops;           /* number of devices (N) and of operators */
+    int segments;               /* number of segments */
     ddp_fence_segment *segment; /* [segments] in pipeline order; each non-empty, together all operators */
     int *order;                 /* [N] devices in pipeline order, idle ones included */
     int *cluster;               /* [N] cluster found by Louvain, 0..clusters-1 (also for the baselines) */
-    int clusters;
-    int *device_of;       /* [ops]; input data is on the device of its first user */
-    double message_bytes; /* the M that the link weights used, in bytes */
-    int proven;           /* 1 = no other cut along `order` has a smaller pipeline_s */
-    int connected;        /* 1 = the operators of each cluster form a connected subgraph */
-    ddp_workload work;    /* costs of the plan: C_p, R_p, memory, messages, latency, pipeline time,
+    int clusters;               /* number of clusters */
+    int *device_of;             /* [ops]; input data is on the device of its first user */
+    double message_bytes;       /* the M that the link weights used, in bytes */
+    int proven;                 /* 1 = no other cut along `order` has a smaller pipeline_s */
+    int connected;              /* 1 = the operators of each cluster form a connected subgraph */
+    ddp_workload work;          /* costs of the plan: C_p, R_p, memory, messages, latency, pipeline time,
                              throughput */
 } ddp_fence_plan;
 

@@ -6,6 +6,7 @@
 
 struct ddp_adatopk_options; /* compress/compress.h */
 
+/* Options of the estimate. All-zero selects the defaults. */
 typedef struct ddp_workload_options {
     int microbatches;    /* n_b, micro-batches per iteration; 0 = 1 */
     double samples;      /* N_s, samples per iteration; 0 = the number of micro-batches */
@@ -16,24 +17,24 @@ typedef struct ddp_workload_options {
 
 /* A tensor that one device sends to another, once per micro-batch. */
 typedef struct ddp_workload_message {
-    int op;       /* the operator whose result (or whose result's gradient) is sent */
-    int user;     /* the first operator on the other device that uses the result (the paper names a
+    int op;                /* the operator whose result (or whose result's gradient) is sent */
+    int user;              /* the first operator on the other device that uses the result (the paper names a
                      gradient "op-user") */
-    int from, to; /* devices */
-    int gradient; /* 0 = the result, sent in forward; 1 = its gradient, sent in backward */
-    double bytes, seconds;
+    int from, to;          /* devices */
+    int gradient;          /* 0 = the result, sent in forward; 1 = its gradient, sent in backward */
+    double bytes, seconds; /* size, and receive time on the link */
 } ddp_workload_message;
 
 /* The costs of one micro-batch; arrays are [N]. The caller of ddp_workload_estimate owns it. */
 typedef struct ddp_workload {
-    int devices;
-    double *compute_s;    /* C_p, compute time */
-    double *receive_s;    /* R_p, receive time */
-    double *memory_bytes; /* parameters and their state, and the results retained for backward */
-    double latency_s;     /* Eq. 2, one micro-batch */
-    double pipeline_s;    /* Eq. 3, one iteration */
-    double throughput;    /* Eq. 4, samples per second */
-    int messages;
+    int devices;                   /* N */
+    double *compute_s;             /* C_p, compute time */
+    double *receive_s;             /* R_p, receive time */
+    double *memory_bytes;          /* parameters and their state, and the results retained for backward */
+    double latency_s;              /* Eq. 2, one micro-batch */
+    double pipeline_s;             /* Eq. 3, one iteration */
+    double throughput;             /* Eq. 4, samples per second */
+    int messages;                  /* number of messages */
     ddp_workload_message *message; /* [messages], sorted by op */
 } ddp_workload;
 

@@ -10,17 +10,18 @@ typedef enum ddp_serving {
     DDP_SERVING_IN_TURN   /* in rank order: r2sp, or a deterministic run */
 } ddp_serving;
 
+/* The run whose step time ddp_served_step predicts. */
 typedef struct ddp_served {
-    ddp_serving rule;
-    int ahead; /* steps a worker may be ahead of the slowest one; -1 = no limit */
-    int workers, servers;
-    int colocated;       /* 1 = worker k is also server k and both use one link; servers = workers */
-    const double *bytes; /* [servers] bytes of gradients, and as many in the answer; borrowed */
-    const double *late;  /* [servers] the part of these bytes that travels during the next step's compute
+    ddp_serving rule;     /* when a server answers */
+    int ahead;            /* steps a worker may be ahead of the slowest one; -1 = no limit */
+    int workers, servers; /* numbers of both, at least 1 */
+    int colocated;        /* 1 = worker k is also server k and both use one link; servers = workers */
+    const double *bytes;  /* [servers] bytes of gradients, and as many in the answer; borrowed */
+    const double *late;   /* [servers] the part of these bytes that travels during the next step's compute
                             (osp); NULL = none */
-    double compute_s;    /* compute time of one step of a worker, in seconds */
-    double bytes_per_s;  /* rate of each rank's link, in each direction */
-    double delay_s;      /* one-way delay, in seconds */
+    double compute_s;     /* compute time of one step of a worker, in seconds */
+    double bytes_per_s;   /* rate of each rank's link, in each direction */
+    double delay_s;       /* one-way delay, in seconds */
 } ddp_served;
 
 /* ddp_served_step - computes the seconds per step in the steady state.

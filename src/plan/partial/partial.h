@@ -4,21 +4,22 @@
 #include "plan/partial/choice.h"
 #include "profile/profile.h"
 
+/* Options of ddp_plan_partial. All-zero except period selects the defaults. */
 typedef struct ddp_plan_options {
-    int period; /* H >= 1, in steps */
-    ddp_solver solver;
-    ddp_cost cost;
-    ddp_fill fill;
+    int period;          /* H >= 1, in steps */
+    ddp_solver solver;   /* (default: scatter) */
+    ddp_cost cost;       /* (default: window) */
+    ddp_fill fill;       /* extra averages in idle time (default: none) */
     double time_limit_s; /* brute and scatter stop then and return the best plan so far; 0 = 60 s */
 } ddp_plan_options;
 
 /* A plan. The caller of ddp_plan_partial or ddp_plan_new owns it and frees it with ddp_plan_free. */
 typedef struct ddp_plan {
-    int layers, period;
-    int *step_of;        /* [L] step 0..H-1; the backward of that step averages layer l */
-    unsigned char *fill; /* [H x L] 1 = layer l is averaged once more in step h */
-    ddp_solver solver;
-    ddp_cost cost;
+    int layers, period;   /* L, and H in steps */
+    int *step_of;         /* [L] step 0..H-1; the backward of that step averages layer l */
+    unsigned char *fill;  /* [H x L] 1 = layer l is averaged once more in step h */
+    ddp_solver solver;    /* solver that made it */
+    ddp_cost cost;        /* cost model of the times below */
     double objective_s;   /* seconds of one period without forward time */
     double exposed_s;     /* objective minus period x backward */
     double lower_bound_s; /* no assignment has a smaller objective */

@@ -3,6 +3,7 @@
 
 #include "profile/network.h"
 
+/* Solvers of ddp_place. */
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
     DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, then annealing, KL's search and
@@ -15,29 +16,30 @@ typedef enum ddp_place_solver {
     DDP_PLACE_EXACT         /* branch and bound over the composition of the stages */
 } ddp_place_solver;
 
+/* Options of ddp_place. All-zero selects the defaults. */
 typedef struct ddp_place_options {
-    ddp_place_solver solver;
-    int pipelines, stages; /* D_dp, D_pp; 0 = as in the network */
-    uint64_t seed;
-    double time_limit_s; /* 0 = no limit (exact: 60 s) */
+    ddp_place_solver solver; /* (default: anneal) */
+    int pipelines, stages;   /* D_dp, D_pp; 0 = as in the network */
+    uint64_t seed;           /* seed of the search (default: 0) */
+    double time_limit_s;     /* 0 = no limit (exact: 60 s) */
     long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 4,000,000, exact: no
                             limit) */
     /* Called at each improvement and about ten times a second, on the caller's thread. A nonzero return
      * value stops the search, which then returns the best placement found so far. */
     int (*progress)(void *user, double seconds, double best_s);
-    void *user;
+    void *user; /* passed to progress */
 } ddp_place_options;
 
 /* A placement. The caller frees it with ddp_placement_free. */
 typedef struct ddp_placement {
-    int pipelines, stages;
-    int *assign;        /* [pipelines x stages] device of stage j in pipeline i */
-    double cost_s;      /* datap_s + pipelinep_s */
-    double datap_s;     /* averaging time of the slowest stage */
-    double pipelinep_s; /* sum over the hops of a pipeline; each hop takes as long as in the slowest
+    int pipelines, stages; /* D_dp, D_pp */
+    int *assign;           /* [pipelines x stages] device of stage j in pipeline i */
+    double cost_s;         /* datap_s + pipelinep_s */
+    double datap_s;        /* averaging time of the slowest stage */
+    double pipelinep_s;    /* sum over the hops of a pipeline; each hop takes as long as in the slowest
                            pipeline */
-    int proven;         /* 1 = no placement is better */
-    double solve_s;
+    int proven;            /* 1 = no placement is better */
+    double solve_s;        /* duration of the search, in seconds */
     long candidates; /* candidates examined. anneal: moves tried; with more than 256 devices, a re-matching
                         counts as 4 D_dp. exact: compositions entered. Other solvers: partitions */
     int points;      /* number of improvements */

@@ -4,19 +4,21 @@
 #include "plan/timeline/knapsack.h"
 #include "profile/profile.h"
 
+/* Rules that select the parts which a stage sends. */
 typedef enum ddp_delayed_select {
     DDP_SELECT_DEFAULT, /* release */
     DDP_SELECT_RELEASE, /* takes a part only if it ends within the stage, counted from its release */
     DDP_SELECT_PAPER    /* Algorithm 1 as printed; a send may outlast the stage */
 } ddp_delayed_select;
 
+/* Options of ddp_plan_delayed. All-zero selects the defaults. */
 typedef struct ddp_delayed_options {
-    int links;               /* 1 or 2; 0 = 1 */
-    double mu;               /* time on the slow link / time on the fast link; used with 2 links */
-    double alpha_s;          /* startup included in each comm_s, in seconds; every part pays it */
-    double partition_s;      /* longest block on the fast link, in seconds; 0 = no limit */
-    double partition_params; /* most parameters in a block; 0 = no limit */
-    ddp_delayed_select select;
+    int links;                  /* 1 or 2; 0 = 1 */
+    double mu;                  /* time on the slow link / time on the fast link; used with 2 links */
+    double alpha_s;             /* startup included in each comm_s, in seconds; every part pays it */
+    double partition_s;         /* longest block on the fast link, in seconds; 0 = no limit */
+    double partition_params;    /* most parameters in a block; 0 = no limit */
+    ddp_delayed_select select;  /* (default: release) */
     ddp_knapsack_solver solver; /* 0 = exact if that is quick, else greedy; with two links, the best plan
                                    of that one, greedy and a queue. paper with two links: greedy */
     double capacity_scale;      /* factor on the knapsack capacity of both stages; 0 = 1 */
@@ -27,11 +29,11 @@ typedef struct ddp_delayed_options {
 
 /* One part on a link. Sends are in the order of their start. */
 typedef struct ddp_delayed_send {
-    int iteration;    /* 0 .. warmup + period - 1 */
-    int fresh;        /* 1 = part of the gradient merged in this iteration's backward, 0 = of the pending
+    int iteration;         /* 0 .. warmup + period - 1 */
+    int fresh;             /* 1 = part of the gradient merged in this iteration's backward, 0 = of the pending
                          gradient */
-    int bucket, part; /* part 0 .. parts_of[bucket]-1 */
-    int link;
+    int bucket, part;      /* part 0 .. parts_of[bucket]-1 */
+    int link;              /* 0 = the fast link, 1 = the slow one */
     double begin_s, end_s; /* seconds after the start of the iteration's forward */
 } ddp_delayed_send;
 
@@ -40,34 +42,34 @@ typedef struct ddp_delayed_send {
  * `applied` is the number of iterations that it merged, or 0. Then the opened one is applied if it is
  * complete (applied_now). */
 typedef struct ddp_delayed_step {
-    double forward_s, backward_s; /* length of the stages: compute, or the end of the last send */
-    int opened, applied, applied_now;
-    int first_send, sends;
+    double forward_s, backward_s;     /* length of the stages: compute, or the end of the last send */
+    int opened, applied, applied_now; /* numbers of merged iterations, see above */
+    int first_send, sends;            /* sends first_send .. first_send + sends - 1 of the plan */
 } ddp_delayed_step;
 
 /* A plan: `warmup` iterations that start with nothing pending, then `period` iterations that repeat. The
  * caller of ddp_plan_delayed owns it and frees it with ddp_delayed_plan_free. */
 typedef struct ddp_delayed_plan {
-    int buckets, parts;
-    int *parts_of;  /* [buckets] 0 if the bucket sends nothing */
-    double *part_s; /* [buckets] seconds for one part on the fast link, startup included */
-    int links;      /* number of links in use; 1 if the slow one cannot carry any part */
-    int warmup, period;
-    ddp_delayed_step *step; /* [warmup + period] */
-    ddp_delayed_send *send; /* [sends] */
-    int sends;
-    int updates;                          /* per steady period */
-    int *k;                               /* [updates] iterations that each update merges: the batch-size
+    int buckets, parts;      /* rows of the profile, and parts of all of them */
+    int *parts_of;           /* [buckets] 0 if the bucket sends nothing */
+    double *part_s;          /* [buckets] seconds for one part on the fast link, startup included */
+    int links;               /* number of links in use; 1 if the slow one cannot carry any part */
+    int warmup, period;      /* iterations */
+    ddp_delayed_step *step;  /* [warmup + period] */
+    ddp_delayed_send *send;  /* [sends] */
+    int sends;               /* number of sends */
+    int updates;             /* per steady period */
+    int *k;                  /* [updates] iterations that each update merges: the batch-size
                                              sequence */
-    int *delay;                           /* [updates] iterations from the newest gradient of an update to
+    int *delay;              /* [updates] iterations from the newest gradient of an update to
                                              the update; the oldest gradient waits k - 1 more */
-    double iteration_s;                   /* mean over the steady period */
-    double update_frequency;              /* updates / period */
+    double iteration_s;      /* mean over the steady period */
+    double update_frequency; /* updates / period */
     double forward_s, backward_s, comm_s; /* T_f, T_b, and T_c after partitioning */
     double lower_bound_s;                 /* max(T_f + T_b, frequency x T_c / (1 + 1/mu)) */
-    double capacity_scale;
-    int no_barrier; /* 1 = sends may span the stages */
-    int limited;    /* 1 = a limit ended the search; a longer search might find a better plan */
+    double capacity_scale;                /* factor on the knapsack capacity that was used */
+    int no_barrier;                       /* 1 = sends may span the stages */
+    int limited; /* 1 = a limit ended the search; a longer search might find a better plan */
 } ddp_delayed_plan;
 
 /* ddp_plan_delayed - plans DeFT's schedule for buckets (the rows of the profile; row 0 is next to the

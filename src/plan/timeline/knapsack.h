@@ -4,10 +4,11 @@
 
 #include "base/status.h"
 
+/* Solvers of ddp_knapsack. */
 typedef enum ddp_knapsack_solver {
     DDP_KNAPSACK_DEFAULT, /* exact if 2^16 entries per half suffice, else greedy */
-    DDP_KNAPSACK_EXACT,
-    DDP_KNAPSACK_GREEDY
+    DDP_KNAPSACK_EXACT,   /* the maximum, or DDP_UNSUPPORTED */
+    DDP_KNAPSACK_GREEDY   /* by descending value */
 } ddp_knapsack_solver;
 
 /* Item i starts at or after ready_s[i], on link 0 or on link 1. It takes item_s[i] seconds on link 0 and
@@ -15,7 +16,7 @@ typedef enum ddp_knapsack_solver {
  * by deadline_s. A plain knapsack has no ready_s; its capacity is deadline - start. All arrays are
  * borrowed. */
 typedef struct ddp_knapsack_problem {
-    int items;
+    int items;             /* number of items */
     const double *item_s;  /* [items] > 0, seconds on the fast link */
     const double *ready_s; /* [items] >= 0, or NULL = all 0 */
     const double *value;   /* [items] >= 0, the quantity to maximise, or NULL = item_s */

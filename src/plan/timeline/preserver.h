@@ -19,12 +19,13 @@ typedef struct ddp_preserver {
     int rotations;    /* 1 = judge the sequence by its worst rotation, not by its own order */
 } ddp_preserver;
 
+/* Result of the ratio test. */
 typedef struct ddp_preserved {
     double expected_base; /* loss after sum(k) updates with batch B */
     double expected_plan; /* loss after one update per k, each with batch k x B */
     double ratio;         /* expected_base / expected_plan */
-    int accepted;
-    int retries; /* set by ddp_preserver_plan: how often the capacity was raised, 0..10 */
+    int accepted;         /* 1 = the ratio passes the test */
+    int retries;          /* set by ddp_preserver_plan: how often the capacity was raised, 0..10 */
 } ddp_preserved;
 
 /* ddp_preserver_expect - returns the expected loss after one update from loss s that merges k iterations:

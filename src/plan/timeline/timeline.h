@@ -4,6 +4,7 @@
 
 #include "profile/profile.h"
 
+/* Schemes that ddp_plan_timeline simulates. */
 typedef enum ddp_scheme {
     DDP_SCHEME_SSGD,          /* all transfers after the whole backward */
     DDP_SCHEME_WFBP,          /* each bucket as soon as its backward ends (PyTorch DDP) */
@@ -16,7 +17,7 @@ typedef enum ddp_scheme {
 
 /* All-zero selects the defaults. */
 typedef struct ddp_timeline_options {
-    ddp_scheme scheme;
+    ddp_scheme scheme;         /* (default: ssgd) */
     double alpha_s;            /* startup included in every comm_s, in seconds; 0 = none */
     double partition_params;   /* bytescheduler, usbyte: most parameters in a part */
     double partition_s;        /* or the longest part on the link in seconds, startup included; if neither
@@ -28,6 +29,7 @@ typedef struct ddp_timeline_options {
     double first_bucket_bytes; /* the limit of the first bucket, in bytes; 0 = 1 MiB */
 } ddp_timeline_options;
 
+/* Kinds of activities: compute, or a transfer on the link. */
 typedef enum ddp_interval_kind {
     DDP_INTERVAL_BACKWARD,
     DDP_INTERVAL_FORWARD,
@@ -36,23 +38,23 @@ typedef enum ddp_interval_kind {
 
 /* One activity from begin_s to end_s, in seconds after the start of backward. */
 typedef struct ddp_interval {
-    ddp_interval_kind kind;
-    int bucket, last; /* rows bucket..last of the profile; last > bucket: merged rows */
-    int part, parts;  /* link: parts part .. part+parts-1 of the bucket; otherwise 0, 1 */
-    int lane;         /* link: lane 0.. of an operation, if several are in flight */
-    double begin_s, end_s;
+    ddp_interval_kind kind; /* compute or transfer */
+    int bucket, last;       /* rows bucket..last of the profile; last > bucket: merged rows */
+    int part, parts;        /* link: parts part .. part+parts-1 of the bucket; otherwise 0, 1 */
+    int lane;               /* link: lane 0.. of an operation, if several are in flight */
+    double begin_s, end_s;  /* seconds */
 } ddp_interval;
 
 /* One iteration in the steady state: backward, then the forward that waits for its gradients. The caller
  * of ddp_plan_timeline owns it and frees it with ddp_timeline_free. */
 typedef struct ddp_timeline {
-    ddp_scheme scheme;
-    int buckets; /* rows of the profile */
-    double iteration_s;
-    double lower_bound_s; /* see ddp_plan_timeline */
-    int *parts;           /* [buckets] parts of each: 1 if it is never cut, 0 if it sends nothing */
-    int *priority;        /* [buckets] 0 = served first among the ready buckets */
-    int intervals;
+    ddp_scheme scheme;      /* scheme that was simulated */
+    int buckets;            /* rows of the profile */
+    double iteration_s;     /* seconds of an iteration */
+    double lower_bound_s;   /* see ddp_plan_timeline */
+    int *parts;             /* [buckets] parts of each: 1 if it is never cut, 0 if it sends nothing */
+    int *priority;          /* [buckets] 0 = served first among the ready buckets */
+    int intervals;          /* number of intervals */
     ddp_interval *interval; /* [intervals] backward, forward, then the link, each sorted by begin_s */
 } ddp_timeline;
 
