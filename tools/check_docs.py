@@ -6,7 +6,7 @@
 The comment is directly above the declaration and begins with "NAME - ". It describes this function only, says more than
 the name, and does not only refer to another function. If the function returns a status or fills a ddp_error, the
 comment has a sentence "Errors: DDP_ARG for ..." that lists the codes. A function without a status may have its comment
-behind the declaration instead.
+after the declaration, on the same line.
 """
 import os
 import re
@@ -57,7 +57,7 @@ def comment_above(lines, first):
 
 
 def comment_behind(lines, last):
-    """The comment that begins behind the semicolon of a declaration, or None."""
+    """The comment that begins after the semicolon of a declaration, or None."""
     rest = lines[last].split(";", 1)[1].strip()
     if not rest.startswith("/*"):
         return None
@@ -72,7 +72,7 @@ def words(text):
 
 
 def text_fault(name, text):
-    """What is wrong with the description of a function, or None."""
+    """The fault of a description as a sentence, or None."""
     if REFERENCE.match(text):
         return "its comment only refers to another one: state the purpose"
     text = BOILERPLATE.sub("", re.sub(r"\bErrors:.*", "", text))
@@ -82,7 +82,7 @@ def text_fault(name, text):
 
 
 def fault(lines, first, last, result, name, arguments):
-    """What is wrong with the comment of a function, or None."""
+    """The fault of a comment as a sentence, or None."""
     text = comment_above(lines, first)
     status = result == "ddp_status" or "ddp_error *" in arguments
     if text is None:

@@ -17,7 +17,7 @@ typedef struct ddp_rng {
  * thread at a time may use a stream. Pure. */
 DDP_API ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream);
 
-/* ddp_rng_u64 - returns the next 64 bits of a stream. Changes *r. */
+/* ddp_rng_u64 - returns the next 64-bit number of a stream. Changes *r. */
 DDP_API uint64_t ddp_rng_u64(ddp_rng *r);
 
 /* ddp_rng_below - returns a uniform number in 0..n-1 without bias (n >= 1). Changes *r. */

@@ -83,7 +83,7 @@ def include(line):
 
 
 def left_out(root):
-    """An option leaves thread.c and what it includes first out; text.c, behind it, includes that too."""
+    """An option leaves out thread.c and its include of extra.h; text.c, which follows, includes extra.h too."""
     write(root, "src/base/extra.h", "#ifndef DDP_BASE_EXTRA_H\n#define DDP_BASE_EXTRA_H\n#define DDP__EXTRA 1\n#endif\n")
     for name in ("thread", "text"):
         replace(root, "src/base/%s.c" % name, '#include "base/core.h"\n', '#include "base/core.h"\n#include "base/extra.h"\n')
@@ -98,7 +98,7 @@ def companion(text):
 with open(os.path.join(ROOT, TEXT_C), encoding="ascii") as f:
     AFTER_CORE = f.read().split('#include "base/core.h"\n')[0].count("\n") + 2
 
-# name, what to do, regenerate the header after it?, what the sentence must say
+# name, change of the tree, whether to regenerate the header after it, text that the error must contain
 FAULTS = (
     ("a stale header", private("\n/* one more line */\n"), False, "dreamddp.h is stale: run `make header`"),
     ("an edited header", lambda r: write(r, "dreamddp.h", "/* by hand */\n", "a"), False, "is stale"),
@@ -150,9 +150,9 @@ FAULTS += tuple(("a comment with " + name, documented(*text), True, want) for na
     ("errors elsewhere", (PURPOSE % "Errors: as ddp_give.",), "list its errors"),
     ("no errors of an int", (PURPOSE % "Returns 0 or a ddp_status.", "DDP_API int ddp_take(int n);"), "list its errors"),
     ("no result", (PURPOSE % "", "DDP_API int ddp_take(int n);"), "does not say what it returns"),
-    ("its place behind", ("", "DDP_API ddp_status ddp_take(int n); /* removes the oldest n entries */"), "above it"),
+    ("its place after the declaration", ("", "DDP_API ddp_status ddp_take(int n); /* removes the oldest n entries */"), "above it"),
 ))
-# What must not be taken for a fault.
+# Correct text, which must not be reported.
 FINE = public("""#define DDP__M(name) DDP_##name,
 typedef enum ddp_e { DDP_E0 = sizeof(int), DDP_E1 /* one, two */ } ddp_e;
 typedef struct ddp_s { int (*fn)(void *user, int n); struct { int inner; } part; char text[8]; } ddp_s;
