@@ -1,6 +1,7 @@
-/* DeFT: gradients of several iterations are merged, sent when the schedule hides them behind later ones, and
- * applied when all of a merged gradient has come. A layer has two sums beside its gradient: the pending one,
- * which is on its way, and the one that gathers behind it. */
+/* DeFT merges the gradients of several iterations. The schedule overlaps their transfers with later
+ * iterations, and a merged gradient is applied when all its parts have arrived. Besides its gradient a layer
+ * has two sums: the pending one, which is being sent, and the stored one, which collects the next
+ * iterations. */
 #include "context/stats.h"
 #include "exchange/collective.h"
 #include "session/session.h"
@@ -8,7 +9,7 @@
 
 /* ---- messages ---- */
 
-/* Holds the n oldest. */
+/* Waits for the n oldest messages. */
 static int ddp__flights_hold(ddp_ctx *d, ddp__delayed *x, int n)
 {
     for (int i = 0; i < n; i++) DDP__DO(ddp_hold(d, x->flight[i].ticket, x->flight[i].layer));
@@ -18,7 +19,8 @@ static int ddp__flights_hold(ddp_ctx *d, ddp__delayed *x, int n)
     return 0;
 }
 
-/* Rounding adds what earlier messages of the layer cut off: they have to be done. */
+/* With error feedback, a message needs the residual of the layer's earlier messages. Returns how many of the
+ * oldest messages must complete before the next one is posted. */
 static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
 {
     int n = x->flights == x->room;
@@ -28,7 +30,7 @@ static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
     return n;
 }
 
-/* Parts from..to-1 of a layer's sum. */
+/* Posts parts from..to-1 of a layer's sum as one message. */
 static int ddp__parts_post(ddp_ctx *d, ddp__delayed *x, int layer, int which, int from, int to, int link)
 {
     const int cut = x->plan.cut[layer];
@@ -53,7 +55,7 @@ static int ddp__parts_send(ddp_ctx *d, ddp__delayed *x, const ddp__parcel *m, in
     return ddp__parts_post(d, x, m->what >> 2, which, m->from, m->to, m->what & 1);
 }
 
-/* Applies a merged gradient of k iterations, which is whole. */
+/* Applies a complete merged gradient of k iterations. */
 static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_update_late(d, l, x->of[l].sum[which], x->rate));
@@ -63,9 +65,9 @@ static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
     return 0;
 }
 
-/* ---- where it stands ---- */
+/* ---- the saved position ---- */
 
-/* A number of 24 bits that names the plan. */
+/* A 24-bit hash that identifies the plan. */
 static float ddp__delayed_plan_name(const ddp__schedule *s)
 {
     return (float)(ddp__hash(ddp__hash(DDP__HASH_START, &s->head, sizeof s->head), s->parts,
@@ -73,7 +75,8 @@ static float ddp__delayed_plan_name(const ddp__schedule *s)
                    0xffffff);
 }
 
-/* Nothing is in flight: the position is all that is not a sum. */
+/* Saves the position in the schedule. No message is in flight, so the sums and these values are the whole
+ * state. */
 static int ddp__position_write(ddp_ctx *d, ddp__delayed *x)
 {
     const float value[DDP__POSITIONS] = {(float)x->at, (float)x->now, x->rate,
@@ -83,7 +86,7 @@ static int ddp__position_write(ddp_ctx *d, ddp__delayed *x)
     return 0;
 }
 
-/* A number >= 0 that may be a device's. */
+/* Reads one number >= 0, which may be in device memory. */
 static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
 {
     const int bad = ddp_norm2(d, word, 1, out);
@@ -92,10 +95,11 @@ static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
     return bad;
 }
 
-/* ---- the Preserver's model: mu = |g|^2 and the variance of g . g_w over workers, g an averaged gradient and
- * g_w the worker's own one of a later iteration, so that g does not hold its noise (deft.h) ---- */
+/* ---- the Preserver's model: mu = |g|^2 and the variance of g . g_w over the workers. g is an averaged
+ * gradient, g_w the worker's gradient of a later iteration, so that g does not contain its noise (deft.h)
+ * ---- */
 
-enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* steps; samples that the mean is of */
+enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* in steps; in samples of the running mean */
 
 static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
 {
@@ -103,8 +107,8 @@ static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
            (!x->plan.head.measured || ddp_step(d) % DDP__NOISE_EVERY == 0);
 }
 
-/* g . g_w = (|g + g_w|^2 - |g|^2 - |g_w|^2) / 2 with the verbs that a device has; g is nobody's, g_w is
- * consumed. */
+/* g . g_w = (|g + g_w|^2 - |g|^2 - |g_w|^2) / 2, computed with verbs that also work on a device. g is no
+ * longer needed, and g_w is set to 0. */
 static int ddp__noise_product(ddp_ctx *d, ddp__delayed *x, double *out)
 {
     double all = 0, part;
@@ -129,7 +133,7 @@ static int ddp__noise_product(ddp_ctx *d, ddp__delayed *x, double *out)
     return 0;
 }
 
-/* Words are >= 0: a device's can be read by ddp_norm2 alone. */
+/* All words are >= 0, because ddp_norm2 is the only verb that reads a value from a device. */
 static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
 {
     const ddp_piece piece = {{x->noise.words}, DDP__NOISE_WORDS};
@@ -146,7 +150,7 @@ static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
     return ddp_post(d, &m, &x->noise.ticket);
 }
 
-/* The mean of the first, then of about the last samples; n: with this one. */
+/* A running mean: of all samples at first, then of about the last DDP__NOISE_MEMORY. n counts this sample. */
 static void ddp__noise_add(double *mean, double sample, int n)
 {
     *mean += (sample - *mean) / (n < DDP__NOISE_MEMORY ? n : DDP__NOISE_MEMORY);
@@ -171,7 +175,8 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
     return 0;
 }
 
-/* Where nothing is planned again nothing is measured; groups have no common gradient. */
+/* Disables estimation if the plan can never change, or if layers have groups: those have no common
+ * gradient. */
 static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 {
     const ddp_config *c = ddp_settings(d);
@@ -186,8 +191,8 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 
 /* ---- a step ---- */
 
-/* What is pending leaves as early as it can, at the end of the step before; left: it has
- * (ddp__delayed_wait). */
+/* Starts an iteration at the end of the previous step, so that parts of the pending gradient are sent as
+ * early as possible. left: they were already sent before ddp__delayed_wait. */
 static int ddp__delayed_begin(ddp_ctx *d, ddp__delayed *x, int left)
 {
     const ddp__schedule *s = &x->plan;
@@ -201,7 +206,7 @@ static int ddp__delayed_begin(ddp_ctx *d, ddp__delayed *x, int left)
     return 0;
 }
 
-/* The layer's gradient joins the stored ones; k: iterations, with this one. */
+/* Adds the layer's gradient to the stored sum. k: iterations in it, including this one. */
 static int ddp__delayed_merge(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
     int n;
@@ -212,7 +217,7 @@ static int ddp__delayed_merge(ddp_ctx *d, ddp__delayed *x, int layer, int k)
     return x->sampling ? 0 : ddp__gradients_zero(d, layer);
 }
 
-/* The stored sum becomes the mean. */
+/* Turns the stored sum into a mean. */
 static int ddp__delayed_mean(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
     const ddp__delayed_layer *of = &x->of[layer];
@@ -237,7 +242,7 @@ static int ddp__delayed_backward_end(ddp_ctx *d, void *self, int layer)
     return 0;
 }
 
-/* The opened gradient becomes the pending one; both that are whole are applied, in their order. */
+/* The stored gradient becomes the pending one. Complete gradients are applied, the older one first. */
 static int ddp__delayed_open(ddp_ctx *d, ddp__delayed *x, const int *k)
 {
     if (k[0]) DDP__DO(ddp__flights_hold(d, x, x->old));
@@ -277,7 +282,8 @@ static int ddp__delayed_wait(ddp_ctx *d, void *self)
     return x->plan.room ? ddp__position_write(d, x) : 0;
 }
 
-/* Posts the rest of a merged gradient, of which sent (NULL: nothing) has left, and applies it. */
+/* Posts the unsent parts of a merged gradient and applies it. sent: parts of each layer already sent; NULL:
+ * none. */
 static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int32_t *sent)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--)
@@ -286,7 +292,8 @@ static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int3
     return ddp__merged_apply(d, x, which, 1);
 }
 
-/* The pending gradient, then what has gathered behind it: none is lost. The plan begins again. */
+/* Sends and applies the pending gradient, then the stored one, so that no gradient is lost. Restarts the
+ * plan. */
 static int ddp__delayed_drain(ddp_ctx *d, void *self)
 {
     ddp__delayed *x = (ddp__delayed *)self;
@@ -313,7 +320,7 @@ static int ddp__delayed_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     return 0;
 }
 
-/* From where the kept position is: the beginning, or a checkpoint's. */
+/* Continues from the saved position: the start, or the position in a checkpoint. */
 static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
     ddp__delayed *x = (ddp__delayed *)self;
@@ -327,8 +334,8 @@ static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     if (word[0] > 0 && (!(word[0] < s.head.iterations) || (float)word[3] != ddp__delayed_plan_name(&s))) {
         ddp__schedule_free(&s);
         return ddp_complain(d, DDP_MISMATCH,
-                            "the checkpoint has gradients that wait for their sending under another "
-                            "plan: go on with as many workers, or save after ddp_sync_all");
+                            "the checkpoint has gradients that were to be sent by another plan: resume with "
+                            "the same number of workers, or call ddp_sync_all before you save");
     }
     ddp__schedule_free(&x->plan);
     x->plan = s;

@@ -1,65 +1,67 @@
-/* DeFT: what the schedule of delayed, merged gradients (plan/timeline/deft.h) needs to run. */
+/* DeFT: the run-time state of its schedule of delayed, merged gradients (plan/timeline/deft.h). */
 #pragma once
 
 #include "plan/timeline/deft.h"
 #include "strategy/gradient.h"
 
-/* Parts from..to-1 of a layer, as one message. fresh: of the gradient that is merged in this iteration's
- * backward; else of the pending one, which leaves as early as it can. */
+/* Parts from..to-1 of a layer, as one message. fresh: they belong to the gradient that is merged in this
+ * iteration's backward pass. Otherwise they belong to the pending gradient and are sent as early as
+ * possible. */
 typedef struct ddp__parcel {
     int32_t what; /* layer << 2 | fresh << 1 | link */
     uint16_t from, to;
 } ddp__parcel;
 
-/* The schedule as bytes, the same on all ranks: this head, cut[layers], k[updates], first[iterations + 1],
+/* The serialised schedule, identical on all ranks: this head, cut[layers], k[updates], first[iterations + 1],
  * parts. */
 typedef struct ddp__packed_schedule {
     int32_t layers, warmup, iterations, updates, messages;
-    int32_t measured, accepted, more; /* whether it will stay; what the Preserver said (-1: not asked); 0 */
-    double exposed_s, scale;          /* of the steady period beyond its computing; of the knapsacks */
+    /* measured: the plan is final; accepted: the Preserver's verdict (-1: not tested); more: 0 */
+    int32_t measured, accepted, more;
+    /* exposed_s: exposed time of a steady period; scale: of the knapsack capacities */
+    double exposed_s, scale;
 } ddp__packed_schedule;
 
-/* `warmup` iterations once, then those behind it over and over. */
+/* The first `warmup` iterations run once, then the remaining ones repeat. */
 typedef struct ddp__schedule {
     ddp__packed_schedule head;
-    int32_t *cut;   /* [layers] parts, 0 where nothing is sent */
-    int32_t *k;     /* [updates] iterations merged, in the steady period */
-    int32_t *first; /* [iterations + 1] of an iteration's messages, those that are not fresh first */
+    int32_t *cut; /* [layers] number of parts; 0: the layer sends nothing */
+    int32_t *k;   /* [updates] iterations merged in each update of the steady period */
+    /* [iterations + 1] first message of each iteration; messages that are not fresh come first */
+    int32_t *first;
     ddp__parcel *parts;
-    void *room; /* of the lists */
+    void *room; /* the allocation that contains the lists */
 } ddp__schedule;
 
-/* What a plan is made for. */
+/* The input of a plan. */
 typedef struct ddp__hardware {
     const ddp_profile *profile; /* times on the faster link */
     double alpha, mu;
-    int swapped; /* the second link is the faster one */
-    int paper;   /* all is held at the end of a step */
+    int swapped; /* 1: the second link is the faster one */
+    int paper;   /* 1: every step waits for all its messages at its end */
 } ddp__hardware;
 
-/* The two queues that a gradient passes. */
+/* The two queues of Algorithm 2: the pending gradient, which is being sent, and the stored gradient, which
+ * collects new iterations. */
 typedef struct ddp__queues {
-    int merged, stored; /* iterations in the pending gradient (0: there is none), and in the one behind
-                                it */
-    int opens;          /* in this iteration the stored ones become the pending gradient */
-    int left;           /* parts of the pending gradient that have not left; where `opens`, of the next
-                                one */
-    int32_t *sent;      /* [layers] and those that have */
+    int merged, stored; /* iterations merged in the pending (0: none) and in the stored gradient */
+    int opens;          /* 1: in this iteration the stored gradient becomes the pending one */
+    int left;           /* unsent parts of the pending gradient; if `opens`, of the next one */
+    int32_t *sent;      /* [layers] parts sent */
 } ddp__queues;
 
-/* The Preserver's model, as the workers' gradients tell it. */
+/* Estimates for the Preserver's model, from the gradients of all workers. */
 typedef struct ddp__noise {
-    float *words; /* [DDP__NOISE_WORDS] kept: g . g_w and its negative, where they are above 0, its
-                          square, the loss */
-    long ticket;  /* of their averages, or -1 */
-    int measured, samples, updates; /* whether it is; updates since the last sample */
+    float *words; /* [DDP__NOISE_WORDS] saved: max(g . g_w, 0), max(-g . g_w, 0), its square, the loss */
+    long ticket;  /* of the message that averages the words, or -1 */
+    int measured, samples, updates; /* measured: estimation is enabled; updates: since the last sample */
     double mu, square;              /* |g|^2; variance of g . g_w over the workers */
-    double loss, gain;              /* the last one; what an update takes off it */
-    double planned;                 /* that, when the plan was made */
+    double loss, gain;              /* loss: of the last sample; gain: decrease of the loss per update */
+    double planned;                 /* the gain when the plan was made */
 } ddp__noise;
 
 typedef struct ddp__delayed_layer {
-    float *sum[2]; /* kept: merged gradients, NULL where it has none */
+    float *sum[2]; /* saved: merged gradients; NULL: the layer has no gradient */
     size_t count;  /* floats of a gradient */
     int ready;     /* complete in this step */
 } ddp__delayed_layer;
@@ -72,16 +74,16 @@ typedef struct ddp__flight {
 typedef struct ddp__delayed {
     ddp__schedule plan;
     ddp__queues q;
-    int at;                 /* the iteration of the plan that comes or is under way */
-    int now;                /* of a layer's sum[2]: the pending gradient, or that which was applied last */
-    int averaged;           /* sum[now] was applied and is nobody's: the iterations in it; else 0 */
+    int at;                 /* the current or next iteration of the plan */
+    int now;                /* index into a layer's sum[2]: the pending gradient, or the one applied last */
+    int averaged;           /* iterations in sum[now] if it was applied and is unused since; else 0 */
     int next;               /* the next fresh message */
-    float rate;             /* of the pending gradient's newest iteration */
+    float rate;             /* learning rate of the pending gradient's newest iteration */
     ddp__delayed_layer *of; /* [layers] */
-    float *position;        /* [DDP__POSITIONS] kept: at, now, rate and plan where nothing is in flight */
-    ddp__flight *flight;    /* [flights] messages on their way, the oldest first */
-    int flights, room, old; /* old: so many are not fresh */
-    int sampling;           /* this step's gradients are looked at */
+    float *position;        /* [DDP__POSITIONS] saved: at, now, rate and plan when no message is in flight */
+    ddp__flight *flight;    /* [flights] messages in flight, oldest first */
+    int flights, room, old; /* old: number of oldest messages that are not fresh */
+    int sampling;           /* 1: this step's gradients are a sample for `noise` */
     ddp__noise noise;
 } ddp__delayed;
 
@@ -96,10 +98,12 @@ DDP_LIB int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
 DDP_LIB int ddp__delayed_stale(ddp_ctx *d, const void *self);
 DDP_LIB double ddp__delayed_exposed(const void *self);
 DDP_LIB int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
-/* The four cases. begin: what is pending leaves; opens is known then. send: a message leaves. end: k[2]
- * receives what is applied, 0: nothing. 0 is returned where the schedule breaks the rules. */
+/* The four cases of Algorithm 2. All return 0 if the schedule breaks the rules.
+ * ddp__queues_begin sends the parts of the pending gradient and sets `opens`. */
 DDP_LIB int ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration);
+/* Sends one message. */
 DDP_LIB int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m);
+/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply; 0: none. */
 DDP_LIB void ddp__queues_end(ddp__queues *q, int *k);
-DDP_LIB int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration,
-                             int *k); /* all of these */
+/* One whole iteration: begin, send, end. */
+DDP_LIB int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k);

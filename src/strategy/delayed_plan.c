@@ -1,5 +1,5 @@
-/* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as
- * bytes. */
+/* DeFT's schedule at run time. ddp_plan_delayed computes it from the profile, the Preserver accepts or
+ * rejects it, and all ranks receive it as bytes. */
 #include "exchange/collective.h"
 #include "plan/timeline/preserver.h"
 #include "strategy/delayed.h"
@@ -53,8 +53,8 @@ int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int 
     return 1;
 }
 
-/* 1: every part leaves once, the steady period ends as it begins, and its updates are those that it names.
- * sent: [2 x layers] */
+/* 1: every part is sent once, the steady period ends in the state in which it begins, and its updates match
+ * k[]. sent: [2 x layers] */
 static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
 {
     const size_t row = (size_t)s->head.layers * sizeof *sent;
@@ -77,7 +77,7 @@ static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
            (!q.merged || !memcmp(sent, sent + s->head.layers, row));
 }
 
-/* ---- as bytes ---- */
+/* ---- serialisation ---- */
 
 static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
 {
@@ -86,7 +86,7 @@ static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
            (size_t)h->messages * sizeof(ddp__parcel);
 }
 
-/* The lists behind the head. */
+/* Sets the pointers to the lists that follow the head. */
 static void ddp__schedule_lists(ddp__schedule *s, void *room)
 {
     s->room = room;
@@ -102,7 +102,7 @@ void ddp__schedule_free(ddp__schedule *s)
     memset(s, 0, sizeof *s);
 }
 
-/* 1: lengths are possible, and first[] rises from 0 to the number of messages. */
+/* 1: the lengths are valid, and first[] rises from 0 to the number of messages. */
 static int ddp__schedule_looks(const ddp__schedule *s)
 {
     const ddp__packed_schedule *h = &s->head;
@@ -136,15 +136,17 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
     else
         memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
     if (!bad && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
-        bad = ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
-                           (int)h->iterations);
+        bad =
+            ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send every gradient exactly once",
+                         (int)h->iterations);
     if (sent) DDP_FREE(sent);
     if (bad) ddp__schedule_free(out);
     return bad;
 }
 
-/* The parts that one stage (0: sent in forward, 1: before the new gradients, 2: one of them) sends, in the
- * planner's order: output side first on each link, a layer's as one message. range: [4 x layers] */
+/* Appends the messages of one stage in the planner's order: per link, output side first, one message per
+ * layer. stage 0: sent in the forward pass; 1: sent before the new gradients exist; 2: new gradients. range:
+ * [4 x layers] */
 static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage,
                                 int swapped, int *range)
 {
@@ -168,8 +170,8 @@ static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int
         }
 }
 
-/* What a period takes beyond its computing as ddp__delayed_step_end runs it, once queues are as long as they
- * get: a message begins when it may and its link is free, and only an update waits, for the last message of
+/* Exposed time of a period when ddp__delayed_step_end runs it, after the queues have reached their steady
+ * length. A message starts when it may and its link is free. Only an update waits, for the last message of
  * its gradient. */
 static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_plan *p, const ddp__hardware *w)
 {
@@ -201,7 +203,8 @@ static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_pl
     return fmax(now - before - block * compute, 0) / block * p->period;
 }
 
-/* Lists in *out, of as many entries as the head says; it counts messages from 0 then. */
+/* Allocates *out and sets the lists by the counts in the head. Then resets head.messages, which counts the
+ * messages appended. */
 static int ddp__schedule_begin(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
 {
     const size_t bytes = ddp__schedule_bytes(&s->head);
@@ -251,7 +254,8 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
     return 0;
 }
 
-/* Each gradient is sent in its own backward, whole, and applied at the end of it. */
+/* The plan without merging: each gradient is sent whole in its own backward pass and applied at the end of
+ * it. */
 static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 {
     const int layers = ddp_layers(d);
@@ -276,9 +280,9 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 
 /* ---- the plan ---- */
 
-/* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of
- * which sigma is. The model's updates, plain SGD's, take eta mu off the loss: at least what those here took
- * (Adam's take more). */
+/* Fills in the Preserver's model of this training; returns 0 if there is no estimate yet. batch counts
+ * workers' micro-batches, the unit of sigma. The model assumes plain SGD, where an update lowers the loss by
+ * eta mu. Optimizers such as Adam lower it more, so mu is at least the measured decrease. */
 static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)
 {
     const ddp_config *c = ddp_settings(d);
@@ -306,7 +310,7 @@ int ddp__delayed_stale(ddp_ctx *d, const void *self)
            now.accepted != x->plan.head.accepted;
 }
 
-/* The times on the faster link; mu of the other one. 2: there are two. */
+/* Returns the number of links. Scales the profile to the faster link, and sets mu for the other one. */
 static int ddp__delayed_links(ddp_ctx *d, ddp_profile *p, ddp__hardware *w)
 {
     ddp_link_stats second;
@@ -319,7 +323,7 @@ static int ddp__delayed_links(ddp_ctx *d, ddp_profile *p, ddp__hardware *w)
     return 2;
 }
 
-/* 2, 1, 1 */
+/* formats "2, 1, 1" */
 static const char *ddp__delayed_sequence(const ddp_delayed_plan *p, char *text, size_t room)
 {
     size_t n = 0;
@@ -337,7 +341,7 @@ static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_p
 
     if (judged)
         ddp__format(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
-                    judged->accepted ? "accepted" : "not accepted, the best there is");
+                    judged->accepted ? "accepted" : "not accepted, but no plan is better");
     ddp_say(d, DDP_LOG_INFO,
             "step %ld: %d updates in %d steps, merging %s; %d parts, %d link%s, knapsacks x %.2f; "
             "Preserver: %s",
@@ -345,7 +349,7 @@ static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_p
             p->links > 1 ? "s" : "", p->capacity_scale, verdict);
 }
 
-/* The plan as bytes; *out stays empty where they are too many. */
+/* Computes and serialises a plan. *out stays empty if the plan has too many bytes. */
 static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const ddp__hardware *w,
                                      const ddp_delayed_options *o, ddp_blob *out, ddp_error *err)
 {
@@ -353,8 +357,8 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     ddp_preserved judged = DDP__ZEROS;
     ddp_delayed_plan plan = DDP__ZEROS;
     const int tests = ddp__delayed_model(d, noise, &model);
-    const size_t most = 65536 + 256 * (size_t)ddp_layers(d); /* less than what a checkpoint allows
-                                                                (ddp_blob_new) */
+    /* below the limit of a checkpoint (ddp_blob_new) */
+    const size_t most = 65536 + 256 * (size_t)ddp_layers(d);
     int bad;
 
     if (tests)
@@ -382,8 +386,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     double params = 0;
 
     if (!measured || ddp_world(d) == 1)
-        return ddp__schedule_plain(d, measured, out); /* alone nothing is
-                                                                                         sent */
+        return ddp__schedule_plain(d, measured, out); /* one worker sends nothing */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     s = ddp__gradient_profile(d, p, &own, &err);
@@ -402,17 +405,17 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     for (; s == DDP_OK && !out->bytes; o.partition_params *= 2) {
         s = ddp__delayed_solve(d, noise, &w, &o, out, &err);
         if (s == DDP_OK && !out->bytes && o.partition_params > params)
-            s = ddp__fail(&err, DDP_UNSUPPORTED, "the steady period is too long to be kept");
+            s = ddp__fail(&err, DDP_UNSUPPORTED, "the plan is too long to be saved");
     }
     ddp_profile_free(&own);
     if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp__plan_failed(d, &err) : 0;
-    ddp_say(d, DDP_LOG_WARN, "%s: every gradient is sent in its own step instead", err.msg);
+    ddp_say(d, DDP_LOG_WARN, "%s; every gradient is sent in its own step instead", err.msg);
     return ddp__schedule_plain(d, 1, out);
 }
 
 double ddp__delayed_exposed(const void *self) { return ((const ddp__delayed *)self)->plan.head.exposed_s; }
 
-/* Messages of the pending gradient may begin at once. */
+/* The transfers of the plan. Messages of the pending gradient may start at the beginning of a step. */
 int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp__schedule *s = &((const ddp__delayed *)self)->plan;
@@ -424,7 +427,7 @@ int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *ou
             const ddp__parcel *m = &s->parts[i];
             const int layer = m->what >> 2;
             const ddp_transfer x = {t, layer, layer, ddp__parts_fresh(m) ? layer : ddp_layers(d)};
-            if (m->from == 0) out[n++] = x; /* a layer counts once */
+            if (m->from == 0) out[n++] = x; /* counts a layer once */
         }
     return n;
 }

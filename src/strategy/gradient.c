@@ -1,5 +1,6 @@
-/* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go
- * in rank order element by element, so how gradients are cut into messages cannot change a bit. */
+/* Strategies that average gradients before the update: ssgd and wfbp, and the buckets that all of them use.
+ * Values are added in rank order, element by element. The result is therefore bit-identical however gradients
+ * are divided into messages. */
 #include "strategy/gradient.h"
 
 size_t ddp__part_begins(size_t n, int part, int cut)
@@ -7,7 +8,7 @@ size_t ddp__part_begins(size_t n, int part, int cut)
     return part == cut ? n : n / (size_t)cut * (size_t)part;
 }
 
-/* Gradients begin..end-1 of a layer, behind what the bucket has. */
+/* Appends gradients begin..end-1 of a layer to the bucket. */
 static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin, size_t end)
 {
     int n;
@@ -58,7 +59,7 @@ int ddp__bucket_ends(ddp_ctx *d, int layer, int pieces)
     return pieces + more > (int)DDP__BUCKET_PIECES;
 }
 
-/* Buckets in backward order: a bucket closes when it has reached its size, and where it ends in any case. */
+/* Makes buckets in backward order. A bucket closes when it reaches its size or where it must end. */
 static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, size_t most)
 {
     const int layers = ddp_layers(d);
@@ -89,11 +90,13 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, b->first);
     if (m.residual) m.residual += b->offset;
-    m.priority = g->waits ? g->next : 0; /* where layers wait one by one, the plan's first goes first */
+    /* forward waits layer by layer: the plan's first message has priority */
+    m.priority = g->waits ? g->next : 0;
     return ddp_post(d, &m, &b->ticket);
 }
 
-/* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
+/* Sends each bucket when all its layers are ready and all earlier buckets were sent, so that all ranks send
+ * in the same order. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     for (; g->next < g->buckets; g->next++) {
@@ -117,7 +120,7 @@ int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 
     (void)forward;
     for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 1;
-    DDP__DO(ddp__buckets_send(d, g)); /* ssgd's; others have left */
+    DDP__DO(ddp__buckets_send(d, g)); /* only ssgd has unsent buckets here */
     for (int i = 0; i < g->buckets; i++) DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
     ddp__buckets_again(d, g);
     DDP__DO(ddp_clip(d));
@@ -142,10 +145,10 @@ static void ddp__gradient_close(ddp_ctx *d, void *self)
     if (g->of) DDP_FREE(g->of);
 }
 
-/* ---- what plans of gradients are made from ---- */
+/* ---- the profile for plans of gradients ---- */
 
-/* A link too fast to measure does not make gradients fewer. A message occupies the link for its bytes and
- * arrives alpha later, so that the timeline has no startups. */
+/* Layers whose transfer is too fast to measure still take part in the plan. A message occupies the link for
+ * its bytes and arrives alpha later, so the timeline has no startups. */
 ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
 {
     DDP__TRY(ddp_profile_new(p->layers, own, err));
@@ -172,7 +175,7 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* ---- ssgd: all after the backward pass; one message per group, or several if it has many arrays ---- */
+/* ---- ssgd: sends after the backward pass; one message per group, or several if it has many arrays ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
@@ -193,12 +196,12 @@ static int ddp__gradient_transfers(ddp_ctx *d, void *self, int *period, ddp_tran
     for (int i = 0; i < g->buckets && n < room; i++) {
         const ddp__bucket *b = &g->bucket[i];
         const ddp_transfer t = {0, b->first, b->last, whole ? -1 : b->last};
-        if (b->from == 0) out[n++] = t; /* a layer counts once */
+        if (b->from == 0) out[n++] = t; /* counts a layer once */
     }
     return n;
 }
 
-/* ---- wfbp: in buckets, while the backward goes on ---- */
+/* ---- wfbp: sends buckets during the backward pass ---- */
 
 static int ddp__wfbp_start(ddp_ctx *d, void *self)
 {

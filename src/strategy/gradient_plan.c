@@ -1,20 +1,22 @@
-/* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. What leaves together and
- * in which order is what ddp_plan_timeline makes of the profile. */
+/* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. ddp_plan_timeline
+ * decides from the profile which gradients share a message, and the order of messages. */
 #include "plan/timeline/timeline.h"
 #include "strategy/gradient.h"
 
-/* As bytes, the same on all ranks: a head, then its messages in the order in which they leave. */
+/* The serialised plan, identical on all ranks: a head, then the messages in the order in which they are
+ * sent. */
 typedef struct ddp__packed_messages {
     int32_t layers, messages;
-    double exposed_s, barrier_s; /* beyond the step's computing: with, and without, forward hooks */
+    double exposed_s, barrier_s; /* exposed time of a step, with and without forward hooks */
 } ddp__packed_messages;
 
 typedef struct ddp__packed_message {
     int32_t first, last, from, to, cut;
 } ddp__packed_message;
 
-/* At most four messages for each layer: so many can be posted at once (ddp_post). Where messages cost time of
- * their own larger parts may be better: those with the shortest step. */
+/* Computes the timeline. It has at most four messages per layer, because that is the number that can be
+ * posted at once (ddp_post). If every message has a fixed cost, larger parts may be faster; doubles the part
+ * size and returns the timeline with the shortest step. */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha,
                                    ddp_timeline *t, ddp_error *err)
 {
@@ -70,7 +72,7 @@ static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, co
 }
 
 DDP_STATIC_ASSERT((int)DDP_USBYTE - (int)DDP_MGWFBP == (int)DDP_SCHEME_USBYTE - (int)DDP_SCHEME_MGWFBP,
-                  "schemes are in the strategies' order");
+                  "schemes and strategies must have the same order");
 
 static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
@@ -91,7 +93,8 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
     return bad;
 }
 
-/* A message of merged layers is one for each group, and of many arrays several. */
+/* Adds the buckets of a planned message. Merged layers need one bucket per group, and several if they have
+ * many arrays. */
 static int ddp__message_take(ddp_ctx *d, ddp__gradient *g, const ddp__packed_message *m)
 {
     int first = m->first, pieces = 0, n;
@@ -112,7 +115,7 @@ static int ddp__message_take(ddp_ctx *d, ddp__gradient *g, const ddp__packed_mes
     return 0;
 }
 
-/* 1: the messages are of this model, and of every layer all parts; seen: [2 x layers], zero. */
+/* 1: the messages belong to this model and contain every part of every layer. seen: [2 x layers], zeroed. */
 static int ddp__messages_fit(ddp_ctx *d, const ddp__packed_message *m, int n, int *seen)
 {
     const int layers = ddp_layers(d);
@@ -165,7 +168,8 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     DDP__DO(ddp__messages_check(d, blob, &head));
     ddp__buckets_free(g);
-    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* what was merged may be parted again */
+    /* merged layers may need several buckets */
+    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d)));
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
     g->waits = (int)ddp_settings(d)->strategy >= (int)DDP_BYTESCHEDULER;
     g->exposed_s =
@@ -175,7 +179,7 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
 
 static double ddp__timeline_exposed(const void *self) { return ((const ddp__gradient *)self)->exposed_s; }
 
-/* ---- bytescheduler, usbyte: a layer is whole again, and updated, before its own next forward ---- */
+/* ---- bytescheduler, usbyte: a layer is complete and updated before its own next forward ---- */
 
 static int ddp__by_priority_forward_begin(ddp_ctx *d, void *self, int layer)
 {

@@ -1,4 +1,4 @@
-/* What several families do with layers: means, copies from and to arrays, updates of all of them. */
+/* Operations on layers that several families use: means, copies to and from arrays, updates of all layers. */
 #include "strategy/strategy.h"
 
 void *ddp__lists(ddp_ctx *d, size_t count, size_t size)

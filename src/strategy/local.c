@@ -7,7 +7,7 @@
 int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
     (void)self;
-    /* the norm needs all gradients: then updates come at the end of the step */
+    /* clipping needs the norm of all gradients: updates are then made at the end of the step */
     return ddp__updates_last(d) ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
@@ -65,7 +65,7 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
     ops->transfers = ddp__local_transfers;
 }
 
-/* ---- enp, dreamddp: each layer, or each part of it, once per period, by a plan ---- */
+/* ---- enp, dreamddp: average each layer, or each part of it, once per period by a plan ---- */
 
 void ddp__turn_ready(ddp__partial *x, int layer) { x->ready[layer] = 1; }
 
@@ -80,12 +80,14 @@ void ddp__turn_again(const ddp_ctx *d, ddp__partial *x)
 static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
 {
     const ddp_plan *p = &x->plan;
-    /* the layer that the next forward needs first goes first; the paper's rule is first come */
+    /* the first layer of the next forward has the highest priority; the paper sends first come, first
+     * served */
     const int priority = ddp_settings(d)->plan.paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
-    /* one message for a layer: what fills a step in which other parts are due is left out */
+    /* one message per layer: parts that only fill idle time are skipped if other parts of the layer are
+     * due */
     if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
     if (memchr(p->fill + at, 1, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
     return 0;
@@ -95,7 +97,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__partial *x = (ddp__partial *)self;
 
-    /* Eq. 5 as printed is update, then average; with average_first the weights are averaged as they stand */
+    /* Eq. 5 as printed updates, then averages; average_first averages the parameters before the update */
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     ddp__turn_ready(x, layer);
     for (int l; (l = ddp__turn_next(x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
@@ -111,13 +113,13 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__turn_again(d, (ddp__partial *)self);
-    /* with forward hooks a transfer may end as late as its layer's own next forward */
+    /* with forward hooks a transfer may continue until the layer's own next forward */
     if (forward && !ddp_settings(d)->plan.paper) return 0;
     DDP__DO(ddp__hold_all(d));
     return ddp__clip_and_update(d, 1);
 }
 
-/* ---- their plan, as bytes that are the same on all ranks: numbers, step_of, fill ---- */
+/* ---- the serialised plan, identical on all ranks: a head, step_of, fill ---- */
 
 static int ddp__rows_of(const ddp_ctx *d)
 {
@@ -172,14 +174,15 @@ int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out)
     for (int l = 0; l < rows; l++) bad |= out->step_of[l] < 0 || out->step_of[l] >= head.period;
     if (!bad) return 0;
     ddp_plan_free(out);
-    return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
+    return ddp_complain(d, DDP_MISMATCH, "the plan assigns a layer to a step outside its period of %d",
+                        (int)head.period);
 }
 
-/* ---- and how it is made ---- */
+/* ---- planning ---- */
 
-/* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
- * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
- * where it costs at most one per cent on the link as measured. */
+/* The objective barely distinguishes a plan that just fits from one with slack, but a link slightly slower
+ * than measured does. Therefore plans for a link that is 10 % slower, and uses that plan if it costs at most
+ * 1 % more on the measured link. */
 static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan,
                                        ddp_error *err)
 {
@@ -227,12 +230,12 @@ int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan
     return 0;
 }
 
-/* ---- in parts ---- */
+/* ---- layers in parts ---- */
 
-enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
+enum { DDP__PARTS = 16 }; /* limit of parts per layer, on average */
 
-/* A profile whose params are those with gradients, with a row for each part, as the planner's --split-params;
- * freed by the caller. */
+/* Makes a profile with a row per part, as the planner's --split-params does. Its params count only parameters
+ * with gradients. The caller frees it. */
 static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 {
     const int split = ddp_settings(d)->average.split_params;
@@ -244,8 +247,8 @@ static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
     if (rows > (double)DDP__PARTS * p->layers)
         return ddp_complain(
             d, DDP_ARG,
-            "split_params %d makes %.0f parts of %d layers, more than %d of each: choose a larger "
-            "one",
+            "split_params %d makes %.0f parts of %d layers, the limit is %d per layer: choose a larger "
+            "value",
             split, rows, p->layers, (int)DDP__PARTS);
     if (ddp_profile_split(p, split ? split : DBL_MAX, 0, out, NULL, &err)) return ddp__plan_failed(d, &err);
     return 0;
@@ -259,14 +262,14 @@ static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 
     own.params = (double *)ddp__calloc((size_t)layers, sizeof *own.params);
     if (!own.params) return ddp_complain(d, DDP_MEMORY, "out of memory for a profile of %d layers", layers);
-    /* the model's own: a profile of another size may come from a file */
+    /* the sizes of this model: a profile from a file may have others */
     for (int l = 0; l < layers; l++) own.params[l] = (double)ddp__gradient_count(d, l);
     bad = ddp__rows_split(d, &own, out);
     DDP_FREE(own.params);
     return bad;
 }
 
-/* While profiling: equal numbers of layers, which needs no measurement. */
+/* Before the profile is measured, assigns equal numbers of layers, which needs no times. */
 static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp_profile rows;
@@ -300,7 +303,7 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
     return ddp__plan_pack(d, plan, 0, out);
 }
 
-/* The same figures on every rank. */
+/* Evaluates the plan by the shared profile, so that every rank has the same figures. */
 static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp_plan *plan)
 {
     ddp_profile rows;
@@ -354,7 +357,7 @@ const ddp_plan *ddp__partial_view(const void *self)
 
 static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
-/* A layer in parts counts once, in the step of its last one. */
+/* A layer in parts counts once, in the step of its last part. */
 int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp__partial *x = (const ddp__partial *)self;
@@ -381,7 +384,8 @@ void ddp__partial_close(ddp_ctx *d, void *self)
     if (x->ready) DDP_FREE(x->ready);
 }
 
-/* The transfer of a layer needs no gradient, the norm of all of them does. */
+/* Clipping needs the norm of all gradients, so updates are made last. A layer's transfer needs no gradient,
+ * so it can start before the update. */
 static ddp_status ddp__partial_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
     (void)ops;

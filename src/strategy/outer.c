@@ -1,17 +1,17 @@
-/* Strategies that average changes (specs of DiLoCo, arXiv:2311.08105): H local steps, then the mean over the
- * workers of what parameters changed by since the last one is the gradient of an outer optimizer, SGD with
- * Nesterov's momentum.
+/* Strategies with an outer optimizer (DiLoCo, arXiv:2311.08105). Each worker makes H local steps. The mean
+ * over the workers of their parameter deltas is then the gradient of an outer optimizer: SGD with Nesterov
+ * momentum.
  *
- * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on
- * all ranks; d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m
- * and turns D into the outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta =
- * anchor = anchor - step.
+ * Per layer: theta, the worker's parameters; the anchor, theta after the last outer step, identical on all
+ * ranks; d = anchor - theta. Let D be the mean of d. The rank that sums a segment of D stores the same
+ * segment of the momentum m. It replaces D by the outer step, m = mu m + D, step = nu (D + mu m), and sends
+ * that to all ranks. Then theta = anchor = anchor - step.
  *
- * In an elastic world a rank may be lost with its part of m, so every rank stores all of m. With float32 D
- * itself goes to all, and every rank computes the outer step. The other wire formats round the outer step, so
- * there too the rank that sums computes it, and the other ranks recover m from it: D = (step / nu - mu^2 m) /
- * (1 + mu), so m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so their m is off
- * by at most 2 max |error| / nu. It is used only when a rank takes over a part. */
+ * In an elastic world a rank may be lost with its segment of m, so every rank stores all of m. With float32,
+ * D itself is sent to all ranks, and every rank computes the outer step. Other wire formats round the outer
+ * step, so the rank that sums still computes it, and the other ranks recover m from it: D = (step / nu - mu^2
+ * m) / (1 + mu), therefore m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so
+ * their m differs by at most 2 max |error| / nu. It is used only when a rank takes over a segment. */
 #include "compress/compress.h"
 #include "strategy/outer.h"
 
@@ -35,7 +35,7 @@ static void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_
     }
 }
 
-/* Elastic: saves what the rule is about to change. */
+/* Elastic: saves the state before the rule changes it. */
 static void ddp__outer_save(ddp__outer_layer *y, size_t at, size_t n)
 {
     if (!y->made) y->made_from = at;
@@ -45,7 +45,7 @@ static void ddp__outer_save(ddp__outer_layer *y, size_t at, size_t n)
     y->made += n;
 }
 
-/* ddp_owner.again: state as it was before the message. */
+/* ddp_owner.again: restores the state before the message. */
 static void ddp__outer_undo(void *user)
 {
     ddp__outer_layer *y = (ddp__outer_layer *)user;
@@ -55,16 +55,16 @@ static void ddp__outer_undo(void *user)
     y->made = 0;
 }
 
-/* ddp_message.owner, on the comm thread. What the coding loses of a step is part of the next; a step that has
- * no code ends the run where it is sent. */
+/* ddp_message.owner, called on the comm thread. The quantisation residual of a step is added to the next one.
+ * A step that cannot be encoded ends the run when it is sent. */
 static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
 {
     ddp__outer_layer *y = (ddp__outer_layer *)user;
     float *error = y->error ? y->error + (at - y->from) : NULL;
 
     if (y->all->elastic) {
-        ddp__outer_save(y, at, n); /* no message waits for another there: *trained is not known before both
-                                      are done */
+        /* always computed: messages do not wait for each other, so *trained is not known yet */
+        ddp__outer_save(y, at, n);
     } else if (!(*y->trained > 0)) {
         memset(x, 0, n * sizeof *x);
         return;
@@ -76,7 +76,7 @@ static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
     if (ddp_split(y->all->coding, error, x, n, NULL)) memcpy(x, error, n * sizeof *x);
 }
 
-/* The same where every rank keeps all of the momentum, by the verbs, which reach a device. */
+/* The rule for a rank that stores all of the momentum. It uses verbs, which also work on a device. */
 static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x, float *m, size_t n)
 {
     const float mu = y->all->mu;
@@ -86,7 +86,7 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
     return ddp_scale(d, x, n, y->all->nu);
 }
 
-/* ---- a layer: its change is sent, and the outer step comes ---- */
+/* ---- a layer: sends its delta, receives the outer step ---- */
 
 int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
 {
@@ -96,7 +96,7 @@ int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
     return m.from_count ? ddp_post(d, &m, &y->other_ticket) : 0;
 }
 
-/* Layers next to each other in one group, as one message. */
+/* One message for adjacent layers of the same group. */
 static int ddp__outer_tell_run(ddp_ctx *d, ddp__outer *o, int first, int last)
 {
     const ddp_piece word = {{o->trained + last}, (size_t)(first - last + 1)};
@@ -143,7 +143,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
             DDP__DO(ddp_axpy(d, x, since + at, p->count, 1));
         }
     }
-    if (y->fresh && y->error) /* what its donor keeps the donor sends */
+    if (y->fresh && y->error) /* the residual is a copy of its donor's, which the donor sends */
         memset(y->error, 0, (y->all->keep ? y->share : y->length) * sizeof *y->error);
     y->fresh = 0;
     return 0;
@@ -154,8 +154,8 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     ddp_message m = ddp__mean_message(d, y->layer, y->x ? &y->whole : y->piece, y->x ? 1 : y->pieces);
 
     if (!y->count) return 0;
-    /* what is known on arrival at the latest where every rank takes the step itself, and before a rank takes
-     * it for all */
+    /* *trained must be known before one rank computes the step for all. If every rank computes it, it is
+     * enough to know it on arrival */
     if (!y->all->mean && !y->all->elastic && (!y->all->whole || y->all->sites)) m.after = y->told + 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
@@ -167,14 +167,14 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     return ddp_post(d, &m, &y->ticket);
 }
 
-/* No step, in place. */
+/* Sets the outer step to 0 in place. */
 static int ddp__outer_still(ddp_ctx *d, const ddp__outer_layer *y)
 {
     for (int i = 0; i < y->pieces; i++) DDP__DO(ddp_set(d, y->piece[i].data, y->piece[i].count, 0));
     return 0;
 }
 
-/* Recovers the momentum of values at.. from their outer step x, except where this rank computed that. */
+/* Recovers the momentum of n values from `at` on from their outer step x, except those this rank computed. */
 static void ddp__outer_follow(ddp__outer_layer *y, size_t at, const float *x, size_t n)
 {
     const float nu = y->all->nu, mu = y->all->mu, decay = mu / (1 + mu), part = 1 / (nu * (1 + mu));
@@ -187,8 +187,8 @@ static void ddp__outer_follow(ddp__outer_layer *y, size_t at, const float *x, si
     }
 }
 
-/* Elastic: the message is done. A download waits for that where layers are on a device, since the rule may
- * still run. */
+/* Elastic: updates the momentum after the message. If layers are on a device, a download waits until the
+ * message is done, because the rule may still be running. */
 static int ddp__outer_made(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp_piece *p = y->x ? &y->whole : y->piece;
@@ -234,7 +234,7 @@ static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
     return ddp__pieces_write(d, y->piece, y->pieces, y->anchor);
 }
 
-/* The anchor is theta as it stands. */
+/* Sets the anchor to theta. */
 static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 {
     return y->anchor ? ddp__pieces_read(d, y->piece, y->pieces, y->anchor) : 0;
@@ -242,7 +242,7 @@ static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 
 /* ---- start, and the end of a step ---- */
 
-/* n floats of the layer's own, unless n is 0; 0 if there is no memory. */
+/* Allocates n floats for the layer, unless n is 0. Returns 0 if out of memory. */
 static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *name, size_t n, int equal,
                            float **out)
 {
@@ -250,8 +250,8 @@ static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *na
     return !n || *out;
 }
 
-/* The most of n values that a rank sums: with the fewest workers that an elastic world continues with. No
- * block is cut. */
+/* The largest number of n values that a rank sums: when the world has shrunk to its minimum size. Blocks are
+ * not split. */
 static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
 {
     const size_t least =
@@ -298,7 +298,7 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
         !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole || o->elastic,
                          &y->previous))
         return DDP_FAILED;
-    if (!late && !o->sites) y->x = o->shared; /* else what it sends is in place until it lands */
+    if (!late && !o->sites) y->x = o->shared; /* with overlap, x is separate until it is applied */
 #ifndef DDP_NO_PLANNERS
     if (o->keep && ddp__sparse_start(d, y)) return DDP_FAILED;
 #endif
@@ -309,10 +309,10 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 }
 
 #ifndef DDP_NO_PLANNERS
-/* What sparse changes are packed from, one layer after the other. */
+/* Allocates the buffers from which sparse deltas are packed, one layer at a time. */
 static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 {
-    const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* else packed on one thread */
+    const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* without sites one thread packs */
 
     o->most = 1;
     for (int l = 0; l < ddp_layers(d); l++)
@@ -328,7 +328,7 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 }
 #endif
 
-/* Where a device's outer steps are read. */
+/* Allocates host memory for outer steps of layers on a device. */
 static int ddp__outer_arrived(ddp_ctx *d, ddp__outer *o)
 {
     size_t most = 1;
@@ -343,7 +343,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
-    const int alone = ddp_world(d) == 1; /* which sends nothing and codes nothing */
+    const int alone = ddp_world(d) == 1; /* sends and encodes nothing */
 
     o->nu = (float)c->outer.lr;
     o->mu = c->outer.momentum > 0 ? (float)c->outer.momentum : 0;
@@ -357,10 +357,11 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (!o->keep) o->sites = NULL;
     if (o->keep) DDP__DO(ddp__outer_shared(d, o));
 #endif
-    /* where sums are not made by one owner here */
+    /* in these cases a segment is not summed by one rank of this world on the host */
     o->whole =
         alone || o->keep || c->site > 0 || (c->backend && (c->device.nccl || c->outer.compensation > 0));
-    if (c->elastic.min_world > 0 || c->elastic.join) { /* a rank may be lost with its part of the momentum */
+    /* a rank may be lost with its segment of the momentum */
+    if (c->elastic.min_world > 0 || c->elastic.join) {
         o->whole |= o->coding == DDP_AS_FLOAT;
         o->elastic = !o->whole;
     }
@@ -374,7 +375,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     return 0;
 }
 
-/* All layers change together, in the last step of a period. */
+/* All layers exchange their deltas in the last step of a period. */
 int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
@@ -402,7 +403,7 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
 
     for (int l = ddp_layers(d) - 1; l >= 0; l--) {
         ddp__outer_layer *y = &o->layer[l];
-        /* a newcomer that has changed nothing yet is where the anchor is */
+        /* a joining worker without a delta takes the anchor */
         if (y->fresh) DDP__DO(ddp__pieces_write(d, y->piece, y->pieces, y->anchor));
         DDP__DO(ddp_average_exact(d, l));
         DDP__DO(ddp__outer_anchor(d, y));
@@ -410,7 +411,7 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
     return 0;
 }
 
-/* Parameters were replaced: the momentum and the rounding errors belong to other ones. */
+/* Parameters were replaced, so the momentum and the residuals are reset. */
 int ddp__outer_restart(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;

@@ -1,5 +1,5 @@
-/* What the outer family shares: outer.c is the rule and its layers, outer_sparse.c how changes travel as
- * their largest, outer_late.c the ways in which they land later, and the table entry. */
+/* Shared by the outer-optimizer family. outer.c: the update rule and its layers. outer_sparse.c: sparse
+ * parameter deltas. outer_late.c: overlapped variants, and the table entry. */
 #pragma once
 
 #include "exchange/collective.h"
@@ -13,83 +13,83 @@ typedef struct ddp__outer_layer {
     int layer;
     const ddp_piece *piece; /* [pieces] the parameters with gradients */
     int pieces;
-    size_t count;             /* of all of these */
-    size_t from, length;      /* of them, those whose momentum is here */
+    size_t count;             /* of all pieces */
+    size_t from, length;      /* segment whose momentum this rank stores */
     float *anchor, *momentum; /* [count], [length] */
-    float *error;             /* [length] of what the outer steps lost as they travelled, [share] of sparse
-                                 changes */
-    float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the
-                                 parameters */
-    float *own;               /* [count] eager: where this worker began the period */
-    float *previous;          /* [length] eager, compensated: the last outer step */
-    size_t made_from, made;   /* elastic: the values of the last message whose outer step this rank
-                                 computed */
-    float *undo;              /* elastic: [room] error, [room] momentum of these values before the message */
+    float *error;             /* quantisation residual: [length] of outer steps, [share] of sparse deltas */
+    /* [count] the delta in flight, then the outer step; NULL: both are in place of the parameters */
+    float *x;
+    float *own;             /* [count] eager: this worker's parameters at the start of the period */
+    float *previous;        /* [length] eager with compensation: the last outer step */
+    size_t made_from, made; /* elastic: values of the last message whose outer step this rank computed */
+    float *undo;            /* elastic: [room] error, [room] momentum of these values before the message */
     size_t room;
-    long lands;               /* late: the step at whose end x lands; -1: nothing of the layer is late */
-    size_t first, share;      /* sparse: of all, the values that this rank packs */
-    unsigned char *gather;    /* [blocks x block] of each rank that packs these, whether it sent, and what */
-    int blocks, place;        /* the latter: which of them is this rank's */
-    size_t block;             /* bytes */
-    const ddp_piece *moves;   /* between sites: where the change lies, and then the mean */
-    int link;                 /* that they take */
-    long before[2];           /* the messages but the last */
-    ddp_maker packs, spreads; /* the makers of the others */
-    ddp_piece whole;          /* x, as one of these */
+    long lands;          /* overlapped: the step at whose end x is applied; -1: none is pending */
+    size_t first, share; /* sparse: the values that this rank packs */
+    /* [blocks x block] from each rank that packs the same values: whether it sent, and its data */
+    unsigned char *gather;
+    int blocks, place;        /* place: index of this rank's block */
+    size_t block;             /* in bytes */
+    const ddp_piece *moves;   /* between sites: location of the delta, then of the mean */
+    int link;                 /* link of the messages */
+    long before[2];           /* tickets of the messages before the last one */
+    ddp_maker packs, spreads; /* makers of the second and third message */
+    ddp_piece whole;          /* x as a piece */
     ddp_owner owner;
     long ticket, other_ticket;
-    int fresh;        /* a newcomer's first period: it has changed nothing yet */
-    long updates;     /* applied when its last change was sent */
-    int idle;         /* none was since: this rank has no change */
+    int fresh;        /* 1: a joining worker's first period; its delta is 0 */
+    long updates;     /* number of updates when its last delta was sent */
+    int idle;         /* 1: no update since then, so this rank has no delta */
     long told;        /* ticket of the message with *trained */
-    long told_ticket; /* the same in the first layer of that message until it has arrived, else -1 */
-    int holder;       /* that first layer */
-    float *trained;   /* share of the ranks that have a change, 0: none has; in this machine's
-                                 memory */
+    long told_ticket; /* the same, in that message's first layer until it arrives; else -1 */
+    int holder;       /* that message's first layer */
+    float *trained;   /* share of the ranks that have a delta; 0: none has; host memory */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
-    ddp__partial partial; /* stream: when each layer is sent; first, as run's plan */
-    int *landing;         /* [layers] stream: and how many steps later it lands */
-    float *late;          /* [layers] of which step each is late, as it is saved; read: since start, or a
-                             load */
+    ddp__partial partial; /* stream: when each layer is sent; must be the first member, as in local.c */
+    int *landing;         /* [layers] stream: steps from sending to applying */
+    /* [layers] step in which each pending layer is applied, as saved; read: it was read since start or
+     * load */
+    float *late;
     int read;
-    double exposed_s; /* stream: by the plan */
+    double exposed_s; /* stream: exposed time according to the plan */
     float nu, mu, lambda, mixture;
-    int whole;      /* every rank keeps the momentum of all, and takes the outer step itself */
-    int elastic;    /* the rank that sums a part computes its outer step, and every rank stores all of the
-                      momentum: exact in its own parts, recovered from the outer steps in the others */
-    float *arrived; /* elastic, layers on a device: [most values of a layer] an outer step in this machine's
-                       memory */
-    int mean;       /* nu 1, mu 0: the mean of the parameters itself */
-    int keep;       /* sparse: of 4096 values those that travel; 0 = all do */
+    int whole; /* 1: every rank stores all of the momentum and computes the outer step itself */
+    /* 1: the rank that sums a segment computes its outer step, and every rank stores all of the momentum. It
+     * is exact in the rank's own segments, and recovered from the outer steps in the others */
+    int elastic;
+    /* elastic, layers on a device: [most values of a layer] copy of an outer step in host memory */
+    float *arrived;
+    int mean; /* nu 1, mu 0: averages the parameters themselves */
+    int keep; /* sparse: values sent of each 4096; 0: all are sent */
     ddp_coding coding;
     ddp__outer_layer *layer;
     float *trained;         /* [layers] */
-    const ddp_sites *sites; /* sparse changes go between them; NULL: between all ranks */
-    float *shared;          /* [links x most] sparse changes of one layer after the other */
-    float *packed;          /* [most] the same in this machine's memory, where layers are on a device; NULL */
+    const ddp_sites *sites; /* sparse deltas are exchanged between them; NULL: between all ranks */
+    float *shared;          /* [links x most] buffer for the sparse deltas of one layer at a time */
+    float *packed;          /* [most] the same in host memory if layers are on a device; else NULL */
     unsigned char *scratch; /* [links x scratch_bytes] */
     size_t most, scratch_bytes;
 } ddp__outer;
 
-/* Posts the mean of what else averaging moves: buffers, optimizer state. Holds the change that was posted:
- * after that x, or what is in place, is the outer step. */
+/* Posts the mean of the layer's other arrays: buffers, optimizer state. */
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
+/* Waits for the posted delta. Afterwards x, or the array in place of the parameters, is the outer step. */
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
-/* Tells of layers first down to last whether this rank has a change of them, behind which the changes are
- * posted: no rank has one where all skipped the layer for a whole period, and then there is no outer step.
- * Their last changes have arrived. */
+/* Posts, before the deltas, whether this rank has a delta of layers first down to last. If all ranks skipped
+ * a layer for a whole period, no rank has one and there is no outer step. The previous deltas must have
+ * arrived. */
 DDP_LIB int ddp__outer_tell(ddp_ctx *d, ddp__outer *o, int first, int last);
 
-/* The parameter delta of the layer since `since`, into x, or in place of the parameters; 0 for a joining
- * worker, or if idle. */
+/* Computes the layer's parameter delta since `since` into x, or in place of the parameters. It is 0 for a
+ * joining worker, or if idle. */
 DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
-/* Posts the change in x, or in place. */
+/* Posts the delta in x, or in place of the parameters. */
 DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
 
-/* The events of the way that waits, which the others are built on. */
+/* The events of the variant without overlap, which the other variants call. */
 DDP_LIB int ddp__outer_start(ddp_ctx *d, void *self);
 DDP_LIB int ddp__outer_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int ddp__outer_sync_all(ddp_ctx *d, void *self);

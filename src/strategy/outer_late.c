@@ -1,11 +1,11 @@
-/* Ways in which what diloco sends lands later: streaming (arXiv:2501.18512), where each layer has its own
- * step and lands some steps after it, and eager (arXiv:2502.12996), where all of a period hides the transfer
- * of the one before. */
+/* The overlapped variants of diloco. Streaming (arXiv:2501.18512) sends each layer in its own step and
+ * applies the result some steps later. Eager (arXiv:2502.12996) overlaps a transfer with the whole next
+ * period. */
 #include "strategy/outer.h"
 
-/* ---- what is late ---- */
+/* ---- pending outer steps ---- */
 
-/* As it is saved: 1 + the step modulo this, which is more than any period; 0: nothing is late. */
+/* The saved value is 1 + the step modulo this number, which exceeds any period; 0: nothing is pending. */
 enum { DDP__LATE_STEPS = 1 << 20 };
 
 static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
@@ -14,7 +14,7 @@ static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
     return ddp_set(d, y->all->late + y->layer, 1, lands < 0 ? 0 : (float)(lands % DDP__LATE_STEPS + 1));
 }
 
-/* Before the first step since start, or since a checkpoint was loaded. */
+/* Runs before the first step after start, or after a checkpoint was loaded. */
 static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
 {
     const long now = ddp_step(d);
@@ -33,14 +33,14 @@ static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
     return 0;
 }
 
-/* x is here: the anchor goes on by it, and the parameters to what is between them and that. */
+/* Applies x to the anchor, and mixes the anchor into the parameters. */
 static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp__outer *o = y->all;
     const ddp_piece *p = y->piece;
 
     DDP__DO(ddp__outer_arrive(d, y));
-    if (!(*y->trained > 0)) return ddp__late_set(d, y, -1); /* it is left where it is */
+    if (!(*y->trained > 0)) return ddp__late_set(d, y, -1); /* no rank has a delta: the layer is unchanged */
     DDP__DO(o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1));
     for (size_t at = 0; at < y->count; at += p++->count)
         DDP__DO(ddp_late_apply(d, p->data, y->anchor + at, NULL, p->count, DDP_LATE_MIX, o->mixture));
@@ -69,7 +69,7 @@ static int ddp__late_start(ddp_ctx *d, void *self)
     return o->late && o->landing ? ddp__outer_start(d, self) : DDP_FAILED;
 }
 
-/* What is on its way is here, and nothing lands before its time. */
+/* Waits for all messages in flight. Applies nothing before its time. */
 static int ddp__late_wait(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
@@ -89,7 +89,7 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
 
-    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* of another plan */
+    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* it was sent by another plan */
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
     if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
@@ -119,7 +119,7 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
-/* Behind the update, which waits for the norm of all gradients. */
+/* 1: a layer is sent after its update, which waits for the norm of all gradients. */
 static int ddp__sends_last(const ddp_ctx *d)
 {
     return ddp__updates_last(d) && !ddp_settings(d)->average.first;
@@ -146,7 +146,7 @@ static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
     DDP__DO(ddp__clip_and_update(d, 0));
     for (int l = ddp_layers(d) - 1; ddp__sends_last(d) && l >= 0; l--)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
-    if (forward) return 0; /* what lands now is waited for in its layer's next forward */
+    if (forward) return 0; /* a result due now is awaited in its layer's next forward */
     DDP__DO(ddp__late_others(d, o));
     DDP__DO(ddp__late_land_before(d, o, ddp_step(d) + 1));
     return ddp__clip_and_update(d, 1);
@@ -157,8 +157,8 @@ static int ddp__streaming_wait(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_wait(d, self));
-    for (int l = 0; o->read && l < ddp_layers(d); l++) /* a checkpoint knows no layer that is late and
-                                                          stays */
+    /* a checkpoint does not save pending layers without a delta */
+    for (int l = 0; o->read && l < ddp_layers(d); l++)
         if (o->layer[l].lands >= 0 && !(*o->layer[l].trained > 0))
             DDP__DO(ddp__late_set(d, &o->layer[l], -1));
     return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
@@ -189,9 +189,9 @@ static int ddp__late_restart(ddp_ctx *d, void *self)
     return 0;
 }
 
-/* ---- its plan: that of dreamddp, what a period then takes, and when each layer lands ---- */
+/* ---- the plan of stream: dreamddp's plan, its exposed time, and the landings ---- */
 
-/* Fragments of every n-th layer, sent in equal distances. */
+/* Fragments of every n-th layer, sent at equal intervals. */
 static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
 {
     const ddp_config *c = ddp_settings(d);
@@ -203,8 +203,8 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
     return 0;
 }
 
-/* What is planned to arrive just in time is waited for whenever a step is a little shorter than the last:
- * measured steps leave it a tenth of one. */
+/* Slack of a landing, as a fraction of a step. Without it, a step slightly shorter than the measured one
+ * would wait for the transfer. */
 #define DDP__LANDING_SLACK 0.1
 
 static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int *landing,
@@ -243,7 +243,7 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     return bad;
 }
 
-/* The partial plan, behind which its exposed time and the landings are. */
+/* Returns the partial plan without the exposed time and the landings that follow it. */
 static ddp_blob ddp__streaming_partial(ddp_ctx *d, const ddp_blob *blob)
 {
     const size_t more = sizeof(double) + (size_t)ddp_layers(d) * sizeof(int);
@@ -269,7 +269,7 @@ static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     if (bad)
         (void)ddp_complain(
             d, DDP_MISMATCH,
-            "a plan lands a layer %d steps later, in a period of %d: make the plan again, or build "
+            "a plan applies a layer %d steps after sending, in a period of %d: make the plan again, or build "
             "all ranks from one header",
             landing, plan.period);
     ddp_plan_free(&plan);
@@ -281,7 +281,7 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     const ddp_blob partial = ddp__streaming_partial(d, blob);
     ddp__outer *o = (ddp__outer *)self;
 
-    /* a plan of a run that goes on: what is late by the old one lands */
+    /* a new plan in a running training: results pending by the old plan are applied first */
     if (profile) DDP__DO(ddp__late_read(d, o));
     if (profile) DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
     DDP__DO(ddp__streaming_fits(d, self, blob));
@@ -313,9 +313,9 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
 
 /* ---- eager ---- */
 
-/* The anchor is stepped by the changes of the period before alone. From there each worker goes on with its
- * own part of the mean of this period's, which are on their way: with mu 0 D = mean(d(t-1)) + (d_w(t) -
- * d_w(t-1)) / W. */
+/* The anchor is updated by the deltas of the previous period only. Each worker then starts from the anchor
+ * plus its own contribution to the mean of this period, which is in flight. With mu 0: D = mean(d(t-1)) +
+ * (d_w(t) - d_w(t-1)) / W. */
 static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
 {
     const float part = y->all->nu / (float)ddp_group_size(d, ddp_group_of(d, y->layer));
@@ -351,7 +351,7 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
     return ddp__clip_and_update(d, 1);
 }
 
-/* What this worker did since the period began, from where all are. */
+/* Adds this worker's delta since the start of the period to the common anchor. */
 static int ddp__eager_join(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp_piece *p = y->piece;
@@ -387,25 +387,27 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
 static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
-    /* momentum overshoots where few values are sent, or a period late (docs/explanation/diloco.md) */
+    /* momentum overshoots if few values are sent, or a period late (docs/explanation/diloco.md) */
     const int plain = sparse || c->outer.overlap == DDP_OVERLAP_EAGER;
 
     if ((c->outer.mixture != 0 || c->outer.fragments || c->outer.landing) &&
         c->outer.overlap != DDP_OVERLAP_STREAM)
-        return ddp__fail(err, DDP_ARG,
-                         "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
-                         "or leave them out",
-                         ops->name);
-    if (c->outer.landing && !c->outer.fragments)
-        return ddp__fail(err, DDP_ARG,
-                         "strategy %s: landing %d without fragments: the plan says when layers land",
-                         ops->name, c->outer.landing);
-    if (c->outer.compensation > 0 && c->outer.overlap != DDP_OVERLAP_EAGER)
         return ddp__fail(
             err, DDP_ARG,
-            "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
-            "or leave it 0",
-            ops->name, c->outer.compensation);
+            "strategy %s: mixture, fragments and landing need overlap stream: set overlap to stream, "
+            "or remove them",
+            ops->name);
+    if (c->outer.landing && !c->outer.fragments)
+        return ddp__fail(err, DDP_ARG,
+                         "strategy %s: landing %d needs fragments: set fragments, or remove landing and let "
+                         "the plan choose",
+                         ops->name, c->outer.landing);
+    if (c->outer.compensation > 0 && c->outer.overlap != DDP_OVERLAP_EAGER)
+        return ddp__fail(err, DDP_ARG,
+                         "strategy %s: compensation %g needs overlap eager, which applies deltas late: set "
+                         "overlap to eager, "
+                         "or remove compensation",
+                         ops->name, c->outer.compensation);
     if (c->outer.overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
     if (c->outer.overlap == DDP_OVERLAP_EAGER) {
         ops->start = ddp__late_start;

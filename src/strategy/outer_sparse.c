@@ -1,24 +1,24 @@
-/* Changes that travel as the largest of each chunk (SparseLoCo, arXiv:2508.15706): what is not sent is kept,
- * decays and comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step
- * itself.
+/* Sparse parameter deltas: the largest values of each chunk are sent (SparseLoCo, arXiv:2508.15706). The
+ * other values stay in the residual, which decays and is added to the next delta. Every rank receives the
+ * values of all ranks, adds them in rank order, and computes the outer step itself.
  *
- * With sites the ranks of a site sum each a share of the layer (where sites differ in size the lowest all of
- * it), in floats; what is packed is the share of the site's mean, the ranks of one place in all sites gather
- * it, and each site gathers the shares of the mean, in floats again: three messages, of which the comm thread
- * makes the second and third. */
+ * With sites, each exchange takes three messages, and the comm thread makes the second and third. First, each
+ * rank of a site sums its share of the layer in floats; if sites differ in size, the lowest rank sums all of
+ * it. Second, each rank packs its share of the site's mean, and the ranks with the same place in all sites
+ * exchange it. Third, each site gathers the shares of the mean, again in floats. */
 #include "compress/compress.h"
 #include "exchange/collective.h"
 #include "strategy/outer.h"
 
 #define DDP__SPARSE_DECAY 0.95f
 
-/* The first byte of a block. Of a rank that was lost it stays 0; one without a change sends nothing and
- * retains its error. */
+/* The first byte of a block. It stays 0 if the rank was lost. A rank without a delta sends no values and
+ * retains its residual. */
 enum { DDP__SPARSE_SENT = 1, DDP__SPARSE_NOTHING = 2 };
 
-/* ---- what is packed ---- */
+/* ---- packing ---- */
 
-/* Packs the share of what is kept: this rank's block. */
+/* Packs this rank's block from its share of the residual. */
 static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
 {
     const ddp__outer *o = y->all;
@@ -31,7 +31,7 @@ static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
                         &why) == DDP_OK)
         return DDP_OK;
     return ddp__fail(err, why.code,
-                     "what it changed by cannot travel: %.200s; lower the learning rate, warm it up or "
+                     "cannot encode the parameter delta: %.200s; lower the learning rate, warm it up or "
                      "clip gradients",
                      why.msg);
 }
@@ -53,11 +53,11 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
     memset(x, 0, y->share * sizeof *x);
     for (int r = 0; r < y->blocks; r++) {
         const unsigned char *p = y->gather + (size_t)r * y->block;
-        if (!*p) continue; /* it was lost */
+        if (!*p) continue; /* the rank was lost */
         sent++;
         if (*p == DDP__SPARSE_NOTHING) continue;
         if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, x, y->share, &why))
-            return ddp__fail(err, DDP_NET, "what number %d of %d sent is damaged: %.200s", r, y->blocks,
+            return ddp__fail(err, DDP_NET, "the delta of member %d of %d is damaged: %.200s", r, y->blocks,
                              why.msg);
     }
     for (size_t i = 0; i < y->share; i++) x[i] *= 1.0f / (float)(sent ? sent : 1);
@@ -66,7 +66,7 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
 
 /* ---- between sites, on the comm thread ---- */
 
-/* The share from `at` on, as far as it lies in a row. */
+/* Returns the values of the share from `at` on; *n: how many are contiguous. */
 static float *ddp__share_at(const ddp__outer_layer *y, size_t at, size_t *n)
 {
     const ddp_piece *p = y->moves;
@@ -121,7 +121,8 @@ static int ddp__sparse_cross(ddp_ctx *d, ddp__outer_layer *y, const ddp_message 
     m.ragged = 1;
     m.group = s->inside;
     m.verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
-    m.scale = (float)s->sites / (float)ddp_world(d); /* the mean of what sites send is that of all ranks */
+    /* makes the sum of the sites' values the mean over all ranks */
+    m.scale = (float)s->sites / (float)ddp_world(d);
     if (ddp_post(d, &m, &y->before[0])) return DDP_FAILED;
     m.after = y->before[0] + 1;
     m.group = s->gather;

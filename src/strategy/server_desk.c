@@ -1,4 +1,4 @@
-/* A server's side: what each worker has pushed and asked for, updates, answers. One thread has all of it. */
+/* The server side: receives pushes and pulls of each worker, updates, answers. One thread does all of it. */
 #include "exchange/collective.h"
 #include "nn/exact.h"
 #include "plan/osp/osp.h"
@@ -27,8 +27,8 @@ static int ddp__clients_open(ddp_ctx *d, ddp__servers *s, ddp__store *t)
     return 0;
 }
 
-/* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be
- * here. */
+/* Optimizer state. A worker leaves the layer's own state unused, so the server takes that, except with osp.
+ * If layers are on a device the server needs its own state in host memory. */
 static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     size_t n;
@@ -83,7 +83,7 @@ static ddp__push_head ddp__push_head_of(const float *in)
     return head;
 }
 
-/* y = weight x, or y += weight x, rounded twice. */
+/* y = weight x, or y += weight x. The product is rounded before the addition. */
 static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int first)
 {
     size_t i = 0;
@@ -101,8 +101,8 @@ static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int f
 
 static int ddp__has_pushed(const ddp__client *x) { return x->state == DDP__CLIENT_PUSHED; }
 
-/* The mean over those who have pushed in rank order, as an all-reduce has it; weighted by samples where they
- * have unlike numbers of them. first: the lowest of `pushed`. */
+/* The mean of the pushes, added in rank order as an all-reduce does. Weighted by samples if workers have
+ * different numbers of samples. first: the lowest rank in `pushed`. */
 static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed, size_t n)
 {
     const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
@@ -133,7 +133,7 @@ static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed
     if (equal && pushed > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)pushed, 1);
 }
 
-/* The layers of a push, packed one behind the other. */
+/* Updates the layers of a push, which are contiguous in `gradient`. */
 static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const float *set,
                              const float *gradient, float rate)
 {
@@ -165,7 +165,7 @@ static int ddp__client_gone(const ddp__client *x)
     return x->state == DDP__CLIENT_LEFT || x->state == DDP__CLIENT_LOST;
 }
 
-/* When all have pushed, of those who are there. */
+/* Rule TOGETHER: updates once all live workers have pushed. */
 static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
@@ -178,7 +178,7 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
     }
     if (gone && pushed && ddp_settings(d)->elastic.min_world == 0)
         return -ddp_server_fail(d, DDP_PEER_LOST,
-                                "a worker has left and %d others go on: every rank must run the same "
+                                "a worker has left while %d others continue: every rank must run the same "
                                 "number of steps",
                                 pushed);
     if (!pushed || pushed + gone < s->workers) return 0;
@@ -201,7 +201,7 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
     return 1;
 }
 
-/* Parameters that a worker has updated itself are mixed in. */
+/* Mixes in parameters that a worker has updated itself. */
 static void ddp__store_merge(ddp__store *t, const float *theirs, float scale)
 {
     for (size_t i = 0; i < t->share->count; i++) {
@@ -231,8 +231,8 @@ static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     return bad ? -bad : 1;
 }
 
-/* Whose push is the next: the least iteration, then the least rank, of those who are there; nobody's before
- * who pushed last has what came of it. */
+/* Rule IN_TURN: returns the worker whose push is applied next: the one with the fewest steps, then the lowest
+ * rank. Returns -1 until the worker that pushed last has received its answer. */
 static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
 {
     int first = -1;
@@ -260,7 +260,7 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 
 /* ---- answers ---- */
 
-/* Of those who are there. */
+/* The fewest steps among the live workers. */
 static int64_t ddp__least_clock(const ddp__servers *s, const ddp__store *t)
 {
     int64_t least = INT64_MAX;
@@ -270,14 +270,15 @@ static int64_t ddp__least_clock(const ddp__servers *s, const ddp__store *t)
     return least;
 }
 
-/* Nobody runs away from the slowest. */
+/* 0: the worker is too far ahead of the slowest one, and its answer has to wait. */
 static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 {
     if (s->ahead < 0 || !t->client[w].owes) return 1;
     return t->clock[w] - ddp__least_clock(s, t) <= s->ahead;
 }
 
-/* Parameters move on while an answer of them is on its way, unless all wait for all. */
+/* The values of an answer. Parameters may change while the answer is being sent, so it is a copy, except with
+ * rule TOGETHER. */
 static float *ddp__answer_values(const ddp__servers *s, const ddp__store *t, const ddp__client *x, size_t *n)
 {
     *n = s->returns_mean ? t->sum_count : t->share->count;
@@ -321,7 +322,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     return ddp_server_post(d, &m, &x->ticket);
 }
 
-/* ---- what comes ---- */
+/* ---- receives ---- */
 
 static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w, float *to, size_t count,
                               ddp__client_state state)
@@ -344,7 +345,8 @@ static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w,
     return ddp_server_post(d, &m, &x->ticket);
 }
 
-/* What has come of one that hears or waits; nobody: it is to be asked for again. */
+/* The new state of a worker whose receive has completed. If the receive returned without a message, it is
+ * posted again. */
 static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *x)
 {
     const int hears = x->state == DDP__CLIENT_HEARS, kind = ddp__push_head_of(hears ? x->in : x->ask).kind;
@@ -358,11 +360,11 @@ static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *
     return DDP__CLIENT_PUSHED;
 }
 
-/* The worker beside this thread. */
+/* Reads the requests of the worker in this process. */
 static void ddp__own_hear(ddp__servers *s, ddp__client *x)
 {
     ddp__line *k = &s->line[s->own];
-    const int asked = ddp__atomic_load(&k->asked); /* before `pushed`, which was set before it */
+    const int asked = ddp__atomic_load(&k->asked); /* read before `pushed`, which the worker sets first */
 
     if (x->state == DDP__CLIENT_HEARS && ddp__atomic_load(&k->pushed)) {
         x->got.count = 0;
@@ -377,7 +379,7 @@ static void ddp__own_hear(ddp__servers *s, ddp__client *x)
     }
 }
 
-/* One step of one worker's affair: 1 = it moved, < 0 = failed. */
+/* Advances one worker's state. 1 = it changed, < 0 = failed. */
 static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
@@ -450,7 +452,7 @@ int ddp__servers_serve(ddp_ctx *d, void *self)
         if (here == 0) return 0;
         if (ddp__clients_in(s, DDP__CLIENT_SAVES) == here) {
             for (int w = 0; w < s->workers; w++) {
-                /* who comes in place of the lost begins where the others are */
+                /* a replacement of a lost worker starts at the step of the others */
                 if (ddp__client_gone(&t->client[w]))
                     t->clock[w] = ddp__least_clock(s, t);
                 else

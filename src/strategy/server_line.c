@@ -1,12 +1,12 @@
-/* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
+/* The worker side of parameter servers: assignment of layers, pushes, pulls, control messages. */
 #include "context/stats.h"
 #include "exchange/collective.h"
 #include "session/session.h"
 #include "strategy/server.h"
 
-/* ---- who serves what ---- */
+/* ---- assignment of layers to servers ---- */
 
-/* The largest layer first, each to the server with the fewest floats so far. */
+/* Assigns the largest layer first, each to the server with the fewest floats so far. */
 static void ddp__layers_spread(ddp_ctx *d, ddp__servers *s)
 {
     const int layers = ddp_layers(d);
@@ -51,7 +51,7 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
     return 0;
 }
 
-/* What of the layers is averaged and has no gradients. */
+/* Lists the arrays that are averaged but have no gradients. */
 static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
 {
     int all = 0, n, trained;
@@ -74,7 +74,7 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
     return 0;
 }
 
-/* Room for what a worker predicts of a described link. */
+/* Allocates memory for predictions, if the link is described. */
 static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
 {
     double delay;
@@ -112,9 +112,9 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
 }
 
-/* ---- one line ---- */
+/* ---- one server ---- */
 
-/* Behind the head: what memory has, or the pieces that `of` names, of the line's layers in set. */
+/* Lists the head, then the line's layers in `set`: from `memory`, or the pieces that `of` returns. */
 static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const unsigned char *set,
                           float *memory, const ddp_piece *(*of)(const ddp_ctx *, int, int *), ddp_piece *list)
 {
@@ -133,7 +133,7 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
     return count;
 }
 
-/* The own share is put where its server finds what was pushed, and taken from where that has its answer. */
+/* Copies a push of the own share into the server's buffer in this process. */
 static int ddp__own_push(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
     float *to = s->store->client[s->own].in;
@@ -147,13 +147,15 @@ static int ddp__own_push(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     return 0;
 }
 
-/* With one worker there is no thread beside it. */
+/* Waits for the answer of the own share and copies it. With one worker there is no server thread, so this
+ * thread does its work. */
 static int ddp__own_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
     const float *from;
 
     while (s->workers == 1 && !ddp__atomic_load(&k->answered))
-        if (ddp__store_turn(d, s) <= 0) return ddp_complain(d, DDP_FAILED, "its own server does not go on");
+        if (ddp__store_turn(d, s) <= 0)
+            return ddp_complain(d, DDP_FAILED, "the server in this process makes no progress; this is a bug");
     DDP__DO(ddp_server_await(d, &k->answered));
     memcpy(k->in, s->store->client[s->own].head, k->pull[0].count * sizeof *k->in);
     from = k->answer;
@@ -162,7 +164,7 @@ static int ddp__own_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     return 0;
 }
 
-/* Of a server of its own that was lost: which layers went with it. */
+/* If the lost rank was a server, adds its layers to the error. */
 void ddp__servers_failed(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
@@ -253,9 +255,10 @@ int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
                                                 : ddp_is_done(d, k->pull_ticket);
 }
 
-/* ---- all of them ---- */
+/* ---- all servers ---- */
 
-/* Each server is asked right behind its push: it answers while the others are still pushed to. */
+/* Pulls from each server directly after the push, so that it can answer while this worker pushes to the
+ * others. */
 int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes)
 {
     for (int k = 0; k < s->lines; k++) {
@@ -322,9 +325,11 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
     return 0;
 }
 
-/* ---- what a step takes, by the link that ddp_config.net describes and the computing so far ---- */
+/* ---- prediction of the step time, from the link described in ddp_config.net and the measured computing time
+ * ---- */
 
-/* In steps 4, 8, 16 and so on: computing is a mean then. Of very many workers the first alone asks. */
+/* Predicts in steps 4, 8, 16 and so on, when the computing time is a mean. With more than 64 workers only
+ * rank 0 predicts. */
 int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late)
 {
     ddp_stats *stats = ddp_stats_of(d);
@@ -332,7 +337,7 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
     ddp_served x;
     ddp_error err;
 
-    s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
+    s->computed_s += s->steps++ ? computed_s : 0; /* the first step warms up */
     if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
     if (s->workers > 64 && ddp_rank(d) > 0) return 0;
     memset(&x, 0, sizeof x);

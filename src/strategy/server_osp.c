@@ -1,38 +1,38 @@
-/* osp: what matters most is pushed and applied at once (RS); the rest travels during the next step's
- * computing (ICS), in which a worker goes on with a guess (LGP) that is corrected then. An answer is the mean
- * gradient: every rank makes the server's own update of it, with the bits of the server's own, and has the
- * state that a guess needs. */
+/* osp: the most important layers are pushed and applied at once (RS). The others are deferred: they are sent
+ * during the next step's computing (ICS). Meanwhile the worker continues with predicted parameters (LGP),
+ * which are corrected afterwards. An answer is the mean gradient. Every rank applies it as the server does,
+ * with a bit-identical result, and thereby has the optimizer state that a prediction needs. */
 #include "context/stats.h"
 #include "plan/osp/osp_internal.h"
 #include "strategy/server.h"
 
 static const float ddp__lgp_past = 0.9f;  /* EMA-LGP: weight of the past means */
-static const double ddp__late_most = 0.8; /* of the model, where the loss decides */
+static const double ddp__late_most = 0.8; /* share of the model, if the loss decides */
 
-/* In checkpoints; the same on all workers. */
+/* Saved in checkpoints; identical on all workers. */
 typedef struct ddp__late_numbers {
-    double begun;             /* importance is known */
-    double epoch, sum, count; /* of the losses of the epoch that is going on */
-    double first, last;       /* mean loss of the first epoch and of the last whole one; 0 = none */
-    double u_max, budget;     /* bytes */
-    double rate;              /* learning rate of what is late */
-    double sent, late;        /* bytes of gradients in all, and of these late ones */
+    double begun;             /* nonzero: the importance is known */
+    double epoch, sum, count; /* of the losses of the current epoch */
+    double first, last;       /* mean loss of the first epoch and of the last complete one; 0 = none */
+    double u_max, budget;     /* in bytes */
+    double rate;              /* learning rate of the deferred layers */
+    double sent, late;        /* bytes of all gradients, and of deferred ones */
 } ddp__late_numbers;
 
 typedef struct ddp__late {
-    ddp__servers servers;       /* first */
-    size_t room;                /* floats that can be late */
-    float *old, *own, *mean;    /* [room] of late layers, from servers.late_at: parameters before, own
-                                   gradients, the mean of all; kept */
-    float **past_of;            /* [layers] EMA-LGP: mean of past means; NULL */
-    float *work, *state;        /* of the largest layer: parameters, optimizer state */
-    double *importance, *bytes; /* [layers] the first is kept */
-    unsigned char *now, *late;  /* a bit for each layer: sent at once (GIB); late and not yet corrected, which
-                                  is kept */
+    ddp__servers servers; /* must be the first member */
+    size_t room;          /* limit of deferred floats */
+    /* saved: [room] of deferred layers, at servers.late_at: old parameters, own gradients, mean gradients */
+    float *old, *own, *mean;
+    float **past_of;            /* [layers] EMA-LGP: running mean of mean gradients; else NULL */
+    float *work, *state;        /* buffers for the largest layer: parameters, optimizer state */
+    double *importance, *bytes; /* [layers] importance is saved */
+    /* one bit per layer. now: sent at once (GIB); late: deferred and not yet corrected, saved */
+    unsigned char *now, *late;
     ddp__osp *split;
     ddp__late_numbers *number;
     double compute_s; /* of this step */
-    int placed;       /* servers.late_at is known */
+    int placed;       /* 1: servers.late_at is known */
 } ddp__late;
 
 static void ddp__bit_set(unsigned char *set, int layer, int on)
@@ -44,7 +44,7 @@ static void ddp__bit_set(unsigned char *set, int layer, int on)
 
 /* ---- start ---- */
 
-/* What a late layer needs, where the layers are. */
+/* Allocates memory for deferred layers, where the layers are. */
 static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
 {
     const ddp_config *c = ddp_settings(d);
@@ -114,10 +114,10 @@ static void ddp__late_close(ddp_ctx *d, void *self)
     ddp__osp_close(((ddp__late *)self)->split);
 }
 
-/* ---- how much ---- */
+/* ---- budget ---- */
 
-/* The budget follows the loss from epoch to epoch, and the link and the computing when these move by a
- * fifth. */
+/* The budget follows the loss from epoch to epoch. It also follows the rate of the link and the computing
+ * time, if the resulting limit changes by more than 20 %. */
 static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *told)
 {
     const ddp_config *c = ddp_settings(d);
@@ -150,7 +150,7 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
     return 0;
 }
 
-/* Late layers lie in rising order, also in a checkpoint's. */
+/* Deferred layers are stored in ascending order, in checkpoints too. */
 static void ddp__late_places(ddp_ctx *d, ddp__late *x)
 {
     size_t at = 0;
@@ -162,7 +162,7 @@ static void ddp__late_places(ddp_ctx *d, ddp__late *x)
     x->placed = 1;
 }
 
-/* GIB of this step: all layers at once until importance is known. */
+/* Chooses the GIB of this step. All layers are sent at once until the importance is known. */
 static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 {
     ddp_error err;
@@ -180,9 +180,9 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
     return 0;
 }
 
-/* ---- a late layer ---- */
+/* ---- a deferred layer ---- */
 
-/* x->work = what an update with that gradient makes of the old parameters; the state stays. */
+/* x->work = the old parameters updated with `gradient`. The optimizer state does not change. */
 static int ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
 {
     size_t n;
@@ -200,7 +200,7 @@ static int ddp__past_mix(ddp_ctx *d, float *y, const float *x, size_t n)
     return ddp_axpy(d, y, x, n, 1 - ddp__lgp_past);
 }
 
-/* LGP: the gradient is put aside, and the parameters become a guess. */
+/* LGP: saves the gradient and replaces the parameters by the prediction. */
 static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
 {
     const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
@@ -221,8 +221,8 @@ static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
     return ddp__pieces_write(d, p, n, x->work);
 }
 
-/* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own
- * update plus the one of all, which rounds. */
+/* After the mean has arrived, updates the old parameters with it. paper: Eq. 7 as printed, which subtracts
+ * the own update from the prediction and adds the mean one, with rounding errors. */
 static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 {
     const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
@@ -249,7 +249,7 @@ static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 
 /* ---- messages ---- */
 
-/* A line has layers of the set; RS goes to all, as a meeting of all. */
+/* 1: the server has layers of the set. RS pushes to every server, as a barrier of all workers. */
 static int ddp__line_has(const ddp__line *k, const unsigned char *set)
 {
     for (int i = 0; i < k->layers; i++)
@@ -272,7 +272,7 @@ static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
     return 0;
 }
 
-/* What is late is here, and is not applied: the next steps have the bits that they would have had. */
+/* Waits for deferred layers without applying them, so that the results of the next steps do not change. */
 static int ddp__osp_wait(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
@@ -290,8 +290,8 @@ static int ddp__late_settle(ddp_ctx *d, ddp__late *x)
     return 0;
 }
 
-/* RS: the mean gradients of what is important, which lie in the layers' own then: what is answered comes when
- * all have pushed. */
+/* RS: replaces the gradients of the important layers by their mean. The servers answer when all workers have
+ * pushed. */
 static int ddp__late_now(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
@@ -309,15 +309,14 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     s->compute_s = (float)(nominal ? ddp_nominal_compute_s(d) : x->compute_s);
     if (nominal)
         s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
-    else if (floats > 0 && seconds > 0) { /* what is late takes no less for its bytes; who comes last waits
-                                             least */
+    else if (floats > 0 && seconds > 0) { /* estimates the rate for deferred layers */
         const float rate = (float)(sizeof(float) * floats * told.workers / seconds);
         s->bytes_per_s = s->bytes_per_s > 0 ? 0.8f * s->bytes_per_s + 0.2f * rate : rate;
     }
     return ddp__budget_follow(d, x, &told);
 }
 
-/* ICS: what is late, to those who serve it. */
+/* ICS: sends the deferred layers to their servers. */
 static int ddp__late_send(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
@@ -361,8 +360,8 @@ static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
     return ddp__served_predict(d, &x->servers, x->compute_s, x->late);
 }
 
-/* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless
- * deterministic. */
+/* correct = eager: corrects a layer before its forward if its mean has arrived. This depends on timing, so it
+ * is disabled if deterministic. */
 static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
 {
     ddp__late *x = (ddp__late *)self;
@@ -382,7 +381,7 @@ static int ddp__late_sync_all(ddp_ctx *d, void *self)
 
     DDP__DO(ddp__late_settle(d, x));
     if (!ddp_settings(d)->plan.paper) return ddp__servers_average_buffers(d, &x->servers);
-    /* Eq. 7 as printed leaves parameters a rounding apart */
+    /* Eq. 7 as printed leaves parameters that differ by rounding */
     for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_exact(d, l));
     return ddp__servers_meet(d, &x->servers);
 }

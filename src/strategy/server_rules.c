@@ -1,10 +1,10 @@
-/* bsp, asp, ssp and r2sp: after the backward everything is pushed, then pulled. What differs is what a server
- * makes of the pushes. */
+/* bsp, asp, ssp and r2sp: push all gradients after the backward pass, then pull the parameters. They differ
+ * in how the server applies the pushes. */
 #include "context/stats.h"
 #include "strategy/server.h"
 
-/* ssp without staleness is bsp; what pushes apply one by one needs an order to have the same bits every
- * time. */
+/* ssp with staleness 0 is bsp. Pushes that are applied one by one give reproducible results only in a fixed
+ * order. */
 static int ddp__push_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
@@ -20,7 +20,7 @@ static int ddp__push_start(ddp_ctx *d, void *self)
     return ddp__servers_start(d, s);
 }
 
-/* How stale the update was that an answer tells of. */
+/* Records the staleness that the answers report. */
 static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
 {
     ddp_stats *stats = ddp_stats_of(d);
@@ -49,7 +49,8 @@ static int ddp__push_step_end(ddp_ctx *d, void *self, int forward)
     return ddp__served_predict(d, s, computed_s, NULL);
 }
 
-/* Everybody's pushes are in what is pulled, and nobody pushes again before all have pulled. */
+/* The barrier ensures that the pull contains the pushes of all workers. No worker pushes again before all
+ * have pulled. */
 static int ddp__push_sync_all(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;

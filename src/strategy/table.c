@@ -1,5 +1,5 @@
-/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's
- * name. */
+/* The table of the built-in strategies, and the public functions that pass it to a context. The session code
+ * names no strategy. */
 #include "session/launch.h"
 #include "config/names.h"
 #include "session/session.h"
@@ -38,7 +38,7 @@ static const ddp__strategy_entry ddp__strategy_table[] = {
     {DDP_STRATEGY_DEFAULT, NULL, NULL},
 };
 
-/* Its entry, or the one behind the last. */
+/* The strategy's entry, or the end of the table. */
 static const ddp__strategy_entry *ddp__strategy_find(ddp_strategy s)
 {
     const ddp__strategy_entry *t = ddp__strategy_table;

@@ -908,7 +908,7 @@ static void a_schedule_sends_each_gradient_once(void **state)
         lab_new(&x, 1, DDP_DEFT, 3);
         if (ddp_launch(&x.cfg, reads, &one, &err) != (one.holds ? DDP_OK : DDP_MISMATCH))
             fail_msg("schedule %d: '%s'", (int)i, one.holds ? err.msg : "taken");
-        snprintf(want, sizeof want, "a plan of %d iterations does not send each gradient once",
+        snprintf(want, sizeof want, "a plan of %d iterations does not send every gradient exactly once",
                  one.iterations);
         if (!one.holds && !strstr(err.msg, want)) fail_msg("schedule %d: '%s'", (int)i, err.msg);
         lab_free(&x);
@@ -994,8 +994,7 @@ static void a_period_that_is_too_long_to_be_kept_is_not_followed(void **state)
     if (ddp_launch(&x.cfg, many_layers, NULL, &err)) fail_msg("%s", err.msg);
     assert_true(planned.accepted == -1 && planned.iterations == 1 && planned.updates == 1 &&
                 planned.messages == MANY);
-    if (!strstr(warned,
-                "the steady period is too long to be kept: every gradient is sent in its own step instead"))
+    if (!strstr(warned, "the plan is too long to be saved; every gradient is sent in its own step instead"))
         fail_msg("'%s'", warned);
     lab_free(&x);
 }
