@@ -1,14 +1,14 @@
-/* Bottlenecks where a graph is cut: what crosses is as narrow as they are. */
+/* Inserts bottlenecks where a graph is cut, so that less data crosses the cut. */
 #include "nn/models.h"
 #include "pipe/executor.h"
 
-/* Node i takes x's output at its input k, in a later stage. */
+/* 1: input k of node i is the output of x, in a later stage. */
 static int ddp__takes_later(const ddp_graph *g, int i, int k, const ddp_node *x)
 {
     return k < g->node[i]->spec.inputs && g->node[i]->input[k] == x->index && g->node[i]->stage > x->stage;
 }
 
-/* Users of x in later stages read what its bottleneck passes on. */
+/* Adds a bottleneck after x, and makes it the input of x's users in later stages. */
 static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int at, double ratio,
                                       ddp_error *err)
 {
@@ -20,7 +20,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
 
     if (width < 1)
         return ddp__fail(err, DDP_ARG,
-                         "edge wire bottleneck:%g: of %ld channels nothing is left to cross; take at most "
+                         "edge wire bottleneck:%g: a width of %ld channels leaves none; use at most "
                          "bottleneck:%ld, or a wider model",
                          ratio, wide, wide);
     y = ddp_bottleneck_down(g, x, width);
@@ -35,7 +35,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
     return DDP_OK;
 }
 
-/* 1: narrow already, by one of these or by the model's own. */
+/* 1: x is the narrow side of a bottleneck already, of ours or of the model. */
 static int ddp__is_narrow(const ddp_graph *g, const ddp_node *x)
 {
     return ddp__layer_is_a(g, x->layer, "bottleneck.down");
@@ -59,8 +59,8 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
                 if (ddp__takes_later(g, user, k, x))
                     return ddp__fail(
                         err, DDP_ARG,
-                        "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck "
-                        "stands between layers: cut there",
+                        "edge wire bottleneck:%g: the cut splits layer \"%.100s\", but a bottleneck "
+                        "needs a cut between layers; move the cut",
                         ratio, ddp__layer_name(g, x->layer));
         DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, err));
     }

@@ -1,12 +1,11 @@
-/* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients
- * back. */
+/* Edges between stages. Each sends the outputs that the other stage uses, as one message per micro-batch, and
+ * receives their gradients. */
 #include "exchange/post.h"
 #include "pipe/executor.h"
 
 /* ---- opening ---- */
 
-/* A node crosses to or from a stage: one of its edge, which is made where it is the first. 0: out of
- * memory. */
+/* Adds a node to the edge to or from a stage, and creates the edge if needed. 0: out of memory. */
 static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
 {
     ddp__hop *e = p->hop[side];

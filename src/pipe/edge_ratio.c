@@ -1,11 +1,11 @@
-/* How much each link of a pipeline keeps under AdaTopK: by what crosses it and how fast it is. */
+/* AdaTopK: computes each link's ratio from the amount of data and the rate of the link. */
 #include "compress/compress.h"
 #include "exchange/collective.h"
 #include "exchange/post.h"
 #include "pipe/executor.h"
 
-/* Floats of a micro-batch from stage to stage, [stages x stages]: activations right of the diagonal,
- * gradients left. */
+/* Floats per micro-batch from stage to stage, [stages x stages]: activations above the diagonal, gradients
+ * below. */
 static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
 {
     for (int x = 0; x < ddp__count(g->node); x++) {
@@ -21,8 +21,9 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
     }
 }
 
-/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike;
- * 0: no limit. As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
+/* The rate of a link between stages is its slowest rate in any pipeline, so that all replicas use the same
+ * ratio; 0: no limit. With emulated links, each rank contributes its links to the stages of its pipeline, and
+ * its access link. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = ddp_world(p->d);
@@ -45,7 +46,7 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
     return s;
 }
 
-/* Measured, or without clocks all alike. */
+/* Measured rates, or equal rates if deterministic. */
 static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = ddp_world(p->d);
@@ -74,12 +75,12 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (ddp__scratch_failed(&room))
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
-    if (s == DDP_OK) /* rates, of which times follow */
+    if (s == DDP_OK) /* rates; converted to times below */
         s = ddp__links_of(p->d, 0)->slowest > 0 ? ddp__rates_emulated(p, time, err)
                                                 : ddp__rates_measured(p, time, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) {
         time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
-        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: nothing crosses, in no time */
+        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: no data, takes no time */
     }
     if (s == DDP_OK) s = ddp_adatopk(time, count, (int)links, &o, each, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) ratio[at] = each[at].ratio;

@@ -1,4 +1,4 @@
-/* Which arrays an edge carries, and compressed edges: how arrays become a message and come out of it. */
+/* The arrays of an edge, and the encoding of compressed edges. */
 #include "comm/state.h"
 #include "compress/codec.h"
 #include "pipe/executor.h"
@@ -8,7 +8,7 @@
 static const char *const ddp__edge_names[] = {"f32",     "bf16",       "int8", "topk",
                                               "adatopk", "bottleneck", "aq",   NULL};
 
-/* Those of aq. */
+/* 1: a number of bits for aq. */
 static int ddp__is_bits(double x) { return x >= 2 && x <= 4 && x == floor(x); }
 
 ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
@@ -35,15 +35,15 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
                          "adatopk:R:FACTOR, bottleneck:R or aq:BITS",
                          text ? text : "");
     if (i == (int)DDP_EDGE_AQ && !ddp__is_bits(w.ratio))
-        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': changes take 2, 3 or 4 bits", text);
+        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': aq needs 2, 3 or 4 bits", text);
     if (i >= (int)DDP_EDGE_TOPK && !ddp__within(w.ratio, 1, 1e9))
         return ddp__fail(err, DDP_ARG,
-                         "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
+                         "edge wire '%.60s': the ratio must be from 1 (sends all values) to 1e9; 100 sends a "
                          "hundredth",
                          text);
     if (factor && *factor && !(w.factor > 0 && w.factor <= 1e6))
         return ddp__fail(err, DDP_ARG,
-                         "edge wire '%.60s': the factor must be above 0 and at most 1e6; 3 is the paper's",
+                         "edge wire '%.60s': the factor must be above 0 and at most 1e6; the paper uses 3",
                          text);
     w.feedback = out->feedback;
     *out = w;
@@ -58,17 +58,18 @@ const char *ddp_edge_coding_name(ddp_edge_coding coding)
 static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 {
     if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_AQ)
-        return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h",
+        return ddp__fail(err, DDP_ARG, "unknown edge wire %d; use a value of ddp_edge_coding",
                          (int)w->coding);
     if (w->coding == DDP_EDGE_AQ && !ddp__is_bits(w->ratio))
-        return ddp__fail(err, DDP_ARG, "edge wire aq of %g bits: changes take 2, 3 or 4", w->ratio);
+        return ddp__fail(err, DDP_ARG, "edge wire aq with %g bits: use 2, 3 or 4", w->ratio);
     if (w->coding >= DDP_EDGE_TOPK && !ddp__within(w->ratio, 1, 1e9))
-        return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
+        return ddp__fail(err, DDP_ARG,
+                         "edge wire %s with ratio %g: the ratio must be from 1 (sends all values) to 1e9",
                          ddp__edge_names[w->coding], w->ratio);
     if (w->feedback && (w->coding < DDP_EDGE_INT8 || w->coding > DDP_EDGE_ADATOPK))
         return ddp__fail(err, DDP_ARG,
-                         "error feedback with edge wire %s, which has none: choose int8, topk or adatopk, or "
-                         "leave it out",
+                         "edge wire %s does not support error feedback; use int8, topk or adatopk, or "
+                         "set feedback to 0",
                          ddp__edge_names[w->coding]);
     return DDP_OK;
 }
@@ -98,7 +99,7 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 
 /* ---- opening ---- */
 
-/* Bytes of an array of n values in a message. */
+/* Bytes of an encoded array of n values. */
 static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
 {
     switch (l->coding) {
@@ -116,7 +117,7 @@ static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
     }
 }
 
-/* 0: out of memory. */
+/* Computes the sizes of a flow and allocates its messages. 0: out of memory. */
 static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
 {
     ddp__flow *l = &e->flow[gradients];
@@ -134,8 +135,8 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
     }
     l->residual = p->cut.residuals;
     if (sends && p->edge.feedback)
-        p->cut.residuals += values; /* also where a fast link takes all:
-                                                                  checkpoints agree */
+        /* allocated for uncompressed links too, so that checkpoints are the same */
+        p->cut.residuals += values;
     if (!fits || l->bytes >= values * sizeof(float)) {
         l->bytes = values * sizeof(float);
         return 1;
@@ -153,7 +154,7 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
     return l->wire != NULL;
 }
 
-/* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
+/* Opens the flows. Activations come from earlier stages, gradients from later ones. 0: out of memory. */
 static int ddp__hops_open(ddp_pipe *p, const double *ratio)
 {
     for (int i = 0; i < p->hops[1] + p->hops[0]; i++)
@@ -198,14 +199,14 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     ddp__graph_takes(p->g, p->samples.bytes);
     if (fits) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
-                     "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
+                     "out of memory for the messages of stage %d, %d at a time; use 1f1b or smaller "
                      "micro-batches",
                      p->stage, p->states);
 }
 
 /* ---- arrays and messages ---- */
 
-/* bytes: of the array in the message. residual: what was cut off before, NULL without feedback. */
+/* Encodes one array into `bytes` bytes. residual: error feedback; NULL: none. */
 static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x, size_t n, float *residual,
                                  unsigned char *out, size_t bytes, ddp_error *err)
 {
@@ -255,8 +256,8 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
             return ddp__fail(ddp__error(p->d), why.code,
-                             "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
-                             "end: %.300s",
+                             "stage %d cannot %s %s of micro-batch %d (peer: stage %d): "
+                             "%.300s",
                              p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
                              e->stage, why.msg);
         if (!sends && x != own) b->upload_elements(device, own, x, p->shape[i]);

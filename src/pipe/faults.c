@@ -1,4 +1,4 @@
-/* When a rank of a pipeline is lost: who it was, and what the others keep of the step before. */
+/* Loss of a rank in a pipeline: names for errors, and saved states from which the survivors resume. */
 #include "exchange/events.h"
 #include "exchange/post.h"
 #include "pipe/executor.h"
@@ -15,7 +15,7 @@ void ddp__pipe_names(const ddp_pipe *p)
     }
 }
 
-/* ---- what is kept ---- */
+/* ---- saved states ---- */
 
 void ddp__kept_free(ddp__kept_step *k)
 {
@@ -39,8 +39,8 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     return DDP_OK;
 }
 
-/* Where parameters are averaged now and then, averages would be waited for in every step: a period is lost
- * instead. */
+/* 1: save before this step. Strategies that average parameters save once per period only, because saving
+ * waits for the averages. Up to a period is then lost. */
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
     if (k->kept.step < 0) return 1;
@@ -48,8 +48,8 @@ static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
            (ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS || ddp_step(d) % ddp__cfg(d)->period == 0);
 }
 
-/* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps,
- * as its last step or, where the meeting failed, as the next. */
+/* Passing the barrier of a step proves that every rank reached it. The other ranks therefore have the same
+ * step, as `kept`, or as `next` if the barrier failed for them. */
 ddp_status ddp__pipe_keep(ddp_pipe *p)
 {
     ddp_ctx *d = p->d;
@@ -63,13 +63,13 @@ ddp_status ddp__pipe_keep(ddp_pipe *p)
     DDP__TRY(ddp__post_flush(d, err));
     s = ddp__engine_of(d, 0) ? ddp__all_come(d, 0, err) : DDP_OK;
     if (s == DDP_OK) return ddp__kept_take(d, &k->kept, err);
-    (void)ddp__kept_take(d, &k->next, &local); /* without it the step before will do */
+    (void)ddp__kept_take(d, &k->next, &local); /* if it fails, the previous step remains */
     return s;
 }
 
 static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_error *err)
 {
-    const char *name = "what was kept of the last step";
+    const char *name = "the saved state of the last step";
     ddp_safetensors *f = ddp_safetensors_from_bytes(name, k->bytes, k->size, err);
     ddp__worker s = DDP__ZEROS;
     ddp_status code;

@@ -1,11 +1,11 @@
-/* What a stage did of a step and when; what its tasks take, and what a step should take. */
+/* Measurement of a stage: its activity in a step, and the predicted duration of a step. */
 #include "context/clock.h"
 #include "exchange/post.h"
 #include "pipe/executor.h"
 
 /* ---- the record of a step ---- */
 
-/* 0: out of memory. Times of a device come later than its calls return: there nothing is recorded. */
+/* 0: out of memory. On a device nothing is recorded, because tasks end after the calls return. */
 int ddp__lanes_open(ddp_pipe *p)
 {
     ddp__lanes *x = &p->lanes;
@@ -22,7 +22,7 @@ void ddp__lanes_begin(ddp_pipe *p)
 {
     ddp__lanes *x = &p->lanes;
 
-    if (x->steps == 1 && !x->warm) { /* the first step meets cold memory, and connections */
+    if (x->steps == 1 && !x->warm) { /* excludes the first step, which opens connections and warms caches */
         memset(x->sum, 0, sizeof x->sum);
         x->step_s = 0;
         x->steps = 0;
@@ -44,7 +44,7 @@ static void ddp__lane_add(ddp_pipe *p, const ddp_pipeline_slot *s)
     if (p->lanes.slots < p->lanes.room) p->lanes.slot[p->lanes.slots++] = *s;
 }
 
-/* Hooks may have waited for averages meanwhile, which is no computing. */
+/* Hooks may have waited for averages in this time, which is not computing time. */
 void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m)
 {
     const double now = ddp_now();
@@ -63,7 +63,7 @@ void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradi
     if (p->lanes.room && p->lanes.posts < 4 * p->micro_batches) p->lanes.post[p->lanes.posts++] = s;
 }
 
-/* The messages of a post are those that the link was given meanwhile. */
+/* Adds slots for the messages that were posted to the link in each recorded range. */
 static void ddp__lane_messages(ddp_pipe *p)
 {
     const ddp__op_span *spans;
@@ -101,9 +101,10 @@ int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
     return n > 0 ? n : 0;
 }
 
-/* ---- what all stages of a pipeline know together ---- */
+/* ---- exchange between the stages of a pipeline ---- */
 
-/* What a stage tells of itself; and of its way to each other one: bytes of a micro-batch, and the link. */
+/* The figures that a stage sends: its times; and, to each other stage, the bytes of a micro-batch and the
+ * link. */
 typedef struct ddp__told {
     ddp_stage_cost cost;
     double step_s, busy_s, exposed_s, rate;
@@ -112,11 +113,11 @@ typedef struct ddp__told_way {
     double forward, backward, rate, delay_s;
 } ddp__told_way;
 
-/* What all stages of a pipeline tell, in the order of their ranks, and room for what follows from it. */
+/* The figures of all stages, in the order of their ranks, and the lists computed from them. */
 typedef struct ddp__all_told {
     ddp__told *stage;   /* [stages] */
-    ddp__told_way *way; /* [stages x stages] from, to; a row is in the order of stages */
-    int *at;            /* [stages] where a stage stands */
+    ddp__told_way *way; /* [stages x stages] from, to; a row is in stage order */
+    int *at;            /* [stages] index of a stage */
     ddp_stage_cost *cost;
     ddp_boundary *boundary;
 } ddp__all_told;
@@ -126,7 +127,7 @@ static const ddp__told_way *ddp__told_to(const ddp_pipe *p, const ddp__all_told 
     return &a->way[a->at[from] * p->stages + to];
 }
 
-/* What averaging adds to a step, by the strategy's plan. */
+/* Exposed time of averaging according to the strategy's plan. */
 static double ddp__stage_exposed(ddp_ctx *d)
 {
     const ddp_profile *f = ddp_profile_get(d);
@@ -183,7 +184,7 @@ static double ddp__way_s(const ddp_pipe *p, const ddp__all_told *a, int from, in
     return rate > 0 ? bytes / rate : 0;
 }
 
-/* The costs of a step. */
+/* Fills in the costs of a step. */
 static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipeline_costs *c,
                             ddp_pipe_stats *out)
 {
@@ -242,9 +243,9 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.at = ddp__ints(&room, S);
     a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
-    s = !ddp__scratch_failed(&room)
-            ? ddp__told_play(p, &a, out, ddp__error(p->d))
-            : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
+    s = !ddp__scratch_failed(&room) ? ddp__told_play(p, &a, out, ddp__error(p->d))
+                                    : ddp__fail(ddp__error(p->d), DDP_MEMORY,
+                                                "out of memory for the statistics of %d stages", p->stages);
     if (s == DDP_OK && ddp__backend_of(p->d))
         out->step_s = out->bubble_pct = out->predicted_step_s = ddp__unknown();
     out->steps = p->lanes.steps;

@@ -1,12 +1,12 @@
-/* Which rank runs which stage, and which operators it has, from the files of planners: `plan place` and `plan
+/* Reads a layout (the rank and the operators of each stage) from the output of `plan place` and `plan
  * fence`. */
 #include "pipe/executor.h"
 #include "plan/oplist_graph.h"
 
 /* ---- files of plans ---- */
 
-/* The plan that costs least, of equals the first, among the JSON lines of a file; NULL and *err on
- * failure. */
+/* Returns the plan with the lowest cost among the JSON lines of a file, the first one if equal; NULL and *err
+ * on failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
     ddp__text text = DDP__ZEROS;
@@ -30,8 +30,9 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
         if (!plan)
             s = err->code;
         else if (!own || own->kind != DDP__JSON_NUMBER)
-            s = ddp__fail(err, DDP_FORMAT, "%s has no number \"%s\": a file of `%s --json FILE` is needed",
-                          name, cost, what);
+            s = ddp__fail(err, DDP_FORMAT,
+                          "%s has no number \"%s\"; it must be an output file of `%s --json FILE`", name,
+                          cost, what);
         worse = s == DDP_OK && (!least || own->number < least->number) ? best : plan;
         if (worse != plan) best = plan;
         ddp__json_free(worse);
@@ -40,11 +41,11 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     if (s == DDP_OK && best) return best;
     ddp__json_free(best);
     if (s == DDP_OK)
-        ddp__fail(err, DDP_FORMAT, "%s is empty: a file of `%s --json FILE` is needed", path, what);
+        ddp__fail(err, DDP_FORMAT, "%s is empty; it must be an output file of `%s --json FILE`", path, what);
     return NULL;
 }
 
-/* A whole number from 0 to most; -1: it is none. */
+/* An integer from 0 to most; -1: it is none. */
 static int ddp__stages_index(const ddp__json *v, int most)
 {
     if (!v || v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= most) ||
@@ -55,25 +56,25 @@ static int ddp__stages_index(const ddp__json *v, int most)
 
 /* ---- placements ---- */
 
-/* Rank = device. */
+/* Reads the rank of each stage from the placement; rank = device. */
 static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, int world, ddp_pipe_layout *l,
                                      ddp_error *err)
 {
     const ddp__json *assign = ddp__json_get(plan, "assign"), *row, *v;
-    int *used, at = 0; /* used: devices, behind the list */
+    int *used, at = 0; /* used: [devices], after the list */
 
     if (!assign || assign->kind != DDP__JSON_ARRAY || !assign->first ||
         assign->first->kind != DDP__JSON_ARRAY)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s has no list \"assign\" of pipelines: a file of `plan place --json FILE` is "
-                         "needed",
-                         path);
-    if (assign->count * assign->first->count != world)
         return ddp__fail(
-            err, DDP_ARG,
-            "%s places %ld pipelines of %ld stages, on %ld devices, and %d workers are to train: "
-            "start as many, or make a placement for them",
-            path, assign->count, assign->first->count, assign->count * assign->first->count, world);
+            err, DDP_FORMAT,
+            "%s has no list \"assign\" of pipelines; it must be an output file of `plan place --json FILE`",
+            path);
+    if (assign->count * assign->first->count != world)
+        return ddp__fail(err, DDP_ARG,
+                         "%s places %ld pipelines of %ld stages on %ld devices, but the run has %d workers; "
+                         "start as many workers, or make a placement for them",
+                         path, assign->count, assign->first->count, assign->count * assign->first->count,
+                         world);
     l->pipelines = (int)assign->count;
     l->stages = (int)assign->first->count;
     l->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *l->rank_of);
@@ -81,15 +82,17 @@ static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, in
     used = l->rank_of + world;
     for (row = assign->first; row; row = row->next) {
         if (row->kind != DDP__JSON_ARRAY || row->count != l->stages)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s: pipeline %d has another number of stages than pipeline 0, which has %d",
-                             path, at / l->stages, l->stages);
+            return ddp__fail(
+                err, DDP_FORMAT,
+                "%s: pipeline %d and pipeline 0 have different numbers of stages; pipeline 0 has %d", path,
+                at / l->stages, l->stages);
         for (v = row->first; v; v = v->next) {
             const int device = ddp__stages_index(v, world - 1);
             if (device < 0 || used[device]++)
                 return ddp__fail(err, DDP_ARG,
-                                 "%s: stage %d of pipeline %d is not on a device of its own: each of 0..%d "
-                                 "stands once",
+                                 "%s: stage %d of pipeline %d has an invalid or duplicate device; each of "
+                                 "0..%d must appear "
+                                 "once",
                                  path, at % l->stages, at / l->stages, world - 1);
             l->rank_of[at++] = device;
         }
@@ -99,7 +102,7 @@ static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, in
 
 /* ---- cuts ---- */
 
-/* The plan is one of this model. */
+/* Checks that the cut belongs to this model. */
 static ddp_status ddp__stages_same(const char *path, const ddp__json *plan, const ddp_oplist *list,
                                    ddp_error *err)
 {
@@ -110,17 +113,18 @@ static ddp_status ddp__stages_same(const char *path, const ddp__json *plan, cons
     for (int i = 0; i < list->count; i++) own += list->op[i].param_bytes;
     if (operators && operators->number != (double)list->count)
         return ddp__fail(err, DDP_ARG,
-                         "%s cuts %g operators, and this model has %d: make a cut of this model", path,
+                         "%s cuts %g operators, but this model has %d; make a cut of this model", path,
                          operators->number, list->count);
     if (bytes && bytes->number > 0 && bytes->number != own)
-        return ddp__fail(err, DDP_ARG,
-                         "%s cuts a model of %.0f bytes of parameters, and this one has %.0f: make a cut of "
-                         "this model",
-                         path, bytes->number, own);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%s cuts a model with %.0f bytes of parameters, but this one has %.0f; make a cut of "
+            "this model",
+            path, bytes->number, own);
     return DDP_OK;
 }
 
-/* device_of [list->count]: each operator stands in one segment. */
+/* Reads the device of each operator, device_of [list->count]. Each operator must appear once. */
 static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, const ddp_oplist *list,
                                        int *device_of, ddp_error *err)
 {
@@ -128,7 +132,8 @@ static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, 
 
     if (!segments || segments->kind != DDP__JSON_ARRAY)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s has no list \"segments\": a file of `plan fence --json FILE` is needed", path);
+                         "%s has no list \"segments\"; it must be an output file of `plan fence --json FILE`",
+                         path);
     for (int i = 0; i < list->count; i++) device_of[i] = -1;
     for (const ddp__json *v = segments->first; v; v = v->next) {
         const int device = ddp__stages_index(ddp__json_get(v, "device"), 1000000);
@@ -136,26 +141,28 @@ static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, 
         const int end = ddp__stages_index(ddp__json_get(v, "end"), list->count);
         if (device < 0 || first < 0 || end <= first)
             return ddp__fail(err, DDP_ARG,
-                             "%s, column %d: a segment has a device from 0 on, and of the %d operators those "
-                             "from \"first\" up to, not with, \"end\"",
+                             "%s, column %d: a segment needs a device >= 0 and operators from \"first\" to "
+                             "before \"end\", "
+                             "out of %d",
                              path, v->column, list->count);
         for (int i = first; i < end; i++) {
             if (device_of[i] >= 0)
                 return ddp__fail(
                     err, DDP_ARG,
-                    "%s puts operator %d (%.100s) on device %d and on device %d: each stands once", path, i,
-                    list->op[i].name, device_of[i], device);
+                    "%s puts operator %d (%.100s) on device %d and on device %d; each must appear once", path,
+                    i, list->op[i].name, device_of[i], device);
             device_of[i] = device;
         }
     }
     for (int i = 0; i < list->count; i++)
         if (device_of[i] < 0)
-            return ddp__fail(err, DDP_ARG, "%s leaves operator %d (%.100s) out: each stands once", path, i,
-                             list->op[i].name);
+            return ddp__fail(err, DDP_ARG, "%s has no device for operator %d (%.100s); each must appear once",
+                             path, i, list->op[i].name);
     return DDP_OK;
 }
 
-/* 1: an operator of that device uses one of another device that has no stage yet; *other is it. */
+/* 1: an operator of the device uses the output of another device that has no stage yet; *other is that
+ * device. */
 static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const int *stage, int device,
                              int *other)
 {
@@ -169,7 +176,7 @@ static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const
     return 0;
 }
 
-/* Stages in the order in which data flow; as many as devices. stage [list->count] of each operator, device
+/* Numbers the devices as stages in the order of the data flow. stage [list->count] of each operator, device
  * [stages]. */
 static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, const int *device_of,
                                     int *stage, int *device, int *stages, ddp_error *err)
@@ -187,10 +194,10 @@ static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, co
                 blocked = device_of[i];
         }
         if (next < 0)
-            return ddp__fail(
-                err, DDP_ARG,
-                "%s lets data go from device %d to device %d and back to it: stages form no cycle", path,
-                blocked, other);
+            return ddp__fail(err, DDP_ARG,
+                             "%s has a cycle: data flow from device %d to device %d and back; stages must "
+                             "not form a cycle",
+                             path, blocked, other);
         device[*stages] = next;
         for (int i = 0; i < list->count; i++)
             if (device_of[i] == next) {
@@ -201,8 +208,8 @@ static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, co
     return DDP_OK;
 }
 
-/* Without a placement each pipeline has as many ranks as there are devices with operators, in the order of
- * these. */
+/* Without a placement, the ranks of a pipeline are numbered in the order of the devices that have
+ * operators. */
 static ddp_status ddp__stages_ranks(const int *device, int stages, int world, ddp_pipe_layout *l,
                                     ddp_error *err)
 {
@@ -231,11 +238,11 @@ static ddp_status ddp__stages_cut(const char *path, const ddp__json *plan, const
     if (s == DDP_OK) s = ddp__stages_order(path, list, device_of, stage, device, &stages, err);
     if (s == DDP_OK && l->rank_of && l->stages != stages)
         s = ddp__fail(err, DDP_ARG,
-                      "%s cuts the model into %d stages, and the placement has %d: make one for the other",
+                      "%s cuts the model into %d stages, but the placement has %d; make one for the other",
                       path, stages, l->stages);
     if (s == DDP_OK && world % stages)
         s = ddp__fail(err, DDP_ARG,
-                      "%s cuts the model into %d stages, and %d workers are to train: start a multiple of %d",
+                      "%s cuts the model into %d stages, but the run has %d workers; start a multiple of %d",
                       path, stages, world, stages);
     if (s == DDP_OK && !l->rank_of) s = ddp__stages_ranks(device, stages, world, l, err);
     if (s == DDP_OK && !(l->stage_of = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *l->stage_of)))
@@ -280,7 +287,7 @@ ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const dd
     if (!out || world < 1 || (cut && !g))
         return ddp__fail(
             err, DDP_ARG,
-            "ddp_pipe_layout_read: somewhere to put it, a world, and for a cut a graph are needed");
+            "ddp_pipe_layout_read: out must not be NULL, world must be at least 1, and a cut needs a graph");
     s = ddp__stages_read(placement, cut, g, world, &l, err);
     if (s == DDP_OK)
         *out = l;

@@ -1,11 +1,11 @@
-/* Opening a pipeline: the cut, the groups of ranks, states, edges and inputs. */
+/* Opens a pipeline: the cut, process groups, states, edges and inputs. */
 #include "exchange/collective.h"
 #include "pipe/executor.h"
 #include "session/session.h"
 
 /* ---- the cut ---- */
 
-/* 1: a stage may begin at node i without parting a layer. */
+/* 1: a stage may start at node i without splitting a layer. */
 static int ddp__cut_may_begin(const ddp_graph *g, int i)
 {
     const ddp_node *n = g->node[i];
@@ -21,17 +21,20 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     int stage = 0, begun = 0, left = 0;
 
     if (!g || !stage_of || stages < 1)
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_cut: a graph, a list and stages are needed");
+        return ddp__fail(
+            err, DDP_ARG,
+            "ddp_pipe_cut: the graph and the list must not be NULL, and stages must be at least 1");
     for (int i = 0; i < ddp__count(g->node); i++) {
         all += g->node[i]->spec.flops;
         left += ddp__cut_may_begin(g, i);
     }
     if (left < stages)
-        return ddp__fail(err, DDP_ARG, "%d stages of a model with %d layers: use fewer stages", stages, left);
+        return ddp__fail(err, DDP_ARG, "%d stages for a model with %d layers; use fewer stages", stages,
+                         left);
     for (int i = 0; i < ddp__count(g->node); i++) {
         const int may = ddp__cut_may_begin(g, i);
-        const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this
-                                                                   stage's */
+        /* the layer would stay in this stage up to its half */
+        const double ahead = done + g->node[i]->spec.flops / 2;
         if (may && begun && stage + 1 < stages &&
             (ahead >= all * (stage + 1) / stages || left < stages - stage)) {
             stage++;
@@ -45,8 +48,8 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     return DDP_OK;
 }
 
-/* Ranks that were given unlike files are told before anything passes between them; those too to which images,
- * which cross as they lie, would be others. */
+/* Checks that all ranks have the same settings before they exchange data. Images are sent in their memory
+ * layout, so that must be the same too. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
     const ddp_backend *b = ddp__backend_of(p->d);
@@ -91,13 +94,13 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
     return s;
 }
 
-/* ---- who averages, who shares a loss ---- */
+/* ---- process groups ---- */
 
-/* Each rank stands once; finds this one's stage and pipeline. */
+/* Checks that each rank appears once, and finds this rank's stage and pipeline. */
 static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *err)
 {
     const int world = ddp_world(p->d);
-    int *at; /* how often a rank stands, behind the list */
+    int *at; /* occurrences of each rank, after the list */
 
     p->rank_of = ddp__ints(&p->room, 2 * (size_t)world);
     if (!p->rank_of) return ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
@@ -107,7 +110,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
         if (r < 0 || r >= world || at[r]++)
             return ddp__fail(
                 err, DDP_ARG,
-                "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands "
+                "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks must appear "
                 "once",
                 r, i % p->stages, i / p->stages, world);
         p->rank_of[i] = r;
@@ -120,7 +123,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
     return DDP_OK;
 }
 
-/* All ranks make all groups, of ranks that rise: those of each stage, then those of each pipeline. */
+/* Makes the groups of each stage, then of each pipeline, with ascending ranks. Collective. */
 static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 {
     const int world = ddp_world(p->d), S = p->stages;
@@ -159,7 +162,7 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
     return !ddp__scratch_failed(&p->room);
 }
 
-/* Of what the micro-batches hold, then what every pass needs. */
+/* Size of the memory for all micro-batches, followed by the memory of one pass. */
 static size_t ddp__pipe_arena(const ddp_pipe *p)
 {
     return (size_t)p->held * ddp__state_bytes(p->g, DDP__ARENA_HELD) +
@@ -176,8 +179,8 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
     return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0;
 }
 
-/* 0: out of memory. One state more than is held: what comes next is received meanwhile. As ddp_graph_build
- * does, what is sure not to fit is refused; what the graph takes by now are the parameters. */
+/* 0: out of memory. There is one state more than micro-batches in flight, to receive the next one. As in
+ * ddp_graph_build, a size that cannot fit is an error; the graph counts the parameters so far. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
@@ -203,42 +206,42 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
                                   const ddp_pipe_config *c, ddp_error *err)
 {
     if (!g)
-        return ddp__fail(err, DDP_MEMORY,
-                         "ddp_pipe_open: there is no graph: ddp_graph_new was out of memory");
+        return ddp__fail(err, DDP_MEMORY, "ddp_pipe_open: g is NULL because ddp_graph_new was out of memory");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
-    if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: at least one stage is needed");
+    if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: stages must be at least 1");
     if (g->host != ddp__host_seen(d))
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph belongs to another context");
     if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 ||
         !loss->has_gradient)
         return ddp__fail(err, DDP_ARG,
-                         "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
+                         "ddp_pipe_open: the loss is not a scalar of this graph that depends on parameters");
     if (ddp_servers(d))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "servers %d with a pipeline: a stage updates what it has: "
+                         "a pipeline cannot use servers (servers %d); "
                          "choose a strategy without servers",
                          ddp_servers(d));
     if (g->element != sizeof(float) && c->stages > 1)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%d stages on a device that computes in %zu bytes an element: what passes "
-                         "between stages is float32: choose that",
+                         "%d stages on a device with %zu bytes per element; pipelines send "
+                         "float32 between stages: choose float32",
                          c->stages, g->element);
     for (int i = 0; d->keeper && c->rank_of && i < ddp_world(d); i++)
         if (c->rank_of[i] != i)
             return ddp__fail(err, DDP_UNSUPPORTED,
-                             "a layout with rank %d at place %d in ddp_launch_pipelines, which places the "
-                             "ranks of every world that is left in their order",
+                             "the layout has rank %d at place %d, but ddp_launch_pipelines needs the "
+                             "ranks in ascending order; remove rank_of",
                              c->rank_of[i], i);
     if (ddp_world(d) % c->stages)
-        return ddp__fail(err, DDP_ARG,
-                         "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
-                         "each stage",
-                         c->stages, ddp_world(d), c->stages);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%d stages with %d ranks: the number of ranks must be a multiple of %d, the same number for "
+            "each stage",
+            c->stages, ddp_world(d), c->stages);
     return DDP_OK;
 }
 
-/* What a device's messages take at a time: an edge's go out and come in while a micro-batch is held, those of
- * tied weights at any time of a step. */
+/* Sets the staging memory of a device. Messages of edges are sent and received while a micro-batch is in
+ * flight, messages of tied weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
     size_t bytes = ((size_t)p->states + 1) * ddp__state_bytes(p->g, DDP__ARENA_OWN);
@@ -268,10 +271,10 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     shape = ddp__pipe_shape(p);
     p->held = ddp_pipeline_held(&shape, p->stage);
     if (!p->held)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_pipe_open: schedule %d of %d stages (at most 1024), %d ahead (at least 0), "
-                         "does not exist",
-                         (int)p->schedule, p->stages, p->ahead);
+        return ddp__fail(
+            err, DDP_ARG,
+            "ddp_pipe_open: invalid schedule %d with %d stages (at most 1024) and %d ahead (at least 0)",
+            (int)p->schedule, p->stages, p->ahead);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (!ddp__shares_open(p))
@@ -282,11 +285,12 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
         if (!ddp__backend_of(p->d)) ddp__graph_takes(p->g, (double)ddp_pipe_bytes(p));
         return ddp__wires_open(p, err);
     }
-    return ddp__fail(err, DDP_MEMORY,
-                     "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
-                     "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the "
-                     "blocks (--recompute of a trainer)",
-                     p->stage, p->held, ddp__state_bytes(p->g, DDP__ARENA_HELD));
+    return ddp__fail(
+        err, DDP_MEMORY,
+        "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
+        "stored at a time; use smaller ones, more stages, 1f1b with fewer ahead, or recompute the "
+        "blocks (--recompute of a trainer)",
+        p->stage, p->held, ddp__state_bytes(p->g, DDP__ARENA_HELD));
 }
 
 ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c)

@@ -1,8 +1,9 @@
-/* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
+/* The pipeline executor: posts receives early, computes in the order of the schedule, and sends in the
+ * background. */
 #include "pipe/executor.h"
 #include "session/start.h"
 
-/* Activations are asked for as soon as there is a state for them; up to m at least. */
+/* Posts receives of activations while there is a free state, at least up to micro-batch m. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
 {
     for (; p->received < p->asked; p->received++) {
@@ -77,7 +78,8 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     return ddp__receive_ahead(p, -1);
 }
 
-/* A device sends through memory that the session makes, which the first hook would begin too late. */
+/* A device sends through memory that the session allocates; the first hook would start the session too
+ * late. */
 static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
 {
     p->received = p->finished = p->losses = 0;
@@ -127,7 +129,7 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     if (n < 1 || n > p->micro_batches)
-        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n,
+        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches, but a step has %d", n,
                               p->micro_batches);
     return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }

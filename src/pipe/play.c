@@ -1,15 +1,15 @@
-/* One step of a pipeline played in time: computing, sending and receiving of every stage. */
+/* Simulates one step of a pipeline: computing, sending and receiving of every stage. */
 #include "base/core.h"
 #include "pipe/schedule.h"
 
-/* Messages of one boundary in one direction; micro-batches follow each other. */
+/* Messages of one boundary in one direction, in the order of micro-batches. */
 typedef struct ddp__played_way {
-    int sent, begun, arrived; /* begun: the first byte is at the receiver; one at a time of a way */
-    double *first_byte;       /* [micro_batches] at the receiver */
+    int sent, begun, arrived; /* begun: 1 = the first byte has arrived; one message at a time */
+    double *first_byte;       /* [micro_batches] arrival at the receiver */
     double *arrives;          /* [micro_batches] */
 } ddp__played_way;
 
-/* What a stage has computed and not sent: boundary x 2 + gradient, micro-batch. */
+/* A message that is computed and not sent: boundary x 2 + gradient, micro-batch. */
 typedef struct ddp__played_send {
     int way, micro_batch;
     double ready;
@@ -18,9 +18,9 @@ typedef struct ddp__played_send {
 typedef struct ddp__played_stage {
     ddp_task *task;
     int tasks, next;
-    double free_at[2];      /* its slots: computing, sending */
-    int arriving;           /* messages, each as fast as the downlink; from `since` on */
-    double since, backlog;  /* seconds of what has come to the downlink and has not passed it */
+    double free_at[2];      /* when its slots are free: computing, sending */
+    int arriving;           /* messages being received, which share the downlink; valid from `since` */
+    double since, backlog;  /* backlog: seconds of data that wait for the downlink */
     ddp__played_send *send; /* in order */
     int sends, sent;
 } ddp__played_stage;
@@ -46,9 +46,9 @@ static double ddp__played_cost(const ddp_boundary *b, int gradient)
     return gradient ? b->backward_s : b->forward_s;
 }
 
-/* ---- what could begin next, and when; DBL_MAX: nothing ---- */
+/* ---- the next event of a stage and its time; DBL_MAX: none ---- */
 
-/* Everything that the stage's next task waits for has come: when, or DBL_MAX. */
+/* Time at which all inputs of the stage's next task have arrived, or DBL_MAX. */
 static double ddp__compute_ready(const ddp__played *x, int s)
 {
     const ddp__played_stage *k = &x->stage[s];
@@ -67,7 +67,7 @@ static double ddp__compute_ready(const ddp__played *x, int s)
     return ready;
 }
 
-/* The way of which a message begins or ends first to come to stage s. */
+/* The first time at which a message to stage s begins or ends; *way: its boundary and direction. */
 static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 {
     double first = DBL_MAX;
@@ -86,7 +86,7 @@ static double ddp__receive_ready(const ddp__played *x, int s, int *way)
     return first;
 }
 
-/* ---- it happens ---- */
+/* ---- events ---- */
 
 static void ddp__slot_add(ddp__played *x, int stage, int way, ddp_task_kind kind, int micro_batch,
                           double begin, double end)
@@ -134,8 +134,8 @@ static void ddp__play_send(ddp__played *x, int s, double begin)
     y->first_byte[y->sent++] = begin + b->alpha_s;
 }
 
-/* Bytes pass the downlink in the order in which they come: a message is there when what has come before its
- * last byte has passed, others' bytes included. */
+/* The downlink delivers bytes in order of arrival. A message is complete when all bytes that arrived before
+ * its last byte have passed, including those of other messages. */
 static void ddp__play_receive(ddp__played *x, int s, int way, double now)
 {
     ddp__played_way *y = &x->way[way];
@@ -153,7 +153,7 @@ static void ddp__play_receive(ddp__played *x, int s, int way, double now)
     y->arrives[y->arrived++] = now + k->backlog;
 }
 
-/* The earliest of all that could begin: nothing that follows from it can be earlier. 0: all is done. */
+/* Plays the earliest event; events that it causes cannot be earlier. 0: the step is complete. */
 static int ddp__play_next(ddp__played *x)
 {
     double least = DBL_MAX;
@@ -183,35 +183,37 @@ static int ddp__play_next(ddp__played *x)
     return 1;
 }
 
-/* ---- before and after ---- */
+/* ---- checks and memory ---- */
 
 static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
 {
     if (!c || !c->stage || c->boundaries < 0 || (c->boundaries && !c->boundary))
-        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: costs of all stages and boundaries are needed");
-    if (!ddp_pipeline_held(&c->shape, 0))
         return ddp__fail(err, DDP_ARG,
-                         "ddp_pipeline_time: %d stages (1..1024), %d micro-batches (at least 1) and %d "
-                         "ahead (at least 0) under schedule %d are no pipeline",
-                         c->shape.stages, c->shape.micro_batches, c->shape.ahead, (int)c->shape.schedule);
+                         "ddp_pipeline_time: the costs of all stages and boundaries must not be NULL");
+    if (!ddp_pipeline_held(&c->shape, 0))
+        return ddp__fail(
+            err, DDP_ARG,
+            "ddp_pipeline_time: invalid pipeline: %d stages (1..1024), %d micro-batches (at least 1), %d "
+            "ahead (at least 0), schedule %d",
+            c->shape.stages, c->shape.micro_batches, c->shape.ahead, (int)c->shape.schedule);
     for (int s = 0; s < c->shape.stages; s++) {
         const ddp_stage_cost *k = &c->stage[s];
         const double sum = k->forward_s + k->inputs_s + k->weights_s;
         if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !ddp__finite(sum))
             return ddp__fail(err, DDP_NUMERIC,
-                             "stage %d: times of %g, %g and %g s are not all finite and at least 0", s,
+                             "stage %d: times of %g, %g and %g s must be finite and at least 0", s,
                              k->forward_s, k->inputs_s, k->weights_s);
     }
     for (int i = 0; i < c->boundaries; i++) {
         const ddp_boundary *b = &c->boundary[i];
         if (b->from < 0 || b->to <= b->from || b->to >= c->shape.stages)
             return ddp__fail(err, DDP_ARG,
-                             "boundary %d goes from stage %d to %d: of %d stages a later one must follow", i,
-                             b->from, b->to, c->shape.stages);
+                             "boundary %d goes from stage %d to %d of %d stages; it must go to a later one",
+                             i, b->from, b->to, c->shape.stages);
         if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
             !ddp__finite(b->forward_s + b->backward_s + b->alpha_s))
             return ddp__fail(err, DDP_NUMERIC,
-                             "boundary %d: times of %g, %g and %g s are not all finite and at least 0", i,
+                             "boundary %d: times of %g, %g and %g s must be finite and at least 0", i,
                              b->forward_s, b->backward_s, b->alpha_s);
     }
     return DDP_OK;
@@ -250,7 +252,7 @@ ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *ou
     ddp__played x = DDP__ZEROS;
     ddp_status status = DDP_OK;
 
-    if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out is needed");
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out must not be NULL");
     memset(out, 0, sizeof *out);
     DDP__TRY(ddp__play_check(c, err));
     x.c = c;

@@ -1,11 +1,11 @@
-/* Edge wire aq: both ends of an edge keep what each sample was when it crossed last; what it changed by
- * crosses, in a few bits (AQ-SGD: Wang et al. 2022, Fine-tuning language models over slow networks using
- * activation compression with guarantees, arXiv:2206.01299). */
+/* Edge wire aq: both ends of an edge store each sample as it was last sent, and only its delta is sent, in a
+ * few bits (AQ-SGD: Wang et al. 2022, Fine-tuning language models over slow networks using activation
+ * compression with guarantees, arXiv:2206.01299). */
 #include "compress/codec.h"
 #include "pipe/executor.h"
 
-/* ---- changes: blocks of 64 values, each its largest magnitude s, then levels q of `bits` bits, the first
- * lowest: s (2 q / (2^bits - 1) - 1), evenly from -s to s, without 0, so that all levels are used ---- */
+/* ---- deltas: blocks of 64 values. A block has its largest magnitude s, then levels q of `bits` bits, lowest
+ * bits first. A level is the value s (2 q / (2^bits - 1) - 1), evenly spaced from -s to s, without 0 ---- */
 
 size_t ddp__change_bytes(int bits, size_t n)
 {
@@ -13,7 +13,7 @@ size_t ddp__change_bytes(int bits, size_t n)
            (n * (size_t)bits + 7) / 8; /* 64 fill whole bytes */
 }
 
-/* Of n finite values; the nearest level, halves up. */
+/* Encodes n finite values as the nearest level; halves round up. */
 void ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out)
 {
     const double half = (double)((1 << bits) - 1) / 2;
@@ -48,7 +48,7 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
         int held = 0;
         if (!ddp__within((double)scale, 0, FLT_MAX))
             return ddp__fail(err, DDP_FORMAT,
-                             "a block of changes has the scale %g: a finite one from 0 on is needed",
+                             "a block of deltas has the scale %g; it must be finite and at least 0",
                              (double)scale);
         len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;
         in += 4;
@@ -63,9 +63,9 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
     return DDP_OK;
 }
 
-/* ---- messages: of each array what each sample has of it, one after the other ---- */
+/* ---- messages: array by array, and in each array sample by sample ---- */
 
-/* Evaluations do without what is kept. */
+/* 1: the sample is sent as float32. Evaluations do not use stored samples. */
 static int ddp__sample_is_whole(const ddp_pipe *p, int m, int i)
 {
     return !p->trains || p->samples.fresh[m * p->samples.batch + i];
@@ -103,7 +103,7 @@ ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends,
         bad = sends ? ddp__first_from(change, part, DDP__INFINITE) : part;
         if (bad < part)
             return ddp__fail(err, DDP_NUMERIC,
-                             "value %zu of a sample changes from %g to %g, which is not finite", bad,
+                             "the delta of value %zu of a sample, from %g to %g, is not finite", bad,
                              (double)last[bad], (double)x[bad]);
         if (sends) ddp__changes_code(change, part, bits, *message);
         DDP__TRY(ddp__changes_add(*message, part, bits, last, err));
@@ -125,14 +125,14 @@ int ddp_pipe_samples(ddp_pipe *p, int m, const long *id)
     if (!s->id) return 0;
     if (!id || m < 0 || m >= p->micro_batches)
         return ddp__ctx_failf(p->d, DDP_ARG,
-                              "ddp_pipe_samples: micro-batch %d, of 0..%d, and a list are needed", m,
+                              "ddp_pipe_samples: micro-batch %d must be in 0..%d, and id must not be NULL", m,
                               p->micro_batches - 1);
     for (int i = 0; i < s->batch; i++) {
         if (id[i] < 0 || id[i] >= s->count)
             return ddp__ctx_failf(
                 p->d, DDP_ARG,
-                "ddp_pipe_samples: sample %ld in micro-batch %d; they are 0..%ld, by samples "
-                "of ddp_pipe_config",
+                "ddp_pipe_samples: sample %ld in micro-batch %d must be in 0..%ld; see samples "
+                "in ddp_pipe_config",
                 id[i], m, s->count - 1);
         s->id[m * s->batch + i] = id[i];
         s->fresh[m * s->batch + i] = DDP__NAMED;
@@ -149,12 +149,12 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
     for (int i = 0; i < all; i++)
         if (s->fresh[i] != DDP__NAMED)
             return ddp__fail(ddp__error(p->d), DDP_USAGE,
-                             "edge wire aq: the samples of micro-batch %d have no names: call "
-                             "ddp_pipe_samples for each one before every step",
+                             "edge wire aq: the samples of micro-batch %d are unknown; call "
+                             "ddp_pipe_samples for each micro-batch before every step",
                              i / s->batch);
     if (ddp_step(p->d) > 0 && !p->lanes.steps && !p->lanes.warm)
         ddp__log(ddp__log_of(p->d), DDP_LOG_INFO,
-                 "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
+                 "stage %d: edge wire aq restarts at step %ld: each sample is sent as float32 "
                  "once more",
                  p->stage, ddp_step(p->d));
     for (int i = 0; i < all; i++) {
@@ -166,7 +166,7 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
 
 /* ---- opening ---- */
 
-/* 0: more than there is. */
+/* 0: exceeds the available memory. */
 static int ddp__samples_take(ddp_pipe *p, double bytes)
 {
     p->samples.bytes += bytes;
@@ -187,22 +187,23 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
     size_t names;
 
     if (p->d->keeper)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "edge wire aq:%g in ddp_launch_pipelines: where ranks are lost nobody has what "
-                         "their samples were: choose int8, or run without min_replicas",
-                         p->edge.ratio);
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "edge wire aq:%g does not work with ddp_launch_pipelines, because the stored samples of a "
+            "lost rank are lost; choose int8, or run without min_replicas",
+            p->edge.ratio);
     if (s->count < 1 || s->batch < 1)
         return ddp__fail(err, DDP_ARG,
-                         "edge wire aq:%g of %ld samples, %d in a micro-batch: set samples and batch of "
-                         "ddp_pipe_config, and name them by ddp_pipe_samples",
+                         "edge wire aq:%g with %ld samples, %d per micro-batch: set samples and batch in "
+                         "ddp_pipe_config, and name the samples with ddp_pipe_samples",
                          p->edge.ratio, s->count, s->batch);
     for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
         if ((n->from >= 0 || n->to >= 0) && (!n->spec.out.dims || n->spec.out.dim[0] % s->batch))
             return ddp__fail(
                 err, DDP_ARG,
-                "edge wire aq:%g: the first dimension of operator %.60s (node %d), %ld, is no multiple "
-                "of the %d samples of a micro-batch: cut elsewhere, or choose int8",
+                "edge wire aq:%g: the first dimension of operator %.60s (node %d), %ld, is not a multiple "
+                "of the %d samples of a micro-batch; cut elsewhere, or choose int8",
                 p->edge.ratio, n->op->name, i, n->spec.out.dims ? n->spec.out.dim[0] : 0L, s->batch);
     }
     names = (size_t)p->micro_batches * (size_t)s->batch;
@@ -219,7 +220,7 @@ ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err)
 {
     return ddp__fail(
         err, DDP_MEMORY,
-        "out of memory for edge wire aq:%g, which keeps the activations of %ld samples at the edges "
-        "of stage %d, %.0f bytes or more: train on fewer samples, or choose int8",
+        "out of memory for edge wire aq:%g, which stores the activations of %ld samples at the edges "
+        "of stage %d, %.0f bytes or more; train on fewer samples, or choose int8",
         p->edge.ratio, p->samples.count, p->stage, p->samples.bytes);
 }

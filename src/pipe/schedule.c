@@ -1,4 +1,4 @@
-/* Orders of micro-batches: gpipe, 1f1b, and zero-bubble by the rule that makes ZB-H1. */
+/* Orders of micro-batches: gpipe, 1f1b, and zero-bubble (ZB-H1). */
 #include "base/core.h"
 #include "pipe/schedule.h"
 
@@ -16,20 +16,20 @@ ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *er
         *out = (ddp_pipeline)i;
         return DDP_OK;
     }
-    return ddp__fail(err, DDP_ARG, "pipeline schedule '%.40s' is unknown; use gpipe, 1f1b or zb",
+    return ddp__fail(err, DDP_ARG, "unknown pipeline schedule '%.40s'; use gpipe, 1f1b or zb",
                      name ? name : "");
 }
 
-/* What a stage has done of a step, in micro-batches: each kind runs in their order. */
+/* The number of micro-batches of each kind of task that a stage has done; each kind runs in their order. */
 typedef struct ddp__stage_done {
     int forwards, inputs, weights;
 } ddp__stage_done;
 
-/* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what
- * the neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input
- * gradient in turn: backward_last is 1 where an input gradient ran last of the two. Where a forward's turn
- * comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing else can run, a
- * weight gradient does. */
+/* The stage's task in this time unit; -1: it waits. A forward, an input gradient or a weight gradient takes
+ * one unit. before, after: the passes that the neighbours have done. Runs forwards until the pipeline is
+ * full, then alternates a forward and an input gradient; backward_last: 1 = the last of the two was an input
+ * gradient. Runs a weight gradient if nothing else can run, or instead of a forward if `most` micro-batches
+ * are stored, the limit of 1f1b's first stage. */
 static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
                         const ddp__stage_done *after, int most, int full, int micro_batches)
 {
@@ -54,7 +54,8 @@ enum { DDP__STAGES_MOST = 1024 };
 
 static int ddp__least(int a, int b) { return a < b ? a : b; }
 
-/* All stages in steps of one time unit; in each they see what their neighbours had done before it. */
+/* Simulates all stages in time units. In each unit a stage sees the tasks that its neighbours did before
+ * it. */
 static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 {
     ddp__stage_done done[DDP__STAGES_MOST], before = DDP__ZEROS, own;
@@ -83,7 +84,7 @@ static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
     return n;
 }
 
-/* `first` forwards and one, then one backward and one forward in turn, then the other backwards. */
+/* `first` + 1 forwards, then alternates one backward and one forward, then the remaining backwards. */
 static int ddp__turns(int first, int micro_batches, ddp_task *out)
 {
     int forwards = 0, backwards = 0, n = 0;

@@ -1,8 +1,9 @@
-/* Which values of which layers a stage has: checkpoints follow the model's layers, however it is cut. */
+/* The share of each layer that a stage has. Checkpoints store the model's layers, independently of the
+ * cut. */
 #include "pipe/executor.h"
 
-/* n values of a layer here, `from` is the first's place in the whole layer; one span with those just
- * before. */
+/* Adds n values of a layer, at `at` here and at `from` in the whole layer. Merges them with the previous span
+ * if adjacent. */
 static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
 {
     ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;

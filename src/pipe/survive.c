@@ -1,5 +1,5 @@
-/* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an
- * elastic one: in it the survivors agree on who is there, how far they all are and where they meet again. */
+/* Runs pipelines in worlds that shrink. The world that trains ends with any loss. A second, elastic world has
+ * all ranks; in it the survivors agree on the live ranks, on the step to resume from, and on a rendezvous. */
 #include "config/settings.h"
 #include "exchange/post.h"
 #include "pipe/executor.h"
@@ -8,35 +8,35 @@
 #include "strategy/strategy.h"
 
 typedef struct ddp__survival {
-    ddp_config cfg; /* of the training */
+    ddp_config cfg; /* of the world that trains */
     int stages, min_replicas;
     int (*fn)(ddp_ctx *, void *);
     void *user;
 } ddp__survival;
 
-/* What a rank says of itself between two worlds; all 0: it is lost. */
+/* The state that a rank reports between two worlds; all 0: it is lost. */
 typedef struct ddp__survivor {
     int32_t there, opened;
-    int64_t step;              /* the newest that it has; -1: none */
-    uint64_t hub;              /* where the next world meets, of its first rank: threads, */
-    char addr[DDP__ADDR_TEXT]; /* tcp */
+    int64_t step;              /* the newest step it has saved; -1: none */
+    uint64_t hub;              /* rendezvous of the next world, from its first rank, for transport threads */
+    char addr[DDP__ADDR_TEXT]; /* for tcp */
 } ddp__survivor;
 
 /* One rank of the run. */
 typedef struct ddp__shrink {
     const ddp__survival *run;
-    ddp_ctx *outer, *d;  /* the elastic world; the one that trains, or NULL */
-    ddp__survivor *word; /* [world] of the outer */
+    ddp_ctx *outer, *d;  /* the elastic world; the world that trains, or NULL */
+    ddp__survivor *word; /* [world] of the elastic world */
     ddp__keeper keeper;
-    int replicas, was; /* whole pipelines, of the world before; -1: there was none */
-    int place;         /* in the next world, -1: not in it */
-    int first;         /* rank of the outer that comes first in the next */
+    int replicas, was; /* number of whole pipelines; was: in the previous world, -1: there was none */
+    int place;         /* rank in the next world; -1: not in it */
+    int first;         /* rank in the elastic world of the next world's rank 0 */
     ddp__hub *hub;
     int listen_fd;
-    ddp_error why, lost; /* that ended the last world, and the one before */
+    ddp_error why, lost; /* error that ended the last world, and the one before */
 } ddp__shrink;
 
-/* ---- words in the elastic world ---- */
+/* ---- agreement in the elastic world ---- */
 
 static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp_error *err)
 {
@@ -45,7 +45,7 @@ static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp
     return ddp__gather_words(s->outer, 0, s->word, sizeof *s->word, err);
 }
 
-/* All ranks of a pipeline are there. */
+/* 1: all ranks of a pipeline are live. */
 static int ddp__is_whole(const ddp__shrink *s, int pipeline)
 {
     const ddp__survivor *w = s->word + (size_t)pipeline * (size_t)s->run->stages;
@@ -55,12 +55,13 @@ static int ddp__is_whole(const ddp__shrink *s, int pipeline)
     return whole;
 }
 
-/* From the words, which are the same on all: who goes on, at which place, from which step. */
+/* From the reports, which are identical on all ranks: the ranks of the next world and the step to resume
+ * from. */
 static void ddp__shrink_settle(ddp__shrink *s)
 {
     const int stages = s->run->stages, rank = ddp_rank(s->outer);
     ddp__keeper *k = &s->keeper;
-    int64_t step = INT64_MAX; /* that all who go on have: the newest of the last among them */
+    int64_t step = INT64_MAX; /* the earliest of the newest steps of all ranks */
 
     s->replicas = 0;
     s->place = s->first = -1;
@@ -77,12 +78,12 @@ static void ddp__shrink_settle(ddp__shrink *s)
         k->kept = k->next;
         memset(&k->next, 0, sizeof k->next);
     } else if (k->kept.step != step) {
-        ddp__kept_free(&k->kept); /* none has any: they begin again */
+        ddp__kept_free(&k->kept); /* no rank has a saved step: restart from the beginning */
     }
     ddp__kept_free(&k->next);
 }
 
-/* The first rank of the next world: where the others find it. */
+/* Opens the rendezvous on rank 0 of the next world. */
 static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_error *err)
 {
     const ddp_ctx *d = s->outer;
@@ -93,7 +94,7 @@ static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_err
     if (ddp__cfg(d)->transport == DDP_THREADS) {
         s->hub = ddp__hub_new(s->replicas * s->run->stages);
         own->hub = (uint64_t)(uintptr_t)s->hub;
-        return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of threads");
+        return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a rendezvous of threads");
     }
     if (!ddp__cfg(d)->addr || ddp__addr_parse(ddp__cfg(d)->addr, &bound, 1, &count, &local) ||
         ddp__iface_toward(&bound, &at) < 0)
@@ -113,11 +114,12 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
     c.rank = s->place;
     c.world = s->replicas * s->run->stages;
     c.micro_batches =
-        c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas; /* divides, where it trains */
+        /* divisible, as checked before */
+        c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas;
     c.addr = first->addr;
     if (s->was >= 0) {
-        c.network.net_script = NULL; /* its times and ranks are those of the first world */
-        c.debug.overwrite = 1;       /* this run's own checkpoints */
+        c.network.net_script = NULL; /* its times and ranks apply to the first world only */
+        c.debug.overwrite = 1;       /* checkpoints of this run */
     }
     s->d = ddp__open(&c, ddp__built_in(), (ddp__hub *)(uintptr_t)first->hub, s->listen_fd, err);
     s->listen_fd = -1;
@@ -133,7 +135,7 @@ static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
                      s->run->min_replicas);
 }
 
-/* Agrees on the next world and opens it; *again: somebody could not, and all try once more. */
+/* Agrees on the next world and opens it. *again: a rank failed to, so all ranks retry. */
 static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
 {
     const ddp__keeper *k = &s->keeper;
@@ -145,7 +147,7 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     DDP__TRY(ddp__shrink_tell(s, &own, err));
     ddp__shrink_settle(s);
     if (s->why.code && s->replicas == s->was)
-        return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
+        return ddp__fail(err, s->why.code, "%s", s->why.msg); /* no rank is lost */
     s->keeper.ends = s->replicas < s->run->min_replicas;
     if (s->keeper.ends && (s->replicas == 0 || k->kept.step < 0)) return ddp__shrink_few(s, err);
     if (ddp_rank(s->outer) == s->first) bad = ddp__shrink_listen(s, &own, err);
@@ -153,14 +155,12 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     if (bad == DDP_OK && s->place >= 0) {
         bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
         own.opened = bad == DDP_OK;
-        if (bad == DDP_PEER_LOST || bad == DDP_TIMEOUT || bad == DDP_NET)
-            bad = DDP_OK; /* all try once
-                                                                                           more */
+        if (bad == DDP_PEER_LOST || bad == DDP_TIMEOUT || bad == DDP_NET) bad = DDP_OK; /* all ranks retry */
     }
     if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (s->listen_fd >= 0) close(s->listen_fd);
     s->listen_fd = -1;
-    ddp__hub_free(s->hub); /* who has opened it holds it */
+    ddp__hub_free(s->hub); /* the opened world has its own reference */
     s->hub = NULL;
     *again = 0;
     for (int r = 0; r < ddp_world(s->outer); r++)
@@ -176,18 +176,17 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
         ddp__log(ddp__log_of(s->outer), DDP_LOG_INFO,
-                 "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", ddp_rank(s->outer),
+                 "rank %d is rank %d of %d pipelines of %d stages, resuming at step %ld", ddp_rank(s->outer),
                  s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;
         code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
         memset(&s->why, 0, sizeof s->why);
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
         if (code == (int)DDP_ABORTED && !ddp__error(s->d)->code)
-            return ddp__fail(err, DDP_ABORTED, "rank %d has left, of its own will; the others go on",
+            return ddp__fail(err, DDP_ABORTED, "rank %d has left on its own; the others continue",
                              ddp_rank(s->outer));
         if (again)
-            ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not come into a world of %d pipelines",
-                      s->replicas);
+            ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not join a world of %d pipelines", s->replicas);
         else if (code && !ddp__error(s->d)->code)
             ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place,
                            ddp_status_text((ddp_status)code));
@@ -215,8 +214,9 @@ static int ddp__survive(ddp_ctx *outer, void *user)
     s.was = s.listen_fd = -1;
     s.keeper.kept.step = s.keeper.next.step = -1;
     s.word = (ddp__survivor *)ddp__calloc((size_t)ddp_world(outer), sizeof *s.word);
-    code = s.word ? ddp__shrink_run(&s, &err)
-                  : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks", ddp_world(outer));
+    code = s.word
+               ? ddp__shrink_run(&s, &err)
+               : ddp__fail(&err, DDP_MEMORY, "out of memory for the reports of %d ranks", ddp_world(outer));
     ddp_close(s.d);
     ddp__kept_free(&s.keeper.kept);
     ddp__kept_free(&s.keeper.next);
@@ -226,13 +226,13 @@ static int ddp__survive(ddp_ctx *outer, void *user)
         snprintf(rest, sizeof rest, "%.119s", err.msg);
         ddp__fail(&err, code, "%.270s; %s", s.why.msg, rest);
     }
-    if (code != DDP_OK) *ddp__error(outer) = err; /* the others have theirs */
+    if (code != DDP_OK) *ddp__error(outer) = err; /* the other ranks have their own */
     return (int)code;
 }
 
-/* ---- the call ---- */
+/* ---- entry point ---- */
 
-/* The training's settings are any, and a world of fewer can take over what a rank has. */
+/* Checks that a smaller world can take over the state of a rank. All other settings are free. */
 static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
 {
     const int micro_batches = run->cfg.micro_batches,
@@ -241,43 +241,45 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
     ddp_strategy_ops ops;
 
     if (run->stages < 1 || run->cfg.world % run->stages)
-        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed",
-                         run->stages, run->cfg.world, run->stages);
+        return ddp__fail(err, DDP_ARG,
+                         "%d stages with %d ranks: the number of ranks must be a multiple of %d", run->stages,
+                         run->cfg.world, run->stages);
     if (run->min_replicas < 1 || run->min_replicas > replicas)
-        return ddp__fail(err, DDP_ARG, "min_replicas %d: there are %d pipelines of %d stages: 1 to %d",
+        return ddp__fail(err, DDP_ARG, "min_replicas %d with %d pipelines of %d stages: choose 1 to %d",
                          run->min_replicas, replicas, run->stages, replicas);
     if (run->cfg.server.count || run->cfg.elastic.min_world || run->cfg.elastic.join)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "min_replicas %d with servers, min_world or join: pipelines have none of "
-                         "them",
-                         run->min_replicas);
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "min_replicas %d cannot be combined with servers, min_world or join; pipelines support none of "
+            "them",
+            run->min_replicas);
     if (run->cfg.transport == DDP_SOCKETS)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "min_replicas %d with transport sockets: ranks that survive make new "
-                         "connections: choose tcp, or min_replicas 0",
+                         "min_replicas %d with transport sockets: survivors need new "
+                         "connections; choose tcp, or min_replicas 0",
                          run->min_replicas);
     if (run->cfg.net && strstr(run->cfg.net, ".json"))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "min_replicas %d with net %.100s: a topology is of all ranks: give a rate and "
-                         "a delay",
+                         "min_replicas %d with net %.100s: a topology needs all ranks; set a rate and "
+                         "a delay instead",
                          run->min_replicas, run->cfg.net);
     for (int r = run->min_replicas; r < replicas; r++)
         if (micro_batches * replicas % r)
             return ddp__fail(
                 err, DDP_ARG,
-                "min_replicas %d: %d micro-batches of each of %d pipelines do not divide over %d: "
+                "min_replicas %d: %d micro-batches in each of %d pipelines cannot be divided among %d; "
                 "choose a multiple of %d",
                 run->min_replicas, micro_batches, replicas, r, r);
     DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
     ddp__config_free(&c);
     if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
-                     "min_replicas %d with strategy %s: of what its changes are measured from each "
-                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0",
+                     "min_replicas %d with strategy %s: each replica stores a part of the anchors, "
+                     "which is lost with it; choose dreamddp, or min_replicas 0",
                      run->min_replicas, ops.name);
 }
 
-/* The elastic world has the training's ranks and ways to them, and no link to emulate. */
+/* The elastic world has the same ranks and addresses, and no emulated link. */
 static ddp_config ddp__survival_outer(const ddp__survival *run)
 {
     const ddp_config *c = &run->cfg;
@@ -294,7 +296,7 @@ static ddp_config ddp__survival_outer(const ddp__survival *run)
     o.timeout.join_s = c->timeout.join_s;
     o.timeout.peer_s = c->timeout.peer_s;
     o.timeout.op_s = c->timeout.op_s;
-    o.elastic.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
+    o.elastic.min_world = run->stages; /* too few pipelines is an error of this module */
     o.security.insecure = c->security.insecure;
     o.security.psk = c->security.psk;
     o.security.ca = c->security.ca;

@@ -1,5 +1,5 @@
-/* Tied weights across the cut: the owner's stage updates, every step's first word is its values, its last the
- * gradients of their uses elsewhere. */
+/* Tied weights across the cut. The owner's stage updates the weight. It sends the values at the start of each
+ * step, and receives the gradients of the uses on other stages at the end. */
 #include "exchange/post.h"
 #include "pipe/executor.h"
 
@@ -8,8 +8,9 @@ static size_t ddp__guest_floats(const ddp_pipe *p, const ddp__guest *u)
     return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape);
 }
 
-/* The weight or its gradient. A gradient is asked for during the whole step: on a device it would block the
- * memory of all messages behind it, so it arrives here. */
+/* Posts a message with the weight or its gradient. The receive of a gradient is posted during the whole step.
+ * On a device it would block staging memory, and with it all later messages, so it is received in host
+ * memory. */
 static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, ddp__guest *u, int gradient)
 {
     const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
@@ -46,8 +47,8 @@ ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
     return DDP_OK;
 }
 
-/* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are
- * here. */
+/* Called before the gradient of an owner is complete: waits until the weight is sent, and adds the gradients
+ * of its uses on other stages. */
 static int ddp__hosts_end(void *user, int owner)
 {
     ddp_pipe *p = (ddp_pipe *)user;

@@ -1,5 +1,5 @@
-/* What is known of a model whose stages lie on several ranks: the norm of its gradients, the hash of its
- * parameters and the file of them, each in the order of the whole model. */
+/* Values of a model whose stages are on several ranks: the norm of its gradients, the hash of its parameters,
+ * and its weights file. Each is computed in the order of the whole model. */
 #include "exchange/post.h"
 #include "pipe/executor.h"
 
@@ -12,7 +12,7 @@ ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes
     return ddp__run(p->d, &m, 0, ddp__error(p->d));
 }
 
-/* ---- the norm: each stage goes on from the sum of the stage before it ---- */
+/* ---- the norm: each stage adds to the sum of the previous stage ---- */
 
 static ddp_status ddp__norm_pass(void *user, int after, double *squares)
 {
@@ -34,12 +34,12 @@ void ddp__pipe_clips(ddp_pipe *p)
 
 /* ---- the hash ---- */
 
-/* A layer's values at its first operator's stage, in order; other stages send theirs. */
+/* Collects a layer's values on the stage of its first operator, in order; other stages send theirs. */
 static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *values)
 {
     for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
-        const int own = n->tied >= 0; /* the first array of its own; they follow each other */
+        const int own = n->tied >= 0; /* the first of the operator's own arrays, which are contiguous */
         const size_t count = n->layer == layer ? ddp__arrays_count(n->spec.param, own, n->spec.params) : 0;
         float *part = p->stage == home ? values + n->place : values;
         if (!count) continue;
@@ -107,9 +107,9 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
     return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
-/* ---- the file: rank 0 writes what the others send, part by part ---- */
+/* ---- the file: rank 0 writes the parts that the other ranks send ---- */
 
-enum { DDP__EXPORT_PART = 1 << 18 }; /* values of a message */
+enum { DDP__EXPORT_PART = 1 << 18 }; /* values per message */
 
 typedef struct ddp__export {
     ddp_pipe *p;
@@ -135,7 +135,7 @@ static ddp_status ddp__export_pass(void *user, int stage, const float *data, siz
     return DDP_OK;
 }
 
-/* All of the pipeline that has rank 0. */
+/* All ranks of the pipeline of rank 0 take part. */
 int ddp_pipe_export(ddp_pipe *p, const char *path)
 {
     ddp__export x = {p, -1, NULL};
@@ -153,6 +153,6 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
                : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for writing %.200s", path);
     DDP_FREE(x.part);
     if (s == DDP_OK && p->stages > 1)
-        s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is there */
+        s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is complete */
     return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }

@@ -1,5 +1,5 @@
-/* Turns and times of a simulated world. A worker runs until it waits; who waits looks what happens next,
- * until that lets somebody go on, and hands over to him. */
+/* Scheduling and virtual time. A worker runs until it waits. The waiting worker then processes events until
+ * another worker can run, and passes control to that worker. */
 #include "sim/world.h"
 
 /* ---- events ---- */
@@ -60,7 +60,7 @@ static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
     ddp__seat_ready(w, (ddp__player *)what);
 }
 
-/* Somebody's turn comes; NULL: nobody's ever will. */
+/* The worker that runs next; NULL: none can ever run. */
 static ddp__player *ddp__world_next(ddp__world *w)
 {
     double *own = ddp__time_set(&w->now);
@@ -92,7 +92,7 @@ void ddp__seat_wait(ddp__player *s, ddp__port *at)
 {
     ddp__world *w = s->world;
 
-    if (w->error.code) return; /* nothing more will happen */
+    if (w->error.code) return; /* the world has failed: no more events */
     s->state = DDP__PLAYER_WAITS;
     s->at = at;
     if (!at) ddp__world_at(w, s->now, ddp__seat_wakes, s, 0, 0);

@@ -1,8 +1,8 @@
-/* What travels in a simulated world. A message is cut into parts; a part leaves over its worker's uplink,
- * most urgent first, reaches its receivers a delay later, passes their downlinks, and lets them send what
- * follows from it: a collective is a few such phases, the same that the engine's frames go through
- * (src/comm). Between workers that do the same at the same time nothing depends on which of them sends to
- * which, so all that one sends in a phase is one job. */
+/* Collectives of a simulated world. A message is divided into parts. A part is sent over its worker's uplink,
+ * highest priority first. After the delay it passes the downlinks of its receivers, which can then send the
+ * parts of the next phase. A collective is a few such phases, the same as the frames of the engine
+ * (src/comm). Workers that do the same at the same time are interchangeable, so all messages of one worker in
+ * a phase form one job. */
 #include "sim/port.h"
 
 static void ddp__carried_left(ddp__world *w, const ddp__job *job);
@@ -39,7 +39,8 @@ static void ddp__carried_less(ddp__carried *c, int member)
     if (++c->over == c->here) ddp__carried_drop(c);
 }
 
-/* A part has passed a member's downlink: the last phase is received, another lets it send the next. */
+/* A part has passed a member's downlink: it is received (last phase), or the member can send the next
+ * phase. */
 static void ddp__part_got(ddp__world *w, void *what, int member, int at)
 {
     ddp__carried *c = (ddp__carried *)what;
@@ -78,13 +79,14 @@ static int ddp__cell_of(const ddp__carried *c, int member, int phase)
     return cell ? cell[member] : 0;
 }
 
-/* When what left at the times of a cell's members (or of one, from) reaches a member. last: the two latest of
- * these times, where ways are alike; NULL: they differ. */
+/* Time at which parts sent by a cell's members (or by `from` alone) arrive at a member. last: the two latest
+ * send times, if all links are equal; NULL: they differ. */
 static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, const double last[2])
 {
     ddp__links *l = &c->port[member]->e->links;
     const double *leave = c->leave + (size_t)at * (size_t)c->here;
-    const int stands = c->here < c->members && member == c->here - 1; /* for others that do what it does */
+    /* represents the workers that are not simulated */
+    const int stands = c->here < c->members && member == c->here - 1;
     double latest = 0;
 
     if (!l->path) return c->world->now;
@@ -96,7 +98,7 @@ static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, c
     return latest;
 }
 
-/* A cell's members have all sent a part. */
+/* All members of a cell have sent a part. */
 static void ddp__cell_sent(ddp__carried *c, int cell, int phase, int at)
 {
     const double *leave = c->leave + (size_t)at * (size_t)c->here;
@@ -122,8 +124,8 @@ static int ddp__cell_size(const ddp__carried *c, int cell, int phase)
     return n;
 }
 
-/* A member's part has left: to the next in a ring, from a root to all, else to those of its cell once theirs
- * have too. */
+/* A member has sent a part. It arrives at the next member (ring), at all members (root), or at its cell once
+ * all of the cell have sent theirs. */
 static void ddp__carried_left(ddp__world *w, const ddp__job *job)
 {
     ddp__carried *c = job->carried;
@@ -149,7 +151,8 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job)
     ddp__carried_less(c, member);
 }
 
-/* Sites: sizes of a member's cells; *uneven: sites of unlike sizes, of which one crosses. */
+/* Sites: sizes of a member's cells. *uneven: sites differ in size, so one rank of each sends between
+ * sites. */
 static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
 {
     for (int i = 0; i < c->here; i++) {
@@ -181,13 +184,13 @@ static void ddp__carried_phase(ddp__carried *c, const ddp__port *p, int phase, c
     c->in[phase] = c->out[phase];
 }
 
-/* Who is simulated in place of a member: the last one stands for all that are not. */
+/* The simulated worker that represents a member: the last one represents all that are not simulated. */
 static int ddp__standing_in(const ddp__carried *c, int member)
 {
     return member < c->here ? member : c->here - 1;
 }
 
-/* What each member sends and gets, by the way that the operation takes. */
+/* The bytes that each member sends and receives, by the algorithm of the operation. */
 static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__op *op)
 {
     const double n = (double)op->n, M = c->members, crossing = op->m.coding;
@@ -227,9 +230,9 @@ static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__o
     }
 }
 
-/* ---- what the library sends itself, and whatever lies in memory ---- */
+/* ---- the data of messages in real memory ---- */
 
-/* The owner of a part of a sum has a rule for it. */
+/* Calls the owner's rule for a part of a sum. */
 static void ddp__carried_owner(const ddp__carried *c, int member, size_t at, size_t count, float *sum)
 {
     const ddp__op *op = c->op[member];
@@ -242,7 +245,7 @@ static void ddp__carried_owner(const ddp__carried *c, int member, size_t at, siz
     if (from < to) op->m.owner->rule(op->m.owner->user, from, sum + (from - at), to - from);
 }
 
-/* Values from offset at on of all members that are not on paper: their sum is all's. */
+/* Sums the values from `at` on over all members with real memory; the result is for all members. */
 static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float *sum)
 {
     ddp__op *first = c->op[0];
@@ -261,8 +264,8 @@ static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float 
     for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
 }
 
-/* Blocks of an all-gather, all values of a message in real memory. In the world's all-gather each rank has
- * the block of its number, also when other ranks are lost. */
+/* The blocks of an all-gather in real memory. In the all-gather of all ranks, block r belongs to rank r, also
+ * if other ranks are lost. */
 static void ddp__carried_blocks(ddp__carried *c, void *block)
 {
     const ddp__op *first = c->op[0];
@@ -301,7 +304,7 @@ static void ddp__carried_move(ddp__carried *c)
     }
 }
 
-/* ---- who takes part ---- */
+/* ---- members ---- */
 
 static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
 {
@@ -345,7 +348,7 @@ static void ddp__member_begins(ddp__carried *c, int member)
     for (int i = 0; sends && i < c->parts; i++) ddp__carried_job(c, member, 0, i);
 }
 
-/* They do not mean the same message. */
+/* 1: the member posted another message than the others. */
 static int ddp__carried_differs(const ddp__carried *c, int member)
 {
     const ddp__op *first = NULL, *op = c->op[member];
@@ -360,7 +363,7 @@ static int ddp__carried_differs(const ddp__carried *c, int member)
         first->unit == op->unit)
         return 0;
     (void)ddp__fail(&err, DDP_MISMATCH,
-                    "rank %d has %s of %zu values where rank %d has %s of %zu: every rank must post the "
+                    "rank %d has %s of %zu values but rank %d has %s of %zu: every rank must post the "
                     "same messages in the same order",
                     c->port[i]->base.rank, ddp__op_text(c->port[i]->e, first, a, sizeof a), first->n,
                     c->port[member]->base.rank, ddp__op_text(c->port[member]->e, op, b, sizeof b), op->n);
@@ -386,8 +389,8 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
     for (int i = 0; c->scrap && i < c->here; i++)
         if (i != c->root && c->op[i] && (place == c->root || place == i))
             ddp__scraps_paste(c->scrap, c->op[i]);
-    for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++) /* what was on its way before it
-                                                                                 came */
+    /* parts that arrived before the member posted */
+    for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++)
         if (c->gone[(size_t)at * (size_t)c->here])
             ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root, NULL), ddp__part_arrives, c,
                           place, at);
@@ -395,8 +398,8 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
         ddp__carried_move(c);
         for (int i = 0; i < c->here; i++) {
             ddp__op *own = c->op[i];
-            if (own && now > own->active_at) { /* until now somebody was waited for, but for its own first
-                                                  part */
+            /* the others have waited for this member, but not for its first part */
+            if (own && now > own->active_at) {
                 own->waiting_since =
                     fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);
             }
@@ -423,7 +426,7 @@ void ddp__carried_again(ddp__world *w)
             int kept = 0;
             for (int k = 0; k < jobs; k++)
                 if (p->job[k].carried != c) p->job[kept++] = p->job[k];
-            if (kept < jobs) { /* a heap again */
+            if (kept < jobs) { /* restores the heap */
                 stbds_arrsetlen(p->job, 0);
                 for (int k = 0; k < kept; k++) {
                     const ddp__job job = p->job[k];

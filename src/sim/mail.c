@@ -1,4 +1,4 @@
-/* Messages between two simulated workers, and what lies in memory of any. */
+/* Messages between two simulated workers, and the data of messages in real memory. */
 #include "sim/port.h"
 
 int ddp__is_paper(const ddp__world *w, const void *at)
@@ -42,7 +42,7 @@ void ddp__scraps_free(ddp__scrap *s)
     }
 }
 
-/* ---- from one to another ---- */
+/* ---- point-to-point messages ---- */
 
 static int ddp__mail_fits(const ddp__op *op, const ddp__mail *m)
 {
@@ -165,8 +165,8 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
         ddp_error err;
         DDP_FREE(m);
         (void)ddp__fail(&err, DDP_UNSUPPORTED,
-                        "a message between rank %d and rank %d, where one simulated worker stands for all: "
-                        "simulate each (ddp_simulation.fold 0)",
+                        "a message between rank %d and rank %d, but one simulated worker represents both: "
+                        "simulate each rank (ddp_simulation.fold 0)",
                         p->base.rank, op->m.peer);
         w->fails(w, &err);
         return;

@@ -1,11 +1,11 @@
-/* The carrier of a simulated worker's engine: what begins when, and what ends the world. */
+/* The transport of a simulated worker's engine: starts operations, and ends the world on errors. */
 #include "sim/port.h"
 
 static ddp__port *ddp__port_of(ddp__wire *w) { return (ddp__port *)(void *)w; }
 
-/* ---- what begins ---- */
+/* ---- start of operations ---- */
 
-/* src/comm/activate.c says whose turn has come. */
+/* src/comm/activate.c has selected the operation to start. */
 static void ddp__port_begins(ddp__wire *wire, ddp__op *op)
 {
     ddp__port *p = ddp__port_of(wire);
@@ -35,9 +35,9 @@ static void ddp__port_look(ddp__port *p)
     p->world->fails(p->world, &err);
 }
 
-/* ---- a worker that is lost ---- */
+/* ---- loss of a worker ---- */
 
-/* The others know it, and have agreed on who is left. */
+/* The other ranks know of the loss and have agreed on the members. */
 static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
 {
     ddp_error err;
@@ -69,7 +69,7 @@ static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
             }
 }
 
-/* As the script says. Who is left has heard of it a delay later, and of each other's knowing it two more. */
+/* The script kills a rank. The others detect it one delay later, and agree after two more. */
 static void ddp__port_dies(ddp__world *w, void *what, int rank, int j)
 {
     ddp__port *p = (ddp__port *)what;
@@ -84,14 +84,14 @@ static void ddp__port_dies(ddp__world *w, void *what, int rank, int j)
     for (int r = 0; r < w->seats; r++) left += w->port[0][r] && !w->port[0][r]->dead;
     if (w->min_world == 0) {
         (void)ddp__fail(&err, DDP_PEER_LOST,
-                        "rank %d was lost at %g s, as the script says: min_world lets the others go on", rank,
-                        w->now);
+                        "rank %d was lost at %g s, as the script says; set min_world to continue without it",
+                        rank, w->now);
         w->fails(w, &err);
     } else
         ddp__world_at(w, w->now + 3 * p->e->links.farthest, ddp__world_shrinks, NULL, rank, left);
 }
 
-/* ---- the carrier ---- */
+/* ---- the transport ---- */
 
 static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
 {
@@ -103,15 +103,15 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
     ddp__port_look(p);
 }
 
-/* 0, and the world has failed: this is no worker's own thread. */
+/* Returns 0 and fails the world if the caller is not the worker's own thread. */
 static int ddp__port_knows(ddp__port *p)
 {
     ddp_error err;
 
     if (ddp__time() == &p->seat->now) return 1;
     (void)ddp__fail(&err, DDP_UNSUPPORTED,
-                    "rank %d sends or waits on a thread of its own, which has no part in virtual time: "
-                    "simulate a strategy that has no threads",
+                    "rank %d sends or waits on another thread, which has no virtual time; "
+                    "simulate a strategy without threads",
                     p->base.rank);
     p->world->fails(p->world, &err);
     return 0;
@@ -162,7 +162,7 @@ static void ddp__port_opened(ddp__wire *wire, ddp__engine *e)
     p->e = e;
     e->quiet = p->world->error.code != DDP_OK;
     e->error = p->world->error;
-    for (int i = 0; i < e->links.acts; i++) /* a connection that breaks is there again at once */
+    for (int i = 0; i < e->links.acts; i++) /* a broken connection is restored immediately */
         if (e->links.act[i].peer < 0)
             ddp__world_at(p->world, e->links.act[i].at, ddp__port_dies, p, e->rank, 0);
 }
@@ -212,7 +212,7 @@ static void ddp__world_fails(ddp__world *w, const ddp_error *why)
             if (p->e->error.code == DDP_OK) p->e->error = w->error;
             p->e->quiet = 1;
         }
-    for (int r = 0; r < w->seats; r++) ddp__seat_ready(w, &w->seat[r]); /* those that wait */
+    for (int r = 0; r < w->seats; r++) ddp__seat_ready(w, &w->seat[r]); /* the waiting workers */
 }
 
 static void ddp__world_stuck(ddp__world *w)
@@ -234,7 +234,7 @@ static void ddp__world_stuck(ddp__world *w)
             (size_t)snprintf(text + n, sizeof text - n, "%srank %d for %s", waiting > 1 ? ", " : "", r,
                              op ? ddp__op_text(p->e, op, one, sizeof one) : "a message that it did not post");
     }
-    for (int r = 0; r < w->seats && !waiting; r++) { /* the dead end last */
+    for (int r = 0; r < w->seats && !waiting; r++) { /* else wakes killed workers, which end last */
         if (w->seat[r].state != DDP__PLAYER_DEAD) continue;
         for (int link = 0; link < 2; link++)
             if (w->port[link][r] && w->port[link][r]->e) {
@@ -246,7 +246,7 @@ static void ddp__world_stuck(ddp__world *w)
     }
     if (!waiting) return;
     (void)ddp__fail(&err, DDP_USAGE,
-                    "nobody can go on: %d of %d workers wait for what nobody sends: %.300s%s", waiting,
+                    "deadlock: %d of %d workers wait for messages that no worker sends: %.300s%s", waiting,
                     w->seats, text, waiting > 3 ? " ..." : "");
     ddp__world_fails(w, &err);
 }

@@ -1,4 +1,4 @@
-/* A simulated world's beginning and end: a thread and a context for each worker, on a virtual clock. */
+/* Start and end of a simulated world: one thread and one context per worker, on a virtual clock. */
 #include "config/settings.h"
 #include "context/context.h"
 #include "session/launch.h"
@@ -90,7 +90,7 @@ static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
         (void)ddp__fail(err, DDP_MEMORY, "only %d of %d simulated workers could be started: %s", started,
                         w->seats, strerror(why));
         w->seats = started;
-        w->error = *err; /* each ends at its first message */
+        w->error = *err; /* each worker ends at its first message */
     }
     if (started) ddp__world_begin(w);
     for (int r = 0; r < started; r++) pthread_join(w->seat[r].thread, NULL);
@@ -105,19 +105,19 @@ static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
 static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_ops *ops, ddp_error *err)
 {
     if (c->backend || c->elastic.join || c->elastic.max_world > c->world)
-        return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out",
+        return ddp__fail(err, DDP_UNSUPPORTED, "%s cannot be simulated; remove it",
                          c->backend ? "a device" : "joining");
     if (c->server.count < 0 && ops->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(
             err, DDP_UNSUPPORTED,
-            "servers beside workers are not simulated: set servers to a number of ranks that serve");
+            "servers on the ranks of workers cannot be simulated; set servers to a number of separate ranks");
     if (c->elastic.min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
-        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d with %s is not simulated: leave min_world 0",
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d cannot be simulated with %s; set min_world to 0",
                          c->elastic.min_world, c->world > 64 ? "more than 64 workers" : "servers");
     return DDP_OK;
 }
 
-/* All links take the same time, always. */
+/* 1: all links always take the same time. */
 static int ddp__simulated_alike(const ddp_config *c)
 {
     ddp__netspec spec;
@@ -184,7 +184,7 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     memset(err, 0, sizeof *err);
     if (out) memset(out, 0, sizeof *out);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_simulate: configuration or function is NULL");
-    (void)ddp__time_set(&start); /* a worker may die there without this process */
+    (void)ddp__time_set(&start); /* a worker that dies does not end this process */
     s = ddp__config_resolve(given, ddp__built_in(), &cfg, &ops, err);
     (void)ddp__time_set(NULL);
     if (s != DDP_OK) return (int)s;

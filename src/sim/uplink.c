@@ -1,4 +1,5 @@
-/* The uplink of a simulated worker: the parts of its messages leave one by one, most urgent first. */
+/* The uplink of a simulated worker: sends the parts of its messages one after the other, highest priority
+ * first. */
 #include "sim/port.h"
 
 double ddp__scale_of(const ddp__world *w, const ddp_message *m)
@@ -33,7 +34,7 @@ static ddp__job ddp__job_take(ddp__port *p)
     return first;
 }
 
-/* When a job has left: over the way to each receiver where they differ, else at once. */
+/* When a job is sent: over the link to each receiver if links differ, else at once. */
 static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
 {
     const ddp__carried *c = job->carried;

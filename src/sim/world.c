@@ -1,4 +1,4 @@
-/* Memory of a simulated world: without it the simulation ends, so that callers need no error of their own. */
+/* Memory of a simulated world. Out of memory ends the simulation, so callers need no error of their own. */
 #include "sim/world.h"
 
 int ddp__world_has(ddp__world *w, int has)
@@ -6,7 +6,7 @@ int ddp__world_has(ddp__world *w, int has)
     ddp_error err;
 
     if (has) return 1;
-    (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
+    (void)ddp__fail(&err, DDP_MEMORY, "out of memory for the messages of a simulated world");
     w->fails(w, &err);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Inside of a simulated world: whose turn it is, what happens when, and what is under way. One mutex guards
- * all of it, and one worker runs at a time; the network moves only while none does. */
+/* Internal state of a simulated world: scheduling, events, and messages in flight. One mutex guards all of
+ * it. One worker runs at a time, and the network advances only while no worker runs. */
 #pragma once
 
 #include "comm/state.h"
@@ -21,15 +21,15 @@ typedef struct ddp__player {
     int rank;
     double now;
     ddp__player_state state;
-    ddp__port *at;            /* where it waits for a message; NULL: for its time */
-    struct ddp__player *next; /* of those that are ready */
+    ddp__port *at;            /* the link on which it waits for a message; NULL: it waits for a time */
+    struct ddp__player *next; /* list of workers that can run */
     pthread_t thread;
     pthread_cond_t turn;
     ddp_error error;
 } ddp__player;
 
-/* What happens at a time, to something; i and j are its own matter. Of two at once the one that was foreseen
- * first. */
+/* A timed event; i and j are arguments of fn. Events with the same time run in the order in which they were
+ * added. */
 typedef struct ddp__event {
     double at;
     uint64_t order;
@@ -40,52 +40,53 @@ typedef struct ddp__event {
 
 struct ddp__world {
     pthread_mutex_t lock;
-    double now;                /* of the network */
-    ddp__player *seat;         /* [seats] */
-    int seats, size;           /* size: ranks; seats < size: the last one stands for all that are not
-                                     there */
-    ddp__player *first, *last; /* ready, in order */
-    ddp__event *event;         /* a list: a heap of the events that are due */
+    double now;        /* time of the network */
+    ddp__player *seat; /* [seats] */
+    int seats, size;   /* size: number of ranks; if seats < size, the last one represents all other ranks */
+    ddp__player *first, *last; /* workers that can run, in order */
+    ddp__event *event;         /* a list: a heap of pending events */
     uint64_t orders;
     ddp__port **port[2];                  /* [seats] of each link; NULL: not open, or closed */
-    struct ddp__away *aways;              /* parts that are on their way out */
-    struct ddp__mail *mails;              /* all that were not received */
-    struct ddp__carried *carried, *voids; /* collectives under way; those that are not any more */
+    struct ddp__away *aways;              /* parts that are being sent */
+    struct ddp__mail *mails;              /* all messages that are not received */
+    struct ddp__carried *carried, *voids; /* collectives in flight; restarted ones */
     uint64_t live;                        /* as in ddp__epoch_info */
     int min_world;
     const unsigned char *paper;
     size_t paper_bytes;
     double scale;
-    int alike; /* all ways take the same time, always */
+    int alike; /* 1: all links always take the same time */
     int64_t events;
-    ddp_error error; /* what ended it */
-    /* Files above these: what may begin at a port; every engine has this error; nobody can go on. */
+    ddp_error error; /* the error that ended the world */
+    /* Set by port.c. look: starts operations of a port; fails: sets the error of every engine; stuck: reports
+     * a deadlock. */
     void (*look)(ddp__port *p);
     void (*fails)(ddp__world *w, const ddp_error *why);
     void (*stuck)(ddp__world *w);
 };
 
 /* ---- world.c ---- */
-DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size); /* zeroed; NULL: the world has
-                                                                           failed */
-/* Makes room for another element of a list; 0: out of memory, the world has failed. */
+/* zeroed; NULL: the world has failed */
+DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size);
+/* Reserves one more element of a list; 0: out of memory, the world has failed. */
 #define ddp__world_reserve(w, list) ddp__world_has(w, ddp__reserve(list, stbds_arrlenu(list) + 1))
 DDP_LIB int ddp__world_has(ddp__world *w, int has);
 
 /* ---- clock.c ---- */
 DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what,
                            int i, int j);
-DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s); /* what it waits for may be there: at the
-                                                                network's time */
-/* Under the lock. turn: waits for something at `at` (NULL: until the network has come to its time). end:
- * never again. */
+/* wakes a waiting worker at the network's time */
+DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s);
+/* The caller holds the lock. Waits for a message at the port `at`; NULL: until the network reaches the
+ * worker's time. */
 DDP_LIB void ddp__seat_wait(ddp__player *s, ddp__port *at);
+/* The worker has returned. */
 DDP_LIB void ddp__seat_end(ddp__player *s);
-DDP_LIB void ddp__seat_begin(ddp__player *s); /* first on its thread: waits for its turn */
+DDP_LIB void ddp__seat_begin(ddp__player *s); /* first call on its thread: waits for its turn */
 DDP_LIB void ddp__world_begin(ddp__world *w);
 
 /* ---- port.c ---- */
 DDP_LIB ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB void ddp__port_rules(ddp__world *w);                  /* sets look, fails and stuck */
-DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* the script has killed it */
+DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* 1: the script has killed it */
 DDP_LIB void ddp__carried_free(ddp__world *w);

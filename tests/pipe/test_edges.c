@@ -823,14 +823,14 @@ static void bad_settings_are_one_sentence(void **state)
     j.edge.coding = (ddp_edge_coding)9;
     refused(&j, DDP_ARG, "edge wire 9 is unknown");
     j.edge.coding = DDP_EDGE_TOPK;
-    refused(&j, DDP_ARG, "edge wire topk of ratio 0: it must be from 1");
+    refused(&j, DDP_ARG, "edge wire topk with ratio 0: the ratio must be from 1");
     j.edge.coding = DDP_EDGE_BF16;
     j.edge.feedback = 1;
-    refused(&j, DDP_ARG, "error feedback with edge wire bf16");
+    refused(&j, DDP_ARG, "edge wire bf16 does not support error feedback");
     j.edge.feedback = 0;
     j.edge.coding = DDP_EDGE_BOTTLENECK;
     j.edge.ratio = 41;
-    refused(&j, DDP_ARG, "of 40 channels nothing is left to cross; take at most bottleneck:40");
+    refused(&j, DDP_ARG, "a width of 40 channels leaves none; use at most bottleneck:40");
     j.edge.coding = DDP_EDGE_TOPK;
     j.edge.ratio = 10;
     j.spoil = 1;
@@ -840,16 +840,16 @@ static void bad_settings_are_one_sentence(void **state)
     j.edge.coding = DDP_EDGE_AQ;
     j.edge.ratio = 5;
     j.samples = SAMPLES;
-    refused(&j, DDP_ARG, "edge wire aq of 5 bits: changes take 2, 3 or 4");
+    refused(&j, DDP_ARG, "edge wire aq with 5 bits: use 2, 3 or 4");
     j.edge.ratio = 4;
     j.edge.feedback = 1;
-    refused(&j, DDP_ARG, "error feedback with edge wire aq");
+    refused(&j, DDP_ARG, "edge wire aq does not support error feedback");
     j.edge.feedback = 0;
     j.samples = 0;
-    refused(&j, DDP_ARG, "edge wire aq:4 of 0 samples, 3 in a micro-batch: set samples");
+    refused(&j, DDP_ARG, "edge wire aq:4 with 0 samples, 3 per micro-batch: set samples");
     j.samples = SAMPLES;
     j.batch = 2;
-    refused(&j, DDP_ARG, ", 3, is no multiple of the 2 samples of a micro-batch");
+    refused(&j, DDP_ARG, ", 3, is not a multiple of the 2 samples of a micro-batch");
     j.batch = 0;
     j.samples = 1000000000000000;
     refused(&j, DDP_MEMORY, "activations of 1000000000000000 samples at the edges of stage");
@@ -858,10 +858,10 @@ static void bad_settings_are_one_sentence(void **state)
     refused(&j, DDP_ARG, "ddp_pipe_samples: sample 12 in micro-batch 0; they are 0..11");
     j.misname = 0;
     j.nameless = 2;
-    refused(&j, DDP_USAGE, "the samples of micro-batch 1 have no names");
+    refused(&j, DDP_USAGE, "the samples of micro-batch 1 are unknown");
     j.nameless = 0;
     j.spoil = 2;
-    refused(&j, DDP_NUMERIC, "cannot send activations of micro-batch 0, stage 1 at the other end: value ");
+    refused(&j, DDP_NUMERIC, "cannot send activations of micro-batch 0 (peer: stage 1): the delta of value ");
 
     assert_null(ddp_bottleneck(g, ddp_input(g, "x", DDP_F32, 2, 6), 7));
     assert_non_null(

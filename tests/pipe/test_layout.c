@@ -167,7 +167,7 @@ static void a_placement_and_a_cut_go_together(void **state)
     assert_memory_equal(l.rank_of, ranks, sizeof ranks);
     ddp_pipe_layout_free(&l);
     refused("{\"cost_s\": 0, \"assign\": [[2, 0, 3, 1]]}", cut, 4, DDP_ARG,
-            "2 stages, and the placement has 4");
+            "2 stages, but the placement has 4");
 }
 
 #define SEGMENTS(list)              "{\"pipeline_s\": 1, \"segments\": [" list "]}"
@@ -176,7 +176,7 @@ static void a_placement_and_a_cut_go_together(void **state)
 static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
 {
     (void)state;
-    refused("", NULL, 4, DDP_FORMAT, "is empty: a file of `plan place --json FILE` is needed");
+    refused("", NULL, 4, DDP_FORMAT, "is empty; it must be an output file of `plan place --json FILE`");
     refused("{\"assign\": [[0]]}", NULL, 1, DDP_FORMAT, "plan 1 has no number \"cost_s\"");
     refused("{\"cost_s\": \"1\", \"assign\": [[0]]}", NULL, 1, DDP_FORMAT, "plan 1 has no number \"cost_s\"");
     refused("{\"cost_s\": 1}", NULL, 4, DDP_FORMAT, "no list \"assign\"");
@@ -186,33 +186,35 @@ static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
     refused("{\"cost_s\": 1, \"assign\": [[]]}", NULL, 2, DDP_ARG, "0 devices");
     refused("{\"cost_s\": 1, \"assign\"", NULL, 2, DDP_FORMAT, "plan 1");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 3]]}", NULL, 6, DDP_ARG,
-            "on 4 devices, and 6 workers are to train");
+            "on 4 devices, but the run has 6 workers");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2]]}", NULL, 4, DDP_FORMAT,
-            "pipeline 1 has another number of stages");
+            "pipeline 1 and pipeline 0 have different numbers of stages");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], 2]}", NULL, 4, DDP_FORMAT,
-            "pipeline 1 has another number of stages");
+            "pipeline 1 and pipeline 0 have different numbers of stages");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [\"2\", 3]]}", NULL, 4, DDP_ARG,
-            "each of 0..3 stands once");
+            "each of 0..3 must appear once");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [1, 3]]}", NULL, 4, DDP_ARG,
-            "stage 0 of pipeline 1 is not on a device of");
-    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 4]]}", NULL, 4, DDP_ARG, "each of 0..3 stands once");
-    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 0.5]]}", NULL, 4, DDP_ARG, "each of 0..3 stands once");
+            "stage 0 of pipeline 1 has an invalid or duplicate device");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 4]]}", NULL, 4, DDP_ARG,
+            "each of 0..3 must appear once");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 0.5]]}", NULL, 4, DDP_ARG,
+            "each of 0..3 must appear once");
     refused(NULL, "{\"pipeline_s\": 1}", 2, DDP_FORMAT, "no list \"segments\"");
     refused(NULL, "{\"pipeline_s\": 1, \"segments\": 6}", 2, DDP_FORMAT, "no list \"segments\"");
     refused(NULL, "[1]", 2, DDP_FORMAT, "no number \"pipeline_s\": a file of `plan fence --json FILE`");
     refused(NULL, "{\"pipeline_s\": 1, \"operators\": 9, \"segments\": []}", 2, DDP_ARG,
-            "cuts 9 operators, and this model has 6");
+            "cuts 9 operators, but this model has 6");
     refused(NULL, "{\"pipeline_s\": 1, \"param_bytes\": 404, \"segments\": []}", 2, DDP_ARG,
-            "404 bytes of parameters, and this one has 400");
+            "404 bytes of parameters, but this one has 400");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 4, 6)), 2, DDP_ARG,
-            "leaves operator 3 (all/linear.2) out");
+            "has no device for operator 3 (all/linear.2)");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 2, 6)), 2, DDP_ARG,
             "operator 2 (all/linear.1) on device 0 and on device 1");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 7)), 2, DDP_ARG, "of the 6 operators");
-    refused(NULL, SEGMENTS(SEGMENT(-1, 0, 6)), 2, DDP_ARG, "a device from 0 on");
-    refused(NULL, SEGMENTS(SEGMENT(0, -1, 6)), 2, DDP_ARG, "of the 6 operators those from \"first\" up to");
-    refused(NULL, SEGMENTS("{\"first\": 0, \"end\": 6}"), 2, DDP_ARG, "a device from 0 on");
-    refused(NULL, SEGMENTS("6"), 2, DDP_ARG, "a device from 0 on");
+    refused(NULL, SEGMENTS(SEGMENT(-1, 0, 6)), 2, DDP_ARG, "a device >= 0");
+    refused(NULL, SEGMENTS(SEGMENT(0, -1, 6)), 2, DDP_ARG, "from \"first\" to before \"end\", out of 6");
+    refused(NULL, SEGMENTS("{\"first\": 0, \"end\": 6}"), 2, DDP_ARG, "a device >= 0");
+    refused(NULL, SEGMENTS("6"), 2, DDP_ARG, "a device >= 0");
     refused(NULL, SEGMENTS(SEGMENT(0, 3, 3)), 2, DDP_ARG, "column 32: a segment");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 1) "," SEGMENT(1, 1, 2) "," SEGMENT(0, 2, 6)), 2, DDP_ARG,
             "from device 0 to device 1 and back");
@@ -247,7 +249,8 @@ static void a_cut_without_sizes_fits_every_model_of_its_operators(void **state)
     assert_null(l.rank_of);
     ddp_pipe_layout_free(NULL);
     assert_int_equal(ddp_pipe_layout_read(NULL, path, g, 2, NULL, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "somewhere to put it, a world, and for a cut a graph are needed"));
+    assert_non_null(
+        strstr(err.msg, "out must not be NULL, world must be at least 1, and a cut needs a graph"));
     assert_int_equal(ddp_pipe_layout_read(NULL, path, g, 0, &l, &err), DDP_ARG);
     assert_int_equal(ddp_pipe_layout_read(NULL, path, NULL, 2, &l, &err), DDP_ARG);
     remove(path);

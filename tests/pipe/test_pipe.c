@@ -793,8 +793,8 @@ static void a_layout_has_each_rank_once(void **state)
     cfg.no_env = 1;
     cfg.transport = DDP_THREADS;
     assert_int_equal(ddp_launch(&cfg, opens_with, (void *)(uintptr_t)twice, &err), DDP_ARG);
-    assert_non_null(
-        strstr(err.msg, "the layout puts rank 1 at stage 0 of pipeline 1: each of the 4 ranks stands once"));
+    assert_non_null(strstr(
+        err.msg, "the layout puts rank 1 at stage 0 of pipeline 1: each of the 4 ranks must appear once"));
     assert_int_equal(ddp_launch(&cfg, opens_with, (void *)(uintptr_t)beyond, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "rank 4"));
 }
@@ -814,10 +814,9 @@ static void a_schedule_that_does_not_exist_is_refused(void **state)
     static const struct {
         int schedule, ahead;
         const char *says;
-    } all[] = {{DDP_PIPELINE_ZB + 1, 0,
-                "schedule 4 of 2 stages (at most 1024), 0 ahead (at least 0), does not exist"},
-               {DDP_PIPELINE_1F1B, -1,
-                "schedule 2 of 2 stages (at most 1024), -1 ahead (at least 0), does not exist"}};
+    } all[] = {
+        {DDP_PIPELINE_ZB + 1, 0, "invalid schedule 4 with 2 stages (at most 1024) and 0 ahead (at least 0)"},
+        {DDP_PIPELINE_1F1B, -1, "invalid schedule 2 with 2 stages (at most 1024) and -1 ahead (at least 0)"}};
     ddp_pipe_config c;
     ddp_config cfg;
     ddp_error err;

@@ -461,9 +461,9 @@ static void what_cannot_be_is_refused(void **state)
     } bad[] = {{4, 2, 1, 4, NULL, "min_replicas 1 with strategy diloco: of what its changes", DDP_DILOCO},
                {4, 2, 3, 4, NULL, "min_replicas 3: there are 2 pipelines of 2 stages: 1 to 2", DDP_SSGD},
                {4, 2, 0, 4, NULL, "min_replicas 0: there are 2 pipelines", DDP_SSGD},
-               {4, 3, 1, 4, NULL, "3 stages in a world of 4", DDP_SSGD},
+               {4, 3, 1, 4, NULL, "3 stages with 4 ranks", DDP_SSGD},
                {6, 2, 1, 3, NULL,
-                "3 micro-batches of each of 3 pipelines do not divide over 2: choose a multiple of 2",
+                "3 micro-batches in each of 3 pipelines cannot be divided among 2; choose a multiple of 2",
                 DDP_SSGD},
                {4, 2, 1, 4, "two.json", "two.json: a topology", DDP_SSGD}};
 
@@ -509,10 +509,8 @@ static void a_layout_that_cannot_be_kept_is_refused(void **state)
     j.cfg.strategy = DDP_SSGD;
     j.cfg.no_env = 1;
     assert_int_equal(ddp_launch_pipelines(&j.cfg, 2, 1, opens_in_another_order, &j, &err), DDP_UNSUPPORTED);
-    if (!strstr(
-            err.msg,
-            "a layout with rank 2 at place 1 in ddp_launch_pipelines, which places the ranks of every world "
-            "that is left in their order"))
+    if (!strstr(err.msg, "the layout has rank 2 at place 1, but ddp_launch_pipelines needs the ranks in "
+                         "ascending order; remove rank_of"))
         fail_msg("'%s'", err.msg);
 }
 

@@ -29,7 +29,7 @@ base="--stages 4 --microbatches 8"
     fi
     says 2 '--stages N is needed, from 1 to 1024' --microbatches 2
     says 2 '--microbatches M is needed, from 1 to 65536' --stages 2
-    says 2 "pipeline schedule '2f2b' is unknown; use gpipe, 1f1b or zb" $base --schedule 2f2b
+    says 2 "unknown pipeline schedule '2f2b'; use gpipe, 1f1b or zb" $base --schedule 2f2b
     says 2 'one number, or one for each of the 4 stages' $base --forward-s 1,2
     says 2 'one number, or one for each of the 4 stages' $base --backward-s 1,2,3,4,5
     says 2 'one number, or one for each of the 4 stages' $base --forward-s -1

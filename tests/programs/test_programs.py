@@ -66,7 +66,7 @@ mistake("unknown edge wire", 2, ["foo", "bf16", "adatopk:R"], "--stages 2 --work
 mistake("an edge that keeps more than there is", 2, ["topk:0.5", "from 1"], "--stages 2 --workers 2 --edge-wire topk:0.5")
 mistake("an edge without stages", 2, ["--edge-wire int8", "--stages"], "--edge-wire int8")
 mistake("feedback of an edge that rounds nothing", 2, ["--edge-feedback", "topk:R"], "--stages 2 --workers 2 --edge-feedback")
-mistake("a bottleneck of nothing", 2, ["bottleneck:1000", "take at most"], "--stages 2 --workers 2 --edge-wire bottleneck:1000")
+mistake("a bottleneck of nothing", 2, ["bottleneck:1000", "use at most"], "--stages 2 --workers 2 --edge-wire bottleneck:1000")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
 mistake("replicas without stages", 2, ["--min-replicas 1", "--stages"], "--min-replicas 1 --workers 2")

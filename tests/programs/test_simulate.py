@@ -163,7 +163,7 @@ def what_is_refused(folder):
     refused(folder, ["50000 values"], "--workers", 2, "--sweep", "seed=1" + ",1" * 49999)
     refused(folder, ["KEY=A,B"], "--workers", 2, "--sweep", "workers")
     refused(folder, ["unknown option --nonsense"], "--workers", 2, "--sweep", "nonsense=1,2")
-    refused(folder, ["servers beside workers"], "--workers", 3, "--strategy", "bsp", "--servers", "colocated")
+    refused(folder, ["servers on the ranks of workers"], "--workers", 3, "--strategy", "bsp", "--servers", "colocated")
     refused(folder, ["none.csv"], "--profile", "none.csv", rc=1)
     r = subprocess.run([SIMULATE, "--workers", "2"], capture_output=True, text=True)
     expect(r.returncode == 2 and "--profile P.csv is missing" in r.stderr, r.stderr)

@@ -809,9 +809,8 @@ static void what_waits_goes_on_by_its_own_plan_alone(void **state)
         assert_memory_equal(want, leg.w, sizeof want);
         given = &other;
         assert_int_equal(train_leg(4, 1, 9, &err), DDP_MISMATCH);
-        if (!strstr(err.msg, "the checkpoint has gradients that wait for their sending under another plan: "
-                             "go on with as many "
-                             "workers, or save after ddp_sync_all"))
+        if (!strstr(err.msg, "the checkpoint has gradients that were to be sent by another plan: resume with "
+                             "the same number of workers, or call ddp_sync_all before you save"))
             fail_msg("'%s'", err.msg);
         snprintf(command, sizeof command, "rm -r %s", leg.folder);
         assert_int_equal(system(command), 0);

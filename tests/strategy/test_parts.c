@@ -259,7 +259,7 @@ static void what_cannot_be_split_is_said(void **state)
                {DDP_DREAMDDP, 100, DDP_WIRE_INT8, "wire int8 with split_params 100"},
                {DDP_DREAMDDP, -1, DDP_WIRE_F32, "split_params -1 is out of range"},
                {DDP_DREAMDDP, 1, DDP_WIRE_F32,
-                "split_params 1 makes 14538 parts of 8 layers, more than 16 of each"}};
+                "split_params 1 makes 14538 parts of 8 layers, the limit is 16 per layer"}};
 
     (void)state;
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
