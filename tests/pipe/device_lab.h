@@ -1,5 +1,5 @@
-/* Pipelines on a device: the bits of one worker, or of as many as there are replicas, on that device. For a
- * fake device and for CUDA's. */
+/* Pipelines on a device: bit-identical to one worker on that device, or to one worker per replica. Used for a
+ * fake device and for CUDA. */
 #ifndef TESTS_PIPE_DEVICE_LAB_H
 #define TESTS_PIPE_DEVICE_LAB_H
 
@@ -13,17 +13,17 @@ typedef struct piped {
     int stages; /* 0: unpipelined */
     ddp_pipeline schedule;
     ddp_edge_wire edge;
-    int recompute, no_rule;     /* the latter: plain SGD, and nothing begins the session but the
-                                        pipeline */
+    int recompute, no_rule;     /* no_rule: plain SGD; the first pipeline step starts the session */
     uint64_t hash[PIPED_RANKS]; /* of all parameters */
     float loss[PIPED_RANKS];    /* of the last step */
-    float judged[PIPED_RANKS];  /* of an evaluation behind it */
+    float judged[PIPED_RANKS];  /* of an evaluation after it */
 } piped;
 
-/* Operators that both devices have. */
+/* A model of operators that both devices have. */
 static ddp_node *piped_residual(ddp_graph *g, int recompute)
 {
-    const ddp_shape image = {4, {PIPED_BATCH, 2, 16, 16}}; /* what crosses is larger than all layers */
+    /* the data between stages is larger than all layers */
+    const ddp_shape image = {4, {PIPED_BATCH, 2, 16, 16}};
     ddp_node *labels = ddp_input(g, "labels", DDP_I32, PIPED_BATCH, 1),
              *x = ddp_input_shape(g, "inputs", DDP_F32, &image);
 
@@ -43,7 +43,7 @@ static ddp_node *piped_residual(ddp_graph *g, int recompute)
     return x;
 }
 
-/* Four uses of one output. */
+/* A model in which one output has four uses. */
 static ddp_node *piped_branches(ddp_graph *g)
 {
     ddp_node *labels = ddp_input(g, "labels", DDP_I32, PIPED_BATCH, 1), *x, *y[4];
@@ -63,7 +63,7 @@ static ddp_node *piped_branches(ddp_graph *g)
     return x;
 }
 
-/* Branches in another order than stages. */
+/* Assigns the branches to stages in another order. */
 static void piped_cut_branches(const ddp_graph *g, int *stage_of)
 {
     static const int stage[] = {0, 2, 1, 0, 2, 2}; /* of each layer */
@@ -102,7 +102,7 @@ static ddp_node *piped_build(ddp_graph *g, const piped *j)
     return piped_residual(g, j->recompute);
 }
 
-/* Sample data of pipeline r, micro-batch m of a step. */
+/* The data of pipeline r, micro-batch m of a step. */
 static void piped_fill(void *at, const ddp_node *input, int r, int step, int m)
 {
     ddp_rng x = ddp_rng_seed((uint64_t)(r * 1000 + step * 16 + m), strlen(input->name));
@@ -156,7 +156,7 @@ static int piped_whole(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
     const int r = ddp_rank(d), M = j->cfg.micro_batches;
     int bad = ddp_graph_build(g) || (!j->no_rule && ddp_set_optimizer(d, &o));
 
-    for (int step = 0; step <= PIPED_STEPS && !bad; step++) { /* the last one evaluates */
+    for (int step = 0; step <= PIPED_STEPS && !bad; step++) { /* the last iteration evaluates */
         double sum = 0;
         for (int m = 0; m < M && !bad; m++) {
             for (int i = 0; i < ddp__count(g->node); i++)
@@ -215,7 +215,7 @@ static void piped_run(piped *j, int world)
                  ddp_pipeline_name(j->schedule), err.msg);
 }
 
-/* Every schedule of the job's model in so many stages, against as many workers as there are replicas. */
+/* Runs every schedule of the job's model in `stages` stages, and compares with one worker per replica. */
 static void piped_compare(const piped *like, const ddp_backend *b, int stages, int replicas)
 {
     piped whole = *like;
@@ -233,13 +233,14 @@ static void piped_compare(const piped *like, const ddp_backend *b, int stages, i
             if (whole.hash[r / stages] != cut.hash[r] ||
                 memcmp(&whole.loss[r / stages], &cut.loss[r], sizeof(float)) ||
                 memcmp(&whole.judged[r / stages], &cut.judged[r], sizeof(float)))
-                fail_msg("model %d, %d stages, %s, rank %d: other bits than one worker's (loss %g, %g)",
+                fail_msg("model %d, %d stages, %s, rank %d: differs from one worker (loss %g, %g)",
                          (int)like->model, stages, ddp_pipeline_name((ddp_pipeline)s), r, (double)cut.loss[r],
                          (double)whole.loss[r / stages]);
     }
 }
 
-/* Models, schedules, replicas, clipping and recomputation; gradients of uses that go back apart. */
+/* Models, schedules, replicas, clipping and recomputation; gradients of several uses, which are sent
+ * separately. */
 static void piped_all(const ddp_backend *b)
 {
     piped j;

@@ -1,7 +1,6 @@
-/* [asan] Compressed edges: a pipeline has the bits of stages that run one after the other in one process,
- * each array coded and decoded in between; bottlenecks at cuts are those of a model that has them; bad
- * settings are one sentence each. A step allocates nothing, and memory may end at any allocation of the
- * opening. */
+/* [asan] Compressed edges. A pipeline is bit-identical to stages that run one after the other in one process,
+ * with each array encoded and decoded in between. Bottlenecks at cuts equal those of a model that has them.
+ * Invalid settings are errors. A step allocates no memory, and any allocation of ddp_pipe_open may fail. */
 #define _DEFAULT_SOURCE
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -22,7 +21,7 @@ extern "C" {
 #include "heap.h"
 #include "pipe/executor.h"
 
-/* Allocations of this thread; that one fails, 0: none. */
+/* Allocations of this thread; fail_at: the one that fails, 0: none. */
 static __thread long taken, fail_at;
 
 void *heap_realloc(void *p, size_t bytes) { return ++taken == fail_at ? NULL : realloc(p, bytes); }
@@ -39,13 +38,13 @@ enum {
     SAMPLES = MICRO * BATCH
 };
 
-/* What a run leaves, in memory that processes share. */
+/* The results of a run, in memory shared by the processes. */
 typedef struct board {
     float value[VALUES];
     float loss[STAGES];
     uint64_t hash[STAGES];
-    double bytes, held;                  /* of stage 1: what crosses in a step; ddp_pipe_bytes */
-    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* that stage 1 sent in all */
+    double bytes, held;                  /* of stage 1: bytes sent per step; ddp_pipe_bytes */
+    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* sent by stage 1 in the whole run */
     char error[DDP_ERROR_TEXT];
 } board;
 
@@ -54,13 +53,14 @@ typedef struct job {
     ddp_pipeline schedule;
     ddp_transport transport;
     const char *net;
-    int skips, narrow, spoil, whole; /* spoil: the first such step, 0: none; whole: of one worker */
-    int clocks, replicas;            /* 1: not deterministic; 0: one */
-    int steps, repeats;              /* 0: STEPS; 1: the same data in each step */
-    long samples, batch;             /* of aq; batch 0: BATCH */
-    int nameless;                    /* the step in which micro-batch 1 has no names; 0: none */
-    long misname;                    /* sample 0's name, 0: as it is */
-    long fail_at;                    /* rank 1's allocation in ddp_pipe_open */
+    /* spoil: the first step with a bad value, 0: none; whole: a whole model on one worker */
+    int skips, narrow, spoil, whole;
+    int clocks, replicas; /* clocks: 1 = not deterministic; replicas 0: one */
+    int steps, repeats;   /* 0: STEPS; 1: the same data in each step */
+    long samples, batch;  /* of aq; batch 0: BATCH */
+    int nameless;         /* the step in which micro-batch 1 is not named; 0: none */
+    long misname;         /* replaces the name of sample 0; 0: unchanged */
+    long fail_at;         /* the allocation of rank 1 that fails in ddp_pipe_open */
     board *b;
 } job;
 
@@ -69,8 +69,8 @@ static ddp_node *squeeze(ddp_graph *g, ddp_node *x, int narrow)
     return narrow ? ddp_bottleneck(g, x, WIDE / narrow) : x;
 }
 
-/* Four layers; with skips the first one's output goes to the second and the third. narrow: with bottlenecks
- * between them, as the cut puts them. */
+/* Four layers. skips: the second and the third layer use the first one's output. narrow: has bottlenecks
+ * where the cut would insert them. */
 static ddp_node *model(ddp_graph *g, int skips, int narrow)
 {
     ddp_node *x = ddp_input(g, "x", DDP_F32, BATCH, 24), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1),
@@ -97,7 +97,7 @@ static ddp_node *model(ddp_graph *g, int skips, int narrow)
     return y;
 }
 
-/* A stage for each layer. */
+/* One stage per layer. */
 static void cut_by_layer(const ddp_graph *g, int *stage_of)
 {
     for (int i = 0; i < ddp__count(g->node); i++) stage_of[i] = g->node[i]->layer < 0 ? 0 : g->node[i]->layer;
@@ -115,11 +115,11 @@ static void fill(void *at, const ddp_node *input, int step, int m)
             ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
-/* Sample i of a micro-batch: each comes once in a step, each time elsewhere, or several times where there are
- * fewer. */
+/* Sample i of a micro-batch. Each sample appears once per step, in changing micro-batches, or several times
+ * if there are fewer samples. */
 static long sample(const job *j, int step, int m, int i) { return (step * 7 + m * BATCH + i) % j->samples; }
 
-/* Parameters of own operators, each at its place in the whole model. */
+/* Stores the parameters of this stage's operators at their places in the whole model. */
 static void keep(const ddp_graph *g, float *value)
 {
     size_t at = 0;
@@ -144,7 +144,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     ddp_pipe_stats stats;
     ddp_stats all;
     ddp_pipe *p;
-    uint64_t hash = 0; /* own memory: the board's is another pipeline's too */
+    uint64_t hash = 0; /* local: other pipelines write the board too */
 
     memset(&all, 0, sizeof all);
     memset(&stats, 0, sizeof stats);
@@ -176,10 +176,10 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
             }
         taken = 0;
         if (!bad) bad = ddp_pipe_step(p);
-        assert_true(step == 0 || taken == 0); /* the first one starts the strategy */
+        assert_true(step == 0 || taken == 0); /* the first step starts the strategy */
         if (!bad) bad = ddp_step_end(d);
         if (!bad) j->b->loss[ddp_pipe_stage(p)] = ddp_pipe_loss(p);
-        if (!bad) bad = ddp_pipe_evaluate(p, 2); /* leaves everything as it is */
+        if (!bad) bad = ddp_pipe_evaluate(p, 2); /* does not change any state */
     }
     if (!bad) bad = ddp_sync_all(d);
     if (!bad) bad = ddp_pipe_hash(p, &hash);
@@ -250,17 +250,16 @@ static int run(job *j)
     return bad;
 }
 
-/* ---- the reference: stages of one process ---- */
+/* ---- the reference: all stages in one process ---- */
 
 typedef struct reference {
     ddp_graph *g[STAGES];
     ddp_node *loss[STAGES];
     ddp_state *s[STAGES];
-    float residual[2][STAGES][NODES][BATCH * WIDE]; /* of what a stage sends */
-    float last[STAGES][NODES][SAMPLES][WIDE];       /* aq: what a sample is at the other end */
+    float residual[2][STAGES][NODES][BATCH * WIDE]; /* error feedback of each stage's messages */
+    float last[STAGES][NODES][SAMPLES][WIDE];       /* aq: each sample as the receiver has it */
     char seen[STAGES][NODES][SAMPLES];
-    double off, size; /* aq: largest difference in the last step; largest
-                                                            activation */
+    double off, size; /* aq: in the last step, the largest difference and the largest activation */
 } reference;
 
 static int larger(const float *x, int a, int b)
@@ -270,7 +269,7 @@ static int larger(const float *x, int a, int b)
     return p > q || (p >= q && a < b);
 }
 
-/* The k largest by counting for each how many are larger. */
+/* Keeps the k largest values, found by counting how many values are larger. */
 static void largest(const float *x, int n, int k, float *out)
 {
     for (int i = 0; i < n; i++) {
@@ -291,7 +290,7 @@ static void round_bf16(const float *x, int n, float *out)
     }
 }
 
-/* How many floats cross from a stage to the next one. */
+/* Number of floats sent from a stage to the next one. */
 static double crossing(const job *j, int from, int to)
 {
     const int edge = from < to ? from : to;
@@ -299,7 +298,7 @@ static double crossing(const job *j, int from, int to)
     return j->skips && edge == 1 ? 2 : 1;
 }
 
-/* What x is at the other end. */
+/* Computes x as the receiver has it. */
 static void cross(const job *j, const float *x, int n, int from, int to, float *residual, float *out)
 {
     const ddp_edge_wire *w = &j->edge;
@@ -321,15 +320,15 @@ static void cross(const job *j, const float *x, int n, int from, int to, float *
             ddp_pack_quantised(DDP_PACK_INT8, sum, (size_t)n, message, sizeof message, &bytes, &err), DDP_OK);
         assert_int_equal(ddp_unpack_store(message, bytes, out, (size_t)n, &err), DDP_OK);
     } else if (ratio <= 2.3)
-        memcpy(out, x, (size_t)n * sizeof *x); /* would be no smaller: as it is */
+        memcpy(out, x, (size_t)n * sizeof *x); /* not smaller if encoded: sent unchanged */
     else
         largest(sum, n, (int)ceil(n / ratio), out);
     if (w->feedback)
         for (int i = 0; i < n; i++) residual[i] = sum[i] - out[i];
 }
 
-/* Activations under aq: `last` nears x by the nearest of 2^bits even steps between the block's largest
- * magnitude and its negative; a row, of 40, is one block. */
+/* Activations under aq: adds to `last` the nearest of 2^bits levels, evenly spaced between plus and minus the
+ * largest magnitude of the block. A row of 40 values is one block. */
 static void cross_samples(const job *j, reference *r, const float *x, int count, int from, int node, int step,
                           int m, float *out)
 {
@@ -356,7 +355,7 @@ static void cross_samples(const job *j, reference *r, const float *x, int count,
     }
 }
 
-/* Everything that enters stage s, or gradients of what leaves it, from the other stages' states. */
+/* Copies all inputs of stage s, or the gradients of its outputs, from the other stages' states. */
 static void fetch(const job *j, reference *r, int s, int gradients, int step, int m)
 {
     for (int i = 0; i < ddp__count(r->g[s]->node); i++) {
@@ -460,15 +459,15 @@ static void compare(const job *like, board *b)
             if (run(&j)) fail_msg("%s", b[1].error);
             if (memcmp(b[0].value, b[1].value, sizeof b->value) ||
                 memcmp(&b[0].loss[0], &b[1].loss[0], sizeof(float)))
-                fail_msg("coding %d, ratio %g, feedback %d, skips %d, %s, %s: not the reference's bits (loss "
-                         "%.9g, %.9g)",
-                         (int)j.edge.coding, j.edge.ratio, j.edge.feedback, j.skips,
-                         ddp_pipeline_name(j.schedule), t ? "tcp" : "threads", (double)b[0].loss[0],
-                         (double)b[1].loss[0]);
+                fail_msg(
+                    "coding %d, ratio %g, feedback %d, skips %d, %s, %s: differs from the reference (loss "
+                    "%.9g, %.9g)",
+                    (int)j.edge.coding, j.edge.ratio, j.edge.feedback, j.skips, ddp_pipeline_name(j.schedule),
+                    t ? "tcp" : "threads", (double)b[0].loss[0], (double)b[1].loss[0]);
         }
 }
 
-static void a_coded_edge_is_coding_and_decoding_between_stages(void **state)
+static void a_coded_edge_is_bit_identical_to_encoding_and_decoding(void **state)
 {
     static const ddp_edge_wire all[] = {{DDP_EDGE_F32, 0, 0, 0},     {DDP_EDGE_BF16, 0, 0, 0},
                                         {DDP_EDGE_INT8, 0, 0, 0},    {DDP_EDGE_INT8, 0, 0, 1},
@@ -489,8 +488,8 @@ static void a_coded_edge_is_coding_and_decoding_between_stages(void **state)
     munmap(b, 2 * sizeof *b);
 }
 
-/* Samples that come once in a step, that come in several micro-batches and twice in one. */
-static void changes_of_samples_are_coded_and_decoded_between_stages(void **state)
+/* Samples that appear once per step, in several micro-batches, or twice in one. */
+static void aq_is_bit_identical_to_encoding_and_decoding(void **state)
 {
     static const long samples[] = {SAMPLES, 5, 2};
     board *b = boards();
@@ -509,9 +508,8 @@ static void changes_of_samples_are_coded_and_decoded_between_stages(void **state
     munmap(b, 2 * sizeof *b);
 }
 
-/* While no sample has come twice activations are those of float32; later they are off by little of what they
- * changed by. */
-static void the_first_pass_is_that_of_float32(void **state)
+/* While every sample is new, activations are float32. Later they differ by a small part of their delta. */
+static void the_first_pass_of_aq_is_float32(void **state)
 {
     board *b = boards();
     double off[3], size = 0;
@@ -543,8 +541,8 @@ static void the_first_pass_is_that_of_float32(void **state)
     munmap(b, 2 * sizeof *b);
 }
 
-/* What is left is a (2^bits - 1)th of what it was off by and has moved by since. */
-static void a_sample_that_moves_slowly_is_met_ever_more_exactly(void **state)
+/* The error shrinks to a (2^bits - 1)th of the previous error plus the last movement. */
+static void the_error_of_a_slow_sample_shrinks(void **state)
 {
     ddp_rng r = ddp_rng_seed(3, 4);
     float x[200], last[200], change[200];
@@ -555,7 +553,7 @@ static void a_sample_that_moves_slowly_is_met_ever_more_exactly(void **state)
     for (int i = 0; i < 200; i++) x[i] = (float)ddp_rng_normal(&r);
     for (int bits = 2; bits <= 4; bits++)
         for (size_t n = 1; n <= 200; n += 1 + n % 7) {
-            double before = 5; /* no value is larger */
+            double before = 5; /* larger than any value */
             memset(last, 0, sizeof last);
             for (int visit = 0; visit < 5; visit++) {
                 double off = 0;
@@ -572,12 +570,12 @@ static void a_sample_that_moves_slowly_is_met_ever_more_exactly(void **state)
                 before = off;
             }
         }
-    change[0] = NAN; /* a scale that no sender makes */
+    change[0] = NAN; /* an invalid scale */
     memcpy(message, change, 4);
     assert_int_equal(ddp__changes_add(message, 1, 4, last, &err), DDP_FORMAT);
 }
 
-static void bytes_are_those_of_the_messages(void **state)
+static void reported_bytes_are_the_bytes_of_messages(void **state)
 {
     const size_t n = BATCH * WIDE;
     board *b = boards();
@@ -602,12 +600,11 @@ static void bytes_are_those_of_the_messages(void **state)
     j.samples = SAMPLES;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 3 * (24 + n + 4 * 2 + BATCH * (4 + WIDE * 3 / 8))));
-    assert_true(b->held == held + SAMPLES * (1 + 2 * 4 * WIDE)); /* at the edge before it and at the one
-                                                                    behind */
+    assert_true(b->held == held + SAMPLES * (1 + 2 * 4 * WIDE)); /* at both of its edges */
     munmap(b, 2 * sizeof *b);
 }
 
-/* From rank 1 to rank 0 the link is ten times slower than the others: it alone keeps 1 of 30.6, the others 1
+/* The link from rank 1 to rank 0 is ten times slower than the others. It sends 1 of 30.6 values, the others 1
  * of 3.06. */
 static void the_slowest_link_is_compressed_most(void **state)
 {
@@ -626,16 +623,15 @@ static void the_slowest_link_is_compressed_most(void **state)
     j.net = path;
     j.edge.coding = DDP_EDGE_ADATOPK;
     j.edge.ratio = 10.2;
-    assert_int_equal(run(&j), 0); /* five messages over fast links, a gradient over the slow one */
+    assert_int_equal(run(&j), 0); /* five messages over fast links, one gradient over the slow one */
     assert_true(b->bytes ==
                 (double)(MICRO * (5 * (24 + 8 * (BATCH * WIDE / 3)) + 24 + 8 * (BATCH * WIDE / 30))));
     remove(path);
     munmap(b, 2 * sizeof *b);
 }
 
-/* Without a network to emulate, and with clocks: links are probed. One of them is the slowest and keeps 1 of
- * 30; the others keep more, by what was measured. All ranks have the same numbers, or messages would not
- * fit. */
+/* Without emulation and not deterministic, links are probed. The slowest sends 1 of 30 values, the others
+ * more, by their measured rates. All ranks compute the same ratios, otherwise message sizes would differ. */
 static void links_are_probed(void **state)
 {
     const size_t n = BATCH * WIDE;
@@ -660,9 +656,8 @@ static void links_are_probed(void **state)
     munmap(b, 2 * sizeof *b);
 }
 
-/* Stage 1 sends MICRO activations and as many gradients in a step, and the activations of two in an
- * evaluation. */
-static void bytes_count_as_what_they_are(void **state)
+/* Stage 1 sends MICRO activations and MICRO gradients per step, and two activations per evaluation. */
+static void bytes_are_counted_by_coding(void **state)
 {
     static const struct {
         ddp_edge_coding coding;
@@ -696,7 +691,7 @@ static void bytes_count_as_what_they_are(void **state)
     munmap(b, 2 * sizeof *b);
 }
 
-static void bottlenecks_at_cuts_are_the_models_own(void **state)
+static void bottlenecks_at_cuts_equal_those_of_the_model(void **state)
 {
     board *b = boards();
 
@@ -729,7 +724,7 @@ static double loss_of(ddp_graph *g, const ddp_node *loss)
     return (double)ddp_value(g, loss);
 }
 
-/* Along a random direction of each parameter the loss changes as its gradient says. */
+/* Along a random direction of each parameter, the change of the loss agrees with the gradient. */
 static void check_gradient(ddp_graph *g, ddp_node *loss)
 {
     ddp_rng r = ddp_rng_seed(11, 2);
@@ -737,7 +732,8 @@ static void check_gradient(ddp_graph *g, ddp_node *loss)
 
     for (int i = 0; i < ddp__count(g->node); i++) {
         if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], 1, 1);
-        for (int k = 0; k < g->node[i]->spec.params; k++) /* not zero, where every gradient behind it is */
+        /* not zero, because all later gradients would be zero */
+        for (int k = 0; k < g->node[i]->spec.params; k++)
             for (long v = 0; v < ddp_shape_count(&g->node[i]->spec.param[k].shape); v++)
                 g->node[i]->param[k][v] = 0.4f * (float)ddp_rng_normal(&r);
     }
@@ -764,7 +760,7 @@ static void check_gradient(ddp_graph *g, ddp_node *loss)
         }
 }
 
-/* In front of a linear layer, of rows or of images; nothing has a kink. */
+/* Before a linear layer, for rows or images; all operators are smooth. */
 static void check_bottleneck(int images)
 {
     const ddp_shape image = {4, {2, 6, 3, 3}}, rows = {3, {2, 4, 6, 0}};
@@ -781,7 +777,7 @@ static void check_bottleneck(int images)
     ddp_graph_free(g);
 }
 
-static void a_bottleneck_has_its_gradients(void **state)
+static void gradients_of_a_bottleneck_are_correct(void **state)
 {
     (void)state;
     check_bottleneck(0);
@@ -794,7 +790,7 @@ static void refused(job *j, ddp_status code, const char *says)
     if (!strstr(j->b->error, says)) fail_msg("'%s' does not say '%s'", j->b->error, says);
 }
 
-static void bad_settings_are_one_sentence(void **state)
+static void invalid_settings_are_an_error(void **state)
 {
     static const char *const wrong[] = {
         "",          "foo",    "topk",         "topk:",          "topk:x",     "topk:0.5",     "topk:nan",
@@ -855,7 +851,7 @@ static void bad_settings_are_one_sentence(void **state)
     refused(&j, DDP_MEMORY, "activations of 1000000000000000 samples at the edges of stage");
     j.samples = SAMPLES;
     j.misname = SAMPLES;
-    refused(&j, DDP_ARG, "ddp_pipe_samples: sample 12 in micro-batch 0; they are 0..11");
+    refused(&j, DDP_ARG, "ddp_pipe_samples: sample 12 in micro-batch 0 must be in 0..11");
     j.misname = 0;
     j.nameless = 2;
     refused(&j, DDP_USAGE, "the samples of micro-batch 1 are unknown");
@@ -870,7 +866,7 @@ static void bad_settings_are_one_sentence(void **state)
     munmap(b, 2 * sizeof *b);
 }
 
-static void memory_may_end_at_any_allocation(void **state)
+static void any_allocation_may_fail(void **state)
 {
     static const ddp_edge_wire all[] = {{DDP_EDGE_TOPK, 10, 0, 1},
                                         {DDP_EDGE_ADATOPK, 4, 0, 1},
@@ -893,7 +889,7 @@ static void memory_may_end_at_any_allocation(void **state)
             if (bad && bad != (int)DDP_MEMORY) fail_msg("allocation %ld: %d, %s", at, bad, b->error);
         }
         assert_int_equal(bad, 0);
-        assert_true(at > 50); /* so many there are at least */
+        assert_true(at > 50); /* a lower bound */
     }
     munmap(b, 2 * sizeof *b);
 }
@@ -901,18 +897,18 @@ static void memory_may_end_at_any_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_coded_edge_is_coding_and_decoding_between_stages),
-        cmocka_unit_test(changes_of_samples_are_coded_and_decoded_between_stages),
-        cmocka_unit_test(the_first_pass_is_that_of_float32),
-        cmocka_unit_test(a_sample_that_moves_slowly_is_met_ever_more_exactly),
-        cmocka_unit_test(bytes_are_those_of_the_messages),
+        cmocka_unit_test(a_coded_edge_is_bit_identical_to_encoding_and_decoding),
+        cmocka_unit_test(aq_is_bit_identical_to_encoding_and_decoding),
+        cmocka_unit_test(the_first_pass_of_aq_is_float32),
+        cmocka_unit_test(the_error_of_a_slow_sample_shrinks),
+        cmocka_unit_test(reported_bytes_are_the_bytes_of_messages),
         cmocka_unit_test(the_slowest_link_is_compressed_most),
         cmocka_unit_test(links_are_probed),
-        cmocka_unit_test(bytes_count_as_what_they_are),
-        cmocka_unit_test(bottlenecks_at_cuts_are_the_models_own),
-        cmocka_unit_test(a_bottleneck_has_its_gradients),
-        cmocka_unit_test(bad_settings_are_one_sentence),
-        cmocka_unit_test(memory_may_end_at_any_allocation),
+        cmocka_unit_test(bytes_are_counted_by_coding),
+        cmocka_unit_test(bottlenecks_at_cuts_equal_those_of_the_model),
+        cmocka_unit_test(gradients_of_a_bottleneck_are_correct),
+        cmocka_unit_test(invalid_settings_are_an_error),
+        cmocka_unit_test(any_allocation_may_fail),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

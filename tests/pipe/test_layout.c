@@ -1,4 +1,4 @@
-/* The files of planners as a pipeline's layout: what they say is done, and what is wrong in them is said. */
+/* Layouts from files of planners: valid files are followed, and errors name the fault. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -65,7 +65,7 @@ static const char *file(const char *name, const char *text)
     return p;
 }
 
-/* place, cut: texts, or NULL. */
+/* place, cut: file contents, or NULL. */
 static ddp_status layout(const char *place, const char *cut, int world, ddp_pipe_layout *l, ddp_error *err)
 {
     const char *p = place ? file("place", place) : NULL, *c = cut ? file("cut", cut) : NULL;
@@ -93,7 +93,7 @@ static void refused(const char *place, const char *cut, int world, ddp_status co
     assert_null(l.stage_of);
 }
 
-static void of_several_placements_the_cheapest_counts(void **state)
+static void the_cheapest_of_several_placements_is_used(void **state)
 {
     static const int best[] = {3, 0, 1, 2};
     ddp_pipe_layout l;
@@ -113,13 +113,13 @@ static void of_several_placements_the_cheapest_counts(void **state)
 }
 
 /* Nodes: x, labels, a, relu, c, d, sum, loss. */
-static void stages_follow_the_data_and_ranks_the_devices(void **state)
+static void stages_follow_the_data_flow_and_ranks_the_devices(void **state)
 {
     static const int stage[] = {0, 0, 0, 0, 1, 1, 2, 2}, ranks[] = {1, 0, 2, 4, 3, 5};
     ddp_pipe_layout l;
     ddp_error err;
 
-    (void)state; /* the devices with operators are 2, 7 and 9; that of the sum is named first */
+    (void)state; /* the devices with operators are 2, 7 and 9; the sum's device is listed first */
     assert_int_equal(
         layout(NULL,
                "{\"pipeline_s\": 1, \"operators\": 6, \"param_bytes\": 400, \"segments\": ["
@@ -134,13 +134,13 @@ static void stages_follow_the_data_and_ranks_the_devices(void **state)
     ddp_pipe_layout_free(&l);
 }
 
-static void a_stage_comes_behind_all_that_it_reads(void **state)
+static void a_stage_follows_all_its_inputs(void **state)
 {
     static const int stage[] = {0, 0, 0, 0, 2, 1, 2, 2}, ranks[] = {1, 0, 2};
     ddp_pipe_layout l;
     ddp_error err;
 
-    (void)state; /* device 2 has c, which its d would let come before device 0's; c, sum and loss need d */
+    (void)state; /* device 2 has c and d; d alone could run before device 0, but c, sum and loss need d */
     assert_int_equal(
         layout(NULL,
                "{\"pipeline_s\": 1, \"segments\": [{\"device\": 1, \"first\": 0, \"end\": 2},"
@@ -153,7 +153,7 @@ static void a_stage_comes_behind_all_that_it_reads(void **state)
     ddp_pipe_layout_free(&l);
 }
 
-static void a_placement_and_a_cut_go_together(void **state)
+static void a_placement_and_a_cut_can_be_combined(void **state)
 {
     static const char cut[] = "{\"pipeline_s\": 1, \"segments\": [{\"device\": 4, \"first\": 0, \"end\": 3},"
                               "{\"device\": 3, \"first\": 3, \"end\": 6}]}";
@@ -173,7 +173,7 @@ static void a_placement_and_a_cut_go_together(void **state)
 #define SEGMENTS(list)              "{\"pipeline_s\": 1, \"segments\": [" list "]}"
 #define SEGMENT(device, first, end) "{\"device\": " #device ", \"first\": " #first ", \"end\": " #end "}"
 
-static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
+static void a_file_that_does_not_fit_is_an_error(void **state)
 {
     (void)state;
     refused("", NULL, 4, DDP_FORMAT, "is empty; it must be an output file of `plan place --json FILE`");
@@ -201,7 +201,8 @@ static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
             "each of 0..3 must appear once");
     refused(NULL, "{\"pipeline_s\": 1}", 2, DDP_FORMAT, "no list \"segments\"");
     refused(NULL, "{\"pipeline_s\": 1, \"segments\": 6}", 2, DDP_FORMAT, "no list \"segments\"");
-    refused(NULL, "[1]", 2, DDP_FORMAT, "no number \"pipeline_s\": a file of `plan fence --json FILE`");
+    refused(NULL, "[1]", 2, DDP_FORMAT,
+            "no number \"pipeline_s\"; it must be an output file of `plan fence --json FILE`");
     refused(NULL, "{\"pipeline_s\": 1, \"operators\": 9, \"segments\": []}", 2, DDP_ARG,
             "cuts 9 operators, but this model has 6");
     refused(NULL, "{\"pipeline_s\": 1, \"param_bytes\": 404, \"segments\": []}", 2, DDP_ARG,
@@ -210,7 +211,7 @@ static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
             "has no device for operator 3 (all/linear.2)");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 2, 6)), 2, DDP_ARG,
             "operator 2 (all/linear.1) on device 0 and on device 1");
-    refused(NULL, SEGMENTS(SEGMENT(0, 0, 7)), 2, DDP_ARG, "of the 6 operators");
+    refused(NULL, SEGMENTS(SEGMENT(0, 0, 7)), 2, DDP_ARG, "out of 6");
     refused(NULL, SEGMENTS(SEGMENT(-1, 0, 6)), 2, DDP_ARG, "a device >= 0");
     refused(NULL, SEGMENTS(SEGMENT(0, -1, 6)), 2, DDP_ARG, "from \"first\" to before \"end\", out of 6");
     refused(NULL, SEGMENTS("{\"first\": 0, \"end\": 6}"), 2, DDP_ARG, "a device >= 0");
@@ -222,8 +223,8 @@ static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
             "start a multiple of 3");
 }
 
-/* Planners that know no sizes write 0, and nobody need ask why. */
-static void a_cut_without_sizes_fits_every_model_of_its_operators(void **state)
+/* Planners that know no sizes write 0, which fits any size. */
+static void a_cut_without_sizes_fits_every_model_with_its_operators(void **state)
 {
     const char *cut =
         "{\"pipeline_s\": 1, \"operators\": 6, \"param_bytes\": 0, \"segments\": [" SEGMENT(0, 0, 6) "]}";
@@ -233,7 +234,7 @@ static void a_cut_without_sizes_fits_every_model_of_its_operators(void **state)
     ddp_error err;
 
     (void)state;
-    path = file("place", "{\"cost_s\": 1, \"assign\": [[1, 0]]}"); /* and a placement alone no graph */
+    path = file("place", "{\"cost_s\": 1, \"assign\": [[1, 0]]}"); /* a placement alone needs no graph */
     assert_int_equal(ddp_pipe_layout_read(path, NULL, NULL, 2, &l, &err), DDP_OK);
     assert_int_equal(l.stages, 2);
     ddp_pipe_layout_free(&l);
@@ -298,8 +299,8 @@ static void every_allocation_may_fail(void **state)
     every_allocation_may_fail_of(1);
 }
 
-/* The last test. */
-static void all_memory_has_come_back(void **state)
+/* Must be the last test. */
+static void no_memory_leaks(void **state)
 {
     (void)state;
     assert_int_equal(memory.live, 0);
@@ -308,14 +309,14 @@ static void all_memory_has_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_several_placements_the_cheapest_counts),
-        cmocka_unit_test(stages_follow_the_data_and_ranks_the_devices),
-        cmocka_unit_test(a_stage_comes_behind_all_that_it_reads),
-        cmocka_unit_test(a_placement_and_a_cut_go_together),
-        cmocka_unit_test(a_file_that_does_not_fit_is_refused_in_a_sentence),
-        cmocka_unit_test(a_cut_without_sizes_fits_every_model_of_its_operators),
+        cmocka_unit_test(the_cheapest_of_several_placements_is_used),
+        cmocka_unit_test(stages_follow_the_data_flow_and_ranks_the_devices),
+        cmocka_unit_test(a_stage_follows_all_its_inputs),
+        cmocka_unit_test(a_placement_and_a_cut_can_be_combined),
+        cmocka_unit_test(a_file_that_does_not_fit_is_an_error),
+        cmocka_unit_test(a_cut_without_sizes_fits_every_model_with_its_operators),
         cmocka_unit_test(every_allocation_may_fail),
-        cmocka_unit_test(all_memory_has_come_back),
+        cmocka_unit_test(no_memory_leaks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

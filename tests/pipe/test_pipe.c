@@ -1,5 +1,5 @@
-/* Training over stages: every schedule, number of stages, model and cut has the bits of unpipelined workers
- * with as many micro-batches. */
+/* Training over stages. Every schedule, number of stages, model and cut is bit-identical to unpipelined
+ * workers with the same number of micro-batches. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,9 +20,9 @@ enum { RANKS = 8, NODES = 160, VALUES = 20000, STEPS = 4, BATCH = 2 };
 
 typedef enum model { GPT, MLP, RESNET, DAG, MODELS } model;
 
-/* What a run leaves: all parameters and buffers by node, and the loss of its last step. */
+/* The results of a run: all parameters and buffers by node, and the loss of its last step. */
 typedef struct board {
-    float value[2][VALUES]; /* [pipelines looked at] */
+    float value[2][VALUES]; /* [pipelines compared] */
     size_t at[NODES], count[NODES];
     size_t used;
     float loss[RANKS];
@@ -39,15 +39,15 @@ typedef struct job {
     ddp_pipeline schedule;
     int micro_batches, ahead, adamw, evaluate;
     int random_cut;
-    int recompute; /* 1: of the pipeline, not of what it is compared with */
-    int plans;     /* 1: the run makes its plan or reads it, else it adopts one */
+    int recompute; /* 1: in the pipeline, but not in the reference */
+    int plans;     /* 1: the run makes its plan or reads it; 0: it adopts one */
     const int *rank_of;
     ddp_edge_wire edge;
     board *b;
 } job;
 
-/* A random graph: linear layers and relus on any earlier nodes, added up at the end, so that nothing is
- * unused; but in one of three a use of the first that no loss asks for. */
+/* A random graph: linear layers and relus on any earlier nodes, added at the end, so that all are used. In
+ * one of three graphs the first node has a use that the loss does not depend on. */
 static ddp_node *dag_model(ddp_graph *g, uint64_t seed, int recompute)
 {
     enum { OPS = 9 };
@@ -69,7 +69,7 @@ static ddp_node *dag_model(ddp_graph *g, uint64_t seed, int recompute)
                 ddp_recompute_begin(g);
             inside = !inside;
         }
-        if (i % 2) ddp_layer_begin(g, "op"); /* of two operators, which a cut may part */
+        if (i % 2) ddp_layer_begin(g, "op"); /* layers of two operators, which a cut may split */
         if (kind == 0)
             n[i] = ddp_linear(g, n[i == 1 ? 0 : a], 6);
         else if (kind == 1)
@@ -151,7 +151,7 @@ static ddp_node *build(ddp_graph *g, const job *j)
     return dag_model(g, j->dag, recompute);
 }
 
-/* Sample data of worker r, micro-batch m of a step. */
+/* The data of worker r, micro-batch m of a step. */
 static void fill(void *at, const ddp_node *input, int r, int step, int m)
 {
     const long n = ddp_shape_count(&input->spec.out);
@@ -200,7 +200,7 @@ static void measure(const job *j, const ddp_graph *g)
     assert_true(b->used <= VALUES);
 }
 
-/* Any cut in which data flow onward: stages in the order of the operators, or not. */
+/* Any cut without cycles; ordered: stages in the order of the operators. */
 static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int ordered, int *stage_of)
 {
     ddp_rng r = ddp_rng_seed(seed, 1);
@@ -223,7 +223,7 @@ static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int ordere
     }
 }
 
-/* Every layer in a step of its own kind, on whichever stage it is. */
+/* Adopts a plan with every layer in its own step, on every stage. */
 static int adopt(ddp_ctx *d, const ddp_graph *g, int cut)
 {
     int step_of[NODES];
@@ -239,8 +239,8 @@ static int adopt(ddp_ctx *d, const ddp_graph *g, int cut)
 
 enum { SLOTS = 400 };
 
-/* The tasks are the schedule's, one after the other; every message of a boundary is there, sent after what it
- * is of and received before what needs it. */
+/* The recorded tasks are those of the schedule, one after the other. Every message of a boundary is recorded,
+ * sent after its data is computed and received before it is used. */
 static void lanes_fit(ddp_pipe *p, const job *j, int peers)
 {
     const ddp_pipeline_shape shape = {j->schedule, j->stages, j->micro_batches, j->ahead};
@@ -279,8 +279,8 @@ static void lanes_fit(ddp_pipe *p, const job *j, int peers)
     assert_int_equal(messages, 2 * j->micro_batches * peers);
 }
 
-/* A chain: an output crosses one boundary, or none. A step takes as long as a stage computes, at least; where
- * links cost nothing about as long as it should. */
+/* For a chain, in which an output crosses at most one boundary. A step takes at least the computing time of a
+ * stage, and without link costs about the predicted time. */
 static void stats_fit(ddp_pipe *p, const ddp_graph *g, const job *j)
 {
     double crosses = 0;
@@ -344,7 +344,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     return bad;
 }
 
-/* The mean loss of the first n micro-batches of step n, as evaluated. */
+/* The mean loss of the first n micro-batches of step n, evaluated. */
 static int judge_whole(ddp_ctx *d, const job *j, ddp_graph *g, const ddp_node *loss, int n)
 {
     double sum = 0;
@@ -419,7 +419,7 @@ static void run(job *j, int world)
         fail_msg("world %d, %d stages, %s: %s", world, j->stages, ddp_pipeline_name(j->schedule), err.msg);
 }
 
-/* 1 board for the reference, 1 for what is compared with it. */
+/* One board for the reference, one for the run compared with it. */
 static board *boards(void)
 {
     board *b = (board *)calloc(2, sizeof *b);
@@ -473,7 +473,7 @@ static void compare(const job *like, int stages, int replicas, board *b)
     }
 }
 
-static void a_pipeline_has_the_bits_of_one_worker(void **state)
+static void a_pipeline_is_bit_identical_to_one_worker(void **state)
 {
     board *b = boards();
 
@@ -492,7 +492,7 @@ static void a_pipeline_has_the_bits_of_one_worker(void **state)
     free(b);
 }
 
-static void replicas_of_stages_have_the_bits_of_as_many_workers(void **state)
+static void replicas_of_stages_are_bit_identical_to_workers(void **state)
 {
     static const ddp_strategy all[] = {DDP_WFBP, DDP_LOCALSGD, DDP_USBYTE, DDP_DREAMDDP};
     static const int anyhow[] = {2, 0, 1, 3};
@@ -533,7 +533,7 @@ static char *file_name(char *path, size_t room, const char *what)
     return path;
 }
 
-/* Without clocks all ranks plan by the same profile of the whole model. */
+/* In deterministic mode all ranks plan from the same profile of the whole model. */
 static void stages_that_plan_follow_the_plan_of_unpipelined_workers(void **state)
 {
     board *b = boards();
@@ -558,7 +558,7 @@ static void stages_that_plan_follow_the_plan_of_unpipelined_workers(void **state
     free(b);
 }
 
-/* A layer of two operators on two stages, of which the second has parameters or not. */
+/* A layer of two operators on two stages; the second operator has parameters or not. */
 static int trains_a_parted_layer(ddp_ctx *d, void *user)
 {
     static const int cut[] = {0, 0, 0, 1, 1};
@@ -584,7 +584,7 @@ static int trains_a_parted_layer(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void parts_of_a_layer_on_two_stages_are_refused(void **state)
+static void parts_of_a_layer_on_two_stages_are_an_error(void **state)
 {
     ddp_config cfg;
     ddp_error err;
@@ -605,7 +605,7 @@ static void parts_of_a_layer_on_two_stages_are_refused(void **state)
                "layers, or leave split_params 0"));
 }
 
-/* A layer that the cut parts is averaged in one step on both stages. */
+/* A layer that the cut splits is averaged in one step on both stages. */
 static void stages_of_any_cut_follow_the_plan_of_unpipelined_workers(void **state)
 {
     board *b = boards();
@@ -678,7 +678,7 @@ static void a_profile_of_the_whole_model_is_planned_for_all_stages(void **state)
     free(b);
 }
 
-/* Two stages by two; the errors of the stages of pipeline 0. */
+/* Two pipelines of two stages; stores the errors of pipeline 0. */
 static int trains_a_misfit(ddp_ctx *d, void *user)
 {
     ddp_error *told = (ddp_error *)user;
@@ -703,7 +703,7 @@ static int trains_a_misfit(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void a_plan_of_another_model_or_of_one_stage_is_refused(void **state)
+static void a_plan_of_another_model_or_of_one_stage_is_an_error(void **state)
 {
     static const struct {
         const char *text, *says, *remedy;
@@ -747,7 +747,7 @@ static void a_plan_of_another_model_or_of_one_stage_is_refused(void **state)
     remove(path);
 }
 
-static void a_step_is_recorded_as_it_was(void **state)
+static void a_step_is_recorded_completely(void **state)
 {
     board *b = boards();
 
@@ -781,7 +781,7 @@ static int opens_with(ddp_ctx *d, void *user)
     return (int)ddp_last_error(d)->code;
 }
 
-static void a_layout_has_each_rank_once(void **state)
+static void a_layout_without_each_rank_once_is_an_error(void **state)
 {
     static const int twice[] = {0, 1, 1, 3}, beyond[] = {0, 1, 2, 4};
     ddp_config cfg;
@@ -799,7 +799,7 @@ static void a_layout_has_each_rank_once(void **state)
     assert_non_null(strstr(err.msg, "rank 4"));
 }
 
-/* Each rank of two opens what nobody can play. */
+/* Each of two ranks opens an invalid schedule. */
 static int opens_nothing(ddp_ctx *d, void *user)
 {
     ddp_graph *g = ddp_graph_new(d);
@@ -809,7 +809,7 @@ static int opens_nothing(ddp_ctx *d, void *user)
     return (int)ddp_last_error(d)->code;
 }
 
-static void a_schedule_that_does_not_exist_is_refused(void **state)
+static void an_invalid_schedule_is_an_error(void **state)
 {
     static const struct {
         int schedule, ahead;
@@ -836,8 +836,8 @@ static void a_schedule_that_does_not_exist_is_refused(void **state)
     }
 }
 
-/* What averaging adds to a step of its own, by the strategy's plan, is added to what the stages take: one
- * layer of 4,000 values over a link of 1 Mbit/s is more than anything else here. */
+/* The exposed averaging time of a stage's plan is added to the predicted step. One layer of 4,000 values over
+ * a link of 1 Mbit/s takes longer than everything else here. */
 static int averages_slowly(ddp_ctx *d, void *user)
 {
     ddp_optimizer o = ddp_sgd(0.1f, 0);
@@ -885,7 +885,7 @@ static int averages_slowly(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void the_prediction_has_what_averaging_adds(void **state)
+static void the_prediction_includes_exposed_averaging(void **state)
 {
     double exposed[4] = {0, 0, 0, 0};
     ddp_config cfg;
@@ -904,12 +904,11 @@ static void the_prediction_has_what_averaging_adds(void **state)
     print_message("averaging adds %.3f s and %.3f s: a step is predicted to take %.3f s\n", exposed[0],
                   exposed[2], exposed[1]);
     assert_true(exposed[0] > 0.1 && exposed[0] > exposed[2]);
-    assert_true(exposed[1] == exposed[3]); /* both stages say the same */
-    assert_true(exposed[1] >= exposed[0]); /* the slower one's, and what stages take is not less than
-                                              nothing */
+    assert_true(exposed[1] == exposed[3]); /* both stages predict the same */
+    assert_true(exposed[1] >= exposed[0]); /* the maximum of both stages; stages take at least 0 s */
 }
 
-static void any_cut_of_any_graph_has_the_same_bits(void **state)
+static void any_cut_of_any_graph_is_bit_identical(void **state)
 {
     board *b = boards();
 
@@ -927,9 +926,9 @@ static void any_cut_of_any_graph_has_the_same_bits(void **state)
     free(b);
 }
 
-/* Coded, gradients of uses that go back apart are arrays of a message like any: what a stage sends is what
- * the other one expects, in each schedule. */
-static void coded_edges_of_any_cut_have_the_bits_of_every_schedule(void **state)
+/* With codings, gradients of several uses are separate arrays of a message. In each schedule, a stage sends
+ * the arrays that the other one expects. */
+static void coded_edges_of_any_cut_are_bit_identical_in_every_schedule(void **state)
 {
     static const ddp_edge_wire wires[] = {
         {DDP_EDGE_BF16, 0, 0, 0}, {DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_ADATOPK, 4, 1, 0}};
@@ -963,7 +962,7 @@ static void coded_edges_of_any_cut_have_the_bits_of_every_schedule(void **state)
     free(b);
 }
 
-static void evaluation_is_the_whole_models_and_changes_nothing(void **state)
+static void evaluation_equals_the_whole_model_and_changes_no_state(void **state)
 {
     board *b = boards();
     job j;
@@ -974,12 +973,12 @@ static void evaluation_is_the_whole_models_and_changes_nothing(void **state)
     j.micro_batches = 4;
     j.evaluate = 1;
     compare(&j, 3, 1, b);
-    compare(&j, 1, 2, b); /* a stage that reads both inputs */
+    compare(&j, 1, 2, b); /* one stage reads both inputs */
     free(b);
 }
 
-/* The segments of random graphs begin and end anywhere, and cuts part them. */
-static void recomputation_changes_no_bit(void **state)
+/* The segments of random graphs begin and end anywhere, and cuts split them. */
+static void recomputation_does_not_change_the_result(void **state)
 {
     board *b = boards();
     job j;
@@ -1027,13 +1026,13 @@ static void give(void *user, void *at, size_t bytes)
 typedef struct sized {
     ddp_pipeline schedule;
     int recompute, micro_batches;
-    size_t taken, bytes, held, own, pass; /* of stage 1: all, twice; of a micro-batch; what crosses; of
-                                                   a pass */
+    /* of stage 1: all, counted in two ways; per micro-batch; per edge; per pass */
+    size_t taken, bytes, held, own, pass;
 } sized;
 
 enum { BLOCKS = 4, CONTEXT = 8, DIM = 32, HEADS = 2 };
 
-/* A block of a GPT on each stage; the embedding is on the first, the head on the last. */
+/* One block of a GPT on each stage; the embedding is on the first, the head on the last. */
 static int opens_blocks(ddp_ctx *d, void *user)
 {
     sized *z = (sized *)user;
@@ -1101,10 +1100,11 @@ static sized block_bytes(ddp_pipeline schedule, int micro_batches, int recompute
     return z;
 }
 
-/* A micro-batch of the second block, in arrays of its width: what backward reads is norm 1, queries keys
- * values 3, attention 1, sum 1, norm 1, wide 4, gelu of it 4; the norms and the attention save two numbers a
- * row. What enters and leaves has a gradient each. Written over at once: the products before a sum. */
-static void a_stage_holds_activations_and_one_pass(void **state)
+/* The memory of a micro-batch of the second block, in arrays of its width. Backward reads norm 1, queries
+ * keys values 3, attention 1, sum 1, norm 1, wide 4, gelu of it 4; norms and attention store two numbers per
+ * row. Inputs and outputs of the stage each have a gradient. Products before a sum are overwritten at
+ * once. */
+static void a_stage_stores_activations_and_one_pass(void **state)
 {
     const size_t row = BATCH * CONTEXT * sizeof(float), width = row * DIM;
     const size_t held = 15 * width + 2 * 2 * row + 2 * HEADS * row;
@@ -1125,8 +1125,8 @@ static void a_stage_holds_activations_and_one_pass(void **state)
                 assert_int_equal(z.bytes, most * z.held + states * z.own + z.pass);
                 assert_int_equal(z.own, 4 * width);
                 if (s != DDP_PIPELINE_ZB) assert_int_equal(z.held, recompute ? 0 : held);
-                /* gradients that the other half reads: of norms 2, queries keys values 3, wide 4, products
-                 * 2 */
+                /* gradients read by the second half of backward: norms 2, queries keys values 3, wide 4,
+                 * products 2 */
                 else
                     assert_true(recompute ? z.held == 0 : z.held > held && z.held <= held + 11 * width);
                 assert_true(z.pass <= (recompute ? 15 + 12 : 12) * width + held % width);
@@ -1136,23 +1136,23 @@ static void a_stage_holds_activations_and_one_pass(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pipeline_has_the_bits_of_one_worker),
-        cmocka_unit_test(replicas_of_stages_have_the_bits_of_as_many_workers),
+        cmocka_unit_test(a_pipeline_is_bit_identical_to_one_worker),
+        cmocka_unit_test(replicas_of_stages_are_bit_identical_to_workers),
         cmocka_unit_test(stages_that_plan_follow_the_plan_of_unpipelined_workers),
         cmocka_unit_test(stages_of_any_cut_follow_the_plan_of_unpipelined_workers),
-        cmocka_unit_test(parts_of_a_layer_on_two_stages_are_refused),
+        cmocka_unit_test(parts_of_a_layer_on_two_stages_are_an_error),
         cmocka_unit_test(a_plan_file_of_the_whole_model_holds_for_all_stages),
         cmocka_unit_test(a_profile_of_the_whole_model_is_planned_for_all_stages),
-        cmocka_unit_test(a_plan_of_another_model_or_of_one_stage_is_refused),
-        cmocka_unit_test(a_step_is_recorded_as_it_was),
-        cmocka_unit_test(a_layout_has_each_rank_once),
-        cmocka_unit_test(a_schedule_that_does_not_exist_is_refused),
-        cmocka_unit_test(the_prediction_has_what_averaging_adds),
-        cmocka_unit_test(any_cut_of_any_graph_has_the_same_bits),
-        cmocka_unit_test(coded_edges_of_any_cut_have_the_bits_of_every_schedule),
-        cmocka_unit_test(evaluation_is_the_whole_models_and_changes_nothing),
-        cmocka_unit_test(recomputation_changes_no_bit),
-        cmocka_unit_test(a_stage_holds_activations_and_one_pass),
+        cmocka_unit_test(a_plan_of_another_model_or_of_one_stage_is_an_error),
+        cmocka_unit_test(a_step_is_recorded_completely),
+        cmocka_unit_test(a_layout_without_each_rank_once_is_an_error),
+        cmocka_unit_test(an_invalid_schedule_is_an_error),
+        cmocka_unit_test(the_prediction_includes_exposed_averaging),
+        cmocka_unit_test(any_cut_of_any_graph_is_bit_identical),
+        cmocka_unit_test(coded_edges_of_any_cut_are_bit_identical_in_every_schedule),
+        cmocka_unit_test(evaluation_equals_the_whole_model_and_changes_no_state),
+        cmocka_unit_test(recomputation_does_not_change_the_result),
+        cmocka_unit_test(a_stage_stores_activations_and_one_pass),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [long, asan] Checkpoints and weights of a model in stages: a resumed run, on the same stages or on others,
+/* [long, asan] Checkpoints and weights of a model in stages. A resumed run, on the same stages or on others,
  * ends bit-identical to an uninterrupted one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -21,9 +21,9 @@ enum { COPIES = 3, NODES = 120, VALUES = 20000, BATCH = 2, MICRO = 3 };
 
 typedef enum model { GPT, RESNET, DAG } model;
 
-/* In the place of heap.c: one allocation may fail. */
+/* Replaces heap.c: one allocation may fail. */
 static struct {
-    long taken, fail_at, live; /* allocations, which fails (0: none), blocks */
+    long taken, fail_at, live; /* allocations; the one that fails (0: none); live blocks */
 } heap;
 
 void *heap_realloc(void *p, size_t bytes)
@@ -41,7 +41,7 @@ void heap_free(void *p)
     free(p);
 }
 
-/* Of each copy of the model all parameters and buffers, in the order of the nodes. */
+/* All parameters and buffers of each copy of the model, in the order of the nodes. */
 typedef struct board {
     float value[COPIES][VALUES];
     long first;
@@ -54,13 +54,13 @@ typedef struct board {
 typedef struct leg {
     ddp_config cfg;
     model m;
-    uint64_t seed; /* of a DAG, and of a random cut */
+    uint64_t seed; /* of the DAG, and of the random cut */
     int stages;    /* 0: unpipelined */
     ddp_pipeline schedule;
-    int optimizer, anyhow;         /* 0: AdamW, 1: SGD with momentum, 2: Muon; any cut, also through
-                                       layers */
-    int load, save, apart;         /* apart: each rank has a disk of its own */
-    int state;                     /* the program has one (ddp_add_state), of its stage */
+    /* optimizer: 0 AdamW, 1 SGD with momentum, 2 Muon; anyhow: any cut, also through layers */
+    int optimizer, anyhow;
+    int load, save, apart;         /* apart: 1 = each rank has its own disk */
+    int state;                     /* 1: the program has a state of its stage (ddp_add_state) */
     long last, dim, heads, blocks; /* dim, heads, blocks: of a GPT, 0: 8, 2, 2 */
     const char *folder, *weights, *to;
     const int *rank_of;
@@ -104,7 +104,7 @@ static ddp_node *residual(ddp_graph *g)
     return x;
 }
 
-/* Linear layers on any earlier ones, two or three operators in a layer. */
+/* Linear layers on any earlier nodes, with two or three operators per layer. */
 static ddp_node *dag(ddp_graph *g, uint64_t seed)
 {
     enum { OPS = 8 };
@@ -139,7 +139,7 @@ static void fill(void *at, const ddp_node *input, int copy, long step, int m)
             ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
-/* Stages in the order of the operators, wherever a layer is parted. */
+/* Stages in the order of the operators, cut anywhere, also inside layers. */
 static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int *stage_of)
 {
     ddp_rng r = ddp_rng_seed(seed, (uint64_t)stages);
@@ -151,8 +151,8 @@ static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int *stage
         stage_of[i] = 0;
         for (int s = 1; s < stages; s++) stage_of[i] += i >= begin[s];
     }
-    for (int s = 0, seen = 0; s < stages; s++, seen = 0) { /* each has an operator, else as many operators for
-                                                              each */
+    /* a stage without an operator: cuts into equal numbers of operators instead */
+    for (int s = 0, seen = 0; s < stages; s++, seen = 0) {
         for (int i = 0; i < nodes; i++) seen |= g->node[i]->op && stage_of[i] == s;
         for (int i = 0; !seen && i < nodes; i++) stage_of[i] = i * stages / nodes;
     }
@@ -178,7 +178,7 @@ static void keep(const leg *x, const ddp_graph *g, int copy)
     if (at > VALUES || copy >= COPIES) abort();
 }
 
-/* Every layer in a step of its own, on whichever stage it is. */
+/* Adopts a plan with every layer in its own step, on every stage. */
 static int adopt(ddp_ctx *d, const ddp_graph *g)
 {
     int step_of[NODES];
@@ -337,9 +337,10 @@ static void remove_folder(const char *folder)
     assert_int_equal(system(command), 0);
 }
 
-/* Saved after `cut` of 7 steps by `before`, gone on with by `after`: the bits of `whole`, who is not
- * interrupted. */
-static void goes_on(const leg *whole_like, const leg *before, const leg *after, int copies, long cut)
+/* Saves after `cut` of 7 steps of `before`, and resumes in `after`. The result is bit-identical to `whole`,
+ * which is not interrupted. */
+static void resumes_bit_for_bit(const leg *whole_like, const leg *before, const leg *after, int copies,
+                                long cut)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX";
     board *b = boards();
@@ -359,7 +360,7 @@ static void goes_on(const leg *whole_like, const leg *before, const leg *after, 
     assert_int_equal(second.b->first, cut);
     assert_int_equal(second.b->taken, 7 * MICRO * copies);
     if (memcmp(whole.b->value, second.b->value, sizeof whole.b->value))
-        fail_msg("%s, model %d (%d), optimizer %d, %d copies, %d stages to %d by %s, cut at %ld: other bits",
+        fail_msg("%s, model %d (%d), optimizer %d, %d copies, %d stages to %d by %s, cut at %ld: differs",
                  ddp_strategy_name(whole.cfg.strategy), (int)whole.m, (int)whole.seed, whole.optimizer,
                  copies, first.stages, second.stages, ddp_pipeline_name(second.schedule), cut);
     remove_folder(folder);
@@ -381,7 +382,7 @@ static leg leg_of(model m, ddp_strategy s, int stages)
 
 /* ---- the same stages ---- */
 
-static void the_same_stages_go_on_with_the_same_bits(void **unused)
+static void the_same_stages_resume_bit_for_bit(void **unused)
 {
     static const ddp_strategy all[] = {DDP_SSGD,       DDP_WFBP,     DDP_LOCALSGD,
                                        DDP_USBYTE,     DDP_DREAMDDP, DDP_DILOCO,
@@ -394,11 +395,11 @@ static void the_same_stages_go_on_with_the_same_bits(void **unused)
             x.schedule = (ddp_pipeline)p;
             x.optimizer = (i + p) % 3;
             if (all[i] == DDP_DREAMDDP) x.cfg.period = 2;
-            goes_on(&x, &x, &x, 1 + (i + p) % 2, 1 + (2 * i + p) % 6);
+            resumes_bit_for_bit(&x, &x, &x, 1 + (i + p) % 2, 1 + (2 * i + p) % 6);
         }
 }
 
-static void every_step_goes_on(void **unused)
+static void any_step_can_be_resumed(void **unused)
 {
     static const int layout[] = {0, 2, 1, 3};
 
@@ -407,26 +408,26 @@ static void every_step_goes_on(void **unused)
         leg x = leg_of(RESNET, DDP_DILOCO, 2), y;
         x.cfg.outer.overlap = DDP_OVERLAP_STREAM;
         x.cfg.net = "50mbit,1ms";
-        goes_on(&x, &x, &x, 2, cut);
+        resumes_bit_for_bit(&x, &x, &x, 2, cut);
         x = leg_of(GPT, DDP_LOCALSGD, 2);
         x.cfg.wire = DDP_WIRE_INT8;
         y = x;
         y.rank_of = layout; /* the same stages on other ranks */
-        goes_on(&x, &x, &y, 2, cut);
+        resumes_bit_for_bit(&x, &x, &y, 2, cut);
     }
 }
 
-static void processes_go_on_too(void **unused)
+static void processes_resume_bit_for_bit(void **unused)
 {
     leg x = leg_of(GPT, DDP_SSGD, 2), one = leg_of(GPT, DDP_SSGD, 0);
 
     (void)unused;
     x.cfg.transport = one.cfg.transport = DDP_TCP;
-    goes_on(&one, &x, &x, 1, 3);
-    goes_on(&one, &x, &one, 1, 4);
+    resumes_bit_for_bit(&one, &x, &x, 1, 3);
+    resumes_bit_for_bit(&one, &x, &one, 1, 4);
 }
 
-static void what_edges_cut_off_goes_on_too(void **unused)
+static void edge_residuals_are_resumed(void **unused)
 {
     static const ddp_edge_wire all[] = {
         {DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_TOPK, 4, 0, 1}, {DDP_EDGE_ADATOPK, 1.5, 3, 1}};
@@ -440,7 +441,7 @@ static void what_edges_cut_off_goes_on_too(void **unused)
         x.optimizer = i % 2;
         y = x;
         if (x.stages == 2) y.rank_of = layout; /* the same stages on other ranks */
-        goes_on(&x, &x, &y, 1 + (x.stages == 2), 1 + (5 * i) % 6);
+        resumes_bit_for_bit(&x, &x, &y, 1 + (x.stages == 2), 1 + (5 * i) % 6);
     }
 }
 
@@ -453,9 +454,8 @@ static void hear(void *user, ddp_log_level level, const char *line)
     if (strstr(line, "what edges had cut off begins at zero")) snprintf(said, sizeof said, "%s", line);
 }
 
-/* On other stages or replicas they have the bits of a run that goes on from a checkpoint without
- * residuals. */
-static void what_edges_cut_off_is_of_these_stages_alone(void **unused)
+/* On other stages or replicas a run resumes as from a checkpoint without edge residuals, bit for bit. */
+static void edge_residuals_are_dropped_on_other_stages(void **unused)
 {
     static const int stages[] = {2, 3, 4}, copies[] = {1, 2, 1};
     board *b = boards();
@@ -484,19 +484,20 @@ static void what_edges_cut_off_is_of_these_stages_alone(void **unused)
         *said = 0;
         go(&c, copies[i]);
         if (!strstr(said, folder)) fail_msg("'%s' does not say that it begins at zero", said);
-        one.stages = 0; /* one worker reads it, and writes one that has none */
+        one.stages = 0; /* one worker reads it, and saves a checkpoint without residuals */
         go(&one, 1);
         c.b = b + 1;
         go(&c, copies[i]);
         if (memcmp(b[0].value, b[1].value, sizeof b->value))
-            fail_msg("3 stages to %d pipelines of %d: not the bits of none cut off", copies[i], stages[i]);
+            fail_msg("3 stages to %d pipelines of %d: differs from a run without residuals", copies[i],
+                     stages[i]);
         remove_folder(folder);
     }
     munmap(b, 3 * sizeof *b);
 }
 
-/* With feedback and without it the same stages do not go on from each other's. */
-static void feedback_is_not_lost_in_silence(void **unused)
+/* A run with feedback cannot resume from a checkpoint without it, and vice versa. */
+static void changed_feedback_is_an_error(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX";
     board *b = boards();
@@ -525,7 +526,7 @@ static void feedback_is_not_lost_in_silence(void **unused)
 
 /* ---- other stages ---- */
 
-static void other_stages_go_on_with_the_same_bits(void **unused)
+static void other_stages_resume_bit_for_bit(void **unused)
 {
     static const int from[] = {0, 2, 3, 1, 4, 0}, to[] = {3, 0, 2, 2, 2, 1};
     int n = 0;
@@ -542,12 +543,12 @@ static void other_stages_go_on_with_the_same_bits(void **unused)
                 y.stages = to[i];
                 x.schedule = DDP_PIPELINE_GPIPE;
                 y.schedule = DDP_PIPELINE_ZB;
-                goes_on(&a, &x, &y, copies, 1 + (i + 3 * copies) % 6);
+                resumes_bit_for_bit(&a, &x, &y, copies, 1 + (i + 3 * copies) % 6);
             }
 }
 
-/* Layers that are parted: each operator's values, and their state, find their stage. */
-static void cuts_through_layers_go_on_too(void **unused)
+/* Cuts inside layers: each operator's values and their state are loaded on its stage. */
+static void cuts_inside_layers_resume_bit_for_bit(void **unused)
 {
     (void)unused;
     for (uint64_t seed = 0; seed < INSTANCES(40); seed++) {
@@ -560,11 +561,11 @@ static void cuts_through_layers_go_on_too(void **unused)
         y.stages = 2 + (int)(seed / 3) % 3;
         if (seed % 5 == 0) x.stages = x.anyhow = 0;
         if (seed % 5 == 1) y.stages = y.anyhow = 0;
-        goes_on(&a, &x, &y, 1 + (int)seed % 2, 2 + (long)seed % 4);
+        resumes_bit_for_bit(&a, &x, &y, 1 + (int)seed % 2, 2 + (long)seed % 4);
     }
 }
 
-/* What strategies keep of each value follows; a plan that was adopted too. */
+/* The state of strategies is loaded per layer, as is an adopted plan. */
 static void state_of_strategies_follows_its_layers(void **unused)
 {
     (void)unused;
@@ -578,12 +579,12 @@ static void state_of_strategies_follows_its_layers(void **unused)
         x = y = a;
         x.stages = 2 + i % 2;
         y.stages = i % 3 ? 4 : 0;
-        goes_on(&a, &x, &y, i < 2 ? 1 : 2, 1 + i % 6);
-        goes_on(&a, &y, &x, 2, 2 + i % 5);
+        resumes_bit_for_bit(&a, &x, &y, i < 2 ? 1 : 2, 1 + i % 6);
+        resumes_bit_for_bit(&a, &y, &x, 2, 2 + i % 5);
     }
 }
 
-static void only_a_synchronised_state_goes_to_other_replicas(void **unused)
+static void other_replicas_need_a_synchronised_checkpoint(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX";
     board *b = boards();
@@ -597,7 +598,9 @@ static void only_a_synchronised_state_goes_to_other_replicas(void **unused)
     a.b = b;
     c.b = b + 1;
     go(&a, 2);
-    go(&c, 3); /* nothing to train: buffers are those of the replica of the same number, counted around */
+    /* no step is left: compares the buffers, which come from the replica of the same number, modulo the old
+     * number */
+    go(&c, 3);
     assert_int_equal(c.b->world, 4);
     for (int r = 0; r < 3; r++) assert_memory_equal(c.b->value[r], a.b->value[r % 2], sizeof c.b->value[r]);
     c.stages = 2;
@@ -614,7 +617,7 @@ static void only_a_synchronised_state_goes_to_other_replicas(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
-/* ---- what does not fit ---- */
+/* ---- checkpoints that do not fit ---- */
 
 static void change_byte(const char *folder, const char *file)
 {
@@ -632,7 +635,7 @@ static void change_byte(const char *folder, const char *file)
     fclose(f);
 }
 
-static void what_does_not_fit_is_refused(void **unused)
+static void a_checkpoint_that_does_not_fit_is_an_error(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", path[200];
     board *b = boards();
@@ -701,7 +704,7 @@ static void what_does_not_fit_is_refused(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
-static void state_of_a_program_stays_with_its_stage(void **unused)
+static void state_of_a_program_needs_the_same_stage(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX";
     board *b = boards();
@@ -727,9 +730,9 @@ static void state_of_a_program_stays_with_its_stage(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
-/* Stages without a shared disk: each goes on from its own file; for another cut files of others are
+/* Stages without a shared disk. Each resumes from its own file; with another cut the files of other ranks are
  * missing. */
-static void stages_with_disks_of_their_own_go_on(void **unused)
+static void stages_without_a_shared_disk_resume(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", path[100];
     board *b = boards();
@@ -769,7 +772,7 @@ static void equal_files(const char *folder, const char *one, const char *other)
     assert_int_equal(system(command), 0);
 }
 
-static void weights_are_one_file_however_they_are_cut(void **unused)
+static void weights_files_are_identical_for_any_cut(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", one[100], more[100], bad[100], command[300];
     static const int layout[] = {1, 0, 3, 2};
@@ -795,7 +798,7 @@ static void weights_are_one_file_however_they_are_cut(void **unused)
                 go(&c, stages == 2 ? 2 : 1);
                 equal_files(folder, "one", "more");
                 c.last = 0;
-                c.weights = one; /* trained weights, where the first ones would be others */
+                c.weights = one; /* loads trained weights in place of other initial ones */
                 c.cfg.seed = 7;
                 remove(more);
                 go(&c, stages == 2 ? 2 : 1);
@@ -813,8 +816,8 @@ static void weights_are_one_file_however_they_are_cut(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
-/* A run on other stages that loads, saves and exports: whichever allocation fails, it says so, and the
- * checkpoint that was there is still whole. */
+/* A run on other stages that loads, saves and exports. If any allocation fails there is an error, and the
+ * previous checkpoint is still complete. */
 static void any_allocation_may_fail(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", file[100];
@@ -839,7 +842,7 @@ static void any_allocation_may_fail(void **unused)
         heap.fail_at = k;
         code = launch(&c, 1, &err);
         heap.fail_at = 0;
-        if (heap.live) fail_msg("allocation %ld fails: %ld blocks are not given back", k, heap.live);
+        if (heap.live) fail_msg("allocation %ld fails: %ld blocks leaked", k, heap.live);
         if (heap.taken < k) break;
         if (code != DDP_MEMORY && code != DDP_PEER_LOST)
             fail_msg("allocation %ld fails: %d, %s", k, (int)code, err.msg);
@@ -855,20 +858,20 @@ static void any_allocation_may_fail(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_stages_go_on_with_the_same_bits),
-        cmocka_unit_test(every_step_goes_on),
-        cmocka_unit_test(processes_go_on_too),
-        cmocka_unit_test(what_edges_cut_off_goes_on_too),
-        cmocka_unit_test(what_edges_cut_off_is_of_these_stages_alone),
-        cmocka_unit_test(feedback_is_not_lost_in_silence),
-        cmocka_unit_test(other_stages_go_on_with_the_same_bits),
-        cmocka_unit_test(cuts_through_layers_go_on_too),
+        cmocka_unit_test(the_same_stages_resume_bit_for_bit),
+        cmocka_unit_test(any_step_can_be_resumed),
+        cmocka_unit_test(processes_resume_bit_for_bit),
+        cmocka_unit_test(edge_residuals_are_resumed),
+        cmocka_unit_test(edge_residuals_are_dropped_on_other_stages),
+        cmocka_unit_test(changed_feedback_is_an_error),
+        cmocka_unit_test(other_stages_resume_bit_for_bit),
+        cmocka_unit_test(cuts_inside_layers_resume_bit_for_bit),
         cmocka_unit_test(state_of_strategies_follows_its_layers),
-        cmocka_unit_test(only_a_synchronised_state_goes_to_other_replicas),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(state_of_a_program_stays_with_its_stage),
-        cmocka_unit_test(stages_with_disks_of_their_own_go_on),
-        cmocka_unit_test(weights_are_one_file_however_they_are_cut),
+        cmocka_unit_test(other_replicas_need_a_synchronised_checkpoint),
+        cmocka_unit_test(a_checkpoint_that_does_not_fit_is_an_error),
+        cmocka_unit_test(state_of_a_program_needs_the_same_stage),
+        cmocka_unit_test(stages_without_a_shared_disk_resume),
+        cmocka_unit_test(weights_files_are_identical_for_any_cut),
         cmocka_unit_test(any_allocation_may_fail),
     };
 

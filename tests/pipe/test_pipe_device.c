@@ -1,5 +1,5 @@
-/* Stages on a device whose memory nobody else can touch: the bits of unpipelined workers on it, and pipelines
- * of a device and this machine. */
+/* Stages on a device whose memory only the backend can access: bit-identical to unpipelined workers on it.
+ * Also pipelines with stages on a device and on the CPU. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -13,7 +13,7 @@
 #include "pipe/device_lab.h"
 #include "device/fake_device.h"
 
-static void stages_on_a_device_have_the_bits_of_workers_on_it(void **state)
+static void stages_on_a_device_are_bit_identical_to_workers_on_it(void **state)
 {
     const ddp_backend b = fake_backend();
 
@@ -23,8 +23,8 @@ static void stages_on_a_device_have_the_bits_of_workers_on_it(void **state)
     assert_int_equal(fake_nets().averages, 0);
 }
 
-/* The gradient of a tied weight is under way during all of a step. */
-static void a_step_of_many_messages_passes(void **state)
+/* The gradient of a tied weight is in flight during the whole step. */
+static void a_step_with_many_messages_completes(void **state)
 {
     const ddp_backend b = fake_backend();
     piped j;
@@ -35,7 +35,7 @@ static void a_step_of_many_messages_passes(void **state)
     assert_int_equal(fake.alive, 0);
 }
 
-/* ---- some ranks on a device, others here ---- */
+/* ---- some ranks on a device, others on the CPU ---- */
 
 typedef struct member {
     piped *j;
@@ -56,8 +56,8 @@ static void *join_in(void *user)
     return NULL;
 }
 
-/* The fake device computes with the CPU's operators, so that bits are equal. */
-static void a_device_and_a_cpu_are_stages_of_one_pipeline(void **state)
+/* The fake device uses the CPU's operators, so the results are bit-identical. */
+static void a_device_and_a_cpu_can_share_a_pipeline(void **state)
 {
     const ddp_backend b = fake_backend();
 
@@ -66,7 +66,7 @@ static void a_device_and_a_cpu_are_stages_of_one_pipeline(void **state)
         piped j, whole;
         member m[4];
         char where[64];
-        /* an address that no other process takes for a connection */
+        /* an address that no other process uses */
         snprintf(where, sizeof where, "127.%d.%d.%d:29500", 64 + k, (int)getpid() / 254 % 256,
                  1 + (int)getpid() % 254);
         piped_new(&j, k % 2 ? PIPED_RESIDUAL : PIPED_GPT, k < 2 ? DDP_SSGD : DDP_LOCALSGD, 4);
@@ -96,7 +96,7 @@ static void a_device_and_a_cpu_are_stages_of_one_pipeline(void **state)
     }
 }
 
-/* What one rank finds on its device ends all. */
+/* An error of one rank's device ends all ranks. */
 static void a_device_that_fails_ends_the_pipeline(void **state)
 {
     const ddp_backend b = fake_backend();
@@ -118,9 +118,9 @@ static void a_device_that_fails_ends_the_pipeline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stages_on_a_device_have_the_bits_of_workers_on_it),
-        cmocka_unit_test(a_step_of_many_messages_passes),
-        cmocka_unit_test(a_device_and_a_cpu_are_stages_of_one_pipeline),
+        cmocka_unit_test(stages_on_a_device_are_bit_identical_to_workers_on_it),
+        cmocka_unit_test(a_step_with_many_messages_completes),
+        cmocka_unit_test(a_device_and_a_cpu_can_share_a_pipeline),
         cmocka_unit_test(a_device_that_fails_ends_the_pipeline),
     };
 

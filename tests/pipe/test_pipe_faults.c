@@ -1,5 +1,5 @@
-/* [long] A rank of a pipeline is lost, or fails: every other says which stage of which pipeline it was, and
- * ends. */
+/* [long] A rank of a pipeline is lost or fails: every other rank ends with an error that names its stage and
+ * pipeline. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,7 +20,7 @@ extern "C" {
 
 enum { RANKS = 6, BATCH = 2, STEPS = 6 };
 
-/* When the victim goes. */
+/* The moment at which the victim dies. */
 typedef enum moment { OPENING, FORWARD, UPDATE, LOSS, EVALUATION, NOT_FINITE, SCRIPT, MOMENTS } moment;
 
 typedef struct board {
@@ -35,7 +35,7 @@ typedef struct job {
     board *b;
 } job;
 
-/* SGD without momentum; the victim dies in its second step, with all gradients averaged or about to be. */
+/* SGD without momentum. The victim dies in its second step, when gradients are averaged or being averaged. */
 static int deadly;
 static void update(const ddp_optimizer *self, const ddp_update *u)
 {
@@ -77,7 +77,7 @@ static int train(ddp_ctx *d, const job *j, ddp_pipe *p)
         bad = ddp_step_end(d);
         if (bad) return bad;
         dies(d, j, EVALUATION, step);
-        bad = ddp_wait(d); /* averages in flight write what is evaluated */
+        bad = ddp_wait(d); /* averages in flight write the parameters */
         if (!bad) bad = ddp_pipe_evaluate(p, 2);
         if (bad) return bad;
     }
@@ -126,7 +126,7 @@ static board *boards(void)
     return b;
 }
 
-/* Every survivor ends with that code and says who it was. */
+/* Every survivor ends with that code and names the victim. */
 static void expect(const job *j, ddp_status code, const char *does)
 {
     char who[96];
@@ -137,7 +137,7 @@ static void expect(const job *j, ddp_status code, const char *does)
         const ddp_error *e = &j->b->err[r];
         if (r == j->victim) continue;
         if (e->code != code || !strstr(e->msg, who) || !strstr(e->msg, does))
-            fail_msg("%d stages, %s, moment %d: rank %d says (%d) '%s', expected '%s' and '%s'", j->stages,
+            fail_msg("%d stages, %s, moment %d: rank %d reports (%d) '%s', expected '%s' and '%s'", j->stages,
                      ddp_pipeline_name(j->schedule), (int)j->when, r, (int)e->code, e->msg, who, does);
     }
 }
@@ -164,10 +164,10 @@ static void lose(job *j, int world, ddp_transport transport)
     assert_int_equal(code, DDP_PEER_LOST);
     assert_int_equal(ddp_status_exit_code((ddp_status)code), 3);
     expect(j, DDP_PEER_LOST, " was lost");
-    assert_true(ddp_now() - begin < 15); /* at once where the process ended */
+    assert_true(ddp_now() - begin < 15); /* without a time-out, because the process ended */
 }
 
-static void whoever_is_lost_is_named_whenever(void **state)
+static void a_lost_rank_is_named_at_any_moment(void **state)
 {
     static const ddp_strategy all[] = {DDP_SSGD, DDP_LOCALSGD, DDP_DREAMDDP};
     job j;
@@ -188,7 +188,7 @@ static void whoever_is_lost_is_named_whenever(void **state)
         }
 }
 
-static void so_is_a_thread_whose_link_is_cut(void **state)
+static void a_thread_with_a_cut_link_is_named(void **state)
 {
     job j;
 
@@ -216,8 +216,8 @@ static void so_is_a_thread_whose_link_is_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whoever_is_lost_is_named_whenever),
-        cmocka_unit_test(so_is_a_thread_whose_link_is_cut),
+        cmocka_unit_test(a_lost_rank_is_named_at_any_moment),
+        cmocka_unit_test(a_thread_with_a_cut_link_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

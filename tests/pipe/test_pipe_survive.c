@@ -1,5 +1,5 @@
-/* [long] Pipelines go on without those that have lost a rank: with the bits of as many unpipelined workers as
- * are left, which begin with what all had before the step. */
+/* [long] Pipelines continue without those that have lost a rank. The result is bit-identical to as many
+ * unpipelined workers as pipelines are left, starting from the state before the interrupted step. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,10 +20,10 @@ extern "C" {
 
 enum { RANKS = 6, BATCH = 2, STEPS = 9, MICRO = 4, WORLDS = 3 };
 
-/* When a victim goes, in its step. */
+/* The moment of a step at which a victim dies. */
 typedef enum moment { FORWARD, UPDATE, LOSS, EVALUATION, LEAVES, MOMENTS } moment;
 
-/* Shared by all processes. Of the survivors' worlds: pipelines and the step that they began with. */
+/* Shared by all processes. Per world of the survivors: number of pipelines, first step. */
 typedef struct board {
     uint64_t hash[RANKS];
     float loss[RANKS];
@@ -36,18 +36,17 @@ typedef struct job {
     ddp_config cfg;
     ddp_pipeline schedule;
     int stages, replicas, min_replicas;
-    int victim[2], step[2], victims; /* rank in the world that it dies in, the i-th; and in which
-                                                 step */
+    int victim[2], step[2], victims; /* victim: rank in the i-th world; step: in which it dies */
     moment when;
     int adamw;
-    ddp_edge_wire edge; /* with it all pipelines have the same data, and the reference is one of them */
+    ddp_edge_wire edge; /* if set, all pipelines have the same data, and the reference is one pipeline */
     board *b;
-    /* of the reference: one phase */
+    /* of the reference: one part of the run */
     const char *load, *save;
     long to;
 } job;
 
-static int deadly; /* of this process: dies in the update of that number, from 1 */
+static int deadly; /* of this process: the update in which it dies, from 1 */
 
 static void update(const ddp_optimizer *self, const ddp_update *u)
 {
@@ -57,7 +56,7 @@ static void update(const ddp_optimizer *self, const ddp_update *u)
     o->update(o, u);
 }
 
-/* Micro-batch number g of the run. */
+/* Micro-batch g of the run. */
 static void fill(float *x, int32_t *labels, long g)
 {
     ddp_rng r = ddp_rng_seed((uint64_t)g, 1), q = ddp_rng_seed((uint64_t)g, 2);
@@ -96,7 +95,7 @@ static ddp_optimizer optimizer(const job *j, ddp_optimizer *plain)
     return o;
 }
 
-/* 1: this rank is to die in this step of this world. */
+/* 1: this rank dies in this step of this world. */
 static int doomed(const ddp_ctx *d, const job *j, int world, long step)
 {
     return world < j->victims && ddp_rank(d) == j->victim[world] && step == j->step[world];
@@ -110,7 +109,7 @@ static int train(ddp_ctx *d, const job *j, ddp_pipe *p, int world, int own)
         const int now = doomed(d, j, world, step);
         int bad;
         if (now && (j->when == FORWARD || j->when == LEAVES))
-            ddp__sleep_until(ddp_now() + 0.3); /* all others meet */
+            ddp__sleep_until(ddp_now() + 0.3); /* all others reach the barrier */
         if (now && j->when == LEAVES) return (int)DDP_ABORTED;
         if (now && j->when == FORWARD) kill(getpid(), SIGKILL);
         if (now && j->when == UPDATE) deadly = (int)step + 1;
@@ -122,7 +121,7 @@ static int train(ddp_ctx *d, const job *j, ddp_pipe *p, int world, int own)
         if (!bad) j->b->loss[own] = ddp_pipe_loss(p);
         if (!bad) bad = ddp_step_end(d);
         if (now && j->when == EVALUATION) kill(getpid(), SIGKILL);
-        if (!bad && step % 3 == 1) bad = ddp_wait(d); /* averages may still be on their way */
+        if (!bad && step % 3 == 1) bad = ddp_wait(d); /* averages may be in flight */
         if (!bad && step % 3 == 1) bad = ddp_pipe_evaluate(p, 2);
         if (bad) return bad;
     }
@@ -165,7 +164,7 @@ static int worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* From step ddp_step to j->to, unpipelined or, with coded edges, one pipeline. */
+/* Trains from ddp_step to j->to, unpipelined or, with coded edges, as one pipeline. */
 static int whole(ddp_ctx *d, void *user)
 {
     const job *j = (const job *)user;
@@ -229,7 +228,7 @@ static int lose(job *j, ddp_transport transport, ddp_error *err)
     return ddp_launch_pipelines(&j->cfg, j->stages, j->min_replicas, worker, j, err);
 }
 
-/* What the worlds of rank 0 of the last one amount to, without pipelines or losses. */
+/* The same steps as rank 0's worlds, without pipelines or losses. */
 static uint64_t reference(const job *like)
 {
     const board *b = like->b;
@@ -261,7 +260,7 @@ static uint64_t reference(const job *like)
     return hash;
 }
 
-/* All that are left have the same bits, and the reference's. */
+/* All survivors have parameters bit-identical to the reference. */
 static void expect(const job *j, int left, int exactly)
 {
     const board *b = j->b;
@@ -269,10 +268,11 @@ static void expect(const job *j, int left, int exactly)
     const int world = b->worlds[0] - 1;
 
     assert_int_equal(b->worlds[0], j->victims + 1);
-    for (int i = 0; i < world; i++) { /* the step in which it went; or one beside it, in which others were */
+    /* lost in the step of the victim, or in an adjacent one that other ranks were in */
+    for (int i = 0; i < world; i++) {
         const int beside = j->when != FORWARD && j->when != LEAVES, before = exactly ? beside : j->cfg.period;
         if (b->from[0][i + 1] < j->step[i] - before || b->from[0][i + 1] > j->step[i] + beside)
-            fail_msg("moment %d: lost in step %d, gone on from %ld", (int)j->when, j->step[i],
+            fail_msg("moment %d: lost in step %d, resumed from %ld", (int)j->when, j->step[i],
                      b->from[0][i + 1]);
     }
     for (int r = 0; r < left * j->stages; r++) {
@@ -286,7 +286,7 @@ static void expect(const job *j, int left, int exactly)
     }
 }
 
-static void those_left_have_the_bits_of_a_run_of_as_many(void **state)
+static void survivors_are_bit_identical_to_a_smaller_run(void **state)
 {
     static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP, DDP_USBYTE};
     ddp_error err;
@@ -313,7 +313,7 @@ static void those_left_have_the_bits_of_a_run_of_as_many(void **state)
         }
 }
 
-static void pipelines_are_lost_one_after_another(void **state)
+static void pipelines_can_be_lost_one_after_another(void **state)
 {
     ddp_error err;
     job j;
@@ -327,17 +327,17 @@ static void pipelines_are_lost_one_after_another(void **state)
     j.replicas = 3;
     j.min_replicas = 1;
     j.victims = 2;
-    j.victim[0] = 0; /* which all others have met at */
+    j.victim[0] = 0; /* all others reached the barrier of that step */
     j.step[0] = 2;
-    j.victim[1] = 3; /* of the second world */
+    j.victim[1] = 3; /* rank in the second world */
     j.step[1] = 5;
     if (lose(&j, DDP_TCP, &err)) fail_msg("%s", err.msg);
     expect(&j, 1, 1);
     munmap(j.b, sizeof *j.b);
 }
 
-/* Parameters that were not averaged yet, gradients not applied, what rounding cut off. */
-static void what_each_has_of_its_own_goes_on_too(void **state)
+/* Parameters not averaged yet, gradients not applied, quantisation residuals. */
+static void state_of_each_replica_is_resumed(void **state)
 {
     static const ddp_strategy all[] = {DDP_LOCALSGD, DDP_DREAMDDP, DDP_ENP, DDP_DEFT};
     ddp_error err;
@@ -363,7 +363,7 @@ static void what_each_has_of_its_own_goes_on_too(void **state)
     }
 }
 
-static void what_edges_cut_off_goes_on_too(void **state)
+static void edge_residuals_are_resumed(void **state)
 {
     static const ddp_edge_wire all[] = {{DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_TOPK, 4, 0, 1}};
     ddp_error err;
@@ -389,7 +389,7 @@ static void what_edges_cut_off_goes_on_too(void **state)
     }
 }
 
-static void threads_leave_too(void **state)
+static void a_thread_can_leave(void **state)
 {
     ddp_error err;
     job j;
@@ -411,7 +411,7 @@ static void threads_leave_too(void **state)
     munmap(j.b, sizeof *j.b);
 }
 
-/* The bits of as many workers as there were before that step. */
+/* Trains with as many workers as before that step. */
 static uint64_t half(const job *like)
 {
     ddp_error err;
@@ -428,7 +428,7 @@ static uint64_t half(const job *like)
     return hash;
 }
 
-static void too_few_end(void **state)
+static void too_few_pipelines_end_the_run(void **state)
 {
     ddp_error err;
     job j;
@@ -452,15 +452,15 @@ static void too_few_end(void **state)
     munmap(j.b, sizeof *j.b);
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void unsupported_settings_are_an_error(void **state)
 {
     static const struct {
         int world, stages, least, micro;
         const char *net, *says;
         ddp_strategy strategy;
-    } bad[] = {{4, 2, 1, 4, NULL, "min_replicas 1 with strategy diloco: of what its changes", DDP_DILOCO},
-               {4, 2, 3, 4, NULL, "min_replicas 3: there are 2 pipelines of 2 stages: 1 to 2", DDP_SSGD},
-               {4, 2, 0, 4, NULL, "min_replicas 0: there are 2 pipelines", DDP_SSGD},
+    } bad[] = {{4, 2, 1, 4, NULL, "min_replicas 1 with strategy diloco: each replica stores", DDP_DILOCO},
+               {4, 2, 3, 4, NULL, "min_replicas 3 with 2 pipelines of 2 stages: choose 1 to 2", DDP_SSGD},
+               {4, 2, 0, 4, NULL, "min_replicas 0 with 2 pipelines", DDP_SSGD},
                {4, 3, 1, 4, NULL, "3 stages with 4 ranks", DDP_SSGD},
                {6, 2, 1, 3, NULL,
                 "3 micro-batches in each of 3 pipelines cannot be divided among 2; choose a multiple of 2",
@@ -482,7 +482,7 @@ static void what_cannot_be_is_refused(void **state)
     }
 }
 
-/* Whoever is left is placed in the order of ranks, so that no other layout can be kept. */
+/* The survivors are ordered by rank, so other layouts are not supported. */
 static int opens_in_another_order(ddp_ctx *d, void *user)
 {
     static const int rank_of[] = {0, 2, 1, 3};
@@ -496,7 +496,7 @@ static int opens_in_another_order(ddp_ctx *d, void *user)
     return (int)ddp_last_error(d)->code;
 }
 
-static void a_layout_that_cannot_be_kept_is_refused(void **state)
+static void a_layout_in_another_order_is_an_error(void **state)
 {
     ddp_error err;
     job j;
@@ -517,14 +517,14 @@ static void a_layout_that_cannot_be_kept_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(those_left_have_the_bits_of_a_run_of_as_many),
-        cmocka_unit_test(pipelines_are_lost_one_after_another),
-        cmocka_unit_test(what_each_has_of_its_own_goes_on_too),
-        cmocka_unit_test(what_edges_cut_off_goes_on_too),
-        cmocka_unit_test(threads_leave_too),
-        cmocka_unit_test(too_few_end),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(a_layout_that_cannot_be_kept_is_refused),
+        cmocka_unit_test(survivors_are_bit_identical_to_a_smaller_run),
+        cmocka_unit_test(pipelines_can_be_lost_one_after_another),
+        cmocka_unit_test(state_of_each_replica_is_resumed),
+        cmocka_unit_test(edge_residuals_are_resumed),
+        cmocka_unit_test(a_thread_can_leave),
+        cmocka_unit_test(too_few_pipelines_end_the_run),
+        cmocka_unit_test(unsupported_settings_are_an_error),
+        cmocka_unit_test(a_layout_in_another_order_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* [pure] Pipeline schedules: what they promise of order and memory, their known lengths, and the time of a
- * step beside an oracle that counts ticks. */
+/* [pure] Pipeline schedules: order, memory, known lengths, and the time of a step compared with an oracle
+ * that counts ticks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -17,8 +17,7 @@ extern "C" {
 
 static struct {
     long left, live;
-} memory = {-1, 0}; /* allocations that succeed, below 0: all; that have not
-                                                        come back */
+} memory = {-1, 0}; /* left: allocations that succeed, below 0: all; live: blocks */
 
 void *heap_realloc(void *p, size_t bytes)
 {
@@ -40,7 +39,7 @@ static void same(double a, double b) { assert_true(fabs(a - b) < 1e-9); }
 
 static const ddp_pipeline all[] = {DDP_PIPELINE_GPIPE, DDP_PIPELINE_1F1B, DDP_PIPELINE_ZB};
 
-/* A number that no schedule has; C++ frowns at the cast. */
+/* An invalid schedule number; C++ warns about a direct cast. */
 static ddp_pipeline pipeline_of(int number)
 {
     ddp_pipeline p;
@@ -63,8 +62,8 @@ static int held_of(ddp_pipeline p, int stages, int stage, int M, int ahead)
     return ddp_pipeline_held(&shape, stage);
 }
 
-/* Everything once, each kind in the order of micro-batches, nothing before what it needs, and no more held
- * than said. */
+/* Checks that all tasks run once, each kind in the order of micro-batches, after their inputs, and that no
+ * more than `held` micro-batches are stored. */
 static void order_of(ddp_pipeline p, int stages, int stage, int M, int ahead)
 {
     ddp_task task[3 * MICRO];
@@ -85,7 +84,7 @@ static void order_of(ddp_pipeline p, int stages, int stage, int M, int ahead)
     assert_int_equal(done[DDP_TASK_SEND] + done[DDP_TASK_RECEIVE], 0);
 }
 
-static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
+static void tasks_are_in_order_and_within_the_memory_limit(void **state)
 {
     ddp_task task[3 * MICRO];
 
@@ -106,7 +105,7 @@ static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
     assert_int_equal(held_of(DDP_PIPELINE_DEFAULT, 1024, 0, 2000, 0), 1024);
     assert_int_equal(tasks_of(DDP_PIPELINE_DEFAULT, 1, 0, 1, 0, task), 2);
     for (int i = 0; i < 3; i++)
-        for (int bad = 0; bad < 8; bad++) { /* what has no order, in a shape that is else fine */
+        for (int bad = 0; bad < 8; bad++) { /* one invalid field in an otherwise valid shape */
             const int stages = bad == 0 ? 0 : bad == 1 ? 1025 : 4, stage = bad == 2 ? -1 : bad == 3 ? 4 : 0;
             const ddp_pipeline p = bad == 4   ? pipeline_of(-1)
                                    : bad == 5 ? pipeline_of((int)DDP_PIPELINE_ZB + 1)
@@ -116,8 +115,8 @@ static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
         }
 }
 
-/* The rule that makes ZB-H1, unit by unit: done[s][n] is the kind of the n-th task, count[s] how many there
- * are of each kind. */
+/* The rule of ZB-H1, unit by unit: done[s][n] is the kind of the n-th task, count[s] the number of each
+ * kind. */
 static int by_the_rule(int stages, int stage, int M, int ahead, ddp_task *task)
 {
     int done[STAGES][3 * MICRO], length[STAGES], count[STAGES][6], was[STAGES][6], n = 0;
@@ -130,12 +129,12 @@ static int by_the_rule(int stages, int stage, int M, int ahead, ddp_task *task)
         memcpy(was, count, sizeof was);
         for (int s = 0; s < stages; s++) {
             const int *own = was[s], most = stages + ahead < M ? stages + ahead : M;
-            const int whole = own[F] - own[W] == most; /* as much is held as may be */
+            const int whole = own[F] - own[W] == most; /* the memory limit is reached */
             const int f = own[F] < M && !whole && (s == 0 || was[s - 1][F] > own[F]);
             const int i = own[I] < own[F] && (s + 1 == stages || was[s + 1][I] > own[I]), w = own[W] < own[I];
             int k = length[s] - 1, turn, kind;
             while (k >= 0 && done[s][k] == W) k--;
-            turn = k < 0 || done[s][k] == I; /* a forward's, if there is one */
+            turn = k < 0 || done[s][k] == I; /* the turn of a forward, if one is left */
             if (f && (turn || own[F] < stages - s + ahead))
                 kind = F;
             else if (w && turn && whole && own[F] < M)
@@ -199,8 +198,8 @@ static double equal_stages(ddp_pipeline p, int stages, int M, double forward, do
     return forward;
 }
 
-/* Qi and others, section 2: bubbles of (p - 1)(F + B + W) and, ZB-H1, (p - 1)(F + B - W). */
-static void lengths_are_the_known_ones(void **state)
+/* Qi et al., section 2: bubbles of (p - 1)(F + B + W) and, for ZB-H1, (p - 1)(F + B - W). */
+static void lengths_are_the_published_ones(void **state)
 {
     double bubble[3];
 
@@ -217,9 +216,8 @@ static void lengths_are_the_known_ones(void **state)
             }
 }
 
-/* docs/howto/pipeline.md states the bubble of ZB-H1 for W <= F <= B: elsewhere the step takes longer than
- * that. */
-static void the_bubble_of_zb_needs_w_up_to_f_up_to_b(void **state)
+/* docs/howto/pipeline.md states the bubble of ZB-H1 for W <= F <= B. In other cases the step takes longer. */
+static void the_documented_bubble_of_zb_needs_w_f_b_in_ascending_order(void **state)
 {
     static const double time[] = {0.5, 1, 2};
     int longer = 0;
@@ -239,7 +237,8 @@ static void the_bubble_of_zb_needs_w_up_to_f_up_to_b(void **state)
     assert_true(longer > 0);
 }
 
-/* Where a message takes long, those in flight make the difference: all of them ahead is gpipe's order. */
+/* On slow links the number of micro-batches in flight matters: with all of them ahead, 1f1b has gpipe's
+ * order. */
 static double slow_edges(ddp_pipeline p, int ahead)
 {
     ddp_stage_cost cost[4];
@@ -265,7 +264,7 @@ static double slow_edges(ddp_pipeline p, int ahead)
     return step;
 }
 
-static void more_in_flight_hide_slow_links(void **state)
+static void more_micro_batches_in_flight_hide_slow_links(void **state)
 {
     const double gpipe = slow_edges(DDP_PIPELINE_GPIPE, 0);
 
@@ -278,8 +277,8 @@ static void more_in_flight_hide_slow_links(void **state)
     }
 }
 
-/* FusionLLM, Eq. 3: a chain that only runs forward takes sum (C + R) + (n - 1) max (C, R). */
-static void forwards_take_what_fusionllm_says(void **state)
+/* FusionLLM, Eq. 3: a chain that runs only forward takes sum (C + R) + (n - 1) max (C, R). */
+static void forwards_take_the_time_of_fusionllm_eq_3(void **state)
 {
     ddp_rng r = ddp_rng_seed(5, 0);
 
@@ -309,19 +308,19 @@ static void forwards_take_what_fusionllm_says(void **state)
     }
 }
 
-/* ---- the oracle: whole ticks, everything that can go on does ---- */
+/* ---- the oracle: in whole ticks, starts everything that can start ---- */
 
 typedef struct oracle {
     const ddp_pipeline_costs *c;
     ddp_task task[STAGES][3 * MICRO];
     int tasks[STAGES], next[STAGES];
-    long until[STAGES][2]; /* its slots are taken */
-    long backlog[STAGES];  /* ticks of bytes that wait before the downlink */
+    long until[STAGES][2]; /* its slots are busy until then */
+    long backlog[STAGES];  /* ticks of data waiting at the downlink */
     int queue[STAGES][WAYS * MICRO], queued[STAGES], sent[STAGES];
     long queued_at[STAGES][WAYS * MICRO];
     long first[WAYS][MICRO], arrives[WAYS][MICRO];
     int sends[WAYS], coming[WAYS], arrived[WAYS];
-    long rest[WAYS]; /* of the message that comes in */
+    long rest[WAYS]; /* of the message being received */
     long end;
 } oracle;
 
@@ -345,7 +344,7 @@ static int travels(const oracle *o, int w, const ddp_task *t)
            !(w % 2 && o->c->boundary[w / 2].one_way);
 }
 
-/* 1: something began. */
+/* 1: a task or message started. */
 static int oracle_stage(oracle *o, int s, long now)
 {
     const ddp_stage_cost *k = &o->c->stage[s];
@@ -384,7 +383,7 @@ static int oracle_stage(oracle *o, int s, long now)
     return began;
 }
 
-/* From now to now + 1: a tick's worth of bytes of every message that comes in is queued, one passes. */
+/* From now to now + 1: queues one tick of data of every message being received, and delivers one tick. */
 static void oracle_downlink(oracle *o, int s, long now)
 {
     for (int w = 0; w < 2 * o->c->boundaries; w++) {
@@ -424,7 +423,7 @@ static long oracle_time(const ddp_pipeline_costs *c)
 }
 
 /* Boundaries of any acyclic cut, some over several stages, some without gradients. */
-static void steps_take_as_long_as_ticks_counted(void **state)
+static void steps_take_the_time_of_the_oracle(void **state)
 {
     ddp_rng r = ddp_rng_seed(7, 0);
 
@@ -458,7 +457,7 @@ static void steps_take_as_long_as_ticks_counted(void **state)
     }
 }
 
-/* A stage computes one thing and sends one at a time, and all work and every message is there. */
+/* A stage computes one task and sends one message at a time, and all tasks and messages are in the result. */
 static void slots_do_not_overlap(void **state)
 {
     const ddp_stage_cost cost[3] = {{2, 2, 1}, {3, 2, 2}, {1, 3, 1}};
@@ -493,7 +492,7 @@ static void refused(const ddp_pipeline_costs *c, const char *what)
     assert_null(t.slot);
 }
 
-static void what_is_no_pipeline_is_refused(void **state)
+static void invalid_costs_are_an_error(void **state)
 {
     ddp_stage_cost cost[2] = {{1, 1, 1}, {1, 1, 1}};
     ddp_boundary edge = {0, 1, 1, 1, 0, 0};
@@ -514,7 +513,7 @@ static void what_is_no_pipeline_is_refused(void **state)
     c.shape.schedule = pipeline_of(9);
     refused(&c, "schedule 9");
     c.shape.schedule = DDP_PIPELINE_GPIPE;
-    for (int k = 0; k < 3; k++) { /* of each time: below 0, no number, and with the others too much for one */
+    for (int k = 0; k < 3; k++) { /* each time below 0, not a number, or too large in sum */
         double *time = k == 0 ? &cost[1].forward_s : k == 1 ? &cost[1].inputs_s : &cost[1].weights_s;
         double *way = k == 0 ? &edge.forward_s : k == 1 ? &edge.backward_s : &edge.alpha_s;
         *time = -1;
@@ -565,8 +564,8 @@ static void what_is_no_pipeline_is_refused(void **state)
     }
 }
 
-/* Two stages, one micro-batch: who computes, what is sent, and which of it is a gradient. */
-static void slots_say_what_they_are(void **state)
+/* Two stages, one micro-batch: checks the stage, kind, boundary and gradient flag of each slot. */
+static void slots_have_their_kind_and_boundary(void **state)
 {
     static const int want[][4] = {/* stage, kind, boundary, gradient */
                                   {0, DDP_TASK_FORWARD, -1, 0},  {0, DDP_TASK_SEND, 0, 0},
@@ -591,13 +590,13 @@ static void slots_say_what_they_are(void **state)
     }
     ddp_pipeline_times_free(&t);
     ddp_pipeline_times_free(NULL);
-    c.shape.stages = 1; /* which has no boundary */
+    c.shape.stages = 1; /* without a boundary */
     c.boundaries = 0;
     c.boundary = NULL;
     assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
     same(t.step_s, 3);
     ddp_pipeline_times_free(&t);
-    c.stage = none; /* a step that takes no time has no bubble */
+    c.stage = none; /* a step of no duration has no bubble */
     assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
     assert_true(t.step_s == 0 && t.bubble_pct == 0);
     ddp_pipeline_times_free(&t);
@@ -630,8 +629,8 @@ static void every_allocation_may_fail(void **state)
     ddp_pipeline_times_free(&t);
 }
 
-/* The last test. */
-static void all_memory_has_come_back(void **state)
+/* Must be the last test. */
+static void no_memory_leaks(void **state)
 {
     (void)state;
     assert_int_equal(memory.live, 0);
@@ -640,18 +639,18 @@ static void all_memory_has_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_are_in_order_and_hold_no_more_than_they_say),
+        cmocka_unit_test(tasks_are_in_order_and_within_the_memory_limit),
         cmocka_unit_test(zero_bubble_follows_its_rule),
-        cmocka_unit_test(lengths_are_the_known_ones),
-        cmocka_unit_test(the_bubble_of_zb_needs_w_up_to_f_up_to_b),
-        cmocka_unit_test(more_in_flight_hide_slow_links),
-        cmocka_unit_test(forwards_take_what_fusionllm_says),
-        cmocka_unit_test(steps_take_as_long_as_ticks_counted),
+        cmocka_unit_test(lengths_are_the_published_ones),
+        cmocka_unit_test(the_documented_bubble_of_zb_needs_w_f_b_in_ascending_order),
+        cmocka_unit_test(more_micro_batches_in_flight_hide_slow_links),
+        cmocka_unit_test(forwards_take_the_time_of_fusionllm_eq_3),
+        cmocka_unit_test(steps_take_the_time_of_the_oracle),
         cmocka_unit_test(slots_do_not_overlap),
-        cmocka_unit_test(slots_say_what_they_are),
-        cmocka_unit_test(what_is_no_pipeline_is_refused),
+        cmocka_unit_test(slots_have_their_kind_and_boundary),
+        cmocka_unit_test(invalid_costs_are_an_error),
         cmocka_unit_test(every_allocation_may_fail),
-        cmocka_unit_test(all_memory_has_come_back),
+        cmocka_unit_test(no_memory_leaks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

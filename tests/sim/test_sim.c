@@ -1,5 +1,5 @@
-/* A world on a virtual clock: the bits of a real one, the times of the emulated links, every worker or one
- * for all. */
+/* The simulator: results bit-identical to a real world, times of the emulated links, simulation of all
+ * workers or of one for all. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,10 +22,10 @@ typedef struct run {
     ddp_simulation how;
     ddp_simulated did;
     size_t count[LAYERS];
-    int real;                 /* memory that values lie in */
-    int fails, sends;         /* what rank 1 does wrong; rank 0 sends to it */
-    double slow;              /* rank 1 computes so many times as long */
-    double ends[MOST][STEPS]; /* when each step was over */
+    int real;                 /* 1: values are in real memory */
+    int fails, sends;         /* fails: fault of rank 1; sends: rank 0 sends to it */
+    double slow;              /* rank 1 computes this many times longer */
+    double ends[MOST][STEPS]; /* end of each step */
     float value[MOST][4096];
     long members[MOST];
     ddp_stats stats;
@@ -113,8 +113,8 @@ static int simulate(run *x) { return ddp_simulate(&x->cfg, &x->how, train, x, &x
 
 /* ---- values ---- */
 
-/* With memory, what is learnt has the bits that it has over threads. */
-static void bits_of_a_real_world(void **state)
+/* With real memory, the training is bit-identical to threads. */
+static void results_are_bit_identical_to_a_real_world(void **state)
 {
     static const ddp_strategy list[] = {DDP_SSGD, DDP_WFBP,     DDP_MGWFBP, DDP_BYTESCHEDULER, DDP_LOCALSGD,
                                         DDP_ENP,  DDP_DREAMDDP, DDP_DEFT,   DDP_BSP,           DDP_DILOCO};
@@ -180,8 +180,8 @@ static void on_paper(run *x, double params)
     for (int l = 0; l < LAYERS; l++) x->count[l] = (size_t)params;
 }
 
-/* An S-SGD step is its computing, 2 (P - 1) / P of the bytes over the uplink, and two delays. */
-static void a_step_takes_what_the_link_takes(void **state)
+/* An S-SGD step takes its computing time, 2 (P - 1) / P of the bytes over the uplink, and two delays. */
+static void a_step_takes_the_time_of_the_link(void **state)
 {
     run *x = (run *)calloc(1, sizeof *x);
 
@@ -196,15 +196,15 @@ static void a_step_takes_what_the_link_takes(void **state)
             got = x->ends[0][STEPS - 1] - x->ends[0][STEPS - 2];
             want = LAYERS * (LAYERS + 1) / 2 * 3e-3 +
                    2.0 * (world - 1) / world * 4 * params * (double)LAYERS / rate + 2 * delay;
-            assert_true(got > 0.98 * want - delay && got < 1.03 * want); /* a delay hides behind what is sent
-                                                                            meanwhile */
+            assert_true(got > 0.98 * want - delay && got < 1.03 * want); /* the delay overlaps with sending */
             ddp_paper_free(x->how.paper, x->how.paper_bytes);
         }
     free(x);
 }
 
-/* Two of all are simulated, and a worker sees the same to the last bit; and once more. */
-static void one_for_all(void **state)
+/* With two simulated workers, the results of rank 0 are bit-identical to a simulation of all; and
+ * reproducible. */
+static void one_worker_can_represent_all(void **state)
 {
     static const ddp_strategy list[] = {DDP_SSGD, DDP_WFBP,     DDP_BYTESCHEDULER, DDP_LOCALSGD,
                                         DDP_ENP,  DDP_DREAMDDP, DDP_DILOCO};
@@ -233,9 +233,9 @@ static void one_for_all(void **state)
     free(c);
 }
 
-/* Jitter is drawn from a seed: two runs are equal, another seed is another run; and workers that differ are
+/* Jitter is drawn from a seed: two runs are equal, another seed gives other times. Workers that differ are
  * not folded. */
-static void equal_for_a_seed(void **state)
+static void equal_seeds_give_equal_runs(void **state)
 {
     run *a = (run *)calloc(1, sizeof *a), *b = (run *)calloc(1, sizeof *b);
 
@@ -256,8 +256,8 @@ static void equal_for_a_seed(void **state)
     free(b);
 }
 
-/* All wait for the slow one, in every step. */
-static void the_slowest_sets_the_pace(void **state)
+/* All ranks wait for the slow one in every step. */
+static void a_slow_worker_slows_all(void **state)
 {
     run *x = (run *)calloc(1, sizeof *x);
     double step;
@@ -274,7 +274,7 @@ static void the_slowest_sets_the_pace(void **state)
     free(x);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- incidents and errors ---- */
 
 static void script(const char *path, const char *text)
 {
@@ -285,7 +285,7 @@ static void script(const char *path, const char *text)
     fclose(f);
 }
 
-static void a_lost_worker(void **state)
+static void survivors_continue_after_a_kill(void **state)
 {
     const char *path = "build/test_sim.faults";
     run *x = (run *)calloc(1, sizeof *x);
@@ -309,8 +309,8 @@ static void a_lost_worker(void **state)
     free(x);
 }
 
-/* A stalled link is a longer step, by just that. */
-static void a_stall(void **state)
+/* A stalled link makes a step longer by the time of the stall. */
+static void a_stall_lengthens_its_step(void **state)
 {
     const char *path = "build/test_sim.faults";
     run *a = (run *)calloc(1, sizeof *a), *b = (run *)calloc(1, sizeof *b);
@@ -332,7 +332,7 @@ static void a_stall(void **state)
     free(b);
 }
 
-static void nobody_can_go_on(void **state)
+static void a_deadlock_is_an_error(void **state)
 {
     run *x = (run *)calloc(1, sizeof *x);
 
@@ -372,8 +372,8 @@ static int on_a_thread(ddp_ctx *d, void *user)
     return ddp_barrier(d);
 }
 
-/* A thread that is no worker would wait for ever. */
-static void threads_of_ones_own(void **state)
+/* A thread without a worker would wait forever. */
+static void a_send_from_another_thread_is_an_error(void **state)
 {
     run *x = (run *)calloc(1, sizeof *x);
 
@@ -384,7 +384,7 @@ static void threads_of_ones_own(void **state)
     free(x);
 }
 
-static void refusals(void **state)
+static void unsupported_settings_are_an_error(void **state)
 {
     run *x = (run *)calloc(1, sizeof *x);
 
@@ -406,17 +406,17 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_of_a_real_world),
+        cmocka_unit_test(results_are_bit_identical_to_a_real_world),
         cmocka_unit_test(collectives_carry_values),
-        cmocka_unit_test(a_step_takes_what_the_link_takes),
-        cmocka_unit_test(one_for_all),
-        cmocka_unit_test(equal_for_a_seed),
-        cmocka_unit_test(the_slowest_sets_the_pace),
-        cmocka_unit_test(a_lost_worker),
-        cmocka_unit_test(a_stall),
-        cmocka_unit_test(nobody_can_go_on),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(threads_of_ones_own),
+        cmocka_unit_test(a_step_takes_the_time_of_the_link),
+        cmocka_unit_test(one_worker_can_represent_all),
+        cmocka_unit_test(equal_seeds_give_equal_runs),
+        cmocka_unit_test(a_slow_worker_slows_all),
+        cmocka_unit_test(survivors_continue_after_a_kill),
+        cmocka_unit_test(a_stall_lengthens_its_step),
+        cmocka_unit_test(a_deadlock_is_an_error),
+        cmocka_unit_test(unsupported_settings_are_an_error),
+        cmocka_unit_test(a_send_from_another_thread_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

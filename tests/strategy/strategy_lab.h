@@ -1,5 +1,5 @@
-/* A laboratory for strategies: small models whose training is repeated without the library, so
- * that every strategy's result can be asserted bit for bit. */
+/* Small models for tests of strategies. Their training is repeated without the library, so that tests can
+ * compare every strategy's result bit for bit. */
 #ifndef TESTS_STRATEGY_LAB_H
 #define TESTS_STRATEGY_LAB_H
 
@@ -17,20 +17,19 @@ struct lab {
     lab_rule rule;
     int steps;
     int forward_hooks;    /* hand models: 1 = with ddp_forward_begin and ddp_backward_begin */
-    const ddp_plan *plan; /* adopted before the first step, or NULL */
-    int unequal_start;    /* every rank begins with other parameters */
+    const ddp_plan *plan; /* adopted before the first step; may be NULL */
+    int unequal_start;    /* 1: every rank starts with different parameters */
     int no_sync_all;
     int rates;       /* 1: another learning rate in each step */
     int same_data;   /* hand models: 1 = all ranks have the gradients of rank 0 */
-    int samples;     /* 1: rank r reports r + 1 samples a step */
-    int epoch_steps; /* > 0: so many steps an epoch, and a loss that falls, are reported */
-    void (*opened)(ddp_ctx *d, const struct lab *x);              /* NULL */
-    int (*leaves)(const struct lab *x, int rank, int step);       /* hand models: 1 = before that step.
-                                                                          NULL */
-    void (*before_step)(const struct lab *x, int rank, int step); /* NULL */
-    const ddp_optimizer *optimizer;                               /* in place of the rule's; NULL */
-    int own; /* hand models: 1 = the program updates, by the rule; 2 = the same, by a zeroed
-                                 optimizer */
+    int samples;     /* 1: rank r reports r + 1 samples per step */
+    int epoch_steps; /* > 0: reports epochs of this many steps, and a decreasing loss */
+    void (*opened)(ddp_ctx *d, const struct lab *x); /* may be NULL */
+    /* hand models: 1 = the rank leaves before that step; may be NULL */
+    int (*leaves)(const struct lab *x, int rank, int step);
+    void (*before_step)(const struct lab *x, int rank, int step); /* may be NULL */
+    const ddp_optimizer *optimizer; /* replaces the rule's optimizer; may be NULL */
+    int own; /* hand models: 1 = the program updates, by the rule; 2 = the same with a zeroed optimizer */
     /* results, shared with worker processes */
     float (*params)[LAB_VALUES]; /* [rank] after the run */
     size_t *values;              /* of one rank */
@@ -55,7 +54,7 @@ static void lab_new(lab *x, int world, ddp_strategy strategy, int period)
     x->cfg.transport = DDP_THREADS;
     x->cfg.deterministic = 1;
     x->cfg.no_env = 1;
-    x->cfg.timeout.peer_s = 600; /* sanitizers on a busy machine */
+    x->cfg.timeout.peer_s = 600; /* for sanitizers on a busy machine */
     x->steps = 11;
     x->params = (float(*)[LAB_VALUES])lab_share(LAB_RANKS * sizeof *x->params);
     x->values = (size_t *)lab_share(sizeof *x->values);
@@ -131,7 +130,7 @@ static void lab_gradient(const float *w, float *g, size_t n, int rank, int layer
     }
 }
 
-/* What a program with its own update does behind ddp_step_end. */
+/* The update of a program with its own optimizer, after ddp_step_end. */
 static void lab_own_update(const lab *x, const ddp_optimizer *o, int layer, float *w, float *g, float *s,
                            size_t n, int step)
 {
@@ -167,7 +166,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
         layer.params = w[l];
         layer.grads = g[l];
         layer.count = count[l];
-        layer.matrices = &matrix; /* 2 rows behind the first value */
+        layer.matrices = &matrix; /* 2 rows after the first value */
         layer.matrix_count = count[l] >= 3;
         matrix.params = w[l] + 1;
         matrix.rows = 2;
@@ -323,7 +322,7 @@ static void lab_average(lab_replica *r, int world, int layer, size_t n, int grad
     lab_mean(parts, world, n);
 }
 
-/* Arrays of state go in every state_period-th period of theirs. */
+/* An array of state is averaged in every state_period-th period. */
 static void lab_average_state(const lab *x, lab_replica *r, const ddp_optimizer *o, int layer, size_t n,
                               int period)
 {
@@ -353,7 +352,7 @@ static void lab_update(const ddp_optimizer *o, lab_replica *r, int layer, size_t
     memset(r->g[layer], 0, n * sizeof(float));
 }
 
-/* step_of NULL: localsgd, all layers in the last step of the period. gradients: S-SGD. */
+/* step_of NULL: localsgd, which averages all layers in the last step of the period. gradients: S-SGD. */
 static DDP__UNUSED void lab_reference(const lab *x, int gradients, const int *step_of,
                                       float (*out)[LAB_VALUES])
 {

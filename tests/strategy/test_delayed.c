@@ -1,5 +1,6 @@
-/* [long] deft: a plain loop that applies the plan's sums has the same bits; without delay it is ssgd, with
- * one part left over it is SGD with a delay of one; nothing is lost, and two links change no bit. */
+/* [long] deft: bit-identical to a plain loop that applies the plan's sums. Without delay it is ssgd; with one
+ * part pending it is SGD with a delay of one. No gradient is lost, and a second link does not change the
+ * result. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -16,10 +17,10 @@ extern "C" {
 #endif
 #include "strategy/strategy_lab.h"
 
-/* ---- deft with a plan of the test's ---- */
+/* ---- deft with a plan given by the test ---- */
 
-static const ddp_delayed_plan *given; /* that make hands out; NULL: undelayed */
-static int one_link;                  /* all its messages take the first link */
+static const ddp_delayed_plan *given; /* returned by make; NULL: without delay */
+static int one_link;                  /* 1: all its messages use the first link */
 
 static int make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
@@ -41,7 +42,7 @@ static int make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_
     return bad;
 }
 
-static int64_t over_second; /* bytes that rank 0 sent over the second link, at its last wait */
+static int64_t over_second; /* bytes that rank 0 had sent over the second link at its last wait */
 
 static int wait_and_count(ddp_ctx *d, void *self)
 {
@@ -67,8 +68,7 @@ static const ddp_strategy_ops *deft(void)
     return &ops;
 }
 
-/* Times at random for the layers of a hand model; comm: of all of them, in the time of forward and
- * backward. */
+/* Random times for the layers of a hand model. comm: of all layers, relative to forward and backward. */
 static void plan_of(lab_model model, double comm, const ddp_delayed_options *o, uint64_t seed,
                     ddp_delayed_plan *plan)
 {
@@ -114,7 +114,7 @@ typedef struct replay {
     float rate;
 } replay;
 
-/* The mean over ranks of their merged gradients, one update. */
+/* The mean over the ranks of their merged gradients; one update. */
 static void replay_apply(replay *p)
 {
     ddp_optimizer o = lab_optimizer(p->x->rule);
@@ -137,7 +137,7 @@ static void replay_apply(replay *p)
     p->updates++;
 }
 
-/* The stored gradients of k iterations become the pending one. */
+/* The stored gradients of k iterations become the pending ones. */
 static void replay_open(replay *p, int k, float rate)
 {
     for (int r = 0; r < p->x->cfg.world; r++)
@@ -161,7 +161,7 @@ static void replay_gradients(replay *p, int step, int stored)
         }
 }
 
-/* plan: its steps alone decide; drain: as ddp_sync_all leaves it. */
+/* plan: only its steps are used; drain: the result after ddp_sync_all. */
 static void replayed(const lab *x, const ddp_delayed_plan *plan, int drain, float *out)
 {
     const ddp_optimizer o = lab_optimizer(x->rule);
@@ -222,10 +222,11 @@ static void ranks_are_equal(const lab *x, const char *what)
 {
     for (int r = 1; r < x->cfg.world; r++)
         if (memcmp(x->params[0], x->params[r], *x->values * sizeof(float)))
-            fail_msg("%s: rank %d is not rank 0, %d workers, %d steps", what, r, x->cfg.world, x->steps);
+            fail_msg("%s: rank %d differs from rank 0, %d workers, %d steps", what, r, x->cfg.world,
+                     x->steps);
 }
 
-/* Trains by the plan and compares with the loop. */
+/* Trains by the plan and compares the result with the loop. */
 static void as_replayed(const lab *like, const ddp_delayed_plan *plan, const char *what)
 {
     static float want[LAB_VALUES];
@@ -248,7 +249,7 @@ static void as_replayed(const lab *like, const ddp_delayed_plan *plan, const cha
     replayed(&x, plan, !x.no_sync_all, want);
     ranks_are_equal(&x, what);
     if (memcmp(want, x.params[0], *x.values * sizeof(float)))
-        fail_msg("%s: unlike the loop, %d workers, model %d, rule %d, %d steps", what, x.cfg.world,
+        fail_msg("%s: differs from the loop, %d workers, model %d, rule %d, %d steps", what, x.cfg.world,
                  (int)x.model, (int)x.rule, x.steps);
     lab_free(&x);
 }
@@ -266,7 +267,7 @@ static lab like_this(int world, lab_model model, lab_rule rule, int steps)
     return x;
 }
 
-static void the_plans_sums_in_a_plain_loop_have_the_same_bits(void **state)
+static void a_plain_loop_with_the_plans_sums_is_bit_identical(void **state)
 {
     static const double comm[] = {0.4, 1.1, 2.3};
     int merged = 0, most = 0;
@@ -309,7 +310,7 @@ static void replicas_are_equal_after_every_iteration(void **state)
     ddp_delayed_plan_free(&plan);
 }
 
-static void tcp_has_the_bits_too(void **state)
+static void tcp_is_bit_identical(void **state)
 {
     ddp_delayed_options o = options(2);
     ddp_delayed_plan plan;
@@ -344,13 +345,13 @@ static void without_delay_it_is_ssgd(void **state)
                 lab_run(&b);
                 ranks_are_equal(&b, "without delay");
                 if (memcmp(a.params[0], b.params[0], *a.values * sizeof(float)))
-                    fail_msg("no delay is not ssgd: %d workers, model %d", world, model);
+                    fail_msg("without delay: differs from ssgd: %d workers, model %d", world, model);
                 lab_free(&a);
                 lab_free(&b);
             }
 }
 
-/* All fits but the part that is ready when backward ends: w' = w - rate g(the w before). */
+/* Everything fits but the part that is ready when backward ends: w' = w - rate g(the w before). */
 static void with_one_part_pending_it_is_sgd_with_a_delay_of_one(void **state)
 {
     ddp_delayed_options o = options(1);
@@ -368,7 +369,7 @@ static void with_one_part_pending_it_is_sgd_with_a_delay_of_one(void **state)
     }
 }
 
-static void two_links_are_one_given_the_same_sums(void **state)
+static void two_links_are_bit_identical_to_one(void **state)
 {
     ddp_delayed_options o = options(2);
     ddp_delayed_plan plan;
@@ -390,7 +391,7 @@ static void two_links_are_one_given_the_same_sums(void **state)
         two.cfg.network.net2 = "1gbit,0ms";
         over_second = 0;
         lab_run(&two);
-        assert_true(over_second > 4 * 4099); /* the longest layers are cut */
+        assert_true(over_second > 4 * 4099); /* the longest layers are split */
         one_link = 1;
         lab_run(&one);
         one_link = 0;
@@ -401,7 +402,7 @@ static void two_links_are_one_given_the_same_sums(void **state)
     ddp_delayed_plan_free(&plan);
 }
 
-/* sum of k over the period = its iterations; what it sends = updates x model; and the wire agrees. */
+/* Sum of k over the period = its iterations; data sent = updates x model; the statistics agree. */
 static void a_period_sends_the_model_once_for_each_update(void **state)
 {
     (void)state;
@@ -434,7 +435,8 @@ static void a_period_sends_the_model_once_for_each_update(void **state)
     }
 }
 
-/* A gradient of 1 in every step, summed: so many steps, so far from the start, once all is drained. */
+/* The sum of gradients that are 1 in every step: after draining, the distance from the start is the number of
+ * steps. */
 static int constant_gradients(ddp_ctx *d, void *user)
 {
     static const size_t count[3] = {300, 5, 1200};
@@ -461,7 +463,7 @@ static int constant_gradients(ddp_ctx *d, void *user)
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
-        if (!bad && step == 8) bad = ddp_sync_all(d); /* in between too */
+        if (!bad && step == 8) bad = ddp_sync_all(d); /* drains in between too */
     }
     if (!bad) bad = ddp_sync_all(d);
     for (int l = 0; l < 3; l++) {
@@ -482,15 +484,15 @@ static void no_gradient_is_lost(void **state)
             lab x;
             lab_new(&x, world, DDP_DEFT, 3);
             x.cfg.deft.merge_sum = 1;
-            x.cfg.net = "10mbit,1ms"; /* of which the plan is made, with one worker too */
+            x.cfg.net = "10mbit,1ms"; /* a plan is made from it with one worker too */
             if (ddp_launch(&x.cfg, constant_gradients, &steps, &err))
                 fail_msg("%d workers, %d steps: %s", world, steps, err.msg);
             lab_free(&x);
         }
 }
 
-/* As it is built in, with the plan from the arithmetic. */
-static void every_model_every_rule_every_coding(void **state)
+/* The built-in strategy, with a plan from the deterministic profile. */
+static void ranks_are_equal_for_every_model_rule_and_coding(void **state)
 {
     static const ddp_wire wire[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8};
 
@@ -517,7 +519,7 @@ static void every_model_every_rule_every_coding(void **state)
             }
 }
 
-/* From clocks, and planned again where the noise says so: ranks stay equal. */
+/* With a measured plan, and plans made again when the noise requires it, ranks stay equal. */
 static void a_measured_plan_keeps_ranks_equal(void **state)
 {
     (void)state;
@@ -552,8 +554,8 @@ static int look_at_noise(ddp_ctx *d, void *self, int forward)
     return ops.step_end(d, self, forward);
 }
 
-/* Gradients of 1 and a noise that is even from -1 to 1, which never move: |g|^2 = n, the variance of g . g_w
- * = n / 3. */
+/* Gradients of 1 with a uniform noise from -1 to 1, which never move: |g|^2 = n, the variance of g . g_w = n
+ * / 3. */
 static int noisy_gradients(ddp_ctx *d, void *user)
 {
     enum { COUNT = 3000 };
@@ -573,7 +575,7 @@ static int noisy_gradients(ddp_ctx *d, void *user)
     bad = ddp_add_layer(d, &layer) || ddp_set_optimizer(d, &o);
     for (int step = 0; step < 60 && !bad; step++) {
         for (int i = 0; i < COUNT; i++) g[i] = 1 + 2 * (float)ddp_rng_uniform(&r) - 1;
-        info.loss = 100 - step - ddp_rank(d); /* falls by one a step */
+        info.loss = 100 - step - ddp_rank(d); /* decreases by one per step */
         bad = ddp_backward_end(d, 0) || ddp_report(d, &info) || ddp_step_end(d);
     }
     if (!bad) bad = ddp_sync_all(d);
@@ -582,7 +584,7 @@ static int noisy_gradients(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void the_noise_is_that_of_the_gradients(void **state)
+static void the_noise_estimate_is_the_noise_of_the_gradients(void **state)
 {
     ddp_strategy_ops ops = *deft();
     ddp_error err;
@@ -598,17 +600,16 @@ static void the_noise_is_that_of_the_gradients(void **state)
     if (ddp_launch(&x.cfg, noisy_gradients, NULL, &err)) fail_msg("%s", err.msg);
     if (seen.samples < 20 || fabs(seen.mu - 3000) > 60 || fabs(seen.square - 1000) > 120 ||
         fabs(seen.gain - 1) > 0.01)
-        fail_msg("%d samples: mu %g, not 3000; variance %g, not 1000; gain %g, not 1", seen.samples, seen.mu,
-                 seen.square, seen.gain);
+        fail_msg("%d samples: mu %g, expected 3000; variance %g, expected 1000; gain %g, expected 1",
+                 seen.samples, seen.mu, seen.square, seen.gain);
     lab_free(&x);
 }
 
 static ddp__packed_schedule planned;
-static double gain, comm_s; /* comm_s: of each layer; forward and backward take 3 s, or no time at all */
+static double gain, comm_s; /* comm_s: per layer; forward and backward take 3 s, or no time */
 static int instant;
 
-/* A profile that hides half of its communication where that takes 6 s; updates that take `gain` off a loss of
- * 2.5. */
+/* A profile that hides half of its communication if that takes 6 s. Updates lower a loss of 2.5 by `gain`. */
 static int make_with_gain(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     double forward[3] = {1, 1, 1}, backward[3] = {2, 2, 2}, comm[3] = {comm_s, comm_s, comm_s};
@@ -633,12 +634,13 @@ static int make_with_gain(ddp_ctx *d, void *self, const ddp_profile *p, int meas
     return bad;
 }
 
-static int stale[6]; /* whether it was, by what noise was changed to */
+static int stale[6]; /* result of each test with changed noise */
 
-/* In the last step: would it be planned again if a measurement said so? */
+/* In the last step: would new measurements make the plan stale? */
 static int ask_when_stale(ddp_ctx *d, void *self, int forward)
 {
-    static const double gains[6] = {1, 0.6, 0.4, 1000, 1, 1}; /* of that which the plan was made for */
+    /* gain of the measurements, relative to the gain of the plan */
+    static const double gains[6] = {1, 0.6, 0.4, 1000, 1, 1};
     ddp_strategy_ops ops;
 
     memset(&ops, 0, sizeof ops);
@@ -673,7 +675,7 @@ static void plan_with_gain(double takes, double seconds, double tolerance, doubl
     lab_free(&x);
 }
 
-static void the_preserver_raises_the_capacity_where_merging_costs_too_much(void **state)
+static void the_preserver_raises_the_capacity_if_merging_costs_too_much(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -684,27 +686,27 @@ static void the_preserver_raises_the_capacity_where_merging_costs_too_much(void 
     }
 }
 
-/* Larger knapsacks were worth it while updates took much off the loss; a plan that merges was, while they
- * took little. */
-static void a_plan_is_stale_when_the_preserver_would_say_otherwise(void **state)
+/* Larger knapsacks pay off while updates lower the loss much, and a merging plan while they lower it little.
+ * A plan is stale once that has changed. */
+static void a_plan_is_stale_when_the_preserver_would_decide_differently(void **state)
 {
     (void)state;
     plan_with_gain(0.1, 6, 0, 0);
     assert_true(planned.scale > 1.5);
     assert_true(!stale[0] && !stale[1] && stale[2]);
-    assert_true(!stale[4] && !stale[5]); /* nothing is known */
+    assert_true(!stale[4] && !stale[5]); /* no estimate yet */
     plan_with_gain(1e-4, 6, 0, 0);
     assert_true(planned.scale == 1);
     assert_true(!stale[0] && !stale[1] && !stale[2] && stale[3]);
     assert_true(!stale[4] && !stale[5]);
-    plan_with_gain(DBL_MAX, 6, 0, 0); /* of which the Preserver can make nothing: every gradient in its own
-                                         step */
+    plan_with_gain(DBL_MAX, 6, 0, 0); /* the Preserver cannot use it: no merging */
     assert_true(planned.accepted == -1 && planned.updates == 1 && planned.iterations == 1);
     for (int i = 0; i < 6; i++) assert_false(stale[i]);
 }
 
-/* So much is sent that ten retries do not make it enough: the best of them stays, until less would do. */
-static void the_best_plan_stays_where_none_is_accepted(void **state)
+/* More is sent than ten retries can reduce enough. The best plan is used until a smaller gain makes it
+ * stale. */
+static void the_best_plan_is_used_if_none_is_accepted(void **state)
 {
     (void)state;
     plan_with_gain(0.1, 30, 0, 0);
@@ -712,13 +714,13 @@ static void the_best_plan_stays_where_none_is_accepted(void **state)
     assert_true(planned.scale > 1 && !stale[0] && stale[2]);
 }
 
-static void what_the_preserver_is_not_asked_it_does_not_judge(void **state)
+static void a_plan_without_estimates_is_not_tested(void **state)
 {
     (void)state;
-    plan_with_gain(0.1, 6, 0, 0.9); /* the program has said how often */
+    plan_with_gain(0.1, 6, 0, 0.9); /* the program has set the frequency */
     assert_true(planned.accepted == -1 && planned.iterations > 1);
     for (int i = 0; i < 6; i++) assert_false(stale[i]);
-    instant = 1; /* nothing hides behind no time */
+    instant = 1; /* no computing time: nothing overlaps */
     plan_with_gain(0.1, 6, 0, 0);
     instant = 0;
     assert_true(planned.accepted == -1 && planned.iterations == 1 && planned.updates == 1);
@@ -733,9 +735,9 @@ static struct {
     float w[80];
 } leg;
 
-/* Three layers; all ranks have the gradients of rank 0, so that what waits is the same everywhere and goes to
- * any world. */
-static int goes_on(ddp_ctx *d, void *user)
+/* Three layers. All ranks have the gradients of rank 0, so that the pending gradients are identical on all
+ * ranks and fit any world. */
+static int resumes(ddp_ctx *d, void *user)
 {
     static const size_t count[3] = {40, 1, 39}, at[3] = {0, 40, 41};
     const ddp_optimizer o = ddp_sgd(0.25f, 0.5f);
@@ -778,13 +780,14 @@ static ddp_status train_leg(int world, int load, long last, ddp_error *err)
     x.cfg.own_strategy = deft();
     leg.load = load;
     leg.last = last;
-    s = (ddp_status)ddp_launch(&x.cfg, goes_on, NULL, err);
+    s = (ddp_status)ddp_launch(&x.cfg, resumes, NULL, err);
     lab_free(&x);
     return s;
 }
 
-/* Twice as many workers go on with them by the plan that they wait under, and by no other. */
-static void what_waits_goes_on_by_its_own_plan_alone(void **state)
+/* Twice as many workers resume with pending gradients by the plan of the checkpoint, and fail with any other
+ * plan. */
+static void pending_gradients_resume_by_their_own_plan_only(void **state)
 {
     ddp_delayed_options o = options(1);
     ddp_delayed_plan plan, other;
@@ -819,9 +822,10 @@ static void what_waits_goes_on_by_its_own_plan_alone(void **state)
     ddp_delayed_plan_free(&other);
 }
 
-/* ---- schedules that are none ---- */
+/* ---- invalid schedules ---- */
 
-/* Of two layers of one part each. parts: layer << 2 | fresh << 1, those of iteration i from first[i] on. */
+/* A schedule of two layers with one part each. parts: layer << 2 | fresh << 1; those of iteration i start at
+ * first[i]. */
 typedef struct schedule {
     int warmup, iterations, updates;
     int32_t k[2], first[4], parts[6];
@@ -871,31 +875,22 @@ static int reads(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* A steady period ends as it begins, and its updates are those that it names. */
-static void a_schedule_sends_each_gradient_once(void **state)
+/* A steady period ends in the state in which it begins, and its updates match k. */
+static void invalid_schedules_fail_with_an_error(void **state)
 {
-    enum { OLD = 0, FRESH = 2, ONE = 4 }; /* OLD and FRESH of layer 0, ONE more of layer 1 */
+    enum { OLD = 0, FRESH = 2, ONE = 4 }; /* OLD and FRESH of layer 0, ONE more for layer 1 */
     static const schedule all[] = {
-        {0, 1, 1, {1}, {0, 2}, {ONE + FRESH, FRESH}, 1},                        /* all in its own
-                                                                                           step */
-        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, ONE + FRESH}, 1},          /* a delay of one */
-        {0, 2, 1, {2}, {0, 0, 2}, {ONE + FRESH, FRESH}, 0},                     /* two iterations,
-                                                                                           unlike that */
-        {0, 1, 1, {2}, {0, 2}, {ONE + FRESH, FRESH}, 0},                        /* merges one, says
-                                                                                           two */
-        {0, 2, 1, {1}, {0, 2, 4}, {ONE + FRESH, FRESH, ONE + FRESH, FRESH}, 0}, /* more updates than
-                                                                                           named */
+        {0, 1, 1, {1}, {0, 2}, {ONE + FRESH, FRESH}, 1},               /* no delay */
+        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, ONE + FRESH}, 1}, /* a delay of one */
+        {0, 2, 1, {2}, {0, 0, 2}, {ONE + FRESH, FRESH}, 0},            /* two iterations, but k is wrong */
+        {0, 1, 1, {2}, {0, 2}, {ONE + FRESH, FRESH}, 0},               /* merges one, but k is 2 */
+        {0, 2, 1, {1}, {0, 2, 4}, {ONE + FRESH, FRESH, ONE + FRESH, FRESH}, 0}, /* more updates than in k */
         {0, 1, 2, {1, 1}, {0, 2}, {ONE + FRESH, FRESH}, 0},                     /* fewer */
-        {0, 1, 0, {0}, {0, 1}, {ONE + FRESH}, 0},                               /* a gradient is left
-                                                                                           over */
-        {1, 2, 0, {0}, {0, 1, 1}, {ONE + FRESH}, 0},                            /* or waits behind
-                                                                                           another */
-        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, FRESH}, 0},                /* or has other parts
-                                                                                           to go */
-        {0, 1, 1, {1}, {0, 3}, {ONE + FRESH, FRESH, FRESH}, 0},                 /* a part leaves
-                                                                                           twice */
-        {0, 1, 1, {1}, {0, 2}, {OLD, ONE + FRESH}, 0},                          /* or before there is
-                                                                                           one */
+        {0, 1, 0, {0}, {0, 1}, {ONE + FRESH}, 0},                               /* a gradient is never sent */
+        {1, 2, 0, {0}, {0, 1, 1}, {ONE + FRESH}, 0},             /* a gradient waits for another one */
+        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, FRESH}, 0}, /* the pending parts differ */
+        {0, 1, 1, {1}, {0, 3}, {ONE + FRESH, FRESH, FRESH}, 0},  /* a part is sent twice */
+        {0, 1, 1, {1}, {0, 2}, {OLD, ONE + FRESH}, 0},           /* sent before it exists */
     };
 
     (void)state;
@@ -925,8 +920,8 @@ static void keep_warning(void *user, ddp_log_level level, const char *text)
     if (level == DDP_LOG_WARN && strstr(text, "steady period")) snprintf(warned, sizeof warned, "%s", text);
 }
 
-/* All of it takes a little more than two iterations, so that it takes hundreds until links are as free as
- * before. Whole seconds: no sum is rounded. */
+/* Communication takes a little more than two iterations, so it takes hundreds until the links are as free as
+ * before. Whole seconds, so that no sum is rounded. */
 static int make_of_many(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp_rng r = ddp_rng_seed(32, 0);
@@ -946,7 +941,8 @@ static int make_of_many(ddp_ctx *d, void *self, const ddp_profile *p, int measur
     return bad;
 }
 
-/* What differs between ranks comes to the mean in the step itself: layer l has gradients of l + rank. */
+/* Layer l has gradients of l + rank. If a gradient is sent in its own step, the update has the mean over the
+ * ranks. */
 static int many_layers(ddp_ctx *d, void *user)
 {
     ddp_optimizer o = ddp_sgd(1, 0);
@@ -977,7 +973,7 @@ static int many_layers(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void a_period_that_is_too_long_to_be_kept_is_not_followed(void **state)
+static void a_plan_too_long_to_save_falls_back_to_no_delay(void **state)
 {
     ddp_strategy_ops ops = *deft();
     ddp_error err;
@@ -1001,24 +997,24 @@ static void a_period_that_is_too_long_to_be_kept_is_not_followed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_plans_sums_in_a_plain_loop_have_the_same_bits),
+        cmocka_unit_test(a_plain_loop_with_the_plans_sums_is_bit_identical),
         cmocka_unit_test(replicas_are_equal_after_every_iteration),
-        cmocka_unit_test(tcp_has_the_bits_too),
+        cmocka_unit_test(tcp_is_bit_identical),
         cmocka_unit_test(without_delay_it_is_ssgd),
         cmocka_unit_test(with_one_part_pending_it_is_sgd_with_a_delay_of_one),
-        cmocka_unit_test(two_links_are_one_given_the_same_sums),
+        cmocka_unit_test(two_links_are_bit_identical_to_one),
         cmocka_unit_test(a_period_sends_the_model_once_for_each_update),
         cmocka_unit_test(no_gradient_is_lost),
-        cmocka_unit_test(every_model_every_rule_every_coding),
+        cmocka_unit_test(ranks_are_equal_for_every_model_rule_and_coding),
         cmocka_unit_test(a_measured_plan_keeps_ranks_equal),
-        cmocka_unit_test(the_noise_is_that_of_the_gradients),
-        cmocka_unit_test(the_preserver_raises_the_capacity_where_merging_costs_too_much),
-        cmocka_unit_test(a_plan_is_stale_when_the_preserver_would_say_otherwise),
-        cmocka_unit_test(the_best_plan_stays_where_none_is_accepted),
-        cmocka_unit_test(what_the_preserver_is_not_asked_it_does_not_judge),
-        cmocka_unit_test(what_waits_goes_on_by_its_own_plan_alone),
-        cmocka_unit_test(a_schedule_sends_each_gradient_once),
-        cmocka_unit_test(a_period_that_is_too_long_to_be_kept_is_not_followed),
+        cmocka_unit_test(the_noise_estimate_is_the_noise_of_the_gradients),
+        cmocka_unit_test(the_preserver_raises_the_capacity_if_merging_costs_too_much),
+        cmocka_unit_test(a_plan_is_stale_when_the_preserver_would_decide_differently),
+        cmocka_unit_test(the_best_plan_is_used_if_none_is_accepted),
+        cmocka_unit_test(a_plan_without_estimates_is_not_tested),
+        cmocka_unit_test(pending_gradients_resume_by_their_own_plan_only),
+        cmocka_unit_test(invalid_schedules_fail_with_an_error),
+        cmocka_unit_test(a_plan_too_long_to_save_falls_back_to_no_delay),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

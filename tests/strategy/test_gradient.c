@@ -1,5 +1,5 @@
-/* mgwfbp, ascwfbp, bytescheduler and usbyte have the bits of ssgd: on every model, with and without forward
- * hooks, however layers are merged, cut and ordered. */
+/* mgwfbp, ascwfbp, bytescheduler and usbyte are bit-identical to ssgd: for every model, with and without
+ * forward hooks, however layers are merged, split and ordered. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,7 +19,7 @@ extern "C" {
 enum { FOUR = 4 };
 static const ddp_strategy four[FOUR] = {DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
 
-/* Trains as ssgd and as s, each as `like` says. */
+/* Trains with ssgd and with s, with the settings of `like`, and compares. */
 static void as_ssgd(const lab *like, ddp_strategy s, const char *what)
 {
     lab a, b;
@@ -70,7 +70,7 @@ static lab like_this(int world, lab_model model, lab_rule rule, int hooks)
     return x;
 }
 
-static void every_model_every_rule_every_number_of_workers(void **state)
+static void every_model_rule_and_world_is_bit_identical_to_ssgd(void **state)
 {
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
@@ -82,7 +82,7 @@ static void every_model_every_rule_every_number_of_workers(void **state)
             }
 }
 
-static void without_forward_hooks_all_is_done_at_step_end(void **state)
+static void without_forward_hooks_updates_complete_at_step_end(void **state)
 {
     (void)state;
     for (int s = 0; s < FOUR; s++)
@@ -105,7 +105,7 @@ static void clipping_and_micro_batches_change_nothing(void **state)
     }
 }
 
-static void tcp_has_the_bits_of_threads(void **state)
+static void tcp_is_bit_identical_to_threads(void **state)
 {
     (void)state;
     for (int s = 0; s < FOUR; s++) {
@@ -115,7 +115,7 @@ static void tcp_has_the_bits_of_threads(void **state)
     }
 }
 
-static void bfloat16_has_the_bits_of_ssgd_too(void **state)
+static void bfloat16_is_bit_identical_to_ssgd(void **state)
 {
     (void)state;
     for (int s = 0; s < FOUR; s++) {
@@ -125,8 +125,8 @@ static void bfloat16_has_the_bits_of_ssgd_too(void **state)
     }
 }
 
-/* A plan from clocks, another one on every run: the bits are the same. */
-static void a_measured_plan_changes_no_bit(void **state)
+/* With a measured plan, which differs from run to run, the result is bit-identical. */
+static void a_measured_plan_is_bit_identical_to_ssgd(void **state)
 {
     (void)state;
     for (int s = 0; s < FOUR; s++) {
@@ -141,12 +141,12 @@ static void a_measured_plan_changes_no_bit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_model_every_rule_every_number_of_workers),
-        cmocka_unit_test(without_forward_hooks_all_is_done_at_step_end),
+        cmocka_unit_test(every_model_rule_and_world_is_bit_identical_to_ssgd),
+        cmocka_unit_test(without_forward_hooks_updates_complete_at_step_end),
         cmocka_unit_test(clipping_and_micro_batches_change_nothing),
-        cmocka_unit_test(tcp_has_the_bits_of_threads),
-        cmocka_unit_test(bfloat16_has_the_bits_of_ssgd_too),
-        cmocka_unit_test(a_measured_plan_changes_no_bit),
+        cmocka_unit_test(tcp_is_bit_identical_to_threads),
+        cmocka_unit_test(bfloat16_is_bit_identical_to_ssgd),
+        cmocka_unit_test(a_measured_plan_is_bit_identical_to_ssgd),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

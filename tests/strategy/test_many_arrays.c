@@ -1,5 +1,5 @@
-/* [asan] Models of more arrays than one message takes: as many layers, or one layer of as many blocks. Every
- * strategy trains them, and the gradient strategies are bit-identical to the same numbers in one array. */
+/* [asan] Models with more arrays than one message can carry: many layers, or one layer of many blocks. Every
+ * strategy trains them, and the gradient strategies are bit-identical to the same values in one array. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,10 +22,10 @@ typedef enum model { ONE_ARRAY, MANY_LAYERS, MANY_BLOCKS } model;
 typedef struct run {
     ddp_config cfg;
     model model;
-    float end[WORLD + 1][2 * ARRAYS]; /* the last: of a server */
+    float end[WORLD + 1][2 * ARRAYS]; /* the last one: of a server */
 } run;
 
-/* Every other float is a parameter: arrays that follow each other would travel as one. */
+/* Every other float is a parameter, because contiguous arrays would be merged into one. */
 static int add_all(ddp_ctx *d, model m, float *w, float *g)
 {
     static const char *const name[] = {"odd", "even"};
@@ -86,7 +86,7 @@ static void trained(run *x, ddp_strategy s, model m, int state)
         fail_msg("%s, model %d: ranks differ", ddp_strategy_name(s), (int)m);
 }
 
-static void gradients_of_many_arrays_have_the_bits_of_one(void **state)
+static void gradients_of_many_arrays_are_bit_identical_to_one_array(void **state)
 {
     static const ddp_strategy same[] = {DDP_SSGD, DDP_WFBP, DDP_MGWFBP, DDP_USBYTE, DDP_BSP};
     static run one, many;
@@ -100,7 +100,7 @@ static void gradients_of_many_arrays_have_the_bits_of_one(void **state)
         }
 }
 
-static void averages_of_many_arrays_have_the_bits_of_one(void **state)
+static void averages_of_many_arrays_are_bit_identical_to_one_array(void **state)
 {
     static const ddp_strategy some[] = {DDP_LOCALSGD, DDP_DILOCO, DDP_OSP};
     static run one, many;
@@ -118,8 +118,8 @@ static void averages_of_many_arrays_have_the_bits_of_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_of_many_arrays_have_the_bits_of_one),
-        cmocka_unit_test(averages_of_many_arrays_have_the_bits_of_one),
+        cmocka_unit_test(gradients_of_many_arrays_are_bit_identical_to_one_array),
+        cmocka_unit_test(averages_of_many_arrays_are_bit_identical_to_one_array),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

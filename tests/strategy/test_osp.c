@@ -1,5 +1,5 @@
-/* [asan] osp: bit-identical to bsp if no gradient is late, else to a sequential program that splits, guesses,
- * corrects. */
+/* [asan] osp: bit-identical to bsp if no layer is deferred, else to a sequential program that splits,
+ * predicts and corrects. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -31,7 +31,7 @@ static void all_equal(const lab *x, int workers)
         assert_memory_equal(x->params[0], x->params[r], *x->values * sizeof(float));
 }
 
-/* With as many workers, or one, under ssgd. */
+/* ssgd with the same number of workers, or with one. */
 static void as_ssgd(lab *x, int workers, const char *what)
 {
     lab a;
@@ -50,7 +50,7 @@ static void as_ssgd(lab *x, int workers, const char *what)
     lab_free(&a);
 }
 
-static void nothing_late_is_bsp(void **state)
+static void without_deferral_it_is_bsp(void **state)
 {
     (void)state;
     for (int workers = 1; workers <= 5; workers += SAMPLED(2))
@@ -58,8 +58,8 @@ static void nothing_late_is_bsp(void **state)
             for (int servers = -1; servers <= 2; servers++) {
                 lab x;
                 if (!servers) continue;
-                late(&x, workers, servers, servers == 1 ? 0 : (double)DDP_DEFER_NONE); /* no loss: nothing is
-                                                                                          late */
+                /* without a loss nothing is deferred */
+                late(&x, workers, servers, servers == 1 ? 0 : (double)DDP_DEFER_NONE);
                 x.model = (lab_model)model;
                 x.rule = (lab_rule)((workers + model + servers + 1) % LAB_RULES);
                 as_ssgd(&x, workers, "S = 0");
@@ -67,7 +67,7 @@ static void nothing_late_is_bsp(void **state)
             }
 }
 
-static void one_worker_guesses_right(void **state)
+static void one_worker_predicts_exactly(void **state)
 {
     static const double defer[] = {0.3, 0.6, 1};
 
@@ -86,7 +86,7 @@ static void one_worker_guesses_right(void **state)
             }
 }
 
-static void workers_with_the_same_data_guess_right(void **state)
+static void workers_with_the_same_data_predict_exactly(void **state)
 {
     (void)state;
     for (int workers = 2; workers <= 4; workers += 2)
@@ -107,8 +107,8 @@ static void workers_with_the_same_data_guess_right(void **state)
 typedef struct world {
     size_t count[LAB_LAYERS], at[LAB_LAYERS], all;
     int layers, workers;
-    float p[LAB_VALUES], state[2 * LAB_VALUES], past[LAB_VALUES];                 /* of the servers */
-    float own[LAB_RANKS][LAB_VALUES], g[LAB_RANKS][LAB_VALUES], mean[LAB_VALUES]; /* of workers */
+    float p[LAB_VALUES], state[2 * LAB_VALUES], past[LAB_VALUES];                 /* servers */
+    float own[LAB_RANKS][LAB_VALUES], g[LAB_RANKS][LAB_VALUES], mean[LAB_VALUES]; /* workers */
     double importance[LAB_LAYERS], bytes[LAB_LAYERS];
     long updates[LAB_LAYERS];
     double late_bytes, most_late;
@@ -130,7 +130,7 @@ static void step_of(const ddp_optimizer *o, world *x, int l, float *p, const flo
     o->update(o, &u);
 }
 
-/* The mean of all gradients of layer l is applied to the model of the servers. */
+/* Applies the mean of all gradients of layer l to the servers' model. */
 static void globally(const ddp_optimizer *o, world *x, int l, float rate)
 {
     const size_t at = x->at[l];
@@ -192,7 +192,7 @@ static void replay(const lab *like, int workers, world *x)
         for (int l = 0; l < x->layers; l++) {
             const int now = gib[0] >> l & 1;
             const size_t at = x->at[l];
-            /* what workers had of a late layer is gone: they begin at the servers' parameters of before */
+            /* the deferred data of workers is lost: they restart from the servers' previous parameters */
             for (int w = 0; w < workers; w++) memcpy(x->own[w] + at, x->p + at, x->count[l] * sizeof(float));
             for (int w = 0; w < workers && !now; w++) guess(&o, x, l, w, like->cfg.osp.lgp, rate);
             globally(&o, x, l, rate);
@@ -221,7 +221,7 @@ static void as_replayed(const lab *given, int workers)
     }
 }
 
-static void it_is_a_sequential_program(void **state)
+static void it_is_bit_identical_to_a_sequential_program(void **state)
 {
     static const double defer[] = {0.2, 0.5, 1};
 
@@ -246,8 +246,9 @@ static void it_is_a_sequential_program(void **state)
             }
 }
 
-/* Graphs too, over tcp, with forward hooks: threads and tcp, servers here and there have the same bits. */
-static void where_layers_are_served_changes_no_bit(void **state)
+/* Graph models over TCP with forward hooks too: threads and TCP, separate and colocated servers are
+ * bit-identical. */
+static void placement_of_servers_does_not_change_the_result(void **state)
 {
     (void)state;
     for (int model = LAB_MLP; model <= LAB_GPT; model++) {
@@ -271,8 +272,9 @@ static void where_layers_are_served_changes_no_bit(void **state)
     }
 }
 
-/* All late, no guess: the gradient of step t is taken at the parameters before the update of step t - 1. */
-static void all_late_without_a_guess_is_one_step_stale(void **state)
+/* All layers deferred, without prediction: the gradient of step t is taken at the parameters before the
+ * update of step t - 1. */
+static void all_deferred_without_prediction_is_one_step_stale(void **state)
 {
     static float before[LAB_VALUES], now[LAB_VALUES], mean[LAB_VALUES], g[LAB_VALUES];
     size_t count[LAB_LAYERS], at = 0;
@@ -308,8 +310,8 @@ static void all_late_without_a_guess_is_one_step_stale(void **state)
     lab_free(&x);
 }
 
-/* Eq. 7 as printed rounds where restoring does not. */
-static void correcting_as_printed_stays_near(void **state)
+/* Eq. 7 as printed has rounding errors that restoring the parameters avoids. */
+static void correcting_as_printed_stays_within_rounding(void **state)
 {
     (void)state;
     for (int servers = -1; servers <= 1; servers += 2) {
@@ -335,9 +337,9 @@ static void correcting_as_printed_stays_near(void **state)
     }
 }
 
-/* ---- each gradient once ---- */
+/* ---- each gradient is applied once ---- */
 
-static int updated[2]; /* floats: of the tiny model's workers and servers; atomic */
+static int updated[2]; /* floats updated by the tiny model's workers and servers; atomic */
 
 static void counted_sgd(const ddp_optimizer *self, const ddp_update *u)
 {
@@ -355,17 +357,17 @@ static void each_gradient_is_applied_once(void **state)
     o.update = counted_sgd;
     late(&x, 3, 1, 0.7);
     x.optimizer = &o;
-    x.cfg.osp.lgp = DDP_LGP_OFF; /* guesses are updates of nobody's */
+    x.cfg.osp.lgp = DDP_LGP_OFF; /* predictions call updates too */
     updated[0] = 0;
     lab_run(&x);
-    /* three replicas and the server: every float of every step once */
+    /* three replicas and the server update every float once per step */
     assert_int_equal(updated[0], 4 * 11 * x.steps);
     lab_free(&x);
 }
 
-/* ---- how much is late ---- */
+/* ---- the deferred share ---- */
 
-static void the_loss_decides_how_much_is_late(void **state)
+static void the_deferred_share_follows_the_loss(void **state)
 {
     lab x;
 
@@ -384,7 +386,7 @@ static void the_loss_decides_how_much_is_late(void **state)
     lab_free(&x);
 }
 
-static void eager_corrections_come_to_the_same(void **state)
+static void eager_correction_gives_the_same_result(void **state)
 {
     lab x;
 
@@ -402,7 +404,8 @@ static void eager_corrections_come_to_the_same(void **state)
     }
 }
 
-/* Nine steps. waits: parameters are read behind each; less: rank 1 pushes whole layers from the fifth on. */
+/* Nine steps. waits: calls ddp_wait after each step; less: rank 1 pushes whole layers from the fifth step
+ * on. */
 static int by_hand(ddp_ctx *d, lab *x, int waits, int less)
 {
     float w[3][50], g[3][50];
@@ -432,13 +435,13 @@ static int by_hand(ddp_ctx *d, lab *x, int waits, int less)
     return bad;
 }
 
-/* Reading parameters in between, as an evaluation does, changes no bit of what follows. */
+/* Calling ddp_wait between steps, as an evaluation does, does not change later results. */
 static int waits_often(ddp_ctx *d, void *user)
 {
     return by_hand(d, (lab *)user, ((lab *)user)->samples > 0, 0);
 }
 
-static void waiting_changes_nothing(void **state)
+static void waiting_does_not_change_the_result(void **state)
 {
     ddp_error err;
     lab a, b;
@@ -454,10 +457,10 @@ static void waiting_changes_nothing(void **state)
     lab_free(&b);
 }
 
-/* All workers push the same layers at once; one that no longer does is told from the others. */
+/* All workers must push the same layers at once; a worker that does not causes an error. */
 static int defers_less(ddp_ctx *d, void *user) { return by_hand(d, (lab *)user, 0, 1); }
 
-static void unlike_pushes_are_an_error(void **state)
+static void pushes_of_different_layers_are_an_error(void **state)
 {
     ddp_error err;
     lab x;
@@ -474,10 +477,10 @@ static void unlike_pushes_are_an_error(void **state)
 /* ---- U_max follows the link ---- */
 
 enum { BEFORE = 45, STEPS = 75, LOOKED = 11 };
-static double u_max[2][LOOKED]; /* of the last steps before and behind: a step's own is its own computing
-                                   time's */
+/* of the last steps before and after the change; a step's value depends on its own computing time */
+static double u_max[2][LOOKED];
 
-/* One layer of 16 floats and nine of 1,500; 5 ms of computing; no epoch ends behind step BEFORE. */
+/* One layer of 16 floats and nine of 1,500; 5 ms of computing; no epoch ends after step BEFORE. */
 static int drifts(ddp_ctx *d, void *user)
 {
     static float w[3][10 * 1500], g[3][10 * 1500];
@@ -512,7 +515,8 @@ static int drifts(ddp_ctx *d, void *user)
             if (!strcmp(d->exchange->kept[i].name, "deferral"))
                 u_max[step > BEFORE][step % LOOKED] =
                     ((const double *)(const void *)d->exchange->kept[i].data)[6];
-        if (step == BEFORE) ddp_sleep_until(begin + 3.2); /* no hook: nobody computes or sends */
+        /* sleeps without a hook: no rank computes or sends */
+        if (step == BEFORE) ddp_sleep_until(begin + 3.2);
     }
     return bad;
 }
@@ -523,7 +527,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void a_link_that_slows_down_moves_what_is_late(void **state)
+static void a_slower_link_lowers_the_deferred_share(void **state)
 {
     double was, is;
     char path[] = "/tmp/ddp_slow_XXXXXX";
@@ -533,7 +537,7 @@ static void a_link_that_slows_down_moves_what_is_late(void **state)
 
     (void)state;
     assert_non_null(f);
-    fprintf(f, "t=3 slow 2 to 10mbit\n"); /* the server's, of 80 */
+    fprintf(f, "t=3 slow 2 to 10mbit\n"); /* the server's link, before: 80 Mbit/s */
     fclose(f);
     lab_new(&x, 3, DDP_OSP, 1);
     x.cfg.server.count = 1;
@@ -546,26 +550,26 @@ static void a_link_that_slows_down_moves_what_is_late(void **state)
     was = u_max[0][LOOKED / 2];
     is = u_max[1][LOOKED / 2];
     if (!(was > 2000 && is > 0 && was > 2.5 * is))
-        fail_msg("U_max %g bytes before, %g behind: 8 times slower", was, is);
+        fail_msg("U_max %g bytes before and %g after the link became 8 times slower", was, is);
     lab_free(&x);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_late_is_bsp),
-        cmocka_unit_test(one_worker_guesses_right),
-        cmocka_unit_test(workers_with_the_same_data_guess_right),
-        cmocka_unit_test(it_is_a_sequential_program),
-        cmocka_unit_test(where_layers_are_served_changes_no_bit),
-        cmocka_unit_test(all_late_without_a_guess_is_one_step_stale),
-        cmocka_unit_test(correcting_as_printed_stays_near),
+        cmocka_unit_test(without_deferral_it_is_bsp),
+        cmocka_unit_test(one_worker_predicts_exactly),
+        cmocka_unit_test(workers_with_the_same_data_predict_exactly),
+        cmocka_unit_test(it_is_bit_identical_to_a_sequential_program),
+        cmocka_unit_test(placement_of_servers_does_not_change_the_result),
+        cmocka_unit_test(all_deferred_without_prediction_is_one_step_stale),
+        cmocka_unit_test(correcting_as_printed_stays_within_rounding),
         cmocka_unit_test(each_gradient_is_applied_once),
-        cmocka_unit_test(the_loss_decides_how_much_is_late),
-        cmocka_unit_test(eager_corrections_come_to_the_same),
-        cmocka_unit_test(waiting_changes_nothing),
-        cmocka_unit_test(unlike_pushes_are_an_error),
-        cmocka_unit_test(a_link_that_slows_down_moves_what_is_late),
+        cmocka_unit_test(the_deferred_share_follows_the_loss),
+        cmocka_unit_test(eager_correction_gives_the_same_result),
+        cmocka_unit_test(waiting_does_not_change_the_result),
+        cmocka_unit_test(pushes_of_different_layers_are_an_error),
+        cmocka_unit_test(a_slower_link_lowers_the_deferred_share),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

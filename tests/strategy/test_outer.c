@@ -1,5 +1,5 @@
-/* [long] The outer family, bit for bit: against local SGD, plain SGD and a replay of the rule in one
- * thread. */
+/* [long] The outer-optimizer family: bit-identical to local SGD, to plain SGD, and to a replay of the rule in
+ * one thread. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -42,17 +42,16 @@ static void ranks_are_equal(const lab *x)
         assert_memory_equal(x->params[r], x->params[0], *x->values * sizeof(float));
 }
 
-/* ---- the rule, again ---- */
+/* ---- the rule, replayed ---- */
 
 /* The outer state of all layers, one after the other. */
 typedef struct replay {
     float theta[LAB_RANKS][LAB_VALUES]; /* parameters of each worker */
     float anchor[LAB_VALUES], m[LAB_VALUES];
-    float kept[LAB_RANKS][LAB_VALUES], lost[LAB_VALUES]; /* of changes that were sent, of outer steps */
-    float step[LAB_VALUES];                              /* that is to land */
-    float own[LAB_RANKS][LAB_VALUES];                    /* eager: where a period began */
-    int late[LAB_LAYERS];                                /* stream: 1 + the step in which the layer lands;
-                                                            eager: 1 */
+    float kept[LAB_RANKS][LAB_VALUES], lost[LAB_VALUES]; /* residuals: of the deltas sent, of outer steps */
+    float step[LAB_VALUES];                              /* the pending outer step */
+    float own[LAB_RANKS][LAB_VALUES];                    /* eager: parameters at the start of a period */
+    int late[LAB_LAYERS]; /* stream: 1 + the step in which the layer lands; eager: 1 */
 } replay;
 
 static float times(float a, float b)
@@ -71,7 +70,7 @@ static ddp_coding coding_of(ddp_wire wire)
                                    : DDP_AS_FLOAT;
 }
 
-/* What is summed of a change in place of it; what is left out is kept, but by bfloat16. */
+/* Replaces a delta by its encoded value. `kept` receives the residual (bfloat16 has none). */
 static void replay_send(const lab *x, float *change, float *kept, size_t n)
 {
     static float message[LAB_VALUES];
@@ -94,7 +93,7 @@ static void replay_send(const lab *x, float *change, float *kept, size_t n)
     }
 }
 
-/* Layer at..at+n-1: what its outer step is, from the changes since `since`. */
+/* Layer at..at+n-1: computes the outer step from the deltas since `since`. */
 static void replay_step(const lab *x, replay *y, size_t at, size_t n, float (*since)[LAB_VALUES])
 {
     static float d[LAB_RANKS][LAB_VALUES];
@@ -230,7 +229,7 @@ static void replay_is(const lab *x, const char *what)
                      (int)x->rule, r);
 }
 
-/* ---- diloco, waiting ---- */
+/* ---- diloco without overlap ---- */
 
 static void with_rate_1_and_no_momentum_it_is_local_sgd(void **state)
 {
@@ -251,7 +250,7 @@ static void with_rate_1_and_no_momentum_it_is_local_sgd(void **state)
         }
 }
 
-static void it_is_the_outer_rule_replayed(void **state)
+static void it_is_bit_identical_to_the_outer_rule(void **state)
 {
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
@@ -262,20 +261,20 @@ static void it_is_the_outer_rule_replayed(void **state)
                 x.no_sync_all = 1; /* ends in the middle of a period */
                 x.forward_hooks = rule == LAB_SGD;
                 if (world == 4) x.cfg.transport = DDP_TCP;
-                if (world == 2) x.cfg.net = "20mbit,1ms"; /* a rank's part comes in several chunks */
+                if (world == 2) x.cfg.net = "20mbit,1ms"; /* a rank's segment has several chunks */
                 lab_run(&x);
-                replay_is(&x, "unlike the replay");
+                replay_is(&x, "differs from the replay");
                 lab_free(&x);
             }
 }
 
-static void momentum_in_parts_is_the_momentum_of_all(void **state)
+static void momentum_in_segments_is_bit_identical_to_whole_momentum(void **state)
 {
     (void)state;
     for (int world = 2; world <= 5; world += 3) {
         lab x = outer_lab(world, LAB_ODD, LAB_ADAMW, 0.6, 0.8),
             y = outer_lab(world, LAB_ODD, LAB_ADAMW, 0.6, 0.8);
-        y.cfg.elastic.min_world = 1; /* who may be lost keeps nothing alone */
+        y.cfg.elastic.min_world = 1; /* elastic: every rank stores all of the momentum */
         y.cfg.transport = DDP_TCP;
         lab_run(&x);
         lab_run(&y);
@@ -300,13 +299,13 @@ static void after_an_outer_update_all_ranks_are_equal(void **state)
     }
 }
 
-/* ---- as fewer bytes ---- */
+/* ---- compressed wires ---- */
 
 static const ddp_wire few[] = {DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
 enum { FEW = sizeof few / sizeof few[0] };
 
-/* What travels, what is kept of changes and of outer steps, and in which order all is added up. */
-static void coded_changes_are_the_rule_replayed(void **state)
+/* Encoding, residuals of deltas and of outer steps, and the order of additions. */
+static void coded_deltas_are_bit_identical_to_the_rule(void **state)
 {
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
@@ -343,8 +342,8 @@ static void elastic_is_like_plain(lab *x, int tcp)
     lab_free(&y);
 }
 
-/* Where a rank may be lost, too, the outer step is rounded, and not the mean. */
-static void an_elastic_world_ends_with_a_plain_worlds_bits(void **state)
+/* In an elastic world, too, the outer step is rounded and not the mean. */
+static void an_elastic_world_is_bit_identical_to_a_plain_one(void **state)
 {
     static const ddp_overlap overlaps[] = {DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM, DDP_OVERLAP_EAGER};
 
@@ -393,9 +392,9 @@ static lab left_by_rank_2(ddp_wire wire)
     return x;
 }
 
-/* With float32 every rank has the momentum of all. With fewer bits a rank that takes over a part has it from
- * the outer steps; without it they would end 0.22 apart. */
-static void a_rank_that_leaves_takes_no_momentum_along(void **state)
+/* With float32 every rank has all of the momentum. With fewer bits, a rank that takes over a segment recovers
+ * it from the outer steps. Without recovery the results would be 0.22 apart. */
+static void a_rank_that_leaves_loses_no_momentum(void **state)
 {
     lab a = left_by_rank_2(DDP_WIRE_F32);
 
@@ -420,7 +419,7 @@ static void sparseloco_is_rate_1_without_momentum(void **state)
 
     (void)state;
     x.cfg.strategy = DDP_SPARSELOCO;
-    x.cfg.outer.momentum = 0; /* its defaults */
+    x.cfg.outer.momentum = 0; /* the defaults */
     x.no_sync_all = 1;
     lab_run(&x);
     x.cfg.outer.lr = 1;
@@ -429,8 +428,8 @@ static void sparseloco_is_rate_1_without_momentum(void **state)
     lab_free(&x);
 }
 
-/* Error feedback: what was cut off comes later, so codings end near to each other. */
-static void all_codings_end_near_to_float32(void **state)
+/* Error feedback adds the residual later, so all codings end close to each other. */
+static void all_codings_end_close_to_float32(void **state)
 {
     (void)state;
     for (int w = 0; w < FEW; w++) {
@@ -463,7 +462,8 @@ static void streaming_in_one_set_at_once_is_diloco(void **state)
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int model = 0; model < LAB_MODELS; model++) {
-            const double nu = model % 2 ? 0.7 : 1, mu = model % 2 ? 0.9 : 0; /* the mean itself too */
+            /* averages the parameters themselves too */
+            const double nu = model % 2 ? 0.7 : 1, mu = model % 2 ? 0.9 : 0;
             lab a = outer_lab(world, (lab_model)model, (lab_rule)((world + model) % LAB_RULES), nu, mu);
             lab b = outer_lab(world, (lab_model)model, a.rule, nu, mu);
             b.cfg.outer.overlap = DDP_OVERLAP_STREAM;
@@ -475,13 +475,13 @@ static void streaming_in_one_set_at_once_is_diloco(void **state)
             if (world == 2) a.cfg.wire = b.cfg.wire = DDP_WIRE_INT4;
             lab_run(&a);
             lab_run(&b);
-            same(&b, &a, "streaming, unlike diloco");
+            same(&b, &a, "streaming differs from diloco");
             lab_free(&a);
             lab_free(&b);
         }
 }
 
-static void streaming_is_the_rule_replayed(void **state)
+static void streaming_is_bit_identical_to_the_rule(void **state)
 {
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
@@ -504,7 +504,7 @@ static void streaming_is_the_rule_replayed(void **state)
         }
 }
 
-/* How long a step should take where the link decides. */
+/* The predicted duration of a step that the link dominates. */
 static double predicted_of(int world, ddp_wire wire)
 {
     lab x = outer_lab(world, LAB_ODD, LAB_SGD, 0.7, 0.9);
@@ -520,8 +520,8 @@ static double predicted_of(int world, ddp_wire wire)
     return step_s;
 }
 
-/* Each rank gets the blocks of all others, where of floats it sends and gets 2 (W - 1) / W. */
-static void a_plan_knows_how_few_bytes_topk_gathers(void **state)
+/* Each rank receives the blocks of all others. With floats it sends and receives 2 (W - 1) / W. */
+static void a_plan_predicts_the_bytes_of_topk(void **state)
 {
     size_t count[LAB_LAYERS];
     const int L = lab_sizes(LAB_ODD, count);
@@ -539,8 +539,8 @@ static void a_plan_knows_how_few_bytes_topk_gathers(void **state)
     }
 }
 
-/* Whatever the planner says: all ranks the same, and threads as TCP. */
-static void planned_streaming_is_the_same_on_all_ranks(void **state)
+/* Whatever the plan is, all ranks have the same one, and threads and TCP are bit-identical. */
+static void planned_streaming_is_identical_on_all_ranks(void **state)
 {
     (void)state;
     for (int model = 0; model < LAB_MODELS; model++) {
@@ -559,7 +559,7 @@ static void planned_streaming_is_the_same_on_all_ranks(void **state)
     }
 }
 
-/* A plan from clocks, made again while layers are late. */
+/* A measured plan, made again while results are pending. */
 static void measured_streaming_ends_with_equal_ranks(void **state)
 {
     lab x = outer_lab(3, LAB_GPT, LAB_ADAMW, 0.7, 0.9);
@@ -577,7 +577,7 @@ static void measured_streaming_ends_with_equal_ranks(void **state)
 
 /* ---- eager ---- */
 
-static void eager_is_the_rule_replayed(void **state)
+static void eager_is_bit_identical_to_the_rule(void **state)
 {
     (void)state;
     for (int world = 1; world <= 5; world += SAMPLED(2))
@@ -597,7 +597,7 @@ static void eager_is_the_rule_replayed(void **state)
         }
 }
 
-/* D = mean(d(t-1)) + (d_w(t) - d_w(t-1)) / W, as the paper prints it, but for rounding. */
+/* D = mean(d(t-1)) + (d_w(t) - d_w(t-1)) / W, as in the paper, except for rounding. */
 static void eager_is_the_printed_form(float nu)
 {
     static float theta[LAB_RANKS][LAB_VALUES], begun[LAB_RANKS][LAB_VALUES], before[LAB_RANKS][LAB_VALUES],
@@ -608,7 +608,7 @@ static void eager_is_the_printed_form(float nu)
     ddp_optimizer o = lab_optimizer(LAB_SGD);
 
     x.cfg.outer.overlap = DDP_OVERLAP_EAGER;
-    if (nu >= 1) x.cfg.outer.lr = x.cfg.outer.momentum = 0; /* its defaults */
+    if (nu >= 1) x.cfg.outer.lr = x.cfg.outer.momentum = 0; /* the defaults */
     memset(before, 0, sizeof before);
     memset(s, 0, sizeof s);
     x.steps = 12;
@@ -648,7 +648,7 @@ static void eager_is_the_printed_form(float nu)
     lab_free(&x);
 }
 
-static void eager_without_momentum_is_the_printed_form(void **state)
+static void eager_without_momentum_is_the_equation_of_the_paper(void **state)
 {
     (void)state;
     eager_is_the_printed_form(0.7f);
@@ -663,7 +663,7 @@ static void eager_ranks_are_equal_after_sync_all(void **state)
             lab x = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9), y = x;
             x.cfg.outer.overlap = DDP_OVERLAP_EAGER;
             x.cfg.outer.compensation = kind ? 0.5 : 0;
-            x.cfg.elastic.min_world = kind == 2; /* the momentum of all on every rank, and what compensates */
+            x.cfg.elastic.min_world = kind == 2; /* all of the momentum on every rank, with compensation */
             if (kind == 2) x.cfg.transport = DDP_TCP;
             lab_run(&x);
             ranks_are_equal(&x);
@@ -674,7 +674,7 @@ static void eager_ranks_are_equal_after_sync_all(void **state)
                 y.cfg = x.cfg;
                 y.cfg.elastic.min_world = 0;
                 lab_run(&y);
-                same(&y, &x, "compensated in parts");
+                same(&y, &x, "compensated in segments");
                 lab_free(&y);
             }
             lab_free(&x);
@@ -685,20 +685,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_rate_1_and_no_momentum_it_is_local_sgd),
-        cmocka_unit_test(it_is_the_outer_rule_replayed),
-        cmocka_unit_test(momentum_in_parts_is_the_momentum_of_all),
-        cmocka_unit_test(coded_changes_are_the_rule_replayed),
-        cmocka_unit_test(an_elastic_world_ends_with_a_plain_worlds_bits),
-        cmocka_unit_test(a_rank_that_leaves_takes_no_momentum_along),
+        cmocka_unit_test(it_is_bit_identical_to_the_outer_rule),
+        cmocka_unit_test(momentum_in_segments_is_bit_identical_to_whole_momentum),
+        cmocka_unit_test(coded_deltas_are_bit_identical_to_the_rule),
+        cmocka_unit_test(an_elastic_world_is_bit_identical_to_a_plain_one),
+        cmocka_unit_test(a_rank_that_leaves_loses_no_momentum),
         cmocka_unit_test(sparseloco_is_rate_1_without_momentum),
-        cmocka_unit_test(all_codings_end_near_to_float32),
+        cmocka_unit_test(all_codings_end_close_to_float32),
         cmocka_unit_test(streaming_in_one_set_at_once_is_diloco),
-        cmocka_unit_test(streaming_is_the_rule_replayed),
-        cmocka_unit_test(planned_streaming_is_the_same_on_all_ranks),
-        cmocka_unit_test(a_plan_knows_how_few_bytes_topk_gathers),
+        cmocka_unit_test(streaming_is_bit_identical_to_the_rule),
+        cmocka_unit_test(planned_streaming_is_identical_on_all_ranks),
+        cmocka_unit_test(a_plan_predicts_the_bytes_of_topk),
         cmocka_unit_test(measured_streaming_ends_with_equal_ranks),
-        cmocka_unit_test(eager_is_the_rule_replayed),
-        cmocka_unit_test(eager_without_momentum_is_the_printed_form),
+        cmocka_unit_test(eager_is_bit_identical_to_the_rule),
+        cmocka_unit_test(eager_without_momentum_is_the_equation_of_the_paper),
         cmocka_unit_test(eager_ranks_are_equal_after_sync_all),
         cmocka_unit_test(after_an_outer_update_all_ranks_are_equal),
     };

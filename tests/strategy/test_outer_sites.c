@@ -1,5 +1,5 @@
-/* [long, asan, test-all: slow] The outer family between sites, bit for bit: floats inside, each coding
- * between them, and the error feedback on the rank that codes; with those who live where workers leave. */
+/* [long, asan, test-all: slow] The outer-optimizer family between sites, bit for bit: floats inside a site,
+ * each coding between sites, error feedback on the rank that encodes, and the survivors if workers leave. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "context/context.h"
@@ -17,7 +17,7 @@ extern "C" {
 #endif
 #include "strategy/strategy_lab.h"
 
-/* What a run has beside its laboratory, read by its workers. */
+/* Settings of a run that its workers read. */
 static struct {
     int site[LAB_RANKS];
     int leaves[LAB_RANKS]; /* the step before which a rank leaves; 0: never */
@@ -26,7 +26,7 @@ static struct {
 static void own_site(ddp_ctx *d, const lab *x)
 {
     (void)x;
-    d->cfg.site = world_of.site[ddp_rank(d)]; /* every rank its own, as DREAMDDP_SITE gives it */
+    d->cfg.site = world_of.site[ddp_rank(d)]; /* one context per rank, as DREAMDDP_SITE sets it */
 }
 
 static int leaves(const lab *x, int rank, int step)
@@ -61,18 +61,19 @@ static void same(const lab *a, const lab *b, const char *what)
                      (int)a->cfg.wire, r);
 }
 
-/* ---- the rule, again ---- */
+/* ---- the rule, replayed ---- */
 
 typedef struct replay {
     float theta[LAB_RANKS][LAB_VALUES], anchor[LAB_VALUES], m[LAB_VALUES];
-    float kept[LAB_RANKS][LAB_VALUES]; /* of what its site sent, and of results that it finished */
+    /* residuals: of deltas sent by its site, of results that it finished */
+    float kept[LAB_RANKS][LAB_VALUES];
     float d[LAB_RANKS][LAB_VALUES], step[LAB_VALUES];
 } replay;
 
-/* Where the living are. */
+/* The live ranks of each site. */
 typedef struct lie {
     int live, sites, slices;
-    int alive[LAB_RANKS], place[LAB_RANKS]; /* the latter: in the own site; -1: lost */
+    int alive[LAB_RANKS], place[LAB_RANKS]; /* place: in its own site; -1: lost */
 } lie;
 
 static float times(float a, float b)
@@ -117,7 +118,7 @@ static ddp_coding coding_of(ddp_wire wire)
 
 static size_t cut_at(size_t n, size_t parts, size_t i) { return n / parts * i + n % parts * i / parts; }
 
-/* The sum of rank o's site over values first..last, in rank order. */
+/* Sums values first..last of rank o's site, in rank order. */
 static void sum_inside(const lab *x, const replay *y, const lie *s, int o, size_t first, size_t last,
                        float *sum)
 {
@@ -130,7 +131,7 @@ static void sum_inside(const lab *x, const replay *y, const lie *s, int o, size_
     }
 }
 
-/* What was sent and what is kept is what there was, bit for bit. */
+/* The message plus the residual is the input, bit for bit. */
 static void says_all(const void *message, size_t bytes, int keep, const float *kept, const float *was,
                      size_t n)
 {
@@ -141,8 +142,8 @@ static void says_all(const void *message, size_t bytes, int keep, const float *k
     assert_memory_equal(sum, was, n * sizeof *sum);
 }
 
-/* The mean of d over values first..last, the slice of place q: blocks or bfloat16 between sites. kept: from
- * there on. */
+/* The mean of d over values first..last, the slice of place q; blocks or bfloat16 between sites. kept:
+ * residuals from there on. */
 static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last,
                        float *out)
 {
@@ -184,8 +185,7 @@ static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, 
     }
 }
 
-/* The same as the largest of each chunk: packed is the share of a site's mean, with what was kept, that
- * decays. */
+/* The same for sparse deltas. packed: the share of a site's mean plus the decayed residual. */
 static void mean_sparse(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last,
                         float *out)
 {
@@ -222,14 +222,14 @@ static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t
     for (int q = 0; q < s->slices; q++) {
         first[q] = cut_at(n, (size_t)s->slices, (size_t)q);
         last[q] = cut_at(n, (size_t)s->slices, (size_t)q + 1);
-        if (!half) continue; /* no byte is cut */
+        if (!half) continue; /* no byte is truncated */
         first[q] -= first[q] % 2;
         if (last[q] < n) last[q] -= last[q] % 2;
     }
     for (int r = 0; r < x->cfg.world; r++) {
         if (!s->alive[r]) continue;
         for (size_t i = 0; i < n; i++) y->d[r][i] = y->anchor[at + i] - y->theta[r][at + i];
-        for (size_t i = 0; i < n && blocks; i++) { /* what was kept when slices were others */
+        for (size_t i = 0; i < n && blocks; i++) { /* residuals of the previous slices */
             const int own = s->place[r] < s->slices && i >= first[s->place[r]] && i < last[s->place[r]];
             if (!own && y->kept[r][at + i] != 0) {
                 y->d[r][i] += y->kept[r][at + i];
@@ -312,7 +312,7 @@ static const int cases[CASES][LAB_RANKS] = {/* of 3, 4, 4, 5, 5 workers */
                                             {3, 1, 3, 3, 1}};
 static const int workers[CASES] = {3, 4, 4, 5, 5};
 
-static void codings_between_sites_are_the_rule_replayed(void **state)
+static void codings_between_sites_are_bit_identical_to_the_rule(void **state)
 {
     (void)state;
     for (int c = 0; c < CASES; c += SAMPLED(2))
@@ -328,9 +328,9 @@ static void codings_between_sites_are_the_rule_replayed(void **state)
             }
 }
 
-/* One of a site, its lowest, the last of it, one after the other, until one site, or one worker, is left:
- * what was kept of the living is sent. */
-static void who_lives_goes_on_with_what_it_kept(void **state)
+/* Loses one rank of a site, its lowest, its last, one after the other, until one site or one worker is left.
+ * The residuals of the survivors are sent. */
+static void survivors_continue_with_their_residuals(void **state)
 {
     static const int leaving[][LAB_RANKS] = {{0, 0, 4}, {4}, {0, 4, 0, 7}, {0, 4, 8, 6, 11}, {0, 9, 5, 0, 4}};
 
@@ -345,13 +345,13 @@ static void who_lives_goes_on_with_what_it_kept(void **state)
                 x.steps = 17;
                 if ((c + w) % 2) x.cfg.transport = DDP_TCP;
                 lab_run(&x);
-                replay_is(&x, "with those who live");
+                replay_is(&x, "with the survivors");
                 lab_free(&x);
             }
 }
 
 /* Over two links too, and with layers of one value, which one rank of a site has. */
-static void sparse_changes_between_sites_are_the_rule_replayed(void **state)
+static void sparse_deltas_between_sites_are_bit_identical_to_the_rule(void **state)
 {
     (void)state;
     for (int c = 0; c < CASES; c++)
@@ -367,8 +367,9 @@ static void sparse_changes_between_sites_are_the_rule_replayed(void **state)
         }
 }
 
-/* Streams in one fragment at once are what waits for them; eager ones end equal, and threads as sockets. */
-static void late_ways_between_sites_are_the_same_everywhere(void **state)
+/* Streaming in one fragment without delay equals no overlap. Eager ends with equal ranks. Threads and sockets
+ * are bit-identical. */
+static void overlap_between_sites_is_identical_on_all_transports(void **state)
 {
     (void)state;
     for (int c = 0; c < CASES; c += SAMPLED(2))
@@ -402,7 +403,7 @@ static void late_ways_between_sites_are_the_same_everywhere(void **state)
         }
 }
 
-static void one_site_of_all_is_floats(void **state)
+static void a_single_site_sends_floats(void **state)
 {
     static const int one[LAB_RANKS] = {7, 7, 7, 7};
 
@@ -423,11 +424,11 @@ static void one_site_of_all_is_floats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codings_between_sites_are_the_rule_replayed),
-        cmocka_unit_test(who_lives_goes_on_with_what_it_kept),
-        cmocka_unit_test(sparse_changes_between_sites_are_the_rule_replayed),
-        cmocka_unit_test(late_ways_between_sites_are_the_same_everywhere),
-        cmocka_unit_test(one_site_of_all_is_floats),
+        cmocka_unit_test(codings_between_sites_are_bit_identical_to_the_rule),
+        cmocka_unit_test(survivors_continue_with_their_residuals),
+        cmocka_unit_test(sparse_deltas_between_sites_are_bit_identical_to_the_rule),
+        cmocka_unit_test(overlap_between_sites_is_identical_on_all_transports),
+        cmocka_unit_test(a_single_site_sends_floats),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Bad strategies of a program's own: each ends the run, on all ranks, with one sentence that names it. */
+/* Faulty strategies of a program: each ends the run, on all ranks, with an error that names the strategy. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -16,7 +16,7 @@ extern "C" {
 
 enum { LAYERS = 2, N = 50, STEPS = 4 };
 
-/* What it does wrong. Those without a comment say it. */
+/* The fault. A fault without a comment is explained by its name. */
 typedef enum fault {
     NOTHING,
     POSTS_IN_START,
@@ -26,14 +26,14 @@ typedef enum fault {
     KEEPS_LATE,
     KEEPS_NAMELESS,
     KEEPS_NOTHING,
-    KEEPS_FOR_NO_LAYER, /* one that does not exist */
-    FORGETS_LAYER,      /* a message in a layer's memory, at the end of a step */
-    FORGETS_IN_WAIT,    /* one in its own memory */
+    KEEPS_FOR_NO_LAYER, /* of a layer that does not exist */
+    FORGETS_LAYER,      /* a message in a layer's memory, in flight at the end of a step */
+    FORGETS_IN_WAIT,    /* a message in its own memory, in flight at the end of wait */
     FORGETS_IN_SYNC_ALL,
-    FORGETS_MANY, /* no step ends with what is in flight held */
+    FORGETS_MANY, /* more messages in flight at the end of each step */
     HOLDS_TWICE,
-    HOLDS_NONE, /* that was posted */
-    RETURNS,    /* an error of its own, without a word */
+    HOLDS_NONE, /* it was never posted */
+    RETURNS,    /* an error code without an error text */
     RETURNS_IN_START,
     RETURNS_IN_ARRIVED,
     COMPLAINS,
@@ -58,8 +58,8 @@ typedef enum fault {
     STEPS_IN_EVENT, /* calls the hooks of a training loop */
     WAITS_IN_WAIT,
     COLLECTIVE_IN_EVENT,
-    NEEDS_FORWARD,     /* and the program has no such hooks */
-    FORWARD_FORGOTTEN, /* holds at the next forward_begin, of which there is none */
+    NEEDS_FORWARD,     /* the program has no such hooks */
+    FORWARD_FORGOTTEN, /* waits at the next forward_begin, which never comes */
     FAULTS
 } fault;
 
@@ -310,7 +310,7 @@ static ddp_status launch(const ddp_strategy_ops *ops, int world, ddp_transport t
     return (ddp_status)ddp_launch(&cfg, train, NULL, err);
 }
 
-/* One sentence: a line, no full stop, no name twice. */
+/* 1: the error is one line, without a full stop or a repeated name. */
 static int is_sentence(const ddp_error *err, ddp_status code, const char *name, const char *words)
 {
     const char *at = strstr(err->msg, name);
@@ -328,12 +328,12 @@ static void expect_sentence(const ddp_error *err, ddp_status code, const char *n
     assert_true(is_sentence(err, code, name, words));
 }
 
-static void each_fault_is_told_in_one_sentence(void **state)
+static void each_fault_ends_the_run_with_one_error(void **state)
 {
     static const struct {
         fault f;
         ddp_status code;
-        int together; /* only seen where there are others */
+        int together; /* 1: only in runs with several ranks */
         const char *words;
     } all[] = {{POSTS_IN_START, DDP_USAGE, 0, "posts a message in start"},
                {POSTS_IN_WAIT, DDP_USAGE, 0, "posts a message in wait"},
@@ -404,7 +404,7 @@ static int reads_beyond(ddp_ctx *d, void *self, int layer)
     return backward_end(d, self, layer);
 }
 
-static void layers_that_do_not_exist_have_nothing(void **state)
+static void layers_that_do_not_exist_are_empty(void **state)
 {
     ddp_strategy_ops ops = crooked(NOTHING);
     ddp_error err;
@@ -427,8 +427,8 @@ static void without_a_fault_it_trains(void **state)
         if (launch(&ops, world, world == 2 ? DDP_TCP : DDP_THREADS, &err)) fail_msg("%s", err.msg);
 }
 
-/* What is wrong with the table itself is told before anybody connects. */
-static void a_bad_table_is_refused(void **state)
+/* An invalid table fails before any rank connects. */
+static void an_invalid_table_is_an_error(void **state)
 {
     static const char *const bad_names[] = {NULL, "", "ssgd", "dreamddp",
                                             "a name that has more than 31 letters"};
@@ -449,21 +449,21 @@ static void a_bad_table_is_refused(void **state)
     ops.name = "crooked";
     launch(&ops, 2, DDP_THREADS, &err);
     expect_sentence(&err, DDP_ARG, "crooked", "declares no events");
-    ops.start = start; /* none that trains */
+    ops.start = start; /* no training events */
     launch(&ops, 1, DDP_TCP, &err);
     expect_sentence(&err, DDP_ARG, "crooked", "declares no events");
     ops = crooked(NOTHING);
     ops.averages = (ddp_averages)9;
     launch(&ops, 2, DDP_THREADS, &err);
     expect_sentence(&err, DDP_ARG, "crooked", "averages 9");
-    if (INSTANCES(4) < 4) return; /* sanitizers end a program that asks for so much */
+    if (INSTANCES(4) < 4) return; /* sanitizers end a program that allocates this much */
     ops = crooked(NOTHING);
     ops.self_bytes = SIZE_MAX / 2;
     launch(&ops, 2, DDP_THREADS, &err);
     expect_sentence(&err, DDP_MEMORY, "crooked", "out of memory");
 }
 
-/* Two programs that bring unlike strategies find out before the first step. */
+/* Two programs with different strategies fail before the first step. */
 static int join_with(const char *name, int rank, const char *place)
 {
     ddp_strategy_ops ops = crooked(NOTHING);
@@ -489,7 +489,7 @@ static int join_with(const char *name, int rank, const char *place)
     return bad;
 }
 
-static void unlike_strategies_are_a_mismatch(void **state)
+static void different_strategies_are_a_mismatch(void **state)
 {
     char folder[] = "/tmp/dreamddp-own-XXXXXX", place[64];
     int status;
@@ -512,9 +512,11 @@ static void unlike_strategies_are_a_mismatch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_fault_is_told_in_one_sentence),    cmocka_unit_test(without_a_fault_it_trains),
-        cmocka_unit_test(layers_that_do_not_exist_have_nothing), cmocka_unit_test(a_bad_table_is_refused),
-        cmocka_unit_test(unlike_strategies_are_a_mismatch),
+        cmocka_unit_test(each_fault_ends_the_run_with_one_error),
+        cmocka_unit_test(without_a_fault_it_trains),
+        cmocka_unit_test(layers_that_do_not_exist_are_empty),
+        cmocka_unit_test(an_invalid_table_is_an_error),
+        cmocka_unit_test(different_strategies_are_a_mismatch),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* A program's own update has the bits of the library's: under gradient strategies of its usual form, under
- * the others of its pre-update form (average_first), which a replay without the library confirms. */
+/* A program's own update is bit-identical to the library's. Gradient strategies use its usual form, the
+ * others its pre-update form (average_first), which a replay without the library confirms. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -26,7 +26,7 @@ static int averages_gradients(ddp_strategy s)
     return s <= DDP_WFBP || (s >= DDP_MGWFBP && s <= DDP_USBYTE);
 }
 
-/* Trains once as `own` says (1 or 2) and once with the library's rule. */
+/* Trains once with `own` (1 or 2) and once with the library's rule, and compares. */
 static void as_the_library(const lab *like, int own, const char *what)
 {
     lab a, b;
@@ -66,7 +66,7 @@ static lab like_this(int world, ddp_strategy s, lab_model model, lab_rule rule)
     return x;
 }
 
-static void every_strategy_that_can_has_the_bits_of_the_library(void **state)
+static void every_supported_strategy_is_bit_identical_to_the_library(void **state)
 {
     (void)state;
     for (int s = 0; s < WITH; s++)
@@ -78,7 +78,7 @@ static void every_strategy_that_can_has_the_bits_of_the_library(void **state)
         }
 }
 
-static void adamw_on_every_strategy(void **state)
+static void adamw_is_bit_identical_under_every_strategy(void **state)
 {
     (void)state;
     for (int s = 0; s < WITH; s += SAMPLED(2)) {
@@ -88,7 +88,7 @@ static void adamw_on_every_strategy(void **state)
     }
 }
 
-static void clipped_in_micro_batches_and_over_tcp(void **state)
+static void clipping_micro_batches_and_tcp_are_bit_identical(void **state)
 {
     (void)state;
     for (int s = 0; s < WITH; s += SAMPLED(2)) {
@@ -105,7 +105,7 @@ static void clipped_in_micro_batches_and_over_tcp(void **state)
     }
 }
 
-static void averages_that_come_late_and_rounded(void **state)
+static void delayed_and_rounded_averages_are_bit_identical(void **state)
 {
     static const ddp_wire wire[] = {DDP_WIRE_BF16, DDP_WIRE_INT8};
 
@@ -126,8 +126,8 @@ static void averages_that_come_late_and_rounded(void **state)
         }
 }
 
-/* The pre-update form itself, against a replay: averages first, then the update. */
-static void average_first_is_what_it_says(void **state)
+/* The pre-update form, compared with a replay: averages, then the update. */
+static void average_first_averages_before_the_update(void **state)
 {
     static const ddp_strategy both[] = {DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
     static float expected[LAB_RANKS][LAB_VALUES];
@@ -168,7 +168,7 @@ static void refused(ddp_strategy s, int average_state, const char *says)
     lab_free(&x);
 }
 
-static void what_cannot_work_says_so(void **state)
+static void unsupported_strategies_are_an_error(void **state)
 {
     (void)state;
     refused(DDP_DEFT, 0, "strategy deft with your own update");
@@ -179,12 +179,12 @@ static void what_cannot_work_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_strategy_that_can_has_the_bits_of_the_library),
-        cmocka_unit_test(adamw_on_every_strategy),
-        cmocka_unit_test(clipped_in_micro_batches_and_over_tcp),
-        cmocka_unit_test(averages_that_come_late_and_rounded),
-        cmocka_unit_test(average_first_is_what_it_says),
-        cmocka_unit_test(what_cannot_work_says_so),
+        cmocka_unit_test(every_supported_strategy_is_bit_identical_to_the_library),
+        cmocka_unit_test(adamw_is_bit_identical_under_every_strategy),
+        cmocka_unit_test(clipping_micro_batches_and_tcp_are_bit_identical),
+        cmocka_unit_test(delayed_and_rounded_averages_are_bit_identical),
+        cmocka_unit_test(average_first_averages_before_the_update),
+        cmocka_unit_test(unsupported_strategies_are_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [asan] The strategy of examples/own_strategy.c: pair averaging against replicas that meet in one thread. */
+/* [asan] The strategy of examples/own_strategy.c: pair averaging, compared with replicas in one thread. */
 #define main example
 #include "../examples/own_strategy.c"
 #undef main
@@ -30,8 +30,8 @@ static void pairs_new(lab *x, int world, int model)
     x->no_sync_all = 1;
 }
 
-/* Who meets, two by two, by looking at all pairs: those whose ranks add up to the lot, or to it and the
- * world; then those who are left. */
+/* The pairs of a step, found by looking at all pairs: first ranks whose sum is the lot, or the lot plus the
+ * world size; then the remaining ranks. */
 static void draw(uint64_t seed, long step, int world, int *order)
 {
     ddp_rng r = ddp_rng_seed(seed, (uint64_t)step);
@@ -57,7 +57,7 @@ static void meet(float *a, float *b, size_t n)
     for (i = 0; i < n; i++) a[i] = b[i] = (a[i] + b[i]) * 0.5f;
 }
 
-/* The same without the library. sync: the mean of all at the end. */
+/* The same training without the library. sync: averages all replicas at the end. */
 static void reference(const lab *x, uint64_t seed, int sync, float (*out)[LAB_VALUES])
 {
     size_t count[LAB_LAYERS], i, at;
@@ -97,7 +97,7 @@ static void reference(const lab *x, uint64_t seed, int sync, float (*out)[LAB_VA
         }
 }
 
-/* 1 where all ranks have these bits. */
+/* 1: the parameters of all ranks are bit-identical to `expected`. */
 static int same(const lab *x, float (*expected)[LAB_VALUES])
 {
     int k, equal = 1;
@@ -107,7 +107,7 @@ static int same(const lab *x, float (*expected)[LAB_VALUES])
     return equal;
 }
 
-static void two_who_meet_have_the_mean_of_both(void **state)
+static void a_pair_has_the_mean_of_both_ranks(void **state)
 {
     static float expected[LAB_RANKS][LAB_VALUES], other[LAB_RANKS][LAB_VALUES];
     int world, model, hooks;
@@ -119,17 +119,18 @@ static void two_who_meet_have_the_mean_of_both(void **state)
                 lab x;
                 pairs_new(&x, world, model ? LAB_ODD : LAB_TINY);
                 x.forward_hooks = hooks;
-                x.cfg.average.state = hooks; /* two arrays for each layer */
+                x.cfg.average.state = hooks; /* two arrays per layer */
                 lab_run(&x);
                 reference(&x, x.cfg.seed, 0, expected);
                 assert_true(*x.values > 0 && same(&x, expected));
-                reference(&x, x.cfg.seed + 1, 0, other); /* other lots are other parameters */
+                /* another seed draws other pairs and gives other parameters */
+                reference(&x, x.cfg.seed + 1, 0, other);
                 assert_true(same(&x, other) == (world < 3));
                 lab_free(&x);
             }
 }
 
-static void all_are_equal_after_sync_all(void **state)
+static void ranks_are_equal_after_sync_all(void **state)
 {
     static float expected[LAB_RANKS][LAB_VALUES];
     int world, model, k;
@@ -152,7 +153,7 @@ static void all_are_equal_after_sync_all(void **state)
         }
 }
 
-static void threads_and_processes_have_the_same_bits(void **state)
+static void threads_and_processes_are_bit_identical(void **state)
 {
     int world, model;
 
@@ -163,7 +164,8 @@ static void threads_and_processes_have_the_same_bits(void **state)
             pairs_new(&a, world, model);
             pairs_new(&b, world, model);
             b.cfg.transport = DDP_TCP;
-            b.cfg.net = model == LAB_ODD ? "100mbit,2ms" : NULL; /* who waits longer has no other bits */
+            /* a rank that waits longer has the same result */
+            b.cfg.net = model == LAB_ODD ? "100mbit,2ms" : NULL;
             lab_run(&a);
             lab_run(&b);
             assert_true(*a.values > 0 && same(&a, b.params));
@@ -175,11 +177,11 @@ static void threads_and_processes_have_the_same_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_who_meet_have_the_mean_of_both),
-        cmocka_unit_test(all_are_equal_after_sync_all),
-        cmocka_unit_test(threads_and_processes_have_the_same_bits),
+        cmocka_unit_test(a_pair_has_the_mean_of_both_ranks),
+        cmocka_unit_test(ranks_are_equal_after_sync_all),
+        cmocka_unit_test(threads_and_processes_are_bit_identical),
     };
 
-    (void)example; /* tests/programs runs it */
+    (void)example; /* run by tests/programs */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* [asan] Layers averaged in parts, each in its own step of the period: bit for bit as a replay in one thread,
- * as localsgd where all parts share a step, and as whole layers where none is large enough. */
+/* [asan] Layers averaged in parts, each part in its own step of the period. Bit-identical to a replay in one
+ * thread; to localsgd if all parts share a step; and to whole layers if no layer is large enough. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -57,7 +57,7 @@ static void same(const lab *x, float (*expected)[LAB_VALUES], const char *what)
                      (int)x->rule, r);
 }
 
-/* The training again, in one thread; each row's values, and their state, are averaged in its step of the
+/* The same training in one thread. Each row's values and their state are averaged in its step of the
  * period. */
 static void replay(const lab *x, const int *step_of, float (*out)[LAB_VALUES])
 {
@@ -129,12 +129,12 @@ static void every_value_is_averaged_once_a_period_in_its_step(void **state)
             lab x = parts_lab(world, (lab_rule)rule);
             x.forward_hooks = world % 2;
             if (world == 3) x.cfg.transport = DDP_TCP;
-            if (world == 5) x.cfg.average.split_params = 1021; /* a layer of so many stays whole */
+            if (world == 5) x.cfg.average.split_params = 1021; /* a layer of this size is not split */
             check_replay(&x, "scattered parts");
         }
 }
 
-static void a_part_brings_its_optimizer_state(void **state)
+static void a_part_is_averaged_with_its_optimizer_state(void **state)
 {
     static const int periods[][2] = {{1, 1}, {2, 3}};
 
@@ -149,8 +149,8 @@ static void a_part_brings_its_optimizer_state(void **state)
         }
 }
 
-/* The plan that the library makes of the model, here without clocks. */
-static void the_plan_is_of_parts(void **state)
+/* The library's plan of the model, made deterministically. */
+static void the_plan_has_a_row_per_part(void **state)
 {
     static float expected[LAB_RANKS][LAB_VALUES];
 
@@ -165,7 +165,7 @@ static void the_plan_is_of_parts(void **state)
         double params[LAB_LAYERS];
         if (enp) x.cfg.strategy = DDP_ENP;
         x.cfg.net = "100mbit,1ms";
-        x.cfg.plan.solver = DDP_SOLVER_ENP; /* by numbers of rows alone */
+        x.cfg.plan.solver = DDP_SOLVER_ENP; /* uses only the number of rows */
         x.no_sync_all = 1;
         lab_run(&x);
         memset(&p, 0, sizeof p);
@@ -201,8 +201,7 @@ static void all_parts_in_one_step_are_localsgd(void **state)
                 whole.cfg.strategy = DDP_LOCALSGD;
                 whole.cfg.average.split_params = 0;
                 parts.cfg.plan.solver = DDP_SOLVER_ENP;
-                parts.cfg.period = whole.cfg.period = hand ? PERIOD : 1; /* of 1: one set without being
-                                                                            told */
+                parts.cfg.period = whole.cfg.period = hand ? PERIOD : 1; /* period 1 has one set */
                 parts.cfg.average.split_params = model == LAB_TINY ? 2 : hand ? PART : 40;
                 if (hand) scattered(&plan, &parts);
                 for (int r = 0; r < plan.layers; r++) plan.step_of[r] = PERIOD - 1;
@@ -218,7 +217,7 @@ static void all_parts_in_one_step_are_localsgd(void **state)
             }
 }
 
-static void parts_that_no_layer_fills_are_layers(void **state)
+static void layers_smaller_than_a_part_stay_whole(void **state)
 {
     (void)state;
     for (int model = 0; model < LAB_MODELS; model++) {
@@ -247,7 +246,7 @@ static void replicas_are_equal_after_sync_all(void **state)
     lab_free(&x);
 }
 
-static void what_cannot_be_split_is_said(void **state)
+static void settings_that_exclude_parts_are_an_error(void **state)
 {
     static const struct {
         ddp_strategy strategy;
@@ -278,12 +277,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_value_is_averaged_once_a_period_in_its_step),
-        cmocka_unit_test(a_part_brings_its_optimizer_state),
-        cmocka_unit_test(the_plan_is_of_parts),
+        cmocka_unit_test(a_part_is_averaged_with_its_optimizer_state),
+        cmocka_unit_test(the_plan_has_a_row_per_part),
         cmocka_unit_test(all_parts_in_one_step_are_localsgd),
-        cmocka_unit_test(parts_that_no_layer_fills_are_layers),
+        cmocka_unit_test(layers_smaller_than_a_part_stay_whole),
         cmocka_unit_test(replicas_are_equal_after_sync_all),
-        cmocka_unit_test(what_cannot_be_split_is_said),
+        cmocka_unit_test(settings_that_exclude_parts_are_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

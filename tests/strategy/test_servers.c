@@ -1,5 +1,5 @@
-/* bsp, asp, ssp and r2sp: bsp has the bits of ssgd wherever layers are served; the others those of a
- * sequential replay of their pushes. */
+/* bsp, asp, ssp and r2sp. bsp is bit-identical to ssgd wherever layers are served, the others to a sequential
+ * replay of their pushes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -16,7 +16,7 @@ extern "C" {
 #endif
 #include "strategy/strategy_lab.h"
 
-/* workers that train and servers as ddp_config has them */
+/* workers: ranks that train; servers: as in ddp_config */
 static void served(lab *x, int workers, ddp_strategy s, int servers)
 {
     lab_new(x, workers + (servers > 0 ? servers : 0), s, 3);
@@ -43,14 +43,14 @@ static void as_ssgd(ddp_strategy s, int workers, int servers, lab_model model, l
     lab_run(&a);
     lab_run(&b);
     if (memcmp(a.params[0], b.params[0], *a.values * sizeof(float)))
-        fail_msg("%s, %d workers, servers %d, model %d, rule %d: not ssgd", ddp_strategy_name(s), workers,
-                 servers, (int)model, (int)rule);
+        fail_msg("%s, %d workers, servers %d, model %d, rule %d: differs from ssgd", ddp_strategy_name(s),
+                 workers, servers, (int)model, (int)rule);
     all_equal(&b, workers);
     lab_free(&a);
     lab_free(&b);
 }
 
-static void bsp_has_the_bits_of_ssgd_wherever_layers_are_served(void **state)
+static void bsp_is_bit_identical_to_ssgd_wherever_layers_are_served(void **state)
 {
     (void)state;
     for (int workers = 1; workers <= 5; workers += SAMPLED(2))
@@ -63,7 +63,7 @@ static void bsp_has_the_bits_of_ssgd_wherever_layers_are_served(void **state)
     as_ssgd(DDP_BSP, 3, -1, LAB_ODD, LAB_MOMENTUM, DDP_TCP);
 }
 
-/* asp in the order of iterations and ranks, without the library. */
+/* asp in the order of steps and ranks, without the library. */
 static void replay(const lab *x, int workers, float scale, float *out)
 {
     static float mine[LAB_RANKS][LAB_VALUES], g[LAB_VALUES], state[2 * LAB_VALUES], p[LAB_VALUES];
@@ -107,7 +107,7 @@ static void in_turn(ddp_strategy s, int workers, int servers, lab_rule rule, ddp
     x.rule = rule;
     x.cfg.transport = t;
     x.cfg.server.staleness = s == DDP_SSP ? 2 : 0;
-    if (s == DDP_R2SP) x.cfg.deterministic = 0; /* in turn in any case */
+    if (s == DDP_R2SP) x.cfg.deterministic = 0; /* r2sp has a fixed order anyway */
     lab_run(&x);
     replay(&x, workers, 1.0f / (float)workers, want);
     for (int r = 0; r < workers; r++) assert_memory_equal(want, x.params[r], *x.values * sizeof(float));
@@ -120,7 +120,7 @@ static void in_turn(ddp_strategy s, int workers, int servers, lab_rule rule, ddp
     lab_free(&x);
 }
 
-static void pushes_in_turn_are_a_sequential_program(void **state)
+static void pushes_in_turn_are_bit_identical_to_a_sequential_program(void **state)
 {
     static const ddp_strategy each[] = {DDP_ASP, DDP_SSP, DDP_R2SP};
 
@@ -133,7 +133,7 @@ static void pushes_in_turn_are_a_sequential_program(void **state)
     for (int s = 0; s < 3; s++) in_turn(each[s], 3, s == 1 ? -1 : 2, LAB_ADAMW, DDP_TCP);
 }
 
-static void one_worker_and_any_rule_is_sgd(void **state)
+static void one_worker_under_any_rule_is_sgd(void **state)
 {
     static const ddp_strategy each[] = {DDP_BSP, DDP_ASP, DDP_SSP, DDP_R2SP};
 
@@ -143,7 +143,7 @@ static void one_worker_and_any_rule_is_sgd(void **state)
             as_ssgd(each[s], 1, s % 2 ? 1 : -1, LAB_MLP, (lab_rule)rule, DDP_THREADS);
 }
 
-/* ---- free running: what a server did is what its updates were given ---- */
+/* ---- without a fixed order: compares the server's result with a replay of the updates it recorded ---- */
 
 enum { TINY = 11, PUSHES = 512 };
 static struct {
@@ -172,7 +172,7 @@ static void traced_sgd(const ddp_optimizer *self, const ddp_update *u)
 
 static int done[LAB_RANKS]; /* steps of each rank; atomic */
 
-/* The last worker begins when the others are through; and asp alone lets them. */
+/* The last worker starts when the others have finished, which only asp allows. */
 static void last_is_stopped(const lab *x, int rank, int step)
 {
     ddp__atomic_store(&done[rank], step);
@@ -181,7 +181,7 @@ static void last_is_stopped(const lab *x, int rank, int step)
         ddp__sleep_until(ddp_now() + 1e-3);
 }
 
-static void a_stopped_worker_does_not_stop_others_and_the_trace_replays(void **state)
+static void a_stopped_worker_does_not_stop_the_others(void **state)
 {
     static const size_t size[] = {3, 1, 7}, from[] = {0, 3, 4};
     ddp_optimizer o = ddp_sgd(0.1f, 0);
@@ -200,8 +200,8 @@ static void a_stopped_worker_does_not_stop_others_and_the_trace_replays(void **s
         memset(done, 0, sizeof done);
         trace.updates = 0;
         lab_run(&x);
-        assert_int_equal(trace.updates, 3 * 3 * x.steps); /* workers x layers x steps: the version is the
-                                                             pushes */
+        /* workers x layers x steps: every push updates every layer */
+        assert_int_equal(trace.updates, 3 * 3 * x.steps);
         for (int l = 0; l < 3; l++)
             for (size_t i = 0; i < size[l]; i++) p[from[l] + i] = lab_start(0, l, i);
         for (int k = 0; k < trace.updates; k++) {
@@ -219,7 +219,7 @@ static void a_stopped_worker_does_not_stop_others_and_the_trace_replays(void **s
     }
 }
 
-/* What a server waits for from the one that stands still must not hold up what it does for the others. */
+/* While a server waits for a stalled worker, it must continue to serve the others. */
 static void a_worker_may_be_hundreds_of_steps_behind(void **state)
 {
     lab x;
@@ -228,7 +228,7 @@ static void a_worker_may_be_hundreds_of_steps_behind(void **state)
     served(&x, 3, DDP_ASP, 1);
     x.cfg.deterministic = 0;
     x.before_step = last_is_stopped;
-    x.steps = 300; /* some 2000 messages */
+    x.steps = 300; /* about 2000 messages */
     memset(done, 0, sizeof done);
     lab_run(&x);
     all_equal(&x, 3);
@@ -250,7 +250,7 @@ static void clocks_are_watched(const lab *x, int rank, int step)
     if (rank == 2) ddp__sleep_until(ddp_now() + 5e-3);
 }
 
-static void nobody_is_more_than_s_steps_ahead(void **state)
+static void no_worker_is_more_than_staleness_steps_ahead(void **state)
 {
     (void)state;
     for (int s = 1; s <= 4; s += 3)
@@ -264,7 +264,7 @@ static void nobody_is_more_than_s_steps_ahead(void **state)
             memset(done, 0, sizeof done);
             worst_gap = 0;
             lab_run(&x);
-            /* a step that is under way counts, and the others' are told behind theirs */
+            /* the gap includes a step in progress; the other workers' steps are counted late */
             if (worst_gap > s + 1 || worst_gap < s) fail_msg("staleness %d: %d steps apart", s, worst_gap);
             all_equal(&x, 3);
             lab_free(&x);
@@ -316,8 +316,9 @@ static void means_are_weighted_by_samples(void **state)
     }
 }
 
-/* The paper's asp: what is pushed are parameters, which are mixed in. Where all have the same it is sgd. */
-static void parameters_can_be_pushed(void **state)
+/* asp as in the paper: pushes contain parameters, which are mixed in. If all workers have the same data it is
+ * sgd. */
+static void pushed_parameters_are_mixed_in(void **state)
 {
     lab a, x;
 
@@ -339,7 +340,7 @@ static void parameters_can_be_pushed(void **state)
 
 /* ---- prediction ---- */
 
-/* LAB_ODD's 14,540 floats need some 6 ms over such a link; without one nothing is known. */
+/* LAB_ODD's 14,540 floats need about 6 ms over this link. Without a described link there is no prediction. */
 static void a_described_link_predicts_the_step(void **state)
 {
     static const ddp_strategy each[] = {DDP_BSP, DDP_ASP, DDP_R2SP, DDP_OSP};
@@ -361,7 +362,7 @@ static void a_described_link_predicts_the_step(void **state)
         }
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
 static int trains_everywhere(ddp_ctx *d, void *user)
 {
@@ -379,7 +380,7 @@ static int trains_everywhere(ddp_ctx *d, void *user)
     return (int)ddp_last_error(d)->code;
 }
 
-static void mistakes_are_told(void **state)
+static void invalid_settings_are_an_error(void **state)
 {
     static const struct {
         ddp_strategy s;
@@ -408,7 +409,7 @@ static void mistakes_are_told(void **state)
     }
 }
 
-/* A worker that stops early ends a lock-step run with a sentence, not with silence. */
+/* A worker that stops early ends a lock-step run with an error. */
 static int leaves_early(ddp_ctx *d, void *user)
 {
     float w[4] = {0}, g[4] = {0};
@@ -425,7 +426,7 @@ static int leaves_early(ddp_ctx *d, void *user)
     return (int)ddp_last_error(d)->code;
 }
 
-static void unlike_numbers_of_steps_are_an_error(void **state)
+static void different_numbers_of_steps_are_an_error(void **state)
 {
     ddp_error err;
     lab x;
@@ -458,7 +459,8 @@ static int with_buffers(ddp_ctx *d, void *user)
     layer.blocks = both;
     layer.block_count = 2;
     if (ddp_add_layer(d, &layer) || ddp_set_optimizer(d, &o)) return 1;
-    if (ddp_backward_end(d, 0) || ddp_step_end(d)) return 1; /* rank 0's buffers came with its parameters */
+    /* rank 0's buffers were sent with its parameters */
+    if (ddp_backward_end(d, 0) || ddp_step_end(d)) return 1;
     for (int i = 0; i < STATISTICS; i++) own[i] = statistic(ddp_rank(d), i);
     return ddp_sync_all(d);
 }
@@ -495,17 +497,17 @@ static void sync_all_averages_buffers_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bsp_has_the_bits_of_ssgd_wherever_layers_are_served),
-        cmocka_unit_test(pushes_in_turn_are_a_sequential_program),
-        cmocka_unit_test(one_worker_and_any_rule_is_sgd),
-        cmocka_unit_test(a_stopped_worker_does_not_stop_others_and_the_trace_replays),
+        cmocka_unit_test(bsp_is_bit_identical_to_ssgd_wherever_layers_are_served),
+        cmocka_unit_test(pushes_in_turn_are_bit_identical_to_a_sequential_program),
+        cmocka_unit_test(one_worker_under_any_rule_is_sgd),
+        cmocka_unit_test(a_stopped_worker_does_not_stop_the_others),
         cmocka_unit_test(a_worker_may_be_hundreds_of_steps_behind),
-        cmocka_unit_test(nobody_is_more_than_s_steps_ahead),
+        cmocka_unit_test(no_worker_is_more_than_staleness_steps_ahead),
         cmocka_unit_test(means_are_weighted_by_samples),
-        cmocka_unit_test(parameters_can_be_pushed),
+        cmocka_unit_test(pushed_parameters_are_mixed_in),
         cmocka_unit_test(a_described_link_predicts_the_step),
-        cmocka_unit_test(mistakes_are_told),
-        cmocka_unit_test(unlike_numbers_of_steps_are_an_error),
+        cmocka_unit_test(invalid_settings_are_an_error),
+        cmocka_unit_test(different_numbers_of_steps_are_an_error),
         cmocka_unit_test(sync_all_averages_buffers_once),
     };
 

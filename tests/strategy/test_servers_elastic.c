@@ -1,5 +1,5 @@
-/* [long, asan, test-all: slow] Servers in an elastic world, as processes over TCP: workers are killed, and
- * the others continue; a server is not. */
+/* [long, asan, test-all: slow] Servers in an elastic world, as processes over TCP. If a worker is killed the
+ * others continue. If a server is killed the run ends. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,7 +22,8 @@ extern "C" {
 enum { W = 3 };
 static const ddp_strategy every[] = {DDP_BSP, DDP_ASP, DDP_SSP, DDP_R2SP, DDP_OSP};
 
-static int victim, at_step, microseconds; /* who dies, at the beginning of which step, or so long behind it */
+/* the rank that dies, at the start of which step, and how long after it */
+static int victim, at_step, microseconds;
 
 static void dies(const lab *x, int rank, int step)
 {
@@ -68,8 +69,9 @@ static void living_equal(const lab *x, const float *want)
     for (size_t i = 0; i < n; i++) assert_true(want[i] > -1e6f && want[i] < 1e6f);
 }
 
-/* bsp, osp with nothing late, and ssp 0 (means): of all until the victim dies, of the others then. The rest:
- * an update for each push in the order of iterations and ranks. Without the library. */
+/* The same training without the library. bsp, osp without deferral and ssp 0 (means): the mean of all workers
+ * until the victim dies, then of the others. The rest: one update per push, in the order of steps and
+ * ranks. */
 static void replay(const lab *x, int means, float *out)
 {
     static float mine[W][LAB_VALUES], g[W][LAB_VALUES], state[2 * LAB_VALUES];
@@ -149,7 +151,7 @@ static void dies_at(ddp_strategy s, int who, int servers, lab_rule rule, int sam
     lab_free(&x);
 }
 
-static void the_living_go_on_bit_for_bit(void **state)
+static void survivors_continue_bit_for_bit(void **state)
 {
     (void)state;
     for (int s = 0; s < 5; s++)
@@ -159,9 +161,10 @@ static void the_living_go_on_bit_for_bit(void **state)
     dies_at(DDP_BSP, 0, 1, LAB_SGD, 1);
 }
 
-static void any_moment_will_do(void **state)
+static void a_worker_may_die_at_any_moment(void **state)
 {
-    const int moments = INSTANCES(4) == 4 ? 30 : 15; /* a half has each strategy with each victim too */
+    /* half of the moments combine each strategy with each victim too */
+    const int moments = INSTANCES(4) == 4 ? 30 : 15;
 
     (void)state;
     for (int k = 0; k < moments; k++) {
@@ -185,8 +188,8 @@ static void only_rank_1_stays(const lab *x, int rank, int step)
     if (rank != 1 && step == 4) raise(SIGKILL);
 }
 
-/* No majority is left, and none is needed: the server knows who goes on. */
-static void all_but_one_may_go_at_once(void **state)
+/* No majority is left, and none is needed: the server decides which workers are live. */
+static void all_workers_but_one_may_die_at_once(void **state)
 {
     (void)state;
     for (int s = 0; s < 5; s++) {
@@ -223,7 +226,7 @@ static void fewer_than_min_world_is_an_error(void **state)
     }
 }
 
-/* ---- a server that dies, and the run that goes on from its checkpoint ---- */
+/* ---- a server dies, and the run resumes from its checkpoint ---- */
 
 static pid_t *process; /* [rank], shared */
 static int kills_server;
@@ -240,8 +243,8 @@ typedef struct saved {
     int resumes;
 } saved;
 
-/* LAB_TINY, with a checkpoint behind step 5 or from there on. */
-static int goes_on(ddp_ctx *d, void *user)
+/* LAB_TINY, with a checkpoint after step 5, or resumed from it. */
+static int saves_or_resumes(ddp_ctx *d, void *user)
 {
     const saved *v = (const saved *)user;
     lab *x = v->x;
@@ -278,7 +281,7 @@ static int goes_on(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void a_lost_server_names_its_layers_and_its_checkpoint_goes_on(void **state)
+static void a_lost_server_is_named_with_its_layers_and_the_run_resumes(void **state)
 {
     static float want[LAB_VALUES];
 
@@ -287,7 +290,7 @@ static void a_lost_server_names_its_layers_and_its_checkpoint_goes_on(void **sta
     assert_non_null(mkdtemp(folder));
     victim = -1;
     for (int s = 0; s < 5; s++)
-        for (int run = 0; run < 3; run++) { /* whole; killed; resumed */
+        for (int run = 0; run < 3; run++) { /* 0: uninterrupted; 1: killed; 2: resumed */
             saved v;
             lab x;
             ddp_error err;
@@ -300,13 +303,13 @@ static void a_lost_server_names_its_layers_and_its_checkpoint_goes_on(void **sta
             v.resumes = run == 2;
             kills_server = run == 1;
             if (run == 1) {
-                assert_int_equal(ddp_launch(&x.cfg, goes_on, &v, &err), DDP_PEER_LOST);
+                assert_int_equal(ddp_launch(&x.cfg, saves_or_resumes, &v, &err), DDP_PEER_LOST);
                 if (!strstr(err.msg, "rank 4 was lost") ||
                     !strstr(err.msg, "restart the job from its last checkpoint"))
                     fail_msg("'%s'", err.msg);
                 if (!strstr(err.msg, "it served 2 layers: layer 0, layer 1")) fail_msg("'%s'", err.msg);
             } else {
-                if (ddp_launch(&x.cfg, goes_on, &v, &err)) fail_msg("%s", err.msg);
+                if (ddp_launch(&x.cfg, saves_or_resumes, &v, &err)) fail_msg("%s", err.msg);
                 if (run == 0) memcpy(want, x.params[0], sizeof want);
                 living_equal(&x, want);
             }
@@ -314,9 +317,9 @@ static void a_lost_server_names_its_layers_and_its_checkpoint_goes_on(void **sta
         }
 }
 
-/* The checkpoint of a run that has lost a worker has no file of it: who takes its place goes on as the
- * others. */
-static void a_run_that_lost_a_worker_saves(void **state)
+/* The checkpoint of a run that has lost a worker has no file of that rank. Its replacement resumes at the
+ * step of the others. */
+static void a_run_that_lost_a_worker_can_save(void **state)
 {
     (void)state;
     for (int s = 0; s < 5; s++)
@@ -332,7 +335,7 @@ static void a_run_that_lost_a_worker_saves(void **state)
             microseconds = 0;
             v.x = &x;
             v.resumes = resumes;
-            if (ddp_launch(&x.cfg, goes_on, &v, &err)) fail_msg("%s", err.msg);
+            if (ddp_launch(&x.cfg, saves_or_resumes, &v, &err)) fail_msg("%s", err.msg);
             living_equal(&x, NULL);
             lab_free(&x);
         }
@@ -341,12 +344,12 @@ static void a_run_that_lost_a_worker_saves(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_living_go_on_bit_for_bit),
-        cmocka_unit_test(any_moment_will_do),
-        cmocka_unit_test(all_but_one_may_go_at_once),
+        cmocka_unit_test(survivors_continue_bit_for_bit),
+        cmocka_unit_test(a_worker_may_die_at_any_moment),
+        cmocka_unit_test(all_workers_but_one_may_die_at_once),
         cmocka_unit_test(fewer_than_min_world_is_an_error),
-        cmocka_unit_test(a_lost_server_names_its_layers_and_its_checkpoint_goes_on),
-        cmocka_unit_test(a_run_that_lost_a_worker_saves),
+        cmocka_unit_test(a_lost_server_is_named_with_its_layers_and_the_run_resumes),
+        cmocka_unit_test(a_run_that_lost_a_worker_can_save),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

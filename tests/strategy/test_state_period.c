@@ -1,5 +1,5 @@
-/* [asan] Averages of the optimizer's state at periods of its own: the sums of a sequential program, for every
- * strategy that averages parameters; and half the bytes at 3 and 6. */
+/* [asan] Averages of the optimizer's state at separate periods: bit-identical to a sequential program for
+ * every strategy that averages parameters, and half the bytes at periods 3 and 6. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -53,8 +53,8 @@ static void each_array_is_averaged_in_its_own_periods(void **state)
                 }
 }
 
-/* Of graph models, of Muon's arrays of unlike length, in int8 blocks. */
-static void one_and_one_is_average_state(void **state)
+/* Graph models, Muon's arrays of different lengths, int8 blocks. */
+static void periods_1_and_1_are_average_state(void **state)
 {
     static const ddp_wire wire[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8};
     lab a, b;
@@ -76,8 +76,8 @@ static void one_and_one_is_average_state(void **state)
             }
 }
 
-/* Codings and Muon, where there is no reference: other transports, and equal replicas at the end. */
-static void transports_change_no_bit(void **state)
+/* Codings and Muon, which have no reference: compares transports, and the replicas at the end. */
+static void transports_are_bit_identical(void **state)
 {
     lab a, b;
 
@@ -110,7 +110,7 @@ static int hashing(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void sync_all_averages_all_of_it(void **state)
+static void sync_all_averages_all_state(void **state)
 {
     ddp_error err;
     lab x;
@@ -123,7 +123,8 @@ static void sync_all_averages_all_of_it(void **state)
     lab_free(&x);
 }
 
-/* Whether an array of state is the same on all ranks after the last step: then its average ended the step. */
+/* The hash of each array of state on each rank. They are equal after a step if the step averaged the
+ * array. */
 static uint64_t array_hash[LAB_RANKS][2];
 
 static int hashing_arrays(ddp_ctx *d, void *user)
@@ -139,7 +140,7 @@ static int hashing_arrays(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void changes_are_averaged_without_state_that_is_not_due(void **state)
+static void state_that_is_not_due_is_not_averaged(void **state)
 {
     static const ddp_strategy some[] = {DDP_DILOCO, DDP_SPARSELOCO};
     static const ddp_overlap overlap[] = {DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM, DDP_OVERLAP_EAGER};
@@ -157,14 +158,14 @@ static void changes_are_averaged_without_state_that_is_not_due(void **state)
                 if (ddp_launch(&x.cfg, hashing_arrays, &x, &err)) fail_msg("%s", err.msg);
                 for (int k = 0; k < 2; k++)
                     if ((array_hash[0][k] == array_hash[1][k]) != (periods % (k ? 6 : 3) == 0))
-                        fail_msg("%s, overlap %d: array %d behind period %d", ddp_strategy_name(some[s]),
+                        fail_msg("%s, overlap %d: array %d after period %d", ddp_strategy_name(some[s]),
                                  (int)overlap[o], k, periods);
                 lab_free(&x);
             }
 }
 
-/* The mean of parameters itself, as changes that stream. */
-static void streamed_changes_have_the_bits_of_localsgd(void **state)
+/* Streamed deltas with nu 1 and mu 0 are averages of the parameters. */
+static void streamed_deltas_are_bit_identical_to_localsgd(void **state)
 {
     lab a, b;
 
@@ -183,7 +184,7 @@ static void streamed_changes_have_the_bits_of_localsgd(void **state)
     lab_free(&b);
 }
 
-static void three_and_six_halve_the_bytes(void **state)
+static void periods_3_and_6_halve_the_bytes(void **state)
 {
     double bytes[2];
     lab x;
@@ -206,7 +207,7 @@ static int nothing(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void periods_that_make_no_sense_are_refused(void **state)
+static void invalid_periods_are_an_error(void **state)
 {
     static const int bad[][2] = {{0, 3}, {-1, 0}, {3, -2}, {1000001, 1}};
     ddp_config c;
@@ -234,7 +235,7 @@ static int unlike(ddp_ctx *d, void *user)
     return lab_worker(d, x);
 }
 
-static void ranks_that_disagree_are_told(void **state)
+static void different_periods_on_two_ranks_are_an_error(void **state)
 {
     ddp_error err;
     lab x;
@@ -250,14 +251,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_array_is_averaged_in_its_own_periods),
-        cmocka_unit_test(one_and_one_is_average_state),
-        cmocka_unit_test(transports_change_no_bit),
-        cmocka_unit_test(sync_all_averages_all_of_it),
-        cmocka_unit_test(changes_are_averaged_without_state_that_is_not_due),
-        cmocka_unit_test(streamed_changes_have_the_bits_of_localsgd),
-        cmocka_unit_test(three_and_six_halve_the_bytes),
-        cmocka_unit_test(periods_that_make_no_sense_are_refused),
-        cmocka_unit_test(ranks_that_disagree_are_told),
+        cmocka_unit_test(periods_1_and_1_are_average_state),
+        cmocka_unit_test(transports_are_bit_identical),
+        cmocka_unit_test(sync_all_averages_all_state),
+        cmocka_unit_test(state_that_is_not_due_is_not_averaged),
+        cmocka_unit_test(streamed_deltas_are_bit_identical_to_localsgd),
+        cmocka_unit_test(periods_3_and_6_halve_the_bytes),
+        cmocka_unit_test(invalid_periods_are_an_error),
+        cmocka_unit_test(different_periods_on_two_ranks_are_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

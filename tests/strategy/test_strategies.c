@@ -1,4 +1,4 @@
-/* The invariants of the strategies, bit for bit (deterministic mode: sums in rank order). */
+/* Invariants of the strategies, bit for bit (deterministic mode: sums in rank order). */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,7 +22,7 @@ enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 static void same_bits(const float *a, const float *b, size_t n) { assert_memory_equal(a, b, n * sizeof *a); }
 
-/* One worker under any strategy is plain training with that optimizer. */
+/* With one worker, any strategy is plain training with its optimizer. */
 static void one_worker_is_plain_sgd_under_every_strategy(void **state)
 {
     static float expected[LAB_RANKS][LAB_VALUES];
@@ -35,7 +35,7 @@ static void one_worker_is_plain_sgd_under_every_strategy(void **state)
             lab_new(&x, 1, all_strategies[s], 3);
             x.model = LAB_ODD;
             x.rule = (lab_rule)rule;
-            x.cfg.outer.lr = 1; /* of the outer family */
+            x.cfg.outer.lr = 1; /* for the outer family */
             x.cfg.outer.momentum = DDP_NO_MOMENTUM;
             lab_run(&x);
             lab_reference(&x, 1, NULL, expected);
@@ -65,7 +65,7 @@ static void ssgd_averages_gradients_in_rank_order_then_updates(void **state)
         }
 }
 
-/* Every rank, before ddp_sync_all, equals the replica trained without the library. */
+/* Before ddp_sync_all, every rank equals its replica trained without the library. */
 static void averaging_strategies_follow_algorithm_1(void **state)
 {
     static float expected[LAB_RANKS][LAB_VALUES];
@@ -89,7 +89,7 @@ static void averaging_strategies_follow_algorithm_1(void **state)
             }
 }
 
-static void wfbp_has_the_bits_of_ssgd_whatever_the_bucket(void **state)
+static void wfbp_is_bit_identical_to_ssgd_with_any_bucket_size(void **state)
 {
     int model, world;
 
@@ -124,7 +124,7 @@ static void replicas_are_equal_after_sync_all(void **state)
             lab_new(&x, world, all_strategies[s], 4);
             x.model = (lab_model)model;
             x.rule = (lab_rule)((s + world) % LAB_RULES);
-            x.cfg.deterministic = s % 2; /* in either mode */
+            x.cfg.deterministic = s % 2; /* in both modes */
             lab_run(&x);
             assert_true(*x.values > 0);
             for (k = 1; k < world; k++) same_bits(x.params[0], x.params[k], *x.values);
@@ -160,7 +160,7 @@ static void one_set_holding_all_layers_is_localsgd(void **state)
         }
 }
 
-static void threads_and_tcp_give_the_same_bits(void **state)
+static void threads_and_tcp_are_bit_identical(void **state)
 {
     int model, s;
 
@@ -184,8 +184,8 @@ static void threads_and_tcp_give_the_same_bits(void **state)
         }
 }
 
-/* A shaped link moves bytes later, never other bits; neither does a smaller or larger delay. */
-static void a_slow_link_changes_no_bit(void **state)
+/* A slow or delayed link does not change the result. */
+static void a_slow_link_does_not_change_the_result(void **state)
 {
     lab a, b;
 
@@ -202,7 +202,7 @@ static void a_slow_link_changes_no_bit(void **state)
     lab_free(&b);
 }
 
-static void everybody_starts_from_the_parameters_of_rank_0(void **state)
+static void all_ranks_start_from_the_parameters_of_rank_0(void **state)
 {
     static float expected[LAB_RANKS][LAB_VALUES];
     lab x;
@@ -219,9 +219,9 @@ static void everybody_starts_from_the_parameters_of_rank_0(void **state)
     lab_free(&x);
 }
 
-/* Averaging the optimizer state: with H = 1 and plain momentum all replicas hold equal state, so
- * a further step from equal gradients leaves them equal; without it they differ. */
-static void averaged_state_travels_with_the_parameters(void **state)
+/* With H = 1 and plain momentum, averaging the optimizer state gives all replicas equal state, so a further
+ * step with equal gradients leaves them equal. Without it they differ. */
+static void state_is_averaged_with_the_parameters(void **state)
 {
     lab a, b;
 
@@ -239,9 +239,9 @@ static void averaged_state_travels_with_the_parameters(void **state)
     lab_free(&b);
 }
 
-/* Of two workers each sends, by the direct algorithm, its part of the other's segment and the sum of its own:
- * a layer's values once, as the coding says, and of top-k what it packed; and a float for each layer, whether
- * it has changed. Rank 1 sends no start. */
+/* Counts bytes by coding. With two workers and the direct algorithm, each rank sends its part of the other's
+ * segment and the sum of its own: a layer's values once, encoded. Top-k sends its packed values. One float
+ * per layer reports whether it has a delta. Rank 1 sends no initial parameters. */
 static void bytes_are_counted_by_coding(void **state)
 {
     static const ddp_wire wires[] = {DDP_WIRE_F32,  DDP_WIRE_BF16, DDP_WIRE_INT8,
@@ -274,7 +274,7 @@ static void bytes_are_counted_by_coding(void **state)
     }
 }
 
-/* The mean of k micro-batches is one gradient: k equal passes change nothing but rounding. */
+/* The mean of k micro-batches is one gradient, so k equal passes change only the rounding. */
 static void micro_batches_are_averaged_before_the_update(void **state)
 {
     lab a, b;
@@ -288,7 +288,7 @@ static void micro_batches_are_averaged_before_the_update(void **state)
     b.cfg.micro_batches = 2;
     lab_run(&a);
     lab_run(&b);
-    /* b's second pass saw other targets: the step must lie between, not be twice as long */
+    /* b's second pass had other targets: its step must be between the two, and not twice as long */
     for (i = 0; i < *a.values; i++) {
         float start = lab_start(0, i < 3 ? 0 : i < 4 ? 1 : 2, i < 3 ? i : i < 4 ? 0 : i - 4);
         assert_true(fabsf(b.params[0][i] - start) < 1.9f * fabsf(a.params[0][i] - start) + 0.06f);
@@ -310,7 +310,7 @@ static void clipping_limits_the_step_under_every_strategy(void **state)
         int L, l, k;
         ddp_strategy_ops ops;
         assert_true(ddp__built_in()->fill(all_strategies[s], &ops));
-        if (!(ops.traits & DDP_WITH_CLIP)) continue; /* refused */
+        if (!(ops.traits & DDP_WITH_CLIP)) continue; /* unsupported */
         lab_new(&x, 3, all_strategies[s], 1);
         x.model = LAB_ODD;
         x.steps = 1;
@@ -322,7 +322,7 @@ static void clipping_limits_the_step_under_every_strategy(void **state)
         for (l = 0; l < L; l++)
             for (i = 0; i < count[l]; i++, at++)
                 moved += pow((double)x.params[0][at] - (double)lab_start(0, l, i), 2);
-        /* lr 0.1 x norm 0.5; a mean of clipped steps can only be shorter */
+        /* lr 0.1 x norm 0.5; the mean of clipped steps can only be shorter */
         assert_true(sqrt(moved) <= 0.05 * (1 + 1e-4));
         assert_true(sqrt(moved) > 0.02);
         for (k = 1; k < 3; k++) same_bits(x.params[0], x.params[k], *x.values);
@@ -336,13 +336,13 @@ int main(void)
         cmocka_unit_test(one_worker_is_plain_sgd_under_every_strategy),
         cmocka_unit_test(ssgd_averages_gradients_in_rank_order_then_updates),
         cmocka_unit_test(averaging_strategies_follow_algorithm_1),
-        cmocka_unit_test(wfbp_has_the_bits_of_ssgd_whatever_the_bucket),
+        cmocka_unit_test(wfbp_is_bit_identical_to_ssgd_with_any_bucket_size),
         cmocka_unit_test(replicas_are_equal_after_sync_all),
         cmocka_unit_test(one_set_holding_all_layers_is_localsgd),
-        cmocka_unit_test(threads_and_tcp_give_the_same_bits),
-        cmocka_unit_test(a_slow_link_changes_no_bit),
-        cmocka_unit_test(everybody_starts_from_the_parameters_of_rank_0),
-        cmocka_unit_test(averaged_state_travels_with_the_parameters),
+        cmocka_unit_test(threads_and_tcp_are_bit_identical),
+        cmocka_unit_test(a_slow_link_does_not_change_the_result),
+        cmocka_unit_test(all_ranks_start_from_the_parameters_of_rank_0),
+        cmocka_unit_test(state_is_averaged_with_the_parameters),
         cmocka_unit_test(bytes_are_counted_by_coding),
         cmocka_unit_test(micro_batches_are_averaged_before_the_update),
         cmocka_unit_test(clipping_limits_the_step_under_every_strategy),

@@ -1,5 +1,5 @@
-/* [asan] Theorem 1 of DreamDDP on the real library: a strongly convex quadratic, the theorem's own step
- * sizes, bounded noise. Every w_r^k is kept, so that Lemma 4 (divergence) and Eq. 6 (error of the
+/* [asan] Theorem 1 of DreamDDP, tested on the library: a strongly convex quadratic, the step sizes of the
+ * theorem, bounded noise. Every w_r^k is stored, so that Lemma 4 (divergence) and Eq. 6 (error of the
  * weighted mean of all iterates) are evaluated as printed. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -16,11 +16,11 @@ extern "C" {
 }
 #endif
 
-/* SEEDS independent runs lie side by side in each layer: SGD on a separable quadratic never mixes
- * coordinates, so one run of the library is an expectation over SEEDS. */
+/* Each layer holds SEEDS independent runs. SGD on a separable quadratic never mixes coordinates, so one run
+ * of the library is an expectation over SEEDS. */
 enum { RANKS = 4, LAYERS = 6, SEEDS = 16, DIMS = 13, STEPS = 600, VALUES = SEEDS * DIMS };
 
-/* f(w) = 1/2 sum c_l w_i^2, the same on every worker; w* = 0, f* = 0. */
+/* f(w) = 1/2 sum c_l w_i^2, identical on all workers; w* = 0, f* = 0. */
 static const int dims[LAYERS] = {4, 3, 2, 2, 1, 1};
 static const double curvature[LAYERS] = {1, 1, 2, 3, 5, 8};
 static const double mu = 1, beta = 8, noise = 0.5, start = 0.1;
@@ -28,17 +28,17 @@ static const double mu = 1, beta = 8, noise = 0.5, start = 0.1;
 typedef struct course {
     ddp_config cfg;
     double a;                                /* shift of the step sizes */
-    int hooks;                               /* with ddp_forward_begin: averages may arrive late */
+    int hooks;                               /* 1: with ddp_forward_begin, so averages may arrive late */
     float w[RANKS][STEPS + 1][VALUES];       /* w_r^k */
     float g[RANKS][STEPS][VALUES];           /* its stochastic gradient */
-    double divergence[RANKS][STEPS][LAYERS]; /* as reported once step r was over */
-    double whole[RANKS];                     /* ddp_stats.divergence in the end */
+    double divergence[RANKS][STEPS][LAYERS]; /* as reported after step r */
+    double whole[RANKS];                     /* final ddp_stats.divergence */
     int step_of[LAYERS];
 } course;
 
 static float step_size(const course *c, int r) { return (float)(4 / (mu * (c->a + r))); }
 
-/* The library's values of a layer begin here. */
+/* Offset of a layer's values. */
 static int layer_at(int layer)
 {
     int l, at = 0;
@@ -58,7 +58,7 @@ static void stochastic_gradient(const float *w, float *g, float *keep, int rank,
     }
 }
 
-/* What is whole before step r: the iterate, and the divergence measured by the step before. */
+/* Stores the iterate before step r, and the divergence measured by the previous step. */
 static int look(ddp_ctx *d, course *c, const float *w, int r)
 {
     int k = ddp_rank(d), l;
@@ -73,7 +73,7 @@ static int look(ddp_ctx *d, course *c, const float *w, int r)
 static int descend(ddp_ctx *d, void *user)
 {
     course *c = (course *)user;
-    ddp_optimizer o = ddp_sgd(1000, 0); /* every step sets its own rate */
+    ddp_optimizer o = ddp_sgd(1000, 0); /* replaced in every step */
     float w[VALUES], g[VALUES];
     int k = ddp_rank(d), l, r, i, bad;
     const ddp_plan *plan;
@@ -121,7 +121,7 @@ static course *run(ddp_strategy strategy, int period, int world)
     c->cfg.transport = DDP_THREADS;
     c->cfg.deterministic = 1;
     c->cfg.no_env = 1;
-    c->cfg.timeout.peer_s = 60; /* sanitizers on a busy machine */
+    c->cfg.timeout.peer_s = 60; /* for sanitizers on a busy machine */
     c->hooks = strategy == DDP_DREAMDDP && world == 2;
     c->a = 1 + (16 * beta / mu > period ? 16 * beta / mu : period);
     if (ddp_launch(&c->cfg, descend, c, &err)) fail_msg("%s", err.msg);
@@ -148,7 +148,7 @@ static double gamma_of(const course *c, int r, int layer)
     double sum = 0;
 
     for (i = layer_at(layer); i < layer_at(layer + 1); i++) {
-        /* from w_r^0: exactly zero where all workers are equal */
+        /* relative to w_r^0: exactly zero if all workers are equal */
         double mean = 0, first = (double)c->w[0][r][i];
         for (k = 0; k < K; k++) mean += ((double)c->w[k][r][i] - first) / K;
         for (k = 0; k < K; k++) sum += pow((double)c->w[k][r][i] - first - mean, 2) / K;
@@ -180,8 +180,8 @@ static double gradient_bound(const course *c)
     return most;
 }
 
-/* Each w_{r+1}^k is w_r^k - eta_r g, in every bit, where Eq. 5 says so, and where it does not the
- * divergence reported is the distance that the average moved this worker. */
+/* Each w_{r+1}^k is w_r^k - eta_r g, bit for bit, unless Eq. 5 averages. If it averages, the reported
+ * divergence is the distance by which the average moved this worker. */
 static void check_steps(const course *c)
 {
     int k, r, l, i;
@@ -202,8 +202,8 @@ static void check_steps(const course *c)
             }
 }
 
-/* Lemma 4 at every r. Its proof says more, layer by layer, and all of it is checked: with r0 the
- * layer's last average, Gamma_r^l <= (r - r0) eta_r0^2 sum of E|g^l|^2 since then; 0 at r0. */
+/* Lemma 4 at every r. Its proof bounds each layer, which is checked too: with r0 the layer's last average,
+ * Gamma_r^l <= (r - r0) eta_r0^2 sum of E|g^l|^2 since then, and 0 at r0. */
 static void check_lemma_4(const course *c)
 {
     double G2 = gradient_bound(c);
@@ -222,7 +222,7 @@ static void check_lemma_4(const course *c)
             eta0 = (double)step_size(c, last[l]);
             for (k = 0; k < K; k++)
                 for (h = last[l]; h < r; h++) since += square(c->g[k][h], l) / K;
-            /* the iterates are floats: 1e-6 for their rounding */
+            /* 1e-6 for the rounding of float iterates */
             if (gamma_of(c, r, l) > (1 + 1e-6) * (r - last[l]) * eta0 * eta0 * since)
                 fail_msg("world %d, H %d, r %d, layer %d: divergence %g exceeds %g", K, H, r, l,
                          gamma_of(c, r, l), (r - last[l]) * eta0 * eta0 * since);
@@ -279,21 +279,21 @@ static void check_theorem(ddp_strategy strategy)
         }
 }
 
-static void localsgd_keeps_lemma_4_and_theorem_1(void **state)
+static void localsgd_satisfies_lemma_4_and_theorem_1(void **state)
 {
     (void)state;
     check_theorem(DDP_LOCALSGD);
 }
 
-static void dreamddp_keeps_lemma_4_and_theorem_1(void **state)
+static void dreamddp_satisfies_lemma_4_and_theorem_1(void **state)
 {
     (void)state;
     check_theorem(DDP_DREAMDDP);
 }
 
-/* Figure 5(b): local SGD's divergence grows and is cleared, DreamDDP's is always there, each
- * layer's in its own turn. Both report it: the mean over ranks of what they measured. */
-static void full_averaging_clears_the_divergence_and_partial_never_does(void **state)
+/* Figure 5(b): local SGD's divergence grows and is reset. DreamDDP's is always present, because each layer is
+ * reset in its own step. Both report the mean over the ranks. */
+static void full_averaging_resets_the_divergence_and_partial_does_not(void **state)
 {
     int p, n, r, l, k;
 
@@ -321,9 +321,9 @@ static void full_averaging_clears_the_divergence_and_partial_never_does(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(localsgd_keeps_lemma_4_and_theorem_1),
-        cmocka_unit_test(dreamddp_keeps_lemma_4_and_theorem_1),
-        cmocka_unit_test(full_averaging_clears_the_divergence_and_partial_never_does),
+        cmocka_unit_test(localsgd_satisfies_lemma_4_and_theorem_1),
+        cmocka_unit_test(dreamddp_satisfies_lemma_4_and_theorem_1),
+        cmocka_unit_test(full_averaging_resets_the_divergence_and_partial_does_not),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* What a strategy's events may call: each kind of message, how it completes, and the arithmetic; among
- * threads, processes, on one of two links and on a device whose memory only the verbs reach. */
+/* The verbs that a strategy's events may call: every kind of message, its completion, and the arithmetic.
+ * Runs with threads, with processes, on the second of two links, and on a device whose memory only the verbs
+ * can access. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,9 +20,9 @@ extern "C" {
 enum { N = 90, STEPS = 3, WORLD = 3, LARGE = 5000 };
 
 typedef struct own {
-    float *a, *b, *c, *large; /* of ddp_keep */
+    float *a, *b, *c, *large; /* from ddp_keep */
     long posted, arrived;
-    long last; /* that arrived */
+    long last; /* ticket of the last message that arrived */
 } own;
 
 typedef int (*scenario)(ddp_ctx *d, own *o);
@@ -36,7 +37,7 @@ static unsigned traits;
             return ddp_complain(d, DDP_FAILED, "line %d, rank %d: %s", __LINE__, ddp_rank(d), #cond); \
     } while (0)
 
-/* Where this process finds it. */
+/* The host address of a pointer. */
 static float *at(float *p) { return on_device ? (float *)fake_here(p) : p; }
 
 static float value(int rank, size_t i) { return (float)((rank + 1) * 10 + (int)(i % 7)); }
@@ -99,9 +100,9 @@ static int lists(ddp_ctx *d, own *o)
     m.scale = 2;
     CHECK(!post_and_hold(d, o, &m));
     for (i = 0; i < N; i++) {
-        CHECK(at(o->b)[(i + 40) % N] == 2 * sum_of(world, i)); /* the second list is cut elsewhere, and turned
-                                                                  round */
-        CHECK(at(o->a)[i] == value(ddp_rank(d), i));           /* the first is as it was */
+        /* the second list has other pieces in another order */
+        CHECK(at(o->b)[(i + 40) % N] == 2 * sum_of(world, i));
+        CHECK(at(o->a)[i] == value(ddp_rank(d), i)); /* the input list is unchanged */
     }
     CHECK(!post_and_hold(d, o, (m = message(DDP_ALL_REDUCE, from, 3), m.mean = 1, &m)));
     for (i = 0; i < N; i++) CHECK(at(o->a)[i] == sum_of(world, i) * (1.0f / (float)world)); /* in place */
@@ -157,7 +158,7 @@ static int bytes(ddp_ctx *d, own *o)
 
     for (i = 0; i < 4 * N; i++) ((unsigned char *)at(o->a))[i] = (unsigned char)(rank * 50 + (int)i);
     p.bytes = text + 1;
-    p.count = 13; /* nothing is a multiple of four */
+    p.count = 13; /* not a multiple of four */
     m.bytes = 1;
     m.peer = 1 % world;
     CHECK(!post_and_hold(d, o, &m));
@@ -188,15 +189,15 @@ static int one_after_the_other(ddp_ctx *d, own *o)
     second.from = &b;
     second.mean = 1;
     CHECK(!post(d, o, &first, &one));
-    second.after = one + 1; /* what it sends is what the first one brings */
+    second.after = one + 1; /* it sends what the first message receives */
     CHECK(!post(d, o, &second, &two) && !ddp_hold(d, one, DDP_NO_LAYER) && !ddp_hold(d, two, DDP_NO_LAYER));
     for (i = 0; i < N; i++) CHECK(fabsf(at(o->b)[i] - sum_of(ddp_world(d), i)) < 1e-3f);
-    second.after = one + 1; /* which is done */
+    second.after = one + 1; /* which is complete */
     CHECK(!post_and_hold(d, o, &second));
     return 0;
 }
 
-/* ---- from one to another ---- */
+/* ---- point-to-point messages ---- */
 
 static int round_the_ring(ddp_ctx *d, own *o)
 {
@@ -211,13 +212,13 @@ static int round_the_ring(ddp_ctx *d, own *o)
     send.peer = next;
     receive.peer = before;
     CHECK(!post(d, o, &receive, &got) && !post(d, o, &send, &sent));
-    CHECK(!ddp_hold_input(d, sent) && !ddp_set(d, o->a, N, -1)); /* it was taken */
+    CHECK(!ddp_hold_input(d, sent) && !ddp_set(d, o->a, N, -1)); /* the input was copied */
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER));
     for (i = 0; i < N; i++) CHECK(at(o->b)[i] == value(before, i) && at(o->a)[i] == -1);
     CHECK(!ddp_set(d, o->c, N, 1000));
     receive.to = &c;
     receive.to_count = 1;
-    receive.add = 1; /* b is scratch */
+    receive.add = 1; /* b is scratch memory */
     fill(o->a, N, rank);
     CHECK(!post(d, o, &receive, &got) && !post(d, o, &send, &sent));
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER));
@@ -225,19 +226,19 @@ static int round_the_ring(ddp_ctx *d, own *o)
     receive = message(DDP_RECEIVE, NULL, 0);
     receive.peer = before;
     receive.to = &b;
-    receive.to_count = 1; /* named by `to` alone */
+    receive.to_count = 1; /* uses only `to` */
     CHECK(!ddp_set(d, o->b, N, 0) && !post(d, o, &receive, &got) && !post(d, o, &send, &sent));
     CHECK(!ddp_hold(d, got, DDP_NO_LAYER) && !ddp_hold(d, sent, DDP_NO_LAYER) && ddp_is_done(d, got));
     for (i = 0; i < N; i++) CHECK(at(o->b)[i] == value(before, i));
     return 0;
 }
 
-/* Rank 0 receives from whichever comes first. */
+/* Rank 0 receives from the first rank that sends. */
 static int from_any(ddp_ctx *d, own *o)
 {
     const int world = ddp_world(d), rank = ddp_rank(d);
     const ddp_piece p = {{rank ? o->a : o->b}, 20}, one = {{o->c}, 1};
-    ddp_message all = message(DDP_ALL_REDUCE, &one, 1); /* nobody is a step ahead */
+    ddp_message all = message(DDP_ALL_REDUCE, &one, 1); /* a barrier: no rank is a step ahead */
     ddp_received got;
     ddp_message m = message(rank ? DDP_SEND : DDP_RECEIVE, &p, 1);
     unsigned seen = 1;
@@ -387,7 +388,7 @@ static int step_end(ddp_ctx *d, void *self, int forward)
 
     (void)forward;
     CHECK(!now(d, o));
-    CHECK(o->arrived == o->posted); /* one event for each message */
+    CHECK(o->arrived == o->posted); /* one event per message */
     return 0;
 }
 
@@ -431,7 +432,7 @@ static void try_with(const ddp_config *given, scenario s)
     if (ddp_launch(&cfg, train, NULL, &err)) fail_msg("%s", err.msg);
 }
 
-/* Among threads and processes, two and three; over the second of two links; on a device. */
+/* With threads and processes, two and three ranks; over the second of two links; on a device. */
 static void try_everywhere(scenario s)
 {
     const ddp_backend b = fake_backend();
@@ -466,18 +467,18 @@ static void try_everywhere(scenario s)
         try_everywhere(s);         \
     }
 
-EVERYWHERE(messages_go_from_one_list_into_another, lists)
-EVERYWHERE(what_comes_can_be_added, adds)
-EVERYWHERE(all_have_what_one_has_and_one_what_all_have, spreads)
-EVERYWHERE(bytes_are_messages_too, bytes)
-EVERYWHERE(one_message_waits_for_another, one_after_the_other)
-EVERYWHERE(what_is_sent_can_be_changed_when_it_was_taken, round_the_ring)
-EVERYWHERE(the_first_who_comes_is_received, from_any)
+EVERYWHERE(messages_are_copied_between_lists, lists)
+EVERYWHERE(received_values_can_be_added, adds)
+EVERYWHERE(broadcast_and_gather_deliver_all_values, spreads)
+EVERYWHERE(bytes_can_be_sent, bytes)
+EVERYWHERE(a_message_waits_for_the_one_it_names, one_after_the_other)
+EVERYWHERE(input_can_be_changed_after_hold_input, round_the_ring)
+EVERYWHERE(receive_from_any_takes_the_first_message, from_any)
 EVERYWHERE(a_small_message_overtakes_a_large_one, urgent)
-EVERYWHERE(arithmetic_reaches_a_device, arithmetic)
+EVERYWHERE(arithmetic_works_on_a_device, arithmetic)
 EVERYWHERE(a_layer_is_updated_from_an_array_or_its_gradient, updates)
 
-static void a_rank_serves_those_who_push_and_pull(void **state)
+static void a_rank_serves_pushes_and_pulls(void **state)
 {
     (void)state;
     traits = DDP_NEEDS_SERVERS;
@@ -485,7 +486,7 @@ static void a_rank_serves_those_who_push_and_pull(void **state)
     traits = 0;
 }
 
-static void alone_a_sum_is_its_own_input(void **state)
+static void with_one_rank_a_sum_is_its_input(void **state)
 {
     static const scenario all[] = {lists, adds, spreads, one_after_the_other, arithmetic, updates};
     ddp_config cfg;
@@ -500,18 +501,18 @@ static void alone_a_sum_is_its_own_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_go_from_one_list_into_another),
-        cmocka_unit_test(what_comes_can_be_added),
-        cmocka_unit_test(all_have_what_one_has_and_one_what_all_have),
-        cmocka_unit_test(bytes_are_messages_too),
-        cmocka_unit_test(one_message_waits_for_another),
-        cmocka_unit_test(what_is_sent_can_be_changed_when_it_was_taken),
-        cmocka_unit_test(the_first_who_comes_is_received),
+        cmocka_unit_test(messages_are_copied_between_lists),
+        cmocka_unit_test(received_values_can_be_added),
+        cmocka_unit_test(broadcast_and_gather_deliver_all_values),
+        cmocka_unit_test(bytes_can_be_sent),
+        cmocka_unit_test(a_message_waits_for_the_one_it_names),
+        cmocka_unit_test(input_can_be_changed_after_hold_input),
+        cmocka_unit_test(receive_from_any_takes_the_first_message),
         cmocka_unit_test(a_small_message_overtakes_a_large_one),
-        cmocka_unit_test(arithmetic_reaches_a_device),
+        cmocka_unit_test(arithmetic_works_on_a_device),
         cmocka_unit_test(a_layer_is_updated_from_an_array_or_its_gradient),
-        cmocka_unit_test(a_rank_serves_those_who_push_and_pull),
-        cmocka_unit_test(alone_a_sum_is_its_own_input),
+        cmocka_unit_test(a_rank_serves_pushes_and_pulls),
+        cmocka_unit_test(with_one_rank_a_sum_is_its_input),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

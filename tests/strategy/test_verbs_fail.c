@@ -1,7 +1,6 @@
-/* [long, asan, test-all: slow] Whatever a strategy calls may fail: the n-th verb of one rank, or the n-th
- * allocation of its strategy, for n = 1, 2, ... until a run is over before its turn comes. Every time the run
- * ends with that sentence, no rank waits for ever and no memory is lost. The strategies are compiled here,
- * with verbs that count. */
+/* [long, asan, test-all: slow] Any call of a strategy may fail. For n = 1, 2, ... the n-th verb of one rank,
+ * or the n-th allocation of its strategy, fails, until a run ends before call n. Every run ends with that
+ * error, no rank hangs, and no memory leaks. The strategies are compiled here, with verbs that count. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,9 +18,9 @@ extern "C" {
 #include "context/context.h" /* d->cfg.site */
 #include "quick_meter.h"
 
-/* The calls of rank `victim` so far, of them those that somebody still hears of, and that which fails, 0:
- * none. A server in a thread of its own calls on when the last word to its worker is on its way: then those
- * before the end of the last step count. */
+/* The calls of rank `victim` so far; those whose failure can still be reported; and the call that fails, 0:
+ * none. A server thread continues to call verbs after its last control message to the worker. Only its calls
+ * before the end of the last step count as reportable. */
 static long calls, calls_heard, fails_at;
 static int server_beside;
 static int victim;
@@ -76,8 +75,8 @@ static float *counted_keep(ddp_ctx *d, int layer, const char *name, size_t n, in
     return broken(d) ? NULL : (ddp_keep)(d, layer, name, n, equal);
 }
 
-/* What has no context of its own counts for the one whose worker this thread is; of other threads (servers,
- * makers of messages) there is no telling, and all count. */
+/* Calls without a context count for the worker of this thread. Other threads (servers, makers of messages)
+ * cannot be attributed, so all their calls count. */
 static __thread const ddp_ctx *hook;
 
 static int somebodys_turn(void) { return hook ? its_turn(hook) : ddp__atomic_add(&calls, 1) + 1 == fails_at; }
@@ -165,7 +164,7 @@ SUM(served_step, (const ddp_served *served, void *work, double *out, ddp_error *
 #include "strategy/table.c"
 #undef ddp_set
 
-/* Times that leave deft no choice but to merge; and the same without those of the forward. */
+/* Times that force deft to merge; and the same without forward times. */
 static char profile[2][64];
 
 static int write_profiles(void **state)
@@ -195,7 +194,7 @@ static int remove_profiles(void **state)
 /* "field value; field value"; PROFILE and NO_FORWARD are the files above */
 static void set_fields(ddp_config *c, const char *text)
 {
-    static char copy[256]; /* texts of c lie in it */
+    static char copy[256]; /* c's strings point into it */
     char *rest = copy, *field;
     ddp_error err;
 
@@ -213,10 +212,11 @@ static void set_fields(ddp_config *c, const char *text)
     }
 }
 
-/* A model of five layers: with buffers beside it, of one value, frozen, of several arrays, plain. */
+/* A model of five layers: one with buffers, one of a single value, one frozen, one of several arrays, one
+ * plain. */
 enum { LAYERS = 5, STEPS = 9 };
 
-static int no_hooks; /* it does not say when a layer's forward and backward begin */
+static int no_hooks; /* 1: does not call the hooks before a layer's forward and backward */
 static int in_sites; /* four ranks, two in each site */
 
 static int train(ddp_ctx *d)
@@ -268,13 +268,13 @@ static int worker(ddp_ctx *d, void *user)
 
     (void)user;
     hook = d;
-    if (in_sites) d->cfg.site = 1 + ddp_rank(d) / 2; /* every rank its own, as DREAMDDP_SITE gives it */
+    if (in_sites) d->cfg.site = 1 + ddp_rank(d) / 2; /* one context per rank, as DREAMDDP_SITE sets it */
     bad = train(d);
     if (ddp_rank(d) == victim && !server_beside) calls_heard = ddp__atomic_load(&calls);
     return bad;
 }
 
-/* Behind a mark that the run's fields may begin with; *is: whether they do. */
+/* Returns the fields after an optional mark; *is: 1 = the mark is there. */
 static const char *marked(const char *fields, const char *mark, int *is)
 {
     *is = !strncmp(fields, mark, strlen(mark));
@@ -295,8 +295,8 @@ static void make_run(ddp_config *c, const char *fields)
     if (c->server.count > 0) c->world += c->server.count;
 }
 
-/* Of the first and of the last calls each third (SWEEP=whole in the environment: each), and of long runs some
- * between. */
+/* The next call to fail: each third of the first and of the last calls (SWEEP=whole in the environment:
+ * each), and some between in long runs. */
 static long next_call(long n, long all)
 {
     const char *sweep = getenv("SWEEP");
@@ -319,20 +319,20 @@ static void every_verb_of(const char *fields, int rank, int first)
         victim = rank;
         calls = calls_heard = 0;
         server_beside = strstr(fields, "colocated") != NULL;
-        fails_at = n; /* 0: counts them all */
+        fails_at = n; /* 0: counts all calls */
         bad = ddp_launch(&c, worker, NULL, &err);
         if (n == 0) {
             if (bad) fail_msg("%s: %s", fields, err.msg);
             all = calls;
         } else if (bad || calls_heard >= n) {
-            if (!bad) fail_msg("%s: call %ld of rank %d failed and nobody was told", fields, n, rank);
+            if (!bad) fail_msg("%s: call %ld of rank %d failed and no error was reported", fields, n, rank);
             if (!strstr(err.msg, "the verb is broken") && !strstr(err.msg, "memory"))
                 fail_msg("%s: call %ld of rank %d failed: '%s'", fields, n, rank, err.msg);
         }
     }
 }
 
-static void a_verb_that_fails_ends_the_run_with_its_sentence(void **state)
+static void a_verb_that_fails_ends_the_run_with_its_error(void **state)
 {
     static const char *const all[] = {
         "strategy ssgd; clip_norm 1",
@@ -400,7 +400,7 @@ static void a_verb_that_fails_ends_the_run_with_its_sentence(void **state)
 
 /* ---- plans of another rank ---- */
 
-/* That the run below spoils, and how: a word of the plan's bytes, or what is cut off them. */
+/* The change that the run below makes to a plan's bytes: a word, or the bytes removed. */
 static long word;
 static int32_t value;
 static size_t missing;
@@ -409,7 +409,7 @@ static ddp_strategy_ops plain;
 static void spoil(ddp_blob *b)
 {
     if (missing > 24)
-        b->size = missing - 25; /* so much is left */
+        b->size = missing - 25; /* bytes left */
     else
         b->size -= missing < b->size ? missing : b->size;
     if (word >= 0 && 4 * ((size_t)word + 1) <= b->size) memcpy(b->bytes + 4 * word, &value, sizeof value);
@@ -423,9 +423,9 @@ static int spoilt_make(ddp_ctx *d, void *self, const ddp_profile *p, int measure
     return bad;
 }
 
-/* Whatever 32 bits are put into a plan, and whatever is missing of it: it is followed, where it is still a
- * plan, or refused. */
-static void a_plan_that_is_none_is_refused(void **state)
+/* Any 32 bits of a plan may be wrong, and any end of it missing. The plan is then followed if it is still
+ * valid, else it fails with an error. */
+static void an_invalid_plan_is_an_error(void **state)
 {
     static const char *const all[] = {
         "strategy dreamddp", "strategy mgwfbp", "strategy bytescheduler; partition_bytes 256",
@@ -462,9 +462,9 @@ static void a_plan_that_is_none_is_refused(void **state)
     }
 }
 
-/* ---- settings of one way to overlap with another ---- */
+/* ---- settings of one overlap mode with another ---- */
 
-static void ways_to_overlap_have_their_own_settings(void **state)
+static void settings_of_another_overlap_mode_are_an_error(void **state)
 {
     static const struct {
         const char *fields, *says;
@@ -487,7 +487,7 @@ static void ways_to_overlap_have_their_own_settings(void **state)
     }
 }
 
-static void what_no_strategy_is_called_has_no_number(void **state)
+static void an_unknown_name_has_no_strategy(void **state)
 {
     (void)state;
     assert_string_equal(ddp_strategy_name((ddp_strategy)99), "unknown");
@@ -500,10 +500,10 @@ static void what_no_strategy_is_called_has_no_number(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_verb_that_fails_ends_the_run_with_its_sentence),
-        cmocka_unit_test(a_plan_that_is_none_is_refused),
-        cmocka_unit_test(ways_to_overlap_have_their_own_settings),
-        cmocka_unit_test(what_no_strategy_is_called_has_no_number),
+        cmocka_unit_test(a_verb_that_fails_ends_the_run_with_its_error),
+        cmocka_unit_test(an_invalid_plan_is_an_error),
+        cmocka_unit_test(settings_of_another_overlap_mode_are_an_error),
+        cmocka_unit_test(an_unknown_name_has_no_strategy),
     };
     return cmocka_run_group_tests(tests, write_profiles, remove_profiles);
 }
