@@ -470,8 +470,9 @@ ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width)
 
     if (!g || g->error.code || !x) return NULL;
     if (width < 1 || width > wide) {
-        ddp__fail(&g->error, DDP_ARG, "a bottleneck of width %ld in what is %ld wide: 1 to %ld are possible",
-                  width, wide, wide);
+        ddp__fail(&g->error, DDP_ARG,
+                  "bottleneck of width %ld for an input of width %ld; the width must be from 1 to %ld", width,
+                  wide, wide);
         return NULL;
     }
     return ddp__bottleneck_half(g, "bottleneck.down", "layer_norm", x, wide, width);

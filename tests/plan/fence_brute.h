@@ -1,5 +1,5 @@
-/* Random instances for OP-Fence, and the best of all cuts by trying them; Eq. 2 and 3 are computed
- * by their text and share nothing with the library. Wants fence_lab.h. */
+/* Random instances for OP-Fence, and the best of all cuts by exhaustive search. Eq. 2 and 3 are implemented
+ * from their text and share no code with the library. Include after fence_lab.h. */
 #ifndef TESTS_FENCE_BRUTE_H
 #define TESTS_FENCE_BRUTE_H
 
@@ -25,8 +25,8 @@ static void instance_free(instance *x)
     ddp_network_free(&x->net);
 }
 
-/* A chain with skip edges, some leaves, whole numbers in every other one, so that ties are exact;
- * in some the network decides alone, and gradients weigh more than results. */
+/* A chain with skip edges and some leaves; every other instance has whole numbers, so that ties are exact. In
+ * some only the network matters, and gradients are larger than results. */
 static instance instance_random(ddp_rng *r, int most_ops, int most_devices, int whole)
 {
     instance x;
@@ -75,8 +75,8 @@ static instance instance_random(ddp_rng *r, int most_ops, int most_devices, int 
     return x;
 }
 
-/* Eq. 2 and 3 by their text: for every ordered pair of devices, what goes from one to the other.
- * Infinity if memory is exceeded. */
+/* Eq. 2 and 3 as printed: for every ordered pair of devices, the data sent from one to the other. Infinity if
+ * memory is exceeded. */
 static double plain_pipeline(const instance *x, const int *where)
 {
     int n = x->list.count, P = x->net.devices, p, q, i, j, k, used;
@@ -113,14 +113,14 @@ static double plain_pipeline(const instance *x, const int *where)
     return sum + (turns - 1) * worst;
 }
 
-/* Where each operator is if position k of `order` runs cut[k]..cut[k+1]-1. */
+/* The device of each operator, if position k of `order` runs cut[k]..cut[k+1]-1. */
 static void place(const instance *x, const int *order, const int *cut, int *where)
 {
     int n = x->list.count, i, j, k, user;
 
     for (k = 0; k < x->net.devices; k++)
         for (i = cut[k]; i < cut[k + 1]; i++) where[i] = order[k];
-    for (i = n - 1; i >= 0; i--) { /* input data goes to its first user */
+    for (i = n - 1; i >= 0; i--) { /* input data are placed with their first user */
         const ddp_oplist_entry *e = &x->list.op[i];
         if (e->arg_count > 0 || e->param_bytes > 0 || e->flops > 0) continue;
         for (user = -1, j = n - 1; j > i; j--)

@@ -2,7 +2,7 @@
 #ifndef TESTS_FENCE_LAB_H
 #define TESTS_FENCE_LAB_H
 
-/* Neither is far from the other, nor infinite. */
+/* Asserts that both are close to each other and finite. */
 static void close_to(double a, double b)
 {
     if (!(fabs(a - b) <= 2e-9 * fmin(fabs(a), fabs(b)))) fail_msg("%.17g is not %.17g", a, b);
@@ -35,7 +35,7 @@ static void op(ddp_oplist *list, int i, const char *name, int a, int b, double f
     must(ddp_oplist_set(list, i, name, args, n, flops, output, params, &err), &err);
 }
 
-/* Every link the same: delay_s and bytes per second; every device 10 FLOP/s. */
+/* All links are equal: delay_s, bytes per second. Every device has 10 FLOP/s. */
 static ddp_network net_of(int devices, double delay_s, double rate)
 {
     ddp_network net;

@@ -1,5 +1,5 @@
-/* For test_louvain_igraph.py: graphs from standard input ("n" and n x n weights each), our
- * modularity to standard output, one line per graph. */
+/* For test_louvain_igraph.py: reads graphs from standard input ("n", then n x n weights) and writes our
+ * modularity of each graph as a line to standard output. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,8 +1,8 @@
-/* Problems of a knapsack. MOST: items at the most; the file that includes it says. */
+/* Knapsack problems. MOST, the limit of items, is defined by the file that includes this one. */
 #ifndef TESTS_KNAPSACK_LAB_H
 #define TESTS_KNAPSACK_LAB_H
 
-/* A problem whose arrays live beside it. */
+/* A problem that contains its arrays. */
 typedef struct instance {
     ddp_knapsack_problem p;
     double c[MOST], r[MOST], v[MOST];

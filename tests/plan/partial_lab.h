@@ -1,9 +1,9 @@
-/* Profiles of the partial planner, and its plans. MOST: layers at the most; the file that includes it
- * says. */
+/* Profiles and plans of the partial planner. MOST, the limit of layers, is defined by the file that includes
+ * this one. */
 #ifndef TESTS_PARTIAL_LAB_H
 #define TESTS_PARTIAL_LAB_H
 
-/* A profile whose arrays live beside it. */
+/* A profile that contains its arrays. */
 typedef struct instance {
     ddp_profile p;
     double f[MOST], b[MOST], c[MOST];

@@ -4,7 +4,7 @@
 
 enum { N = 24, D = 4, S = 6 };
 
-/* Whole seconds and rates that are powers of two: no sum is rounded. */
+/* Whole seconds and rates that are powers of two, so that no sum is rounded. */
 static ddp_network network(ddp_rng *r)
 {
     ddp_network n;

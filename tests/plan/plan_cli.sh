@@ -1,5 +1,5 @@
 # Sourced by tests/plan/test_plan_*.sh: runs build/plan in an empty folder and checks its output.
-# Set before: root, and sub, the subcommand that says and has put before their arguments, or empty.
+# Set these before: root; sub, a subcommand that `says` and `has` put before their arguments, or empty.
 plan=${PLAN:-$root/${BUILD:-build}/plan}
 [ -x "$plan" ] || { echo "FAILED: $plan was not built"; exit 1; }
 . "$root/tests/cases.sh"
@@ -7,7 +7,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 
-# of ARGS...: the arguments as a case's name has them, without the path of the checkout
+# of ARGS...: prints the arguments for the name of a case, without the path of the checkout
 of() {
     case "$*" in
         *"$root/"*) printf '%s' "$*" | sed "s|$root/||g" ;;
@@ -15,7 +15,7 @@ of() {
     esac
 }
 
-# says CODE TEXT ARGS...: exit code, TEXT on stderr, nothing on stdout
+# says CODE TEXT ARGS...: expects the exit code, TEXT on stderr, and nothing on stdout
 says() {
     code=$1 text=$2
     shift 2
@@ -28,7 +28,7 @@ says() {
     else ok "$name"; fi
 }
 
-# has TEXT ARGS...: success, and TEXT on stdout
+# has TEXT ARGS...: expects success, and TEXT on stdout
 has() {
     text=$1
     shift

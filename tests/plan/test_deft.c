@@ -1,4 +1,4 @@
-/* [pure, long] DeFT's plans: the paper's VGG-19 buckets, and replays that trust nothing but the sends. */
+/* [pure, long] DeFT's plans: the VGG-19 buckets of the paper, and replays that use only the sends. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -13,7 +13,7 @@ extern "C" {
 
 enum { MOST = 16, PARTS = 600 };
 
-/* A profile whose arrays live beside it. */
+/* A profile that contains its arrays. */
 typedef struct instance {
     ddp_profile p;
     double f[MOST], b[MOST], c[MOST], params[MOST];
@@ -29,7 +29,7 @@ static void instance_init(instance *x, int buckets)
     x->p.params = x->params;
 }
 
-/* Table II of the paper, microseconds as printed: the column title says ms. */
+/* Table II of the paper, in microseconds; the column title says ms. */
 static void vgg19(instance *x, double comm_scale, double bucket4_us)
 {
     static const double f[6] = {1238, 28799, 4801, 1899, 326, 103};
@@ -76,7 +76,7 @@ static ddp_delayed_options options(int links, double mu)
     return o;
 }
 
-/* alpha seconds are part of every transfer. */
+/* Adds alpha seconds to every transfer. */
 static void startup(instance *x, ddp_delayed_options *o, double alpha)
 {
     int i;
@@ -95,7 +95,7 @@ static ddp_delayed_plan plan_of(const ddp_profile *p, const ddp_delayed_options 
     return plan;
 }
 
-/* One of the ways that ddp_plan_delayed tries; 0 if it cannot be planned. */
+/* One of the ways to partition that ddp_plan_delayed tries; 0: no plan. */
 static int plan_way(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
                     ddp_delayed_plan *out)
 {
@@ -114,7 +114,7 @@ static void near(double a, double b, double tolerance)
     if (!(fabs(a - b) <= tolerance)) fail_msg("%.9g is not within %g of %.9g", a, tolerance, b);
 }
 
-/* One gradient on its way: k iterations merged, which parts have been reduced. */
+/* A gradient being sent: k iterations merged, and the parts already reduced. */
 typedef struct gradient {
     int k, born;
     unsigned char sent[MOST][PARTS];
@@ -130,10 +130,10 @@ static int complete(const ddp_delayed_plan *plan, const gradient *g)
     return 1;
 }
 
-/* Plays all iterations of the plan, and the steady period once more, from the sends alone: every
- * part of every gradient is reduced exactly once, never before it exists, one at a time on a link,
- * within the iteration; updates happen when the gradient is whole. overrun: a stage may be made
- * longer by its sends. Returns the number of updates in the period played last. */
+/* Plays all iterations of the plan, and the steady period once more, from the sends alone. Every part of
+ * every gradient is reduced exactly once, after it exists, one at a time on a link, within the iteration.
+ * Updates happen when the gradient is complete. overrun: sends may lengthen a stage. Returns the number of
+ * updates in the last period played. */
 static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_delayed_options *o, int overrun)
 {
     static gradient cur, fresh, mark;
@@ -155,7 +155,7 @@ static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_del
         double busy[2] = {0, 0}, stage = 0;
         at = t < n ? t : t - plan->period;
         step = &plan->step[at];
-        if (t == n) { /* the state has come back */
+        if (t == n) { /* the state has returned */
             assert_int_equal(mark.k, cur.k);
             if (cur.k) assert_memory_equal(mark.sent, cur.sent, sizeof cur.sent);
             updates = 0;
@@ -174,7 +174,7 @@ static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_del
             gradient *g = d->fresh ? &fresh : &cur;
             assert_int_equal(d->iteration, at);
             assert_true(s == step->first_send ||
-                        d->begin_s >= plan->send[s - 1].begin_s); /* of both links in order */
+                        d->begin_s >= plan->send[s - 1].begin_s); /* both links, in order of time */
             assert_in_range((unsigned)d->link, 0, plan->links - 1);
             assert_in_range((unsigned)d->part, 0, plan->parts_of[d->bucket] - 1);
             assert_true(g->k > 0);
@@ -357,8 +357,8 @@ static void the_printed_selection_overruns(void **state)
     near(a.update_frequency, 0.8, 1e-12);
     replay(&x, &a, &o, 1);
     ddp_delayed_plan_free(&a);
-    /* two buckets of 10 s; row 0 is ready when backward ends, so its 4 s cannot hide; printed, the
-     * level of both buckets (they fit in 20 - 10 s) sends it all the same */
+    /* two buckets of 10 s; row 0 is ready when backward ends, so its 4 s cannot overlap. The printed
+     * selection sends it anyway, because both buckets fit in 20 - 10 s */
     instance_init(&x, 2);
     x.f[0] = x.f[1] = 5;
     x.b[0] = x.b[1] = 10;
@@ -473,11 +473,12 @@ static void parts_conserve_time_and_fit(void **state)
             }
             near(k * (a.part_s[i] - o.alpha_s) + o.alpha_s, x.c[i], 1e-12);
             assert_true(a.part_s[i] <= limit * (1 + 1e-12));
-            if (o.alpha_s > 0) continue; /* blocks of the partition may be joined */
+            if (o.alpha_s > 0) continue; /* blocks of the partition may be merged */
             if (o.links == 1) limit = fmin(a.forward_s, a.backward_s);
             if (o.partition_params > 0) assert_true(x.params[i] / k <= 3e5 * (1 + 1e-12));
             if (o.partition_s > 0) assert_true(a.part_s[i] <= 0.2 * (1 + 1e-12));
-            if (k > 1 && o.links == 1 && !(o.partition_params > 0)) { /* one part less would be too long */
+            /* with one part less, a part would be too long */
+            if (k > 1 && o.links == 1 && !(o.partition_params > 0)) {
                 double longest = x.c[i] / (k - 1);
                 assert_true(a.part_s[i] <= limit * (1 + 1e-12));
                 double allowed = o.partition_s > 0 && o.partition_s < limit ? 0.2 : limit;
@@ -488,7 +489,7 @@ static void parts_conserve_time_and_fit(void **state)
     }
 }
 
-/* The frequency-targeted search against the paper's blind steps of 1.1. */
+/* The frequency-targeted search compared with the paper's blind steps of 1.1. */
 static void a_targeted_frequency_costs_less_than_blind_growth(void **state)
 {
     ddp_delayed_options o = options(2, 1.65), blind;
@@ -524,7 +525,8 @@ static void a_targeted_frequency_costs_less_than_blind_growth(void **state)
     ddp_delayed_plan_free(&b);
 }
 
-/* With a target the shortest iteration counts: more tries never make it longer. */
+/* With a target frequency, the plan with the shortest iteration is chosen, so more tries never lengthen
+ * it. */
 static void further_tries_never_lengthen_a_targeted_iteration(void **state)
 {
     static const double targets[6] = {0.3, 0.5, 0.6, 0.75, 0.9, 1};
@@ -554,8 +556,8 @@ static void further_tries_never_lengthen_a_targeted_iteration(void **state)
     assert_true(shorter > INSTANCES(20) / 10);
 }
 
-/* Rule 2. 1.9 ms of every transfer of VGG-19 are its startup: 28 parts of at most 11.3 ms give 2
- * updates in 3 iterations, the 15 that rule 3 alone asks for 3 in 4. */
+/* Rule 2. Each transfer of VGG-19 has a startup of 1.9 ms. 28 parts of at most 11.3 ms give 2 updates in 3
+ * iterations; the 15 parts of rule 3 alone give 3 in 4. */
 static void joined_blocks_save_startups(void **state)
 {
     ddp_delayed_options o = options(2, 1.65);
@@ -575,7 +577,7 @@ static void joined_blocks_save_startups(void **state)
     near(a.update_frequency, 0.75, 1e-12);
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
-    for (n = 0; n < INSTANCES(60); n++) { /* never worse than either partition alone */
+    for (n = 0; n < INSTANCES(60); n++) { /* never worse than with either partition alone */
         ddp__deft_way way;
         int i;
         memset(&way, 0, sizeof way);
@@ -600,7 +602,7 @@ static void joined_blocks_save_startups(void **state)
     assert_true(more > INSTANCES(10));
 }
 
-/* What a profile says of its link apart is paid like what comm_s contains. */
+/* A startup given separately in the profile counts like one contained in comm_s. */
 static void a_startup_of_the_profile_counts_like_one_within_comm_s(void **state)
 {
     ddp_rng r = ddp_rng_seed(57, 0);
@@ -719,18 +721,18 @@ static void unusual_buckets_are_planned(void **state)
     near(a.iteration_s, 2, 0);
     ddp_delayed_plan_free(&a);
     x.p.forward_s = x.f;
-    o.alpha_s = 0.3; /* T_f / mu = 0.25 is all startup: the slow link is left out */
+    o.alpha_s = 0.3; /* T_f / mu = 0.25 is shorter than the startup: the slow link is not used */
     a = plan_of(&x.p, &o);
     assert_int_equal(a.links, 1);
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
     o.alpha_s = 0;
-    x.f[0] = 1e-6; /* a tiny forward does not cut the bucket into millions */
+    x.f[0] = 1e-6; /* a very short forward does not split the bucket into millions of parts */
     a = plan_of(&x.p, &o);
     assert_true(a.parts <= 512);
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
-    instance_init(&x, 2); /* all of backward is forgotten: what is sent hides behind forward */
+    instance_init(&x, 2); /* backward takes no time: sends overlap with forward */
     x.f[0] = x.f[1] = 1;
     x.c[0] = x.c[1] = 1;
     o = options(1, 0);
@@ -742,8 +744,8 @@ static void unusual_buckets_are_planned(void **state)
     ddp_delayed_plan_free(NULL);
 }
 
-/* Sends so short that no double tells when the next one begins: the output side's bucket is first, its parts
- * in turn. */
+/* Sends so short that a double cannot distinguish their start times: the output side's bucket is first, and
+ * its parts are in order. */
 static void sends_that_begin_together_are_in_the_order_of_backward(void **state)
 {
     ddp_delayed_options o = options(1, 0);
@@ -768,7 +770,7 @@ static void sends_that_begin_together_are_in_the_order_of_backward(void **state)
     ddp_delayed_plan_free(&a);
 }
 
-/* The exact knapsack is the default's where it is small enough, as it is for buckets that need not be cut. */
+/* The default uses the exact knapsack if it is small enough, as it is for buckets that need no splitting. */
 static void few_parts_are_chosen_exactly_by_default(void **state)
 {
     ddp_rng r = ddp_rng_seed(57, 0);
@@ -799,7 +801,7 @@ static void refused(const ddp_profile *p, const ddp_delayed_options *o, const ch
     memset(&plan, 42, sizeof plan);
     memset(&err, 0, sizeof err);
     assert_int_not_equal(ddp_plan_delayed(p, o, &plan, &err), DDP_OK);
-    assert_int_equal(plan.buckets, 0x2a2a2a2a); /* untouched */
+    assert_int_equal(plan.buckets, 0x2a2a2a2a); /* unchanged */
     if (!strstr(err.msg, why)) fail_msg("'%s' does not say '%s'", err.msg, why);
 }
 
@@ -826,7 +828,7 @@ static void bad_input_is_named(void **state)
     refused(&x.p, NULL, "options is NULL");
     assert_int_equal(ddp_plan_delayed(&x.p, &o, NULL, &err), DDP_ARG);
     assert_int_equal(ddp_delayed_select_named("paper", NULL, &err), DDP_ARG);
-    o.mu = -3; /* also where one link leaves it unused */
+    o.mu = -3; /* checked even if only one link is used */
     refused(&x.p, &o, "mu is -3");
     o.mu = NAN;
     refused(&x.p, &o, "mu is nan");
@@ -890,9 +892,9 @@ static void bad_input_is_named(void **state)
     assert_string_equal(ddp_delayed_select_name(DDP_SELECT_PAPER), "paper");
 }
 
-/* Of 4100 buckets that fill a backward each, one leaves in an iteration: all that waits behind them merges
- * for longer than is looked at. With 400 of them a gradient is whole, and the next one opens, each 400th
- * time. */
+/* 4100 buckets, each as long as a backward: one is sent per iteration, and the later gradients merge
+ * for longer than the limit of the search. With 400 buckets a gradient is complete, and the next one opens,
+ * every 400th iteration. */
 static void a_period_longer_than_4096_iterations_is_none(void **state)
 {
     enum { LONG = 4100, SHORT = 400 };

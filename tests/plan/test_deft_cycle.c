@@ -1,5 +1,5 @@
-/* [pure] DeFT's parts by themselves: what a stage takes, the order of sends, what each solver and selection
- * tries. */
+/* [pure] The components of DeFT's planner: the choice of a stage, the order of sends, and the ways that each
+ * solver and selection tries. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "plan/timeline/deft.c"
@@ -14,9 +14,9 @@ extern "C" {
 }
 #endif
 
-/* ---- one stage's choice ---- */
+/* ---- the choice of one stage ---- */
 
-/* Buckets of one part each, that take 6, 5 and 5 s; all are ready. */
+/* Buckets of one part each that take 6, 5 and 5 s; all are ready. */
 typedef struct stage {
     ddp__deft d;
     double ready[3], part_s[3], item[3], item_ready[3];
@@ -48,7 +48,7 @@ static void stage_init(stage *x, ddp_knapsack_solver solver, int64_t work)
     x->work = work;
 }
 
-/* Within 10 s greedy takes the longest part, 6 s, and the best are the other two. */
+/* Within 10 s, greedy takes the longest part, 6 s. The best choice is the other two. */
 static double filled(ddp_knapsack_solver solver, int64_t work)
 {
     const double start[2] = {0, 0};
@@ -84,7 +84,7 @@ static void a_stage_without_room_or_parts_takes_nothing(void **state)
 
     (void)state;
     stage_init(&x, DDP_KNAPSACK_DEFAULT, 0);
-    x.on[0] = x.on[5] = 3; /* of the stage before */
+    x.on[0] = x.on[5] = 3; /* of the previous stage */
     assert_int_equal(ddp__deft_fill(&x.d, x.parts_of, 2, -DBL_MAX, start, 0, &sum, NULL), DDP_OK);
     for (int i = 0; i < 6; i++) assert_int_equal(x.on[i], 0);
     assert_true(sum == 0);
@@ -108,7 +108,7 @@ static int before(const ddp_delayed_send *x, const ddp_delayed_send *y)
     return 0;
 }
 
-/* By iteration, begin, link; those of the pending gradient first; from the output side; by part. */
+/* Order: iteration, start, link; the pending gradient first; from the output side; part. */
 static void sends_have_one_order(void **state)
 {
     enum { MANY = 64 };
@@ -132,7 +132,7 @@ static void sends_have_one_order(void **state)
         }
 }
 
-/* ---- which ways are tried ---- */
+/* ---- the ways to partition that are tried ---- */
 
 static ddp_delayed_plan plan_of(const ddp_profile *p, const ddp_delayed_options *o)
 {
@@ -143,8 +143,8 @@ static ddp_delayed_plan plan_of(const ddp_profile *p, const ddp_delayed_options 
     return plan;
 }
 
-/* The paper's selection is not improved on: its first solver is greedy where there are startups or two links.
- * Otherwise further solvers are tried as well and never make a plan worse. */
+/* With the paper's selection only its first solver is used, which is greedy if there are startups or two
+ * links. Otherwise further solvers are tried and never give a worse plan. */
 static void the_printed_selection_is_tried_with_one_solver(void **state)
 {
     ddp_rng r = ddp_rng_seed(51, 0);
@@ -194,8 +194,8 @@ static void the_printed_selection_is_tried_with_one_solver(void **state)
     assert_true(better > 0);
 }
 
-/* Of the shorter stage over mu, of the shorter stage, and both of the longer one. A stage that computes
- * nothing does not count; coarse stages are as long as both. */
+/* The limits are the shorter stage over mu, the shorter stage, and the same for the longer one. A stage
+ * without computing does not count. Coarse stages are as long as both. */
 static void rules_limit_a_part_by_a_stage(void **state)
 {
     static const double seconds[4][2] = {{2, 6}, {6, 2}, {0, 6}, {6, 0}};
@@ -220,7 +220,7 @@ static void rules_limit_a_part_by_a_stage(void **state)
         }
 }
 
-/* Startups make every rule worth a try; once all work is spent one plan suffices, but one there must be. */
+/* With startups every rule is tried. Once all work is spent one plan suffices, but there must be one. */
 static void rules_end_with_the_work_once_there_is_a_plan(void **state)
 {
     double f[3] = {1, 1, 1}, b[3] = {2, 2, 2}, c[3] = {7, 8, 9};

@@ -1,5 +1,5 @@
-/* [pure, long, test-all: slow] DeFT's plans beside plain queues: no knapsack, no choice, whatever is next
- * goes where it fits. */
+/* [pure, long, test-all: slow] DeFT's plans compared with plain queues, which send the next part wherever it
+ * fits, without knapsacks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -54,7 +54,7 @@ typedef struct queue {
     char sent[PARTS];
 } queue;
 
-/* Cuts into parts of at most `limit`, and of the partition; 0 if that cannot be. */
+/* Splits into parts of at most `limit`, and of the partition; 0: impossible. */
 static int queue_cut(queue *q, const instance *x, double limit, int partition)
 {
     double alpha = x->o.alpha_s, ready = 0, longest = limit;
@@ -76,7 +76,8 @@ static int queue_cut(queue *q, const instance *x, double limit, int partition)
     return 1;
 }
 
-/* One stage: each part over the first link that has it there in time. Returns how many go. */
+/* One stage: sends each part over the first link on which it arrives in time. Returns the number of parts
+ * sent. */
 static int queue_send(queue *q, double *busy, double room, double mu, int fresh, int slow_first)
 {
     int j, l, link, n = 0;
@@ -106,7 +107,7 @@ static double queue_frequency(queue *q, const instance *x, int slow_first)
         if (t == WARMUP) updates = 0;
         left -= queue_send(q, forward, x->T_f, x->o.mu, 0, slow_first);
         left -= queue_send(q, backward, x->T_b, x->o.mu, 0, slow_first);
-        if (left) continue; /* this gradient is merged into the next to be opened */
+        if (left) continue; /* this gradient is merged into the next one that opens */
         updates += open;
         memset(q->sent, 0, sizeof q->sent);
         left = q->parts - queue_send(q, backward, x->T_b, x->o.mu, 1, slow_first);
@@ -134,8 +135,8 @@ static double queue_best(const instance *x)
     return best;
 }
 
-/* The paper's longest part fits the shorter stage. With a startup nearly as long as that, buckets that the
- * longer stage takes whole would become many parts of hardly anything but startup. */
+/* The paper's longest part fits the shorter stage. If the startup is nearly as long, buckets that fit the
+ * longer stage as a whole would become many parts that are mostly startup. */
 static void plans_are_no_worse_than_queues(void **state)
 {
     ddp_rng r = ddp_rng_seed(61, 0);
@@ -166,7 +167,8 @@ static void plans_are_no_worse_than_queues(void **state)
     assert_true(refused <= INSTANCES(5)); /* partitions hardly longer than the startup */
 }
 
-/* One bucket of 0.6 s, half of it startup; forward takes 0.31 s, backward 1 s and can send it whole. */
+/* One bucket of 0.6 s, half of it startup. Forward takes 0.31 s; backward takes 1 s and can send the bucket
+ * whole. */
 static void a_startup_as_long_as_forward_cuts_nothing(void **state)
 {
     double f = 0.31, b = 1, c = 0.6;
@@ -184,13 +186,13 @@ static void a_startup_as_long_as_forward_cuts_nothing(void **state)
     p.comm_s = &c;
     o.alpha_s = 0.3;
     assert_int_equal(ddp_plan_delayed(&p, &o, &plan, &err), DDP_OK);
-    assert_int_equal(plan.parts, 1); /* not the 30 of 0.31 s that forward takes */
+    assert_int_equal(plan.parts, 1); /* not 30 parts of 0.31 s, the time of forward */
     assert_true(plan.update_frequency >= 1);
     ddp_delayed_plan_free(&plan);
 }
 
-/* 11 buckets, a target and no barrier: tens of tries, each of many knapsacks. The end of the search is
- * counted, so that every machine has the same plan. */
+/* 11 buckets, a target and no barrier: tens of tries, each with many knapsacks. The search is limited by
+ * count and not by time, so every machine has the same plan. */
 static void a_long_search_ends_and_says_so(void **state)
 {
     ddp_delayed_plan a, b;

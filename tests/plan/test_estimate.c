@@ -1,4 +1,4 @@
-/* [pure] A pipeline's iteration with compressed messages, against sums by hand. */
+/* [pure] A pipeline's iteration with compressed messages, compared with sums by hand. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -11,8 +11,8 @@ extern "C" {
 }
 #endif
 
-/* Three operators of 2e12 FLOP in a row, a device of 1e12 FLOP/s each. 4e8 bytes go over a link of
- * 1e8 bytes/s and 1 s delay (4 + 1 s), then 4e6 bytes over the same kind (0.04 + 1 s). */
+/* Three operators of 2e12 FLOP in a row, each on a device of 1e12 FLOP/s. 4e8 bytes are sent over a link of
+ * 1e8 bytes/s and 1 s delay (4 + 1 s), then 4e6 bytes over an equal link (0.04 + 1 s). */
 typedef struct chain {
     ddp_oplist_entry op[3];
     int arg[3], device_of[3];
@@ -95,15 +95,15 @@ static void the_slow_link_is_shortened_and_the_fast_one_left_alone(void **state)
     near(w.receive_s[1], sent);
     assert_true(w.receive_s[2] == c.dense.receive_s[2]); /* r = 3: 12 bytes for 3 floats, so dense */
     near(w.latency_s, 6 + sent + 1.04);
-    near(w.pipeline_s, 6 + sent + 1.04 + 4 * 2); /* computing is the longest now */
+    near(w.pipeline_s, 6 + sent + 1.04 + 4 * 2); /* computing takes longest now */
     near(w.throughput, 40 / w.pipeline_s);
     assert_true(w.message[1].bytes == 4e6 && w.message[0].bytes < 4.1e6);
-    near(c.dense.receive_s[1], 5); /* the original is untouched */
+    near(c.dense.receive_s[1], 5); /* the original is unchanged */
     ddp_workload_free(&w);
     chain_close(&c);
 }
 
-/* Device 0 and 1 receive 4 s each (1: 4.04), and what device 1 gets has one ratio for both. */
+/* Devices 0 and 1 receive 4 s each (1: 4.04), and both messages to device 1 have the same ratio. */
 static void messages_of_a_receiver_share_its_ratio(void **state)
 {
     ddp_workload w;
@@ -143,7 +143,7 @@ static void the_uniform_rule_takes_every_link(void **state)
     chain_close(&c);
 }
 
-/* Its delay remains; there is nothing to take a share of. */
+/* Only its delay remains; there is no data to compress. */
 static void an_empty_message_costs_what_it_did(void **state)
 {
     ddp_workload w;

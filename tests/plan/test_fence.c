@@ -33,7 +33,7 @@ static ddp_fence_options options(int microbatches)
     return o;
 }
 
-/* ---- the cut against every cut ---- */
+/* ---- the cut, compared with all cuts ---- */
 
 static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
 {
@@ -65,7 +65,7 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
             if (!(fabs(found.pipeline_s - best) <= 1e-9 * best))
                 fail_msg("round %d: %.17g, the best is %.17g", round, found.pipeline_s, best);
             assert_true(found.proven);
-            for (k = cut[0] = 0; k < P; k++) { /* and the cut is what it claims to be */
+            for (k = cut[0] = 0; k < P; k++) { /* and the cut has the claimed time */
                 if (found.end[k] > found.first[k]) assert_int_equal(found.first[k], cut[k]);
                 cut[k + 1] = found.end[k] > found.first[k] ? found.end[k] : cut[k];
             }
@@ -84,8 +84,8 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
     }
     assert_true(fits > 2500 && idle > 1000 && skips > 1500);
     print_message("%.0f elementary steps\n", work);
-#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
-    assert_true(work < 2.52e6);              /* a bound that is too low costs more */
+#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may give other results */
+    assert_true(work < 2.52e6);              /* a bound that is too low costs more work */
 #endif
 }
 
@@ -126,8 +126,8 @@ static void a_slower_beginning_that_receives_less_may_win(void **state)
     instance_free(&x);
 }
 
-/* An order that comes when all steps are spent still goes straight down its bound once: what that finds is a
- * cut, called the best only if it is; where it finds none that is said. */
+/* If all steps are spent before an order is searched, the search follows its bound down once. It finds a cut,
+ * which is reported as optimal only if it is, or it reports that there is none. */
 static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
 {
     ddp_rng r = ddp_rng_seed(19, 0);
@@ -160,7 +160,7 @@ static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
             assert_int_equal(status, DDP_OK);
             assert_true(found.pipeline_s >= best * (1 - 1e-9));
             if (found.proven)
-                close_to(found.pipeline_s, best); /* as fast as its bound */
+                close_to(found.pipeline_s, best); /* equals its bound */
             else {
                 open++;
                 optimal += found.pipeline_s <= best * (1 + 1e-9);
@@ -175,7 +175,7 @@ static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
             assert_non_null(strstr(err.msg, "was found within the search's limits; merge operators"));
             found_none++;
         } else {
-            assert_true(!(best < INFINITY)); /* seen without a search */
+            assert_true(!(best < INFINITY)); /* known without a search */
         }
         ddp__scratch_free(&tape.graph.room);
         instance_free(&x);
@@ -236,11 +236,11 @@ static void whole_plans_stay_near_the_best_of_all_plans(void **state)
     }
     print_message("of %d plans %d are optimal, %.4f x the optimum on average, %.3f at worst\n", count,
                   optimal, ratio / count, worst);
-    assert_true(count > 250 && optimal == count); /* every order of few devices is tried */
+    assert_true(count > 250 && optimal == count); /* with few devices every order is tried */
 }
 
-/* All orders of five to seven devices times all cuts; seven keep each an operator, or there would be too many
- * cuts. */
+/* All orders of five to seven devices times all cuts. With seven, each device has an operator, to limit the
+ * number of cuts. */
 static void plans_over_five_to_seven_devices_are_the_best_of_all(void **state)
 {
     static const int most_ops[MOST_DEVICES + 1] = {0, 0, 0, 0, 0, 6, 7, 8},
@@ -340,7 +340,7 @@ static void no_baseline_is_better(void **state)
     assert_true(compared > 300);
 }
 
-/* Equal numbers and equal FLOPs of whole modules, on 3 devices: whose operators end where. */
+/* Equal numbers and equal FLOPs of whole modules on 3 devices: where the operators of each device end. */
 static void baseline_ends(const ddp_oplist *list, ddp_fence_solver solver, int first, int second)
 {
     ddp_network net = net_of(3, 1, 1);
@@ -360,8 +360,8 @@ static void baseline_ends(const ddp_oplist *list, ddp_fence_solver solver, int f
 
 static void baselines_give_whole_modules(void **state)
 {
-    /* FLOPs 5 1 3 3 6 1 1 10: 30, aims 10 and 20. Operators: 3 3 2; FLOPs before a cut 0 5 6 9 12
-     * 18 19 20 30, so 9 is the nearest to 10 (cut 3) and 20 is there (cut 7). */
+    /* FLOPs 5 1 3 3 6 1 1 10: total 30, targets 10 and 20. Operators: 3 3 2. FLOPs before a cut 0 5 6 9 12 18
+     * 19 20 30, so 9 is nearest to 10 (cut 3) and 20 matches (cut 7). */
     static const double flops[8] = {5, 1, 3, 3, 6, 1, 1, 10};
     static const int module[8] = {4, 4, 4, 0, 0, 9, 9, 4};
     ddp_network net = net_of(6, 1, 1);
@@ -379,9 +379,9 @@ static void baselines_give_whole_modules(void **state)
     for (i = 0; i < 8; i++) list.op[i].module = module[i];
     baseline_ends(&list, DDP_FENCE_EQUAL_OPS, 4, 7);
     baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 3, 7);
-    list.op[1].flops = 9; /* 38, aims 12.7 and 25.3; FLOPs 0 17 20 26 28 38: the first is least */
+    list.op[1].flops = 9; /* 38, targets 12.7 and 25.3; FLOPs 0 17 20 26 28 38: the first is nearest */
     baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 3, 5);
-    list.op[7].flops = 1000; /* both aims lie in the last module: one each is left for the others */
+    list.op[7].flops = 1000; /* both targets are in the last module: each device still gets a module */
     baseline_ends(&list, DDP_FENCE_EQUAL_FLOPS, 5, 7);
     for (i = DDP_FENCE_EQUAL_OPS; i <= DDP_FENCE_EQUAL_FLOPS; i++) {
         o.solver = (ddp_fence_solver)i;
@@ -396,7 +396,7 @@ static void baselines_give_whole_modules(void **state)
     ddp_network_free(&net);
 }
 
-/* ---- what fits, what idles ---- */
+/* ---- memory, idle devices ---- */
 
 static ddp_oplist chain_of(int n, double flops, double output, double params)
 {
@@ -409,8 +409,8 @@ static ddp_oplist chain_of(int n, double flops, double output, double params)
 
 static void memory_decides_where_operators_go(void **state)
 {
-    /* 6 operators of 10 bytes of parameters, forward only, results of 1 byte: device 1 is ten times
-     * as fast, but holds only two operators and a received result: 23 bytes */
+    /* 6 operators with 10 bytes of parameters, forward only, results of 1 byte. Device 1 is ten times as
+     * fast, but its 23 bytes hold only two operators and a received result */
     ddp_oplist list = chain_of(6, 10, 1, 10);
     ddp_network net = net_of(2, 0, 1e9);
     ddp_fence_options o = options(50);
@@ -434,7 +434,8 @@ static void memory_decides_where_operators_go(void **state)
                      2);
     assert_true(plan.work.memory_bytes[1] <= 23);
     ddp_fence_plan_free(&plan);
-    net.memory_bytes[1] = 22; /* the received byte does not fit: at the front nothing is received */
+    /* without memory for the received byte the device must be first, where nothing is received */
+    net.memory_bytes[1] = 22;
     plan = plan_of(&list, &net, &o);
     assert_int_equal(plan.segment[0].device, 1);
     assert_int_equal(plan.segment[0].end, 2);
@@ -458,8 +459,8 @@ static void memory_decides_where_operators_go(void **state)
 
 static void memory_may_ask_for_an_order_of_its_own(void **state)
 {
-    /* operators of 0.4, 0.4 and 4 (GB, with their state); devices of 1, 5 and 2.5: only device 1
-     * holds the last, but the tour, backwards too, has it in the middle or gives it the first */
+    /* operators of 0.4, 0.4 and 4 (GB, with their state); devices of 1, 5 and 2.5. Only device 1 can hold the
+     * last operator, but the tour, in both directions, has that device in the middle or first */
     ddp_oplist list = chain_of(3, 1e12, 1e6, 1e8), many;
     ddp_network net = net_of(3, 0.02, 125e6);
     ddp_fence_options o = options(1);
@@ -480,8 +481,8 @@ static void memory_may_ask_for_an_order_of_its_own(void **state)
     assert_int_equal(ddp_fence(&list, &net, &o, &plan, &err), DDP_FAILED);
     assert_non_null(strstr(err.msg, "in whatever order of the devices: "));
     ddp_network_free(&net);
-    /* 24 devices, too many for all orders: 23 of one operator, and device 7 of the large one, which
-     * is the 18th of 24 */
+    /* 24 devices, too many for all orders: 23 can hold one operator, and device 7 the large one, which is the
+     * 18th of 24 */
     many = chain_of(24, 1e12, 1e6, 1e8);
     many.op[17].param_bytes = 1e9;
     net = net_of(24, 0.02, 125e6);
@@ -491,7 +492,7 @@ static void memory_may_ask_for_an_order_of_its_own(void **state)
     assert_int_equal(plan.device_of[17], 7);
     for (i = 0; i < 24; i++) assert_true(plan.work.memory_bytes[i] <= net.memory_bytes[i]);
     ddp_fence_plan_free(&plan);
-    o.allow_idle = 1; /* which none can be: each holds one operator */
+    o.allow_idle = 1; /* no device can be idle: each can hold one operator only */
     net.memory_bytes[7] = 4.2e9;
     plan = plan_of(&many, &net, &o);
     assert_int_equal(plan.segments, 24);
@@ -508,8 +509,8 @@ static void memory_may_ask_for_an_order_of_its_own(void **state)
 
 static void idle_devices_save_slow_crossings(void **state)
 {
-    /* two devices behind a link of 100 s, the others 1 ms apart: with one micro-batch the work
-     * belongs to one side, and to one device there */
+    /* two devices at the end of a link of 100 s, the others 1 ms apart. With one micro-batch the work should stay on
+     * one side, on one device */
     ddp_oplist list = chain_of(8, 10, 1, 1);
     ddp_network net = net_of(4, 0.001, 1e9);
     ddp_fence_options o = options(1);
@@ -530,7 +531,8 @@ static void idle_devices_save_slow_crossings(void **state)
     assert_int_equal(plan.segments, 1);
     close_to(plan.work.latency_s, 24);
     ddp_fence_plan_free(&plan);
-    o.work.microbatches = 100; /* now two devices are worth a link of 1 ms, but not one of 100 s */
+    /* with more micro-batches, two devices are worth a link of 1 ms, but not one of 100 s */
+    o.work.microbatches = 100;
     plan = plan_of(&list, &net, &o);
     assert_int_equal(plan.segments, 2);
     assert_int_equal(plan.segment[0].device / 2, plan.segment[1].device / 2);
@@ -544,7 +546,7 @@ static void idle_devices_save_slow_crossings(void **state)
 
 static void labels_lie_with_the_loss(void **state)
 {
-    /* labels first in the list, used by the last operator: no message carries them */
+    /* labels are first in the list and used by the last operator: no message carries them */
     ddp_oplist list = list_of(5);
     ddp_network net = net_of(2, 1, 1);
     ddp_fence_options o = options(4);
@@ -571,7 +573,7 @@ static void labels_lie_with_the_loss(void **state)
 
 /* GPT2-XL in the paper's setting: micro-batches of 3 x 1024 tokens, 48 blocks of width 1600, as
  * per block: two norms, qkv, attention, projection, sum, two matrices of the MLP, gelu, sum. */
-/* The operator after *i, which takes its result and, if that is not one, that of `skip`. */
+/* Adds the operator after *i, with its result and, if different, the result of `skip` as inputs. */
 static void then(ddp_oplist *list, int *i, const char *name, int skip, double flops, double output,
                  double params)
 {
@@ -647,7 +649,7 @@ static void compare_on_testbed(const char *file, int machines)
                           (ddp_now() - start) * 1e3);
             assert_int_equal(plan.clusters, machines);
             for (i = 0; i < net.devices; i++)
-                assert_int_equal(plan.cluster[i], net.group[i]); /* a cluster is a machine */
+                assert_int_equal(plan.cluster[i], net.group[i]); /* each cluster is a machine */
             if (!idle)
                 pipeline[k] = plan.work.pipeline_s;
             else
@@ -675,8 +677,8 @@ static void fence_wins_on_the_testbed_of_48_devices(void **state)
 
 static void the_order_follows_the_clusters_and_the_best_links(void **state)
 {
-    /* machines {0,3}, {1,4}, {2,5}: 1-2 is the good link from the second to the third machine,
-     * 3-4 from the first to the second */
+    /* machines {0,3}, {1,4}, {2,5}: 1-2 is the fast link from the second to the third machine, 3-4 from the
+     * first to the second */
     ddp_oplist list = chain_of(6, 100, 100, 1);
     ddp_network net = net_of(6, 0, 1);
     ddp_fence_options o = options(3);
@@ -700,7 +702,7 @@ static void the_order_follows_the_clusters_and_the_best_links(void **state)
 
 static void a_cluster_is_entered_where_the_link_arrives(void **state)
 {
-    /* two machines of four; the only good link between them joins 3 and 6 */
+    /* two machines of four; the only fast link between them joins 3 and 6 */
     ddp_network net = net_of(8, 0, 1);
     int i, j, cluster[8], clusters, order[8];
     ddp_error err;
@@ -718,8 +720,8 @@ static void a_cluster_is_entered_where_the_link_arrives(void **state)
     ddp_network_free(&net);
 }
 
-/* Four machines of two devices, each pair of machines with a rate of its own: of the 24 ways through them the
- * one that costs least. */
+/* Four machines of two devices. Each pair of machines has its own rate. The path must be the cheapest of the
+ * 24 paths through them. */
 static void clusters_are_visited_along_a_shortest_path(void **state)
 {
     ddp_network net = net_of(8, 0, 1);
@@ -878,7 +880,7 @@ static void bad_input_is_refused_in_a_sentence(void **state)
     ddp_network_free(&net);
 }
 
-/* Each of 46,400 results is used by the last operator: at every cut all before it are live. */
+/* The last operator uses all 46,400 results: at every cut all earlier ones are live. */
 static void results_that_live_across_too_many_cuts_are_refused(void **state)
 {
     enum { MANY = 46400 };
@@ -898,7 +900,7 @@ static void results_that_live_across_too_many_cuts_are_refused(void **state)
     ddp_network_free(&net);
 }
 
-/* 500 devices of which some may be idle are more work than 500 that are not. */
+/* 500 devices that may be idle are a larger problem than 500 that may not. */
 static void idle_devices_count_in_the_size_of_a_problem(void **state)
 {
     ddp_oplist list = chain_of(1500, 1, 1, 1);

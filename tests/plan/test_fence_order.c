@@ -1,4 +1,4 @@
-/* [pure] OP-Fence over so many devices that not every order of them is tried. */
+/* [pure] OP-Fence with too many devices to try every order. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -14,8 +14,8 @@ extern "C" {
 #include "plan/fence_lab.h"
 #include "plan/fence_brute.h"
 
-/* Of more than seven devices not every order is tried; no two of them, in each other's place, make a plan
- * faster, and no cut along its order. */
+/* With more than seven devices not every order is tried. Exchanging any two devices must not make a plan
+ * faster, nor any cut along its order. */
 static void no_exchange_of_two_devices_is_faster(void **state)
 {
     ddp_rng r = ddp_rng_seed(18, 0);
@@ -48,8 +48,8 @@ static void no_exchange_of_two_devices_is_faster(void **state)
     }
 }
 
-/* Two of so many devices that not all orders are tried hold all operators. Where devices may stay empty the
- * others are in nobody's way, and the order stays; else none helps. */
+/* Two of many devices can hold all operators. If devices may stay empty, the others are skipped and the order
+ * stays; else no order works. */
 static void devices_without_memory_are_passed_over(void **state)
 {
     enum { N = 21 };
@@ -61,8 +61,7 @@ static void devices_without_memory_are_passed_over(void **state)
 
     (void)state;
     for (int i = 0; i < 6; i++)
-        op(&list, i, NULL, i - 1, -1, 10, 1, 10); /* 10 bytes of parameters, a result
-                                                                             of 1 */
+        op(&list, i, NULL, i - 1, -1, 10, 1, 10); /* 10 bytes of parameters, a result of 1 byte */
     memset(&work, 0, sizeof work);
     work.microbatches = 10;
     work.forward_only = 1;
@@ -82,7 +81,7 @@ static void devices_without_memory_are_passed_over(void **state)
     ddp_network_free(&net);
 }
 
-/* Of few devices every order is tried; those that stay empty come last. */
+/* With few devices every order is tried; empty devices come last. */
 static void devices_without_an_operator_come_last(void **state)
 {
     int order[5] = {7, 7, 7, 7, 7}, found = 0, every = 0;

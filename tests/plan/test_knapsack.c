@@ -1,4 +1,4 @@
-/* [pure] The knapsacks against hand-worked numbers and exhaustive search. */
+/* [pure] The knapsack solvers, compared with hand-worked numbers and exhaustive search. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -43,7 +43,7 @@ static void instance_random(instance *x, ddp_rng *r, int items, int links, int r
     if (links == 2) x->p.slowdown[1] = grid ? 1.5 : 1 + 2 * ddp_rng_uniform(r);
 }
 
-/* Does this order of items, all on one link, end in time? */
+/* 1: this order of items, all on one link, ends in time. */
 static int in_time(const ddp_knapsack_problem *p, int link, const int *order, int n)
 {
     double end = p->start_s[link], slow = p->slowdown[link] > 0 ? p->slowdown[link] : 1;
@@ -56,7 +56,7 @@ static int in_time(const ddp_knapsack_problem *p, int link, const int *order, in
     return n == 0 || end <= p->deadline_s[link] * (1 + 1e-11);
 }
 
-/* Sorts the items of one link by release (insertion) and looks whether they end in time. */
+/* Sorts the items of one link by release time (insertion sort) and checks that they end in time. */
 static int feasible(const ddp_knapsack_problem *p, const int *assign)
 {
     int order[MOST], l, i, j, n;
@@ -84,7 +84,7 @@ static double worth(const ddp_knapsack_problem *p, const int *assign)
     return sum;
 }
 
-/* All assignments in release order; a branch ends where a link is late. */
+/* All assignments in release order; a branch ends if a link is late. */
 typedef struct search {
     const ddp_knapsack_problem *p;
     int order[MOST];
@@ -165,7 +165,7 @@ static void small_knapsacks_are_filled_by_hand(void **state)
     x.p.deadline_s[0] = 9; /* 5 + 4; greedy takes 6 and 1 */
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 9);
     close_to(solve(&x.p, DDP_KNAPSACK_GREEDY, a), 7);
-    /* two links: 9 on the fast one; the slow one takes twice as long, so 9 s there hold 4.5 */
+    /* two links: 9 on the fast one; the slow one takes twice as long, so its 9 s hold 4.5 */
     x.p.links = 2;
     x.p.deadline_s[1] = 9;
     x.p.slowdown[1] = 2;
@@ -191,7 +191,7 @@ static void rounding_never_rejects_a_set_that_fits(void **state)
     x.c[1] = 0.2; /* 0.30000000000000004 */
     x.p.deadline_s[0] = 0.3;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0.3);
-    /* also where the longer deadline of an empty link sets the unit of time */
+    /* the longer deadline of an empty link sets the unit of time too */
     instance_init(&x, 2, 2);
     x.c[0] = 0.1;
     x.c[1] = 0.2;
@@ -276,7 +276,7 @@ static void values_may_differ_from_times(void **state)
     }
 }
 
-/* All orders of the chosen items: none meets the deadline where the release order does not. */
+/* All orders of the chosen items: no order meets the deadline if the release order does not. */
 static int any_order(const ddp_knapsack_problem *p, int *order, int n, int at)
 {
     int i, t, ok = at == n && in_time(p, 0, order, n);
@@ -326,7 +326,7 @@ static void middle_pair(double *c, int n)
     c[n / 2] = c[n / 2 - 1];
 }
 
-/* Lists so short of entries that classes of equal items are taken in slices, from both sides. */
+/* The lists are so short that classes of equal items must be divided between both halves. */
 static void equal_items_may_be_split_between_the_halves(void **state)
 {
     ddp_rng r = ddp_rng_seed(35, 0);
@@ -353,8 +353,8 @@ static void equal_items_may_be_split_between_the_halves(void **state)
     }
     print_message("%d of 2000 are solved, in %lld entries\n", solved, (long long)work);
     assert_true(solved > 1000);
-#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
-    assert_true(work < 8100);                /* what need not be listed is not */
+#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may give other results */
+    assert_true(work < 8100);                /* dominated sets are not listed */
 #endif
 }
 
@@ -367,7 +367,7 @@ static void the_promised_sizes_are_exact(void **state)
     ddp_error err;
 
     (void)state;
-    instance_random(&x, &r, 24, 2, 0, 0); /* all times unlike */
+    instance_random(&x, &r, 24, 2, 0, 0); /* all times differ */
     for (i = 0; i < 24; i++) x.c[i] = 0.1 + ddp_rng_uniform(&r);
     x.p.start_s[0] = x.p.start_s[1] = 0;
     x.p.deadline_s[0] = 4;
@@ -384,8 +384,8 @@ static void the_promised_sizes_are_exact(void **state)
     x.p.deadline_s[0] = 10;
     value = solve(&x.p, DDP_KNAPSACK_EXACT, a);
     assert_true(value >= 10 * (1 - 1e-9));
-    /* and an equal pair among the 40, longer than one half of them and shorter than the other: as
-     * one class it would treble a list of 2^19 */
+    /* and an equal pair among the 40, longer than one half of them and shorter than the other: as one class
+     * it would triple a list of 2^19 */
     middle_pair(x.c, 40);
     for (i = 0, x.p.deadline_s[0] = 0; i < 40; i++) x.p.deadline_s[0] += 0.5 * x.c[i];
     value = solve(&x.p, DDP_KNAPSACK_EXACT, a);
@@ -398,7 +398,7 @@ static void the_promised_sizes_are_exact(void **state)
     x.p.deadline_s[1] = 50;
     x.p.slowdown[1] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 125.3);
-    /* too many: refused by name, and by default solved by greedy */
+    /* too many: an error if exact is requested; the default uses greedy */
     instance_init(&x, 60, 2);
     for (i = 0; i < 60; i++) x.c[i] = 0.1 + ddp_rng_uniform(&r);
     x.p.deadline_s[0] = x.p.deadline_s[1] = 8;
@@ -422,7 +422,7 @@ static void greedy_breaks_ties_by_index(void **state)
     assert_int_equal(a[0], 0);
     assert_int_equal(a[1], 1);
     assert_int_equal(a[2], -1);
-    x.p.slowdown[1] = 1.5; /* the slow link holds less and is filled first; nothing fits there */
+    x.p.slowdown[1] = 1.5; /* the slow link has less capacity and is filled first; nothing fits there */
     solve(&x.p, DDP_KNAPSACK_GREEDY, a);
     assert_int_equal(a[0], 0);
     assert_int_equal(a[1], -1);
@@ -487,8 +487,7 @@ static void greedy_is_quick_on_thousands_of_items(void **state)
     print_message("greedy, 20,000 items: %.0f ms\n", 1e3 * (ddp_now() - start));
 }
 
-/* One more than the exact search can number: refused by name, whatever they are, and by default left to
- * greedy. */
+/* One item more than the exact search can number: an error if exact is requested; the default uses greedy. */
 static void the_exact_search_takes_32767_items(void **state)
 {
     enum { MANY = 32768 };
@@ -522,7 +521,7 @@ static void refused(const ddp_knapsack_problem *p, int solver, const char *why)
     double value = 42;
     int a[4] = {9, 9, 9, 9};
 
-    memcpy(&s, &solver, sizeof s); /* a value the enum does not have */
+    memcpy(&s, &solver, sizeof s); /* not a value of the enum */
     memset(&err, 0, sizeof err);
     assert_int_not_equal(ddp_knapsack(p, s, a, &value, &err), DDP_OK);
     assert_int_equal(a[0], 9);
@@ -595,8 +594,7 @@ static void bad_input_is_named(void **state)
     assert_string_equal(ddp_knapsack_solver_name(DDP_KNAPSACK_GREEDY), "greedy");
 }
 
-/* An item may be so short that it takes no tick of the clock: on which link it runs makes no difference to
- * anything then. */
+/* An item may be so short that it takes no tick of the clock. Its link does not matter then. */
 static void items_of_no_tick_are_taken_on_either_link(void **state)
 {
     static const double seconds[] = {6, 5, 5, 5, 5, 1e-14, 1e-14, 1e-14},
@@ -609,8 +607,8 @@ static void items_of_no_tick_are_taken_on_either_link(void **state)
     memcpy(x.c, seconds, sizeof seconds);
     memcpy(x.v, value, sizeof value);
     x.p.value = x.v;
-    x.p.deadline_s[0] = x.p.deadline_s[1] = 10; /* greedy begins with the item of 6 s, beside which no other
-                                                   fits */
+    /* greedy starts with the item of 6 s, and no other fits next to it */
+    x.p.deadline_s[0] = x.p.deadline_s[1] = 10;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 21.5);
     close_to(exhaustive(&x.p), 21.5);
     assert_int_equal(a[0], -1);
@@ -630,7 +628,7 @@ static void one_item_and_extreme_sizes_are_solved(void **state)
     x.p.deadline_s[0] = 4.99;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0);
     assert_int_equal(a[0], -1);
-    x.p.deadline_s[0] = 5; /* what it is worth need not be asked for */
+    x.p.deadline_s[0] = 5; /* the value may be NULL */
     assert_int_equal(ddp_knapsack(&x.p, DDP_KNAPSACK_EXACT, a, NULL, NULL), DDP_OK);
     assert_int_equal(a[0], 0);
     instance_init(&x, 3, 1);
@@ -640,7 +638,7 @@ static void one_item_and_extreme_sizes_are_solved(void **state)
     x.p.deadline_s[0] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 1);
     assert_int_equal(a[0], -1);
-    instance_init(&x, 4, 1); /* two that take no time that counts and are worth nothing, and one too long */
+    instance_init(&x, 4, 1); /* two items that round to no time and have no value, and one that is too long */
     x.c[0] = x.c[1] = 1e-300;
     x.c[2] = 1;
     x.c[3] = 5;

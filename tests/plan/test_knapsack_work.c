@@ -1,4 +1,4 @@
-/* [pure] What the exact knapsack need not list. */
+/* [pure] Sets that the exact knapsack solver can skip. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -15,7 +15,7 @@ enum { MOST = 32 };
 
 #include "plan/knapsack_lab.h"
 
-/* What the items on links are worth; -1 if they end too late there. They go in the order of release. */
+/* The value of the items on links in release order; -1 if they end too late. */
 static double worth(const ddp_knapsack_problem *p, const int *assign)
 {
     double end[2] = {p->start_s[0], p->start_s[1]}, sum = 0;
@@ -38,7 +38,7 @@ static double worth(const ddp_knapsack_problem *p, const int *assign)
     return sum;
 }
 
-/* Of all assignments. */
+/* The maximum over all assignments. */
 static double best_of(const ddp_knapsack_problem *p)
 {
     int assign[MOST], all = 1;
@@ -53,7 +53,7 @@ static double best_of(const ddp_knapsack_problem *p)
     return best;
 }
 
-/* Few different times and values, so that many sets take as long: of these only the most valuable are
+/* Few different times and values, so that many sets take the same time. Of these only the most valuable is
  * listed. */
 static void sets_that_take_as_long_and_are_worth_less_are_dropped(void **state)
 {
@@ -81,12 +81,12 @@ static void sets_that_take_as_long_and_are_worth_less_are_dropped(void **state)
         assert_true(value == best_of(&x.p));
     }
     print_message("300 are solved in %lld entries\n", (long long)work);
-#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
+#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may give other results */
     assert_true(work < 6700);
 #endif
 }
 
-/* What no link can take in time is no reason to search. */
+/* Items that no link can take in time cost no search. */
 static void items_that_fit_nowhere_cost_nothing(void **state)
 {
     instance x;
@@ -98,7 +98,7 @@ static void items_that_fit_nowhere_cost_nothing(void **state)
     instance_init(&x, 30, 2);
     for (i = 0; i < 30; i++) {
         x.c[i] = i < 4 ? 1 : 0.5 + 0.01 * i;
-        x.r[i] = i < 4 ? 0 : 5.8 + 0.01 * i; /* all too late but the first four */
+        x.r[i] = i < 4 ? 0 : 5.8 + 0.01 * i; /* all but the first four are too late */
     }
     x.p.ready_s = x.r;
     x.p.start_s[0] = 2;

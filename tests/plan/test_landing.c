@@ -1,6 +1,6 @@
-/* [pure] Landing times of transfers that span steps, against a simulation of every step in whole ticks: with
- * them nothing waits, or no more than the link makes inevitable, and with any of them smaller something
- * does. */
+/* [pure] Landing times of transfers that span steps, compared with a simulation of every step in whole ticks.
+ * With them no forward waits longer than the link makes inevitable. With any of them smaller, a forward waits
+ * longer. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -46,12 +46,12 @@ static void draw(instance *x, ddp_rng *r)
     }
 }
 
-/* Seconds of PERIODS periods, in which forwards wait for what has to have landed. */
+/* Seconds of PERIODS periods in which each forward waits for the layers that must have landed. */
 static double simulate(const instance *x, const int *landing)
 {
     const int L = x->p.layers, H = x->plan.period, window = x->plan.cost == DDP_COST_WINDOW;
     double now = 0, link = 0, began = 0, arrives[LAYERS];
-    long due[LAYERS]; /* the step before which it has to be there */
+    long due[LAYERS]; /* the step before which the layer must land */
 
     for (int l = 0; l < L; l++) due[l] = -1;
     for (long step = 0; step < (WARM + (long)PERIODS) * H; step++) {
@@ -74,7 +74,7 @@ static double simulate(const instance *x, const int *landing)
     return now - began;
 }
 
-static void nothing_waits_and_nothing_could_land_earlier(void **state)
+static void no_forward_waits_and_no_landing_can_be_earlier(void **state)
 {
     ddp_rng r = ddp_rng_seed(11, 0);
     int spanning = 0, slow = 0;
@@ -97,7 +97,7 @@ static void nothing_waits_and_nothing_could_land_earlier(void **state)
             assert_true(landing[l] >= 0 && landing[l] < x.plan.period);
             spanning += landing[l] > 0;
         }
-        if (comm > compute) { /* the link is what takes the time, unless a landing is cut at the period */
+        if (comm > compute) { /* the link dominates, unless a landing is limited by the period */
             int cut = 0;
             for (int l = 0; l < x.p.layers; l++) cut |= landing[l] == x.plan.period - 1;
             slow++;
@@ -115,7 +115,7 @@ static void nothing_waits_and_nothing_could_land_earlier(void **state)
                 fail_msg("trial %d: layer %d lands too late", trial, l);
         }
         if (takes == PERIODS * compute) continue;
-        for (int l = 0, cut = 0; l < x.p.layers; l++) { /* only where one would have needed a whole period */
+        for (int l = 0, cut = 0; l < x.p.layers; l++) { /* only if a layer needs a whole period */
             cut |= landing[l] == x.plan.period - 1;
             if (l == x.p.layers - 1 && !cut)
                 fail_msg("trial %d: %g, not %g", trial, takes / PERIODS, compute);
@@ -124,7 +124,7 @@ static void nothing_waits_and_nothing_could_land_earlier(void **state)
     assert_true(spanning > 500 && slow > 100);
 }
 
-static void what_fits_its_window_lands_at_once(void **state)
+static void a_transfer_that_fits_its_window_lands_in_its_step(void **state)
 {
     double forward[2] = {1, 1}, backward[2] = {2, 2}, comm[2] = {1, 2};
     int step_of[2] = {0, 1}, landing[2] = {9, 9};
@@ -143,8 +143,8 @@ static void what_fits_its_window_lands_at_once(void **state)
     plan.step_of = step_of;
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, &err), DDP_OK);
-    assert_true(exposed == 0 && landing[1] == 0); /* ready at 4 of 6, there at 6, needed at 7 */
-    assert_int_equal(landing[0], 1);              /* ready at 6 of 6, there at 7, needed at 6 */
+    assert_true(exposed == 0 && landing[1] == 0); /* ready at 4 of 6, arrives at 6, needed at 7 */
+    assert_int_equal(landing[0], 1);              /* ready at 6 of 6, arrives at 7, needed at 6 */
     comm[0] = 20;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, &err), DDP_OK);
     assert_true(exposed == 20 + 2 - 12);
@@ -153,9 +153,8 @@ static void what_fits_its_window_lands_at_once(void **state)
     assert_int_equal(ddp_plan_landing(&p, &plan, NULL, &exposed, &err), DDP_ARG);
 }
 
-/* Row 1 is ready when the step ends and takes no time that a double notices: it is there when its forward
- * begins. */
-static void what_takes_no_time_lands_at_once(void **state)
+/* Row 1 is ready when the step ends and takes no measurable time: it arrives before its forward. */
+static void a_transfer_of_no_time_lands_in_its_step(void **state)
 {
     double forward[2] = {1, 0}, backward[2] = {0, 0}, comm[2] = {0, 1e-30};
     int step_of[2] = {0, 0}, landing[2] = {9, 9};
@@ -175,14 +174,14 @@ static void what_takes_no_time_lands_at_once(void **state)
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);
     assert_true(landing[0] == 0 && landing[1] == 0 && exposed == 0);
-    p.forward_s = NULL; /* nothing takes any time at all */
+    p.forward_s = NULL; /* no time at all */
     comm[1] = 0;
     landing[0] = landing[1] = 9;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);
     assert_true(landing[0] == 0 && landing[1] == 0 && exposed == 0);
 }
 
-/* Without forward times the next forward begins, for every row, when its step does. */
+/* Without forward times, the next forward of every row begins when its step does. */
 static void forward_times_may_be_unknown(void **state)
 {
     double backward[2] = {2, 2}, comm[2] = {1, 1};
@@ -201,12 +200,12 @@ static void forward_times_may_be_unknown(void **state)
     plan.step_of = step_of;
     plan.cost = DDP_COST_WINDOW;
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);
-    assert_int_equal(landing[1], 0); /* ready at 2 of 4, there at 3 */
-    assert_int_equal(landing[0], 1); /* ready at 4, there at 5 */
+    assert_int_equal(landing[1], 0); /* ready at 2 of 4, arrives at 3 */
+    assert_int_equal(landing[0], 1); /* ready at 4, arrives at 5 */
     assert_true(exposed == 0);
 }
 
-static void what_is_missing_is_named(void **state)
+static void missing_arguments_are_named(void **state)
 {
     double times[2] = {1, 1}, exposed = -1;
     int step_of[2] = {0, 0}, landing[2] = {9, 9};
@@ -233,11 +232,11 @@ static void what_is_missing_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_waits_and_nothing_could_land_earlier),
-        cmocka_unit_test(what_fits_its_window_lands_at_once),
-        cmocka_unit_test(what_takes_no_time_lands_at_once),
+        cmocka_unit_test(no_forward_waits_and_no_landing_can_be_earlier),
+        cmocka_unit_test(a_transfer_that_fits_its_window_lands_in_its_step),
+        cmocka_unit_test(a_transfer_of_no_time_lands_in_its_step),
         cmocka_unit_test(forward_times_may_be_unknown),
-        cmocka_unit_test(what_is_missing_is_named),
+        cmocka_unit_test(missing_arguments_are_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [pure] Louvain against communities that are known and against every partition of small graphs. */
+/* [pure] Louvain, compared with known communities and with every partition of small graphs. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -32,7 +32,7 @@ static double pairs(int n, const double *w, double resolution, const int *c)
     return q;
 }
 
-/* Neither is far from the other, nor infinite. */
+/* Asserts that both are close to each other and finite. */
 static void close_to(double a, double b)
 {
     if (!(fabs(a - b) <= 1e-12 * (1 + 2 * fmin(fabs(a), fabs(b))))) fail_msg("%.17g is not %.17g", a, b);
@@ -79,7 +79,7 @@ static void two_triangles_on_a_bridge_are_two_communities(void **state)
     q = 7;
     assert_int_equal(ddp_modularity(6, w, 1, c, &q, NULL), DDP_OK);
     close_to(q, 2 * (3.0 / 7 - 0.25));
-    /* a small resolution joins what a large one takes apart */
+    /* a small resolution joins communities that a large one separates */
     assert_int_equal(ddp_louvain(6, w, 0.1, c, &count, NULL, NULL), DDP_OK);
     assert_int_equal(count, 1);
     assert_int_equal(ddp_louvain(6, w, 20, c, &count, NULL, NULL), DDP_OK);
@@ -95,7 +95,7 @@ static void one_direction_of_a_link_counts_half(void **state)
     assert_int_equal(ddp_modularity(3, there, 1, c, &q[0], NULL), DDP_OK);
     assert_int_equal(ddp_modularity(3, both, 1, c, &q[1], NULL), DDP_OK);
     close_to(q[0], q[1]);
-    close_to(q[0], 0); /* all weight inside one community, and all degrees in it */
+    close_to(q[0], 0); /* all weight and all degrees are inside one community */
 }
 
 static void components_never_share_a_community(void **state)
@@ -117,12 +117,12 @@ static void components_never_share_a_community(void **state)
             for (j = 0; j < n; j++)
                 if (part[i] != part[j]) assert_int_not_equal(c[i], c[j]);
     }
-    memset(w, 0, sizeof w); /* no link at all: everybody alone, Q = 0 */
+    memset(w, 0, sizeof w); /* no link: every node is its own community, Q = 0 */
     assert_int_equal(ddp_louvain(5, w, 1, c, &count, NULL, NULL), DDP_OK);
     assert_int_equal(count, 5);
 }
 
-/* The largest modularity over every partition of nodes i.., given those before. */
+/* The largest modularity over every partition of nodes i.., given the partition of the earlier nodes. */
 static double best_of(int n, const double *w, int *c, int i, int used)
 {
     double best = -INFINITY, q;
@@ -137,7 +137,7 @@ static double best_of(int n, const double *w, int *c, int i, int used)
     return best;
 }
 
-static void no_partition_of_a_small_graph_is_better_than_a_hair(void **state)
+static void small_graphs_are_partitioned_almost_optimally(void **state)
 {
     double w[64], q, best;
     int c[8], all[8], n, i, j, round, count, optimal = 0;
@@ -203,7 +203,7 @@ static void blocks_of_fast_links_are_found_whatever_the_numbering(void **state)
         assert_int_equal(count, 5);
         for (i = 0; i < n; i++)
             for (j = 0; j < n; j++) assert_int_equal(c[i] == c[j], place[i] / 8 == place[j] / 8);
-        for (i = j = 0; i < n; i++) { /* numbered by their lowest node */
+        for (i = j = 0; i < n; i++) { /* communities are numbered by their lowest node */
             assert_true(c[i] <= j);
             j += c[i] == j;
         }
@@ -212,7 +212,7 @@ static void blocks_of_fast_links_are_found_whatever_the_numbering(void **state)
     }
 }
 
-static void bad_graphs_are_refused_and_leave_the_outputs(void **state)
+static void invalid_graphs_are_an_error_and_leave_the_outputs(void **state)
 {
     double w[4] = {0, 1, 1, 0}, q = 5;
     int c[2] = {8, 9}, count = 4;
@@ -255,7 +255,7 @@ static void bad_graphs_are_refused_and_leave_the_outputs(void **state)
     assert_true(c[0] == 0 && c[1] == 0);
 }
 
-/* So many nodes are tried in index order alone, and blocks as clear as these are found all the same. */
+/* Graphs this large are tried in index order only. Clear blocks are found nevertheless. */
 static void more_than_a_thousand_nodes_take_one_start(void **state)
 {
     enum { MANY = 1040, BLOCK = 16 };
@@ -273,7 +273,7 @@ static void more_than_a_thousand_nodes_take_one_start(void **state)
     for (int i = 0; i < MANY; i++) assert_int_equal(c[i], i % (MANY / BLOCK));
 }
 
-static void a_graph_without_nodes_or_weights_is_refused(void **state)
+static void a_graph_without_nodes_or_weights_is_an_error(void **state)
 {
     static const double none[1] = {0};
     int community[1], count = 7;
@@ -292,15 +292,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_complete_graph_of_equal_weights_is_one_community),
-        cmocka_unit_test(a_graph_without_nodes_or_weights_is_refused),
+        cmocka_unit_test(a_graph_without_nodes_or_weights_is_an_error),
         cmocka_unit_test(two_triangles_on_a_bridge_are_two_communities),
         cmocka_unit_test(one_direction_of_a_link_counts_half),
         cmocka_unit_test(components_never_share_a_community),
-        cmocka_unit_test(no_partition_of_a_small_graph_is_better_than_a_hair),
+        cmocka_unit_test(small_graphs_are_partitioned_almost_optimally),
         cmocka_unit_test(no_single_node_gains_by_moving),
         cmocka_unit_test(blocks_of_fast_links_are_found_whatever_the_numbering),
         cmocka_unit_test(more_than_a_thousand_nodes_take_one_start),
-        cmocka_unit_test(bad_graphs_are_refused_and_leave_the_outputs),
+        cmocka_unit_test(invalid_graphs_are_an_error_and_leave_the_outputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* [pure] Bottleneck matchings against every permutation. */
+/* [pure] Bottleneck matchings, compared with every permutation. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -43,7 +43,7 @@ static double brute(int n, const double *w, int u, unsigned used, double so_far)
     return best;
 }
 
-/* The matching is perfect and its heaviest pair has the value claimed. */
+/* The matching is perfect and its heaviest pair has the claimed weight. */
 static void realises(int n, const double *w, const int *mate, double value)
 {
     double most = -INFINITY;
@@ -79,8 +79,8 @@ static void every_small_matching_is_optimal(void **state)
     }
 }
 
-/* Each row and each column is matched, so none costs less than its least; where searches ask for no more,
- * that is it. */
+/* Every row and column is matched, so the bound is the largest of their least weights. If the search meets
+ * it, the bound is exact. */
 static void the_bound_is_the_largest_least_of_rows_and_columns(void **state)
 {
     ddp_rng r = ddp_rng_seed(3, 0);
@@ -105,7 +105,7 @@ static void the_bound_is_the_largest_least_of_rows_and_columns(void **state)
     assert_true(by_row > 100 && by_column > 100);
 }
 
-/* Weights that are planted: a random permutation at most 1, all others above it. */
+/* Plants a matching: the weights on a random permutation are at most 1, all others are larger. */
 static void a_planted_matching_is_found(void **state)
 {
     static double w[MOST * MOST];

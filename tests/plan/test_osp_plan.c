@@ -1,4 +1,4 @@
-/* [pure] OSP's planner: importance, bitmap, and the budget of what may be late. */
+/* [pure] OSP's planner: importance, bitmap, and the budget of deferred bytes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,7 +20,7 @@ static void near(double a, double b)
 
 static int important(const unsigned char *gib, int l) { return gib[l / 8] >> l % 8 & 1; }
 
-/* Ranks, and checks what must hold for every rule; *late receives the deferred importance. */
+/* Ranks, and checks the properties of every rule; *late receives the deferred importance. */
 static double rank(int n, const double *I, const double *s, double budget, ddp_osp_rule rule,
                    unsigned char *gib, double *late)
 {
@@ -79,7 +79,7 @@ static void the_walk_defers_by_rising_importance(void **state)
     near(rank(4, I, s, 35, DDP_OSP_STOP, gib, &late), 10); /* ends at the 30 */
     assert_int_equal(gib[0], 0x0b);
     near(rank(4, I, s, 0, DDP_OSP_WALK, gib, &late), 0);
-    assert_int_equal(gib[0], 0x0f); /* nothing late: BSP */
+    assert_int_equal(gib[0], 0x0f); /* nothing deferred: BSP */
     near(rank(4, I, s, 1e9, DDP_OSP_WALK, gib, &late), 65);
     assert_int_equal(gib[0], 0);
     /* per byte: 0 (.067), 2 (.1), 3 (.25), 1 (1.8) */
@@ -98,7 +98,7 @@ static void equal_importance_goes_by_index(void **state)
     assert_int_equal(gib[0], 0x1c);
 }
 
-/* The least importance of all sets with bytes from low to high; -1 if there is none. */
+/* The least importance of all sets with bytes from low to high; -1 if there is no set. */
 static double exhaustive(int L, const double *I, const double *s, double low, double high)
 {
     double least = -1;
@@ -116,7 +116,7 @@ static double exhaustive(int L, const double *I, const double *s, double low, do
     return least;
 }
 
-/* Sizes in whole bytes, some 0, some equal; a quarter of the lists with I in proportion to them. */
+/* Sizes in whole bytes, some 0, some equal. In a quarter of the lists, I is proportional to them. */
 static double random_layers(ddp_rng *r, int n, int L, double *I, double *s)
 {
     double sum = 0;
@@ -200,7 +200,7 @@ static void hundreds_of_layers_are_split_near_the_optimum(void **state)
     assert_true(deferred >= walk && deferred <= 0.4 * sum);
     for (l = 0; l < MANY; l++)
         if (!important(gib, l)) late += I[l];
-    /* below every choice: by density, the last layer in part */
+    /* a lower bound of every choice: by density, with part of the last layer */
     for (l = 0; l < MANY; l++) key[l] = I[l] / s[l];
     for (left = walk, i = 0; i < MANY && left > 0; i++) {
         for (l = j = 0; l < MANY; l++)
@@ -213,9 +213,10 @@ static void hundreds_of_layers_are_split_near_the_optimum(void **state)
     assert_true(late >= relaxed && late <= relaxed * 1.0005);
 }
 
-/* 50 of 59 layers of 2 bytes fill the budget; one of 3 bytes has the least importance per byte, but no choice
- * with it is as full. Where the search begins with it there is nothing to find, and the walk stands. */
-static void where_the_knapsack_finds_nothing_the_walk_stands(void **state)
+/* 50 of 59 layers of 2 bytes fill the budget. One layer of 3 bytes has the least importance per byte, but no
+ * choice with it fills the budget. If the search starts with it, it finds nothing, and the result of the walk
+ * is used. */
+static void if_the_knapsack_finds_nothing_the_walk_is_used(void **state)
 {
     double I[60], s[60], walk_late, late;
     unsigned char walk[MOST / 8], gib[MOST / 8];
@@ -240,7 +241,7 @@ static void the_bound_has_a_corrected_and_a_printed_form(void **state)
     ddp_error err;
 
     (void)state;
-    /* 1e9 bytes/s, 0.2 s, 4 workers: 5e7; of a model of 1e8 bytes 8e7 may be late */
+    /* 1e9 bytes/s, 0.2 s, 4 workers: 5e7; with a model of 1e8 bytes, up to 8e7 may be deferred */
     assert_int_equal(ddp_osp_umax(1e9, 0, 0.2, 4, 1e8, 0, &u, NULL), DDP_OK);
     near(u, 5e7);
     assert_int_equal(ddp_osp_umax(1e9, 0, 0.2, 4, 1e8, 1, &v, NULL), DDP_OK);
@@ -251,7 +252,7 @@ static void the_bound_has_a_corrected_and_a_printed_form(void **state)
     near(v, 6.25e7);
     assert_int_equal(ddp_osp_umax(1e9, 0, 2, 4, 1e8, 0, &u, NULL), DDP_OK);
     near(u, 8e7);
-    /* 8.5e7 could hide, 8e7 may */
+    /* 8.5e7 could overlap, 8e7 may be deferred */
     assert_int_equal(ddp_osp_umax(1e9, 0, 0.34, 4, 1e8, 0, &u, NULL), DDP_OK);
     near(u, 8e7);
     assert_int_equal(ddp_osp_umax(0, 0, 1, 4, 1e8, 0, &u, &err), DDP_ARG);
@@ -267,7 +268,7 @@ static void the_bound_has_a_corrected_and_a_printed_form(void **state)
     assert_non_null(strstr(err.msg, "the model has -1e+08 bytes"));
     assert_int_equal(ddp_osp_umax(1, 0, 1, 4, 1e8, 0, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "out is NULL"));
-    near(u, 8e7); /* untouched */
+    near(u, 8e7); /* unchanged */
 }
 
 static void the_budget_grows_as_the_loss_falls(void **state)
@@ -331,7 +332,7 @@ int main(void)
         cmocka_unit_test(the_knapsack_is_exhaustive_search_within_both_bounds),
         cmocka_unit_test(the_knapsack_is_never_worse_than_either_walk),
         cmocka_unit_test(hundreds_of_layers_are_split_near_the_optimum),
-        cmocka_unit_test(where_the_knapsack_finds_nothing_the_walk_stands),
+        cmocka_unit_test(if_the_knapsack_finds_nothing_the_walk_is_used),
         cmocka_unit_test(the_bound_has_a_corrected_and_a_printed_form),
         cmocka_unit_test(the_budget_grows_as_the_loss_falls),
         cmocka_unit_test(bad_input_is_named),

@@ -1,5 +1,4 @@
-/* [pure] The searches of the partial planner where they are hard: packings that leave no room, limits of
- * time. */
+/* [pure] Hard cases for the searches of the partial planner: tight packings, time limits. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -16,9 +15,9 @@ enum { MOST = 801 };
 
 #include "plan/partial_lab.h"
 
-/* Only the last layer of backward takes time, `full` seconds, and it sends nothing: what a step averages is
- * ready at once and hidden if it takes no more. `each` layers at a time take `full` seconds together, but
- * they come in any order: the best plan hides all of them and leaves the link no pause. */
+/* Only the last layer of backward takes time, `full` seconds, and it sends nothing. Transfers of a step are
+ * thus ready at once and overlap fully if they take no longer. `each` layers together take `full` seconds,
+ * but in random order: the best plan overlaps all of them and leaves the link no pause. */
 static void packing(instance *x, ddp_rng *r, int steps, int each, int full)
 {
     double c[MOST];
@@ -40,7 +39,7 @@ static void packing(instance *x, ddp_rng *r, int steps, int each, int full)
     for (int l = 1; l <= n; l++) x->c[l] = c[order[l - 1]];
 }
 
-/* What stays exposed of a packing. */
+/* Exposed time of a packing. */
 static double exposed(const instance *x, int steps, double full)
 {
     double load[MOST] = {0}, sum = 0;
@@ -57,7 +56,7 @@ static double exposed(const instance *x, int steps, double full)
     return sum;
 }
 
-/* A search that lacks one of its kinds of moves leaves twice as much. */
+/* A search that lacks one kind of move leaves twice as much exposed. */
 static void layers_are_packed_almost_without_a_gap(void **state)
 {
     ddp_rng r = ddp_rng_seed(12, 0);
@@ -73,14 +72,14 @@ static void layers_are_packed_almost_without_a_gap(void **state)
     }
     print_message("%d of 10 packings are perfect, %g s of 36000 s are exposed\n", whole, sum);
     assert_true(sum <= 14);
-    packing(&x, &r, 200, 4, 1000); /* so large that the first descents have to do */
+    packing(&x, &r, 200, 4, 1000); /* so large that the first descents must suffice */
     one = exposed(&x, 200, 1000);
     print_message("%g s of 200000 s are exposed\n", one);
     assert_true(one <= 60);
 }
 
-/* The clock is looked at every 65536 partitions: fewer are tried in any time. */
-static void brute_force_ends_early_only_where_there_is_much_to_try(void **state)
+/* The clock is checked every 65536 partitions: fewer are always tried completely. */
+static void brute_force_times_out_on_large_problems_only(void **state)
 {
     ddp_rng r = ddp_rng_seed(41, 0);
 
@@ -105,7 +104,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_packed_almost_without_a_gap),
-        cmocka_unit_test(brute_force_ends_early_only_where_there_is_much_to_try),
+        cmocka_unit_test(brute_force_times_out_on_large_problems_only),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [pure, long] The placement solvers against exhaustive search, hand-worked costs and the published
+/* [pure, long] The placement solvers, compared with exhaustive search, hand-worked costs and the published
  * networks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -19,7 +19,7 @@ extern "C" {
 static const ddp_place_solver solvers[] = {DDP_PLACE_ANNEAL, DDP_PLACE_GENETIC, DDP_PLACE_GENETIC_CODE,
                                            DDP_PLACE_KL,     DDP_PLACE_RANDOM,  DDP_PLACE_EXACT};
 
-/* Neither is far from the other, nor infinite. */
+/* Asserts that both are close to each other and finite. */
 static void close_to(double a, double b)
 {
     if (!(fabs(a - b) <= 2e-9 * fmin(fabs(a), fabs(b)) + 1e-12)) fail_msg("%.17g is not %.17g", a, b);
@@ -37,8 +37,8 @@ static ddp_network network(int N, int D, int S, double dp_bytes, double pp_bytes
     return n;
 }
 
-/* Every link at random, both directions unlike; kind 1: few values, 2: no delay, 3: data or
- * pipeline messages dominate. */
+/* Random links with different directions. kind 1: few values, 2: no delay, 3: data or pipeline messages
+ * dominate. */
 static ddp_network random_network(ddp_rng *r, int N, int D, int S, int kind)
 {
     ddp_network n = network(N, D, S, 10 * ddp_rng_uniform(r), 10 * ddp_rng_uniform(r));
@@ -127,8 +127,7 @@ static double oracle_cost(const ddp_network *n, const int *assign, double *data,
     return *data + *hops;
 }
 
-/* All ways to fill the places k.. of an assignment, pipelines in the order of their first device.
- */
+/* Tries all ways to fill the places from k on, with pipelines in the order of their first device. */
 static void oracle_fill(const ddp_network *n, int *assign, int k, unsigned used, double *best)
 {
     int D = n->pipelines, S = n->stages, v, at;
@@ -156,7 +155,7 @@ static double oracle(const ddp_network *n)
     return best;
 }
 
-/* The placement is one, its parts add up, and its curve falls to its cost. */
+/* The placement is a permutation, its parts add up, and its curve falls to its cost. */
 static void valid(const ddp_network *n, const ddp_placement *p)
 {
     double data, hops, cost, own[3];
@@ -164,7 +163,7 @@ static void valid(const ddp_network *n, const ddp_placement *p)
 
     assert_int_equal(p->pipelines * p->stages, n->devices);
     assert_int_equal(ddp_place_cost(n, p->pipelines, p->stages, p->assign, &own[0], &own[1], &own[2], NULL),
-                     DDP_OK); /* refuses a device used twice */
+                     DDP_OK); /* fails if a device is used twice */
     cost = oracle_cost(n, p->assign, &data, &hops);
     close_to(p->cost_s, cost);
     close_to(p->datap_s, data);
@@ -202,8 +201,8 @@ static void the_cost_is_worked_out_by_hand(void **state)
     assert_true(data == 6 && hops == 4 && cost == 10);
     assert_int_equal(ddp_place_cost(&n, 0, 0, crossed, &cost, &data, &hops, NULL), DDP_OK);
     assert_true(data == 6 && hops == 30 && cost == 36);
-    /* the other way round: stages {0,2} and {1,3}: datap max(2 (4/3), 2 (1 + 4/6)) = 10/3,
-     * hop max(2 (1 + 6/2), 2 (2 + 6/4)) = 8 */
+    /* exchanged: stages {0,2} and {1,3}: datap max(2 (4/3), 2 (1 + 4/6)) = 10/3, hop max(2 (1 + 6/2), 2 (2 +
+     * 6/4)) = 8 */
     p = place(&n, DDP_PLACE_DEFAULT, 0, 0);
     close_to(p.cost_s, 10);
     assert_true(p.proven);
@@ -245,7 +244,7 @@ static void open_search(ddp__place *p, ddp_place_options *o, const ddp_network *
     ddp__place_limits(p);
 }
 
-/* What the public function would settle by trying all partitions, left to one solver alone. */
+/* One solver alone, without the search over all partitions that ddp_place uses for small networks. */
 static double alone(const ddp_network *n, void (*solver)(ddp__place *), long candidates, int *proven)
 {
     ddp_place_options o;
@@ -265,9 +264,9 @@ static double alone(const ddp_network *n, void (*solver)(ddp__place *), long can
     return cost;
 }
 
-static long looks; /* of tree_only */
+static long looks; /* evaluations of tree_only */
 
-/* Branch and bound without a good placement to begin with: a bound that is too high shows. */
+/* Branch and bound without a good first placement, so that a bound that is too high is detected. */
 static void tree_only(ddp__place *p)
 {
     ddp__place_tree t;
@@ -284,9 +283,9 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A device averages with D - 1 others, at the least with those nearest to it, and hops to the nearest at the
- * least: the tables of classes say how long. */
-static void the_least_of_a_stage_is_what_the_nearest_take(void **state)
+/* A device averages with D - 1 others and hops to one. The lower bounds assume the nearest ones, by the
+ * tables of classes. */
+static void the_lower_bound_of_a_stage_uses_the_nearest_devices(void **state)
 {
     ddp_rng r = ddp_rng_seed(23, 0);
 
@@ -339,13 +338,13 @@ static void the_tree_alone_is_optimal_and_annealing_alone_nearly_always(void **s
     }
     assert_true(optimal >= 37);
     print_message("the tree looks at %ld make-ups of stages\n", looks);
-#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
-    assert_true(looks < 48200);              /* bounds that are too low show */
+#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may give other results */
+    assert_true(looks < 48200);              /* detects bounds that are too low */
 #endif
 }
 
-/* Devices of a region are the same to all others: the tree has a class for each region, and none of the
- * partitions that differ by names alone costs it a look. */
+/* Devices of a region are interchangeable. The tree has one class per region, so partitions that differ only
+ * by names cost no evaluation. */
 static void devices_that_are_the_same_are_one_class(void **state)
 {
     static const struct {
@@ -366,8 +365,8 @@ static void devices_that_are_the_same_are_one_class(void **state)
         assert_int_equal(t.classes, all[i].regions);
         for (int c = 0; c < t.classes; c++) {
             assert_int_equal(t.first[c + 1] - t.first[c], all[i].sizes[c]);
-            for (int d = 0; d < t.classes; d++) { /* what a device is to another one of a class; of one alone
-                                                     there is none */
+            /* distances between the classes; a class of one device has none to itself */
+            for (int d = 0; d < t.classes; d++) {
                 const int v = t.member[t.first[c]],
                           u = t.member[t.first[d] + (c == d && all[i].sizes[c] > 1)];
                 assert_true(t.dp[c * t.classes + d] == (v == u ? 0 : p.dp[v * p.N + u]));
@@ -422,7 +421,7 @@ static void random_evaluates_no_more_than_its_limit(void **state)
     for (seed = 0; seed < 20; seed++) {
         ddp_placement p = place(&n, DDP_PLACE_RANDOM, seed, 1);
         assert_int_equal(p.candidates, 1);
-        assert_int_equal(p.points, 1); /* a second one would improve half of them */
+        assert_int_equal(p.points, 1); /* a second descent would improve half of them */
         ddp_placement_free(&p);
     }
     ddp_network_free(&n);
@@ -440,8 +439,8 @@ static void without_limits_a_search_ends_by_count(void **state)
     ddp_network_free(&n);
 }
 
-/* Links without any structure, so that there is no known best but that of long runs: 4 million moves from
- * each of three seeds. */
+/* Random links without structure. The reference is the best of long runs: 4 million moves from each of three
+ * seeds. */
 static void annealing_comes_near_the_best_of_long_runs(void **state)
 {
     static const double known[8] = {16.440428, 30.860582, 5.334033,  74.965166,
@@ -531,7 +530,7 @@ static void cyclic_passes_keep_groups_balanced(void **state)
     assert_true(changed > 100);
 }
 
-/* What annealing carries from move to move equals what its arrangement says. */
+/* The costs that annealing updates from move to move equal the costs of its arrangement. */
 static void annealing_keeps_its_books(void **state)
 {
     static const int shape[3][2] = {{4, 6}, {1, 12}, {3, 2}};
@@ -582,7 +581,7 @@ static void annealing_keeps_its_books(void **state)
     }
 }
 
-/* Floats hold 1e-45 to 3e38; seconds of any size walk the same way. */
+/* Floats range from 1e-45 to 3e38; the search is the same for seconds of any size. */
 static void annealing_does_not_depend_on_the_unit_of_time(void **state)
 {
     static const int unit[3] = {-300, 300, 900};
@@ -629,7 +628,7 @@ static int watch(void *user, double seconds, double best_s)
     return c->count == c->stop_at;
 }
 
-static void progress_is_told_and_may_stop(void **state)
+static void progress_is_reported_and_can_stop_the_search(void **state)
 {
     ddp_rng r = ddp_rng_seed(28, 0);
     ddp_network n = random_network(&r, 64, 8, 8, 0);
@@ -657,8 +656,8 @@ static void progress_is_told_and_may_stop(void **state)
     ddp_network_free(&n);
 }
 
-/* Who only looks on changes nothing, with or without a limit of time. */
-static void being_told_changes_no_placement(void **state)
+/* A progress callback that only observes changes no placement, with or without a time limit. */
+static void reporting_progress_changes_no_placement(void **state)
 {
     ddp_rng r = ddp_rng_seed(36, 0);
     ddp_network n = random_network(&r, 24, 4, 6, 0);
@@ -676,7 +675,7 @@ static void being_told_changes_no_placement(void **state)
         o.progress = watch;
         o.user = &c;
         assert_int_equal(ddp_place(&n, &o, &watched, NULL), DDP_OK);
-        assert_true(c.count >= watched.points); /* each better one, and else ten times a second */
+        assert_true(c.count >= watched.points); /* at each improvement, and otherwise ten times a second */
         assert_true(c.count - watched.points <= 10 * watched.solve_s + 1);
         assert_memory_equal(watched.assign, alone_p.assign, 24 * sizeof(int));
         assert_int_equal(watched.candidates, alone_p.candidates);
@@ -687,7 +686,7 @@ static void being_told_changes_no_placement(void **state)
     ddp_network_free(&n);
 }
 
-/* Every solver ends within most seconds where 0.1 s are asked for. */
+/* With a limit of 0.1 s, every solver ends within `most` seconds. */
 static void keeps_the_limit(const ddp_network *n, double most)
 {
     size_t k;
@@ -711,13 +710,13 @@ static void the_time_limit_is_kept(void **state)
     ddp_network n = random_network(&r, 64, 8, 8, 0);
 
     (void)state;
-    keeps_the_limit(&n, 30); /* the limit is 0.1 s; time for a busy machine */
+    keeps_the_limit(&n, 30); /* the limit is 0.1 s; the rest is for a busy machine */
     ddp_network_free(&n);
 }
 
-/* Of one thousand stages even a single exact evaluation takes far longer than the limit: the tour
- * over them has to end where the clock says. */
-static void the_time_limit_is_kept_where_one_evaluation_is_long(void **state)
+/* With one thousand stages, a single exact evaluation takes far longer than the limit. The tour over the
+ * stages must end when the time is over. */
+static void the_time_limit_is_kept_if_one_evaluation_is_long(void **state)
 {
     ddp_rng r = ddp_rng_seed(31, 0);
     ddp_network n = random_network(&r, 1000, 1, 1000, 0);
@@ -750,9 +749,9 @@ static void a_thousand_devices_are_placed(void **state)
     o.user = &c;
     assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
     valid(&n, &p);
-    assert_true(p.solve_s < 60); /* the limit is 1 s; time for a busy machine */
+    assert_true(p.solve_s < 60); /* the limit is 1 s; the rest is for a busy machine */
     ddp_placement_free(&p);
-    memset(&o, 0, sizeof o); /* by count: the same twice, and what descent reaches */
+    memset(&o, 0, sizeof o); /* limited by count: reproducible, and equal to descent */
     o.max_candidates = 1000000;
     assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
     valid(&n, &p);
@@ -767,8 +766,8 @@ static void a_thousand_devices_are_placed(void **state)
 
 /* ---- the published networks ---- */
 
-/* Case 1: 8 nodes of 8. Every pipeline inside a node: 7 hops of 2 x 0.0377 s, and
- * datap 2 x 7 x 81.25 MB / (3.125 Gbit/s) = 2.912 s. */
+/* Case 1: 8 nodes of 8 devices. Every pipeline is inside a node: 7 hops of 2 x 0.0377 s, and datap 2 x 7 x
+ * 81.25 MB / (3.125 Gbit/s) = 2.912 s. */
 static void every_pipeline_stays_inside_its_node(void **state)
 {
     static const int sizes[8] = {8, 8, 8, 8, 8, 8, 8, 8};
@@ -794,7 +793,7 @@ static void small_nodes_share_the_first_stages(void **state)
     assert_float_equal(p.cost_s, 31.63416, 1e-5);
     ddp_placement_free(&p);
     p = place(&n, DDP_PLACE_GENETIC_CODE, 0, 300);
-    assert_float_equal(p.cost_s, 49.50393, 1e-5); /* what the authors' program finds too */
+    assert_float_equal(p.cost_s, 49.50393, 1e-5); /* the authors' program finds the same */
     ddp_placement_free(&p);
     ddp_network_free(&n);
 }
@@ -828,7 +827,7 @@ static void the_files_of_the_five_cases_reach_the_best_known_costs(void **state)
                 assert_true(p.cost_s < known[v][c] * 1.00001);
                 ddp_placement_free(&p);
             }
-            if (!v && c == 2) { /* the released KL, as its authors' program gives it */
+            if (!v && c == 2) { /* the result of the authors' released KL program */
                 p = place(&n, DDP_PLACE_KL, 0, 1500);
                 assert_true(p.cost_s > 22.2 && p.cost_s < kl[c] * 1.01);
                 ddp_placement_free(&p);
@@ -838,7 +837,7 @@ static void the_files_of_the_five_cases_reach_the_best_known_costs(void **state)
     if (!found) SKIP("no networks under $DDP_DATA");
 }
 
-/* Eight regions with links of their own between them, and noise on every link. */
+/* Eight regions, each pair with its own link, and noise on every link. */
 static void noisy_links_are_placed_15_percent_below_the_released_search(void **state)
 {
     ddp_rng r = ddp_rng_seed(9, 9);
@@ -873,9 +872,8 @@ static void noisy_links_are_placed_15_percent_below_the_released_search(void **s
     ddp_network_free(&n);
 }
 
-/* No structure: every pair has a rate and a delay of its own. A partition of kl's takes about as long as S
- * N^2 / 24 moves, and S^2 2^S / 128 for its tour. Early limits end within kl's random population and soon
- * after it. */
+/* No structure: every pair has its own rate and delay. A partition of kl takes as long as S N^2 / 24 moves,
+ * and its tour as S^2 2^S / 128. Early limits end within kl's random population and soon after it. */
 static void annealing_never_loses_to_kl_on_random_networks(void **state)
 {
     static const int shape[4][2] = {{4, 9}, {6, 8}, {12, 4}, {16, 4}};
@@ -948,7 +946,7 @@ static void bad_input_is_named(void **state)
     refused(&n, &o, "4 devices are not D_dp x D_pp = 5 x 0");
     o.pipelines = -1;
     refused(&n, &o, "-1 pipelines of 0 stages are impossible");
-    o.pipelines = 4; /* and 1 stage follows */
+    o.pipelines = 4; /* 1 stage follows from it */
     assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
     assert_int_equal(p.stages, 1);
     ddp_placement_free(&p);
@@ -974,7 +972,7 @@ static void bad_input_is_named(void **state)
     assert_int_equal(ddp_place(&n, &o, NULL, &err), DDP_ARG);
     o.stages = -2;
     refused(&n, &o, "0 pipelines of -2 stages are impossible");
-    o.stages = 4; /* and 1 pipeline follows */
+    o.stages = 4; /* 1 pipeline follows from it */
     assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
     assert_true(p.pipelines == 1 && p.stages == 4);
     ddp_placement_free(&p);
@@ -1012,7 +1010,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cost_is_worked_out_by_hand),
         cmocka_unit_test(every_small_network_is_placed_optimally),
-        cmocka_unit_test(the_least_of_a_stage_is_what_the_nearest_take),
+        cmocka_unit_test(the_lower_bound_of_a_stage_uses_the_nearest_devices),
         cmocka_unit_test(the_tree_alone_is_optimal_and_annealing_alone_nearly_always),
         cmocka_unit_test(devices_that_are_the_same_are_one_class),
         cmocka_unit_test(every_solver_gives_a_placement_and_repeats_itself),
@@ -1024,10 +1022,10 @@ int main(void)
         cmocka_unit_test(cyclic_passes_keep_groups_balanced),
         cmocka_unit_test(annealing_keeps_its_books),
         cmocka_unit_test(annealing_does_not_depend_on_the_unit_of_time),
-        cmocka_unit_test(progress_is_told_and_may_stop),
-        cmocka_unit_test(being_told_changes_no_placement),
+        cmocka_unit_test(progress_is_reported_and_can_stop_the_search),
+        cmocka_unit_test(reporting_progress_changes_no_placement),
         cmocka_unit_test(the_time_limit_is_kept),
-        cmocka_unit_test(the_time_limit_is_kept_where_one_evaluation_is_long),
+        cmocka_unit_test(the_time_limit_is_kept_if_one_evaluation_is_long),
         cmocka_unit_test(a_thousand_devices_are_placed),
         cmocka_unit_test(every_pipeline_stays_inside_its_node),
         cmocka_unit_test(small_nodes_share_the_first_stages),

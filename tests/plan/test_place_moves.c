@@ -1,4 +1,4 @@
-/* [pure] What a move of annealing may be, where placements start, what descent offers. */
+/* [pure] The moves of annealing, the initial placements, and the result of descent. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "plan/place/place_anneal.c"
@@ -15,9 +15,9 @@ extern "C" {
 
 #include "plan/place_lab.h"
 
-/* With one pipeline a move is an exchange or a turn; one that is taken has changed the order, and nothing
- * else. */
-static void moves_of_one_pipeline_exchange_or_turn(void **state)
+/* With one pipeline a move exchanges two devices or reverses a run. An accepted move changes the order and
+ * nothing else. */
+static void moves_of_one_pipeline_exchange_or_reverse(void **state)
 {
     ddp_rng r = ddp_rng_seed(47, 0);
     ddp_network n = network(&r);
@@ -38,7 +38,7 @@ static void moves_of_one_pipeline_exchange_or_turn(void **state)
     ddp__shuffle(s.at, N, &p.rng);
     ddp__anneal_rebuild(&s);
     s.lam = s.mu = s.nu = 0;
-    s.heat = 1e30; /* whatever it costs */
+    s.heat = 1e30; /* accepts any cost */
     for (int k = 0; k < 2000; k++) {
         int was[N], i = 0, j = N - 1, m;
         double hops = 0;
@@ -62,8 +62,8 @@ static void moves_of_one_pipeline_exchange_or_turn(void **state)
     ddp_network_free(&n);
 }
 
-/* What became of an arrangement: 'x' two devices of different stages exchanged, 'p' two of one pipeline, 'c'
- * a run of stages of two pipelines (*to its end), 't' a run of stages turned round. */
+/* The kind of change: 'x' two devices of different stages exchanged, 'p' two of one pipeline, 'c' a run of
+ * stages of two pipelines (*to its end), 't' a run of stages reversed. */
 static char kind_of(const int *was, const int *is, int *from, int *to)
 {
     int changed = 0, first = N, last = -1, rows = 1, r;
@@ -90,8 +90,8 @@ static char kind_of(const int *was, const int *is, int *from, int *to)
     return 'c';
 }
 
-/* Of 64: 36 exchanges with any stage, one in four of the same pipeline; 6 of one pipeline; 18 of runs: 8 of
- * one stage, 6 from any stage to the end, 4 between any two; 4 turns. */
+/* Of 64 moves: 36 exchanges between any stages, a quarter of them in the same pipeline; 6 in one pipeline; 18
+ * runs: 8 of one stage, 6 from any stage to the end, 4 between any two; 4 reversals. */
 static void moves_are_of_all_kinds(void **state)
 {
     enum { MOVES = 64000 };
@@ -108,7 +108,7 @@ static void moves_are_of_all_kinds(void **state)
     ddp__shuffle(s.at, N, &p.rng);
     ddp__anneal_rebuild(&s);
     s.lam = s.mu = s.nu = 0;
-    s.heat = 1e30; /* whatever it costs */
+    s.heat = 1e30; /* accepts any cost */
     for (int k = 0; k < MOVES; k++) {
         memcpy(was, s.at, sizeof was);
         if (!ddp__anneal_move(&s)) continue;
@@ -134,13 +134,14 @@ static void moves_are_of_all_kinds(void **state)
     assert_in_range(own, 14400, 15600);  /* 9000 + 6000 */
     assert_in_range(runs, 17400, 18600); /* 18000 */
     assert_in_range(single, 8500, 9500); /* 8000 + 6000 / 6 */
-    assert_in_range(ends, 8200, 9100);  /* (8000 + 8000) / 6 + 6000: the larger of two is the last with 1/3 */
+    /* (8000 + 8000) / 6 + 6000: the larger of two is the last with probability 1/3 */
+    assert_in_range(ends, 8200, 9100);
     assert_in_range(turns, 3700, 4300); /* 4000 */
     ddp__place_close(&p);
     ddp_network_free(&n);
 }
 
-/* The best of what is tried, each once, the best first. */
+/* The best of the placements tried, each once, in order of cost. */
 static void starts_are_kept_in_order(void **state)
 {
     enum { ALL = 20, FEW = 3 };
@@ -162,8 +163,8 @@ static void starts_are_kept_in_order(void **state)
             assert_true(ddp__place_flat(&p, all + k * N, NULL, NULL) == cost[k]);
             assert_true(k == 0 || cost[k - 1] < cost[k]);
         }
-        for (int way = 0; way < 2; way++) { /* devices as they are numbered, along pipelines or stage by
-                                               stage */
+        /* devices in the order of their numbers, along pipelines or stage by stage */
+        for (int way = 0; way < 2; way++) {
             int at[N], found = 0;
             double one;
             for (int k = 0; k < N; k++) at[way ? k % S * D + k / S : k] = k;
@@ -184,8 +185,8 @@ static void starts_are_kept_in_order(void **state)
     assert_true(dropped > 10);
 }
 
-/* What descent offers is laid along its matchings: it costs what it has counted. */
-static void descent_offers_what_it_has_counted(void **state)
+/* The result of descent is ordered along its matchings, and has the cost that descent computed. */
+static void descent_returns_the_cost_that_it_computed(void **state)
 {
     ddp_rng r = ddp_rng_seed(48, 0);
 
@@ -224,10 +225,10 @@ static void descent_offers_what_it_has_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(moves_of_one_pipeline_exchange_or_turn),
+        cmocka_unit_test(moves_of_one_pipeline_exchange_or_reverse),
         cmocka_unit_test(moves_are_of_all_kinds),
         cmocka_unit_test(starts_are_kept_in_order),
-        cmocka_unit_test(descent_offers_what_it_has_counted),
+        cmocka_unit_test(descent_returns_the_cost_that_it_computed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [pure] The searches of ddp_place step by step, each against a plain restatement of what it is to do. */
+/* [pure] The searches of ddp_place step by step, each compared with a simple implementation. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "plan/place/place_genetic.c"
@@ -65,7 +65,7 @@ static double gain_of(const pass *c, int v, int q)
     return (size ? there / size : 0) - own_link(c, v);
 }
 
-/* The best move out of group g; 0 = none. */
+/* The best move out of group g; 0 = no move. */
 static int best_move(const pass *c, int g, int *from, int *to, double *gain)
 {
     int v, q, only = -1, found = 0;
@@ -107,7 +107,7 @@ static void oracle_pass(pass *c)
             moved[n] = v;
             from[n++] = g;
             c->label[v] = q;
-            c->locked[v] = 1; /* until the pass ends */
+            c->locked[v] = 1; /* locked until the pass ends */
             sum += gain;
             if (q == home) break;
         }
@@ -148,7 +148,7 @@ static void cyclic_passes_move_what_the_released_search_moves(void **state)
 
 /* ---- one chain of the paper's swaps ---- */
 
-/* The lightest pair of unlocked devices of group g; 0 = there are not two. */
+/* The lightest pair of unlocked devices of group g; 0 = fewer than two are left. */
 static int fastest_pair(const pass *c, int g, int *pair, double *link)
 {
     int u, v, found = 0;
@@ -175,7 +175,7 @@ static double mean_to(const pass *c, int u, int g)
     return sum / (double)D;
 }
 
-/* Returns how many swaps of the chain were taken back. */
+/* Returns how many swaps of the chain were undone. */
 static int oracle_chain(pass *c)
 {
     int first = -1, group = -1, swap[N][2], n = 0, keep = 0, a, b, k, t, back;
@@ -244,7 +244,7 @@ static void close_chain(ddp__place_chain *c)
     DDP_FREE(c->swap);
 }
 
-static void chains_swap_what_the_paper_says(void **state)
+static void chains_swap_as_in_the_paper(void **state)
 {
     ddp_rng r = ddp_rng_seed(42, 0);
     int round, cut = 0;
@@ -264,7 +264,7 @@ static void chains_swap_what_the_paper_says(void **state)
         c.n = &n;
         random_labels(&p, label);
         memcpy(c.label, label, sizeof label);
-        for (k = 0; k < 4; k++) { /* later chains start from better groups, and are cut */
+        for (k = 0; k < 4; k++) { /* later chains start from better groups, and are shorter */
             memset(c.locked, 0, sizeof c.locked);
             cut += oracle_chain(&c) > 0;
             ddp__place_circulate(&p, &chain, label);
@@ -279,7 +279,7 @@ static void chains_swap_what_the_paper_says(void **state)
 
 /* ---- the population ---- */
 
-static void five_devices_cross(void **state)
+static void crossover_exchanges_five_devices(void **state)
 {
     ddp_rng r = ddp_rng_seed(43, 0);
     ddp_network n = network(&r);
@@ -301,7 +301,7 @@ static void five_devices_cross(void **state)
             count[pool.child[v]]++;
         }
         for (k = 0; k < S; k++) assert_int_equal(count[k], D);
-        assert_true(unlike <= 10); /* five, and one to make room for each */
+        assert_true(unlike <= 10); /* five, and one as the buffer for each crossing */
         if (unlike > most) most = unlike;
     }
     assert_true(most >= 6);
@@ -309,7 +309,7 @@ static void five_devices_cross(void **state)
     ddp_network_free(&n);
 }
 
-/* The whole search from its steps, with the replacement rules written out here. */
+/* The whole search, composed of its steps, with the replacement rules written out here. */
 static double search_by_steps(const ddp_network *n, int genetic)
 {
     ddp__place_chain chain;
@@ -330,18 +330,18 @@ static double search_by_steps(const ddp_network *n, int genetic)
         else
             assert_true(ddp__place_cyclic_pass(&p, pool.child, 0, NULL));
         cost = ddp__place_judge(&p, &pool, pool.child, DBL_MAX);
-        if (genetic) { /* better than the worst: takes its place */
+        if (genetic) { /* better than the worst: replaces it */
             for (out = 0, k = 1; k < pool.size; k++)
                 if (pool.cost[k] > pool.cost[out]) out = k;
             if (cost >= pool.cost[out]) continue;
-        } else { /* better than the first parent: takes the place of the worse one */
+        } else { /* better than the first parent: replaces the worse one */
             if (cost >= pool.cost[one]) continue;
             out = pool.cost[two] > pool.cost[one] ? two : one;
         }
         pool.cost[out] = cost;
         memcpy(pool.label + out * N, pool.child, N * sizeof(int));
     }
-    cost = 0; /* of the last generation, not only the best */
+    cost = 0; /* of the last generation, not only the best one */
     for (k = 0; k < p.N; k++) cost += (k + 1) * p.best[k];
     cost += p.cost;
     ddp__place_close(&p);
@@ -349,7 +349,7 @@ static double search_by_steps(const ddp_network *n, int genetic)
     return cost;
 }
 
-static void offspring_replace_whom_they_should(void **state)
+static void offspring_follow_the_replacement_rules(void **state)
 {
     ddp_rng r = ddp_rng_seed(44, 0);
     int round, k;
@@ -373,7 +373,7 @@ static void offspring_replace_whom_they_should(void **state)
 
 /* ---- annealing ---- */
 
-static void what_annealing_leaves_is_matched_and_ordered(void **state)
+static void annealing_results_are_matched_and_ordered(void **state)
 {
     ddp_rng r = ddp_rng_seed(45, 0);
     int round;
@@ -394,7 +394,7 @@ static void what_annealing_leaves_is_matched_and_ordered(void **state)
     }
 }
 
-/* The largest averaging of all stages after an exchange, whether or not one of the two had it. */
+/* The largest averaging time of all stages after an exchange, even if neither of the two stages has it. */
 static void the_top_of_an_exchange_is_that_of_all_stages(void **state)
 {
     ddp_rng r = ddp_rng_seed(47, 0);
@@ -425,9 +425,9 @@ static void the_top_of_an_exchange_is_that_of_all_stages(void **state)
     ddp_network_free(&n);
 }
 
-/* Without limits: four million moves of annealing, 5000 candidates of others, a minute of the exact search;
- * one limit that is given stands alone. */
-static void each_search_has_an_end_of_its_own(void **state)
+/* Default limits: four million moves of annealing, 5000 candidates of the others, one minute of the exact
+ * search. If one limit is given, only that one applies. */
+static void each_search_has_its_own_limit(void **state)
 {
     static const ddp_place_solver few[] = {DDP_PLACE_GENETIC, DDP_PLACE_GENETIC_CODE, DDP_PLACE_KL};
     ddp_place_options o;
@@ -460,8 +460,8 @@ static void each_search_has_an_end_of_its_own(void **state)
     assert_true(p.limit == 7 && p.limit_s == DBL_MAX);
 }
 
-/* Half as much again as the best for the first hundred children, then a tenth. */
-static void kl_goes_on_while_it_is_near_the_best(void **state)
+/* Continues within 1.5 x the best for the first hundred children, then within 1.1 x. */
+static void kl_continues_while_it_is_near_the_best(void **state)
 {
     ddp__place p;
 
@@ -483,7 +483,7 @@ static double energy(const ddp__anneal *s)
     return s->top + s->hops + 0x1p-4 * s->all + 0x1p-3 * sum + 0x1p-4 * load;
 }
 
-/* Without heat no move may raise the cost with its smoothing, as the last phase sets it. */
+/* Without heat, no accepted move raises the cost with the smoothing of the last phase. */
 static void annealing_smooths_the_maxima(void **state)
 {
     ddp_rng r = ddp_rng_seed(46, 0);
@@ -515,7 +515,7 @@ static void annealing_smooths_the_maxima(void **state)
         assert_true(now <= before * (1 + 1e-12));
         level += s.top + s.hops == flat && now < before * (1 - 1e-9);
     }
-    assert_true(level > 10); /* moves that only the smoothing tells from none */
+    assert_true(level > 10); /* moves that differ only by the smoothing */
     ddp__place_close(&p);
     ddp_network_free(&n);
 }
@@ -524,13 +524,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cyclic_passes_move_what_the_released_search_moves),
-        cmocka_unit_test(chains_swap_what_the_paper_says),
-        cmocka_unit_test(five_devices_cross),
-        cmocka_unit_test(offspring_replace_whom_they_should),
-        cmocka_unit_test(what_annealing_leaves_is_matched_and_ordered),
+        cmocka_unit_test(chains_swap_as_in_the_paper),
+        cmocka_unit_test(crossover_exchanges_five_devices),
+        cmocka_unit_test(offspring_follow_the_replacement_rules),
+        cmocka_unit_test(annealing_results_are_matched_and_ordered),
         cmocka_unit_test(the_top_of_an_exchange_is_that_of_all_stages),
-        cmocka_unit_test(each_search_has_an_end_of_its_own),
-        cmocka_unit_test(kl_goes_on_while_it_is_near_the_best),
+        cmocka_unit_test(each_search_has_its_own_limit),
+        cmocka_unit_test(kl_continues_while_it_is_near_the_best),
         cmocka_unit_test(annealing_smooths_the_maxima),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

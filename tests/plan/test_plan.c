@@ -1,4 +1,4 @@
-/* [pure] The partial planner against hand-worked numbers, exhaustive search and measured profiles. */
+/* [pure] The partial planner, compared with hand-worked numbers, exhaustive search and measured profiles. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -36,7 +36,7 @@ static void instance_random(instance *x, ddp_rng *r, int most_layers, int kind, 
     }
 }
 
-/* The objective of an assignment (and of the filling, if wanted) by event simulation. */
+/* The objective of an assignment, with its filling if `filled`, by event simulation. */
 static double simulate(const ddp_profile *p, const ddp_plan *plan, int filled)
 {
     unsigned char member[512];
@@ -52,7 +52,7 @@ static double simulate(const ddp_profile *p, const ddp_plan *plan, int filled)
     return sum;
 }
 
-/* Neither is far from the other, nor infinite. */
+/* Asserts that both are close to each other and finite. */
 static void close_to(double a, double b)
 {
     if (!(fabs(a - b) <= 1e-11 * (1 + 2 * fmin(fabs(a), fabs(b))))) fail_msg("%.17g is not %.17g", a, b);
@@ -78,7 +78,7 @@ static void transfers_queue_behind_each_other(void **state)
     x.c[2] = 7;
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_TIMELINE, &t, NULL), DDP_OK);
     close_to(t, 75);
-    /* one lump of 52 s after layer 2 at 10 */
+    /* one message of 52 s after layer 2 at 10 */
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_SUM, &t, NULL), DDP_OK);
     close_to(t, 62);
     /* layers 2 and 0: 10..17 and 60..65 */
@@ -87,7 +87,7 @@ static void transfers_queue_behind_each_other(void **state)
     /* an empty step is the backward pass */
     assert_int_equal(ddp_plan_step_time(&x.p, some, 7, DDP_COST_WINDOW, &t, NULL), DDP_OK);
     close_to(t, 60);
-    /* every message arrives 2 s after it left the link */
+    /* every message arrives 2 s after it has left the link */
     x.p.alpha_s = 2;
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_TIMELINE, &t, NULL), DDP_OK);
     close_to(t, 77);
@@ -97,9 +97,9 @@ static void transfers_queue_behind_each_other(void **state)
 
 static void the_window_uses_the_next_forward(void **state)
 {
-    /* As above with forward times 3, 4, 8. The link: layer 2 10..17, layer 1 30..60, interrupted
-     * by layer 0 60..65, then 65..75. Forward: layer 0 65..68, layer 1 75..79, layer 2 79..87;
-     * 87 less 15 s of forward = 72. */
+    /* As above with forward times 3, 4, 8. Link: layer 2 10..17, layer 1 30..60, interrupted by layer 0
+     * 60..65, then 65..75. Forward: layer 0 65..68, layer 1 75..79, layer 2 79..87; 87 less 15 s of forward =
+     * 72. */
     const int all[3] = {0, 0, 0};
     instance x;
     double t = 0;
@@ -117,7 +117,7 @@ static void the_window_uses_the_next_forward(void **state)
     x.f[2] = 8;
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_WINDOW, &t, NULL), DDP_OK);
     close_to(t, 72);
-    x.c[1] = 20; /* layer 1 30..50, layer 0 60..65: only layer 0 is waited for, 5 s */
+    x.c[1] = 20; /* layer 1 30..50, layer 0 60..65: only layer 0 causes a wait, 5 s */
     assert_int_equal(ddp_plan_step_time(&x.p, all, 0, DDP_COST_WINDOW, &t, NULL), DDP_OK);
     close_to(t, 65);
 }
@@ -169,7 +169,8 @@ static void optimal_equals_brute_force(void **state)
     }
 }
 
-/* The theorem of partial_search.c; with the sum cost Algorithm 2 may lose but never wins. */
+/* The theorem of partial_search.c. With the sum cost, Algorithm 2 may be worse than the optimum but never
+ * better. */
 static void algorithm_2_is_exact_on_the_timeline(void **state)
 {
     ddp_rng r = ddp_rng_seed(9, 0);
@@ -249,7 +250,7 @@ static void the_curve_falls_with_the_period(void **state)
     }
 }
 
-/* The best of all H^L assignments, by simulation of every subset. */
+/* The best of all H^L assignments, each subset simulated. */
 static double every_assignment(const ddp_profile *p, ddp_cost cost, int period)
 {
     unsigned char member[MOST];
@@ -298,7 +299,7 @@ static void scatter_finds_the_optimum_of_small_instances(void **state)
         }
     }
     print_message("scatter is the true optimum in %d of %d small instances\n", hits, tries);
-    assert_true(hits >= tries - 1); /* all of them, up to rounding */
+    assert_true(hits >= tries - 1); /* all of them, except for rounding */
 }
 
 static void plans_repeat_bit_for_bit(void **state)
@@ -329,8 +330,8 @@ static void plans_repeat_bit_for_bit(void **state)
 
 static void equal_number_counts_layers_with_parameters(void **state)
 {
-    /* rows 0..6, parameters in 0, 2, 3, 5, 6: ceil(5/2) = 3 to the first step, from the output
-     * side 6, 5, 3; row 4 goes with 3, row 1 with 0 */
+    /* rows 0..6, parameters in 0, 2, 3, 5, 6: ceil(5/2) = 3 in the first step, from the output side 6, 5, 3;
+     * row 4 is assigned with 3, row 1 with 0 */
     double params[7] = {1, 0, 1, 1, 0, 1, 1};
     const int want[7] = {1, 1, 1, 0, 0, 0, 0};
     instance x;
@@ -373,7 +374,7 @@ static void filling_is_free_and_longest(void **state)
                 int grew = 0;
                 for (l = 0; l < L; l++) member[l] = a.step_of[l] == h;
                 assert_int_equal(ddp__brute_step(&x.p, all_costs[k], member, &own, NULL), DDP_OK);
-                for (l = L - 1; l >= 0; l--) { /* marked exactly until the cost grows */
+                for (l = L - 1; l >= 0; l--) { /* filled exactly until the cost grows */
                     if (x.c[l] > 0) member[l] = 1;
                     assert_int_equal(ddp__brute_step(&x.p, all_costs[k], member, &grown, NULL), DDP_OK);
                     if (grown > own + 1e-9) grew = 1;
@@ -393,9 +394,9 @@ static void filling_is_free_and_longest(void **state)
 
 static void bubbles_are_filled_by_hand(void **state)
 {
-    /* two layers of 10 s, comm 4 s (row 1, output side) and 6 s, period 3. Row 1 at 10..14 and row
-     * 0 exposed: optimum averages both in step 0: 10..14, 20..26. Steps 1 and 2 are empty; exact
-     * fills row 1 there, Eq. 12 nothing. */
+    /* two layers of 10 s, comm 4 s (row 1, output side) and 6 s, period 3. Row 1 at 10..14 and row 0 exposed:
+     * the optimum averages both in step 0: 10..14, 20..26. Steps 1 and 2 are empty; exact filling adds row 1
+     * there, Eq. 12 nothing. */
     instance x;
     ddp_plan a;
 
@@ -417,8 +418,8 @@ static void bubbles_are_filled_by_hand(void **state)
     a = solve(&x.p, DDP_SOLVER_OPTIMAL, DDP_COST_TIMELINE, 3, DDP_FILL_EQ12);
     assert_int_equal(a.fill[2 + 1], 0);
     ddp_plan_free(&a);
-    /* three layers, the middle one alone in a step: P(a+1) = 20, 10 s of room, 3 of own comm; the
-     * output-side layer's 4 s fit in, so Eq. 12 adds it */
+    /* three layers, the middle one alone in a step: P(a+1) = 20, 10 s available, 3 s used; the output-side
+     * layer's 4 s fit, so Eq. 12 adds it */
     instance_init(&x, 3);
     x.b[0] = x.b[1] = x.b[2] = 10;
     x.c[0] = 6;
@@ -427,14 +428,14 @@ static void bubbles_are_filled_by_hand(void **state)
     a = solve(&x.p, DDP_SOLVER_ENP, DDP_COST_TIMELINE, 3, DDP_FILL_EQ12);
     assert_int_equal(a.step_of[1], 1);
     assert_int_equal(a.fill[3 + 2], 1);
-    assert_int_equal(a.fill[6 + 2], 0); /* step 2 holds row 0, which has no room at all */
+    assert_int_equal(a.fill[6 + 2], 0); /* step 2 has row 0, which leaves no time */
     ddp_plan_free(&a);
 }
 
 static void the_bound_knows_that_a_layer_is_not_split(void **state)
 {
-    /* Row 1 is ready at 1 of 2 s and takes 10: 9 s beyond the end of one step, however many there are. Of the
-     * link's time alone 3 steps could hide 3 s. */
+    /* Row 1 is ready at 1 of 2 s and takes 10 s: 9 s exceed the step, in any number of steps. By the link's
+     * time alone, 3 steps could overlap 3 s. */
     instance x;
 
     (void)state;
@@ -466,10 +467,10 @@ static void refused(const ddp_profile *p, int period, int solver, int cost, cons
     memset(&plan, 42, sizeof plan);
     memset(&err, 0, sizeof err);
     o.period = period;
-    memcpy(&o.solver, &solver, sizeof o.solver); /* a value the enum does not have */
+    memcpy(&o.solver, &solver, sizeof o.solver); /* not a value of the enum */
     memcpy(&o.cost, &cost, sizeof o.cost);
     assert_int_not_equal(ddp_plan_partial(p, &o, &plan, &err), DDP_OK);
-    assert_int_equal(plan.layers, 0x2a2a2a2a); /* untouched */
+    assert_int_equal(plan.layers, 0x2a2a2a2a); /* unchanged */
     if (!strstr(err.msg, why)) fail_msg("'%s' does not say '%s'", err.msg, why);
 }
 
@@ -515,7 +516,7 @@ static void bad_input_is_named(void **state)
     assert_int_equal(solver, DDP_SOLVER_SCATTER);
 }
 
-static void plans_of_another_model_are_refused(void **state)
+static void plans_of_another_model_are_an_error(void **state)
 {
     static const int below = -1, nine = 9;
     instance x;
@@ -554,7 +555,7 @@ static void plans_of_another_model_are_refused(void **state)
     assert_non_null(strstr(err.msg, "time limit -1 s"));
     o.time_limit_s = INFINITY;
     assert_int_equal(ddp_plan_partial(&x.p, &o, &plan, &err), DDP_ARG);
-    assert_int_equal(plan.layers, 0x2a2a2a2a); /* untouched */
+    assert_int_equal(plan.layers, 0x2a2a2a2a); /* unchanged */
     assert_int_equal(ddp_plan_curve(&x.p, DDP_COST_DEFAULT, 0, curve, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "a curve up to period 0 is empty"));
     assert_true(curve[0] == 7);
@@ -595,7 +596,7 @@ static void forward_times_may_be_unknown(void **state)
     ddp_rng r = ddp_rng_seed(17, 0);
 
     (void)state;
-    for (int n = 0; n < 200; n++) { /* then the window is that of a forward pass which takes no time */
+    for (int n = 0; n < 200; n++) { /* as with forward times of 0 */
         instance x;
         ddp_plan a, b;
         instance_random(&x, &r, 8, n % 4, n % 2);
@@ -624,7 +625,7 @@ static void extreme_shapes_are_planned(void **state)
     (void)state;
     instance_init(&x, 1);
     for (k = 0; k < 3; k++)
-        for (s = 0; s < 5; s++) { /* one layer, all zero; then one that is sent, many steps */
+        for (s = 0; s < 5; s++) { /* one layer, all zero; then one that sends, over many steps */
             x.c[0] = 0;
             a = solve(&x.p, solvers[s], all_costs[k], 1, DDP_FILL_EXACT);
             close_to(a.objective_s, 0);
@@ -636,8 +637,8 @@ static void extreme_shapes_are_planned(void **state)
         }
 }
 
-/* 20 layers in 8 steps are 888,030 partitions, of which a planner without time sees a part. */
-static void a_planner_without_time_returns_the_best_it_saw(void **state)
+/* 20 layers in 8 steps have 888,030 partitions. A planner without time tries only some of them. */
+static void a_planner_without_time_returns_its_best_plan(void **state)
 {
     static const ddp_solver solvers[2] = {DDP_SOLVER_BRUTE, DDP_SOLVER_SCATTER};
     static double b[20], c[20];
@@ -665,13 +666,13 @@ static void a_planner_without_time_returns_the_best_it_saw(void **state)
         o.cost = DDP_COST_TIMELINE;
         o.solver = solvers[k];
         assert_int_equal(ddp_plan_partial(&p, &o, &late, NULL), DDP_OK);
-        assert_true(ddp_now() - began < 60); /* of a limit of 1 ns; time for a busy machine */
+        assert_true(ddp_now() - began < 60); /* the limit is 1 ns; the rest is for a busy machine */
         close_to(late.objective_s, simulate(&p, &late, 0));
-        if (!k) { /* contiguous: what the output side has comes first, and at the best the optimum */
+        if (!k) { /* contiguous: the output side's sets come first, and may be the optimum */
             assert_true(late.objective_s >= best.objective_s - 1e-11);
             close_to(whole.objective_s, best.objective_s);
             for (int l = 1; l < 20; l++) assert_true(late.step_of[l] <= late.step_of[l - 1]);
-        } else { /* begins with the optimum of contiguous sets, and has no time for more */
+        } else { /* starts with the optimum of contiguous sets, and has no time for more */
             assert_true(whole.objective_s < best.objective_s - 1e-9);
             close_to(late.objective_s, best.objective_s);
         }
@@ -681,8 +682,8 @@ static void a_planner_without_time_returns_the_best_it_saw(void **state)
     ddp_plan_free(&best);
 }
 
-/* Of the 67 sets of these layers nearly each ends at one of two places. */
-static void solvers_refuse_what_would_take_them_for_ever(void **state)
+/* Nearly all of the 67 sets of these layers end at one of two times. */
+static void problems_too_large_for_a_solver_are_an_error(void **state)
 {
     static double ones[10001], fifty[200];
     ddp_plan_options o;
@@ -787,11 +788,11 @@ int main(void)
         cmocka_unit_test(bubbles_are_filled_by_hand),
         cmocka_unit_test(the_bound_knows_that_a_layer_is_not_split),
         cmocka_unit_test(bad_input_is_named),
-        cmocka_unit_test(plans_of_another_model_are_refused),
+        cmocka_unit_test(plans_of_another_model_are_an_error),
         cmocka_unit_test(forward_times_may_be_unknown),
         cmocka_unit_test(extreme_shapes_are_planned),
-        cmocka_unit_test(a_planner_without_time_returns_the_best_it_saw),
-        cmocka_unit_test(solvers_refuse_what_would_take_them_for_ever),
+        cmocka_unit_test(a_planner_without_time_returns_its_best_plan),
+        cmocka_unit_test(problems_too_large_for_a_solver_are_an_error),
         cmocka_unit_test(measured_profiles_reach_the_published_figures),
     };
 

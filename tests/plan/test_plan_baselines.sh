@@ -1,5 +1,5 @@
 #!/bin/sh
-# build/plan baselines: steps against sums made by hand, its search against one of the test's own, sentences, codes.
+# build/plan baselines: compares steps with sums by hand and its search with a brute-force one; checks errors and exit codes.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=baselines
 . "$root/tests/plan/plan_cli.sh"
@@ -50,7 +50,7 @@ command -v python3 >/dev/null || skip_script "no python3"
     takes megatron "1 2 1" 16.5 $two
     shows 'best of 3 grids, 0 of them too large'
     takes zero1_pipe "1 2 1" 16.5 $two
-    # beside computing: stage 1 ends backwards at 6.5 and 10.5, stage 0 the last one at 12 + 3
+    # at the same time as computing: stage 1 ends backwards at 6.5 and 10.5, stage 0 the last one at 12 + 3
     takes megatron "1 2 1" 15 $two --overlap
     # alone 8 s, then twice 2760 x 2 bytes / 2 at 200 B/s and a delay
     takes megatron_grid "1 1 2" 36.6 $two --all
@@ -133,7 +133,7 @@ command -v python3 >/dev/null || skip_script "no python3"
     result $? "plan baselines: an unwritable --json fails with 1" "$(cat err)"
 }
 
-# all grids of eight devices, no two links alike, against another program; and the best of them
+# all grids of eight devices with different links, compared with another program; and the best grid
 cat >brute.py <<'END'
 import json, random, subprocess, sys
 N, L, heads, batch, d, s = 8, 4, 4, 16, 12, 10

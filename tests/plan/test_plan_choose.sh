@@ -1,5 +1,5 @@
 #!/bin/sh
-# build/plan choose and bandwidth: their predictions against sums made by hand, the choice, sentences and exit codes.
+# build/plan choose and bandwidth: compares predictions with sums by hand; checks the choice, errors and exit codes.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=choose
 . "$root/tests/plan/plan_cli.sh"
@@ -26,7 +26,7 @@ predicts() {
     predicts 3400 osp $base              # a fifth of 2 s is sent at once
     predicts 3500 localsgd $base --period 4
     predicts 3200 dreamddp $base --period 4 # a is whole .8 s after its backward, b to d in time
-    predicts 3000 deft $base             # all of it hides behind a step
+    predicts 3000 deft $base             # it overlaps completely with a step
     predicts 3500 diloco $base --period 4
     predicts 5020 ssgd --profile p.csv --net 400kbit,10ms --workers 2  # two delays
     predicts 6000 ssgd --profile p.csv --net 400kbit --workers 4       # 1.5 times the bytes

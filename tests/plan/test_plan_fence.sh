@@ -1,5 +1,5 @@
 #!/bin/sh
-# build/plan fence: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan fence: its JSON, its files, its errors and exit codes. Ends with the counts of tests.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=fence
 . "$root/tests/plan/plan_cli.sh"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# build/plan knapsack, build/plan preserve and build/plan speed: JSON, sentences, exit codes. Closes with the counts.
+# build/plan knapsack, build/plan preserve and build/plan speed: JSON, errors, exit codes. Ends with the counts of tests.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=
 . "$root/tests/plan/plan_cli.sh"

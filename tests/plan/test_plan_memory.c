@@ -1,4 +1,4 @@
-/* [pure] Allocations of the searches fail: the planner says so, keeps nothing, and plans as before
+/* [pure] Allocations of the searches fail. The planner returns an error, leaks no memory, and plans as before
  * afterwards. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -38,11 +38,11 @@ void heap_free(void *p)
 }
 #endif
 
-/* What a planner answers, as one number; it frees what it got. */
+/* Runs a planner and returns its result as one number; frees the result. */
 typedef ddp_status (*planner)(const void *problem, double *answer, ddp_error *err);
 
-/* Each of the first 200 allocations fails, and some of the others. A planner that could do without answers as
- * before. */
+/* Each of the first 200 allocations fails, and some of the others. If the planner can do without one, its
+ * result is unchanged. */
 static void without_memory(planner plan, const void *problem)
 {
     double whole = -1, answer;
@@ -118,10 +118,10 @@ static void a_placement(ddp_place_solver solver, int D, int S, long candidates)
     ddp_network_free(&x.net);
 }
 
-static void placements_of_a_few_devices(void **state)
+static void placement_of_few_devices_survives_failed_allocations(void **state)
 {
     (void)state;
-    a_placement(DDP_PLACE_ANNEAL, 2, 3, 100); /* all of them are tried */
+    a_placement(DDP_PLACE_ANNEAL, 2, 3, 100); /* tries all of them */
     a_placement(DDP_PLACE_EXACT, 4, 4, 3000);
     a_placement(DDP_PLACE_GENETIC, 4, 4, 150);
     a_placement(DDP_PLACE_GENETIC_CODE, 4, 4, 120);
@@ -130,10 +130,10 @@ static void placements_of_a_few_devices(void **state)
     a_placement(DDP_PLACE_ANNEAL, 4, 4, 3000);
 }
 
-static void placements_of_many_stages_and_of_many_devices(void **state)
+static void placement_of_many_devices_survives_failed_allocations(void **state)
 {
     (void)state;
-    a_placement(DDP_PLACE_ANNEAL, 1, 20, 400);  /* a tour too long to be exact */
+    a_placement(DDP_PLACE_ANNEAL, 1, 20, 400);  /* a tour too long for the exact solver */
     a_placement(DDP_PLACE_ANNEAL, 65, 4, 2000); /* descent */
 }
 
@@ -157,8 +157,8 @@ static ddp_status fenced(const void *problem, double *answer, ddp_error *err)
     return DDP_OK;
 }
 
-/* Two machines of two, a skip edge, and one operator that only the last device can hold. */
-static void cuts_of_operators(void **state)
+/* Two machines of two devices, a skip edge, and one operator that only the last device can hold. */
+static void cuts_survive_failed_allocations(void **state)
 {
     fencing x;
 
@@ -179,7 +179,7 @@ static void cuts_of_operators(void **state)
     x.o.solver = DDP_FENCE_CUT;
     x.list.op[0].param_bytes = 1000;
     x.net.memory_bytes = (double *)calloc(4, sizeof(double));
-    for (int i = 0; i < 4; i++) x.net.memory_bytes[i] = i == 2 ? 5000 : 70; /* neither end of a tour */
+    for (int i = 0; i < 4; i++) x.net.memory_bytes[i] = i == 2 ? 5000 : 70; /* at neither end of a tour */
     without_memory(fenced, &x);
     ddp_oplist_free(&x.list);
     ddp_network_free(&x.net);
@@ -204,7 +204,7 @@ static ddp_status estimated(const void *problem, double *answer, ddp_error *err)
     return DDP_OK;
 }
 
-static void estimates_and_what_compression_makes_of_them(void **state)
+static void estimates_survive_failed_allocations(void **state)
 {
     fencing x;
 
@@ -218,7 +218,7 @@ static void estimates_and_what_compression_makes_of_them(void **state)
     ddp_network_free(&x.net);
 }
 
-/* ---- DreamDDP, DeFT, and what they are made of ---- */
+/* ---- DreamDDP, DeFT, and their components ---- */
 
 enum { ROWS = 24 };
 
@@ -283,7 +283,7 @@ static void random_rows(rows *x, int n, double busy)
     x->p.comm_s = x->c;
 }
 
-static void partial_plans(void **state)
+static void partial_plans_survive_failed_allocations(void **state)
 {
     rows x;
 
@@ -292,7 +292,7 @@ static void partial_plans(void **state)
     for (x.way = 0; x.way < 4; x.way++) without_memory(planned, &x);
 }
 
-static void delayed_plans(void **state)
+static void delayed_plans_survive_failed_allocations(void **state)
 {
     rows x;
 
@@ -316,7 +316,7 @@ static ddp_status graphs(const void *problem, double *answer, ddp_error *err)
     return status;
 }
 
-static void tours_rings_and_communities(void **state)
+static void tours_and_communities_survive_failed_allocations(void **state)
 {
     static const int sizes[2] = {8, 20};
 
@@ -357,7 +357,7 @@ static ddp_status packed(const void *problem, double *answer, ddp_error *err)
     return status;
 }
 
-static void knapsacks(void **state)
+static void knapsacks_survive_failed_allocations(void **state)
 {
     rows x;
 
@@ -375,13 +375,13 @@ static ddp_status served(const void *problem, double *answer, ddp_error *err)
     ddp_status status = ddp_served_step(s, NULL, &own, err);
 
     assert_non_null(room);
-    if (status == DDP_OK) status = ddp_served_step(s, room, answer, err); /* whose room stays its owner's */
+    if (status == DDP_OK) status = ddp_served_step(s, room, answer, err); /* the caller owns this memory */
     if (status == DDP_OK) assert_true(*answer == own);
     free(room);
     return status;
 }
 
-static void steps_with_servers(void **state)
+static void predictions_with_servers_survive_failed_allocations(void **state)
 {
     static const double bytes[2] = {1e6, 2e6};
     ddp_served s;
@@ -401,15 +401,15 @@ static void steps_with_servers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(placements_of_a_few_devices),
-        cmocka_unit_test(placements_of_many_stages_and_of_many_devices),
-        cmocka_unit_test(cuts_of_operators),
-        cmocka_unit_test(estimates_and_what_compression_makes_of_them),
-        cmocka_unit_test(partial_plans),
-        cmocka_unit_test(delayed_plans),
-        cmocka_unit_test(tours_rings_and_communities),
-        cmocka_unit_test(knapsacks),
-        cmocka_unit_test(steps_with_servers),
+        cmocka_unit_test(placement_of_few_devices_survives_failed_allocations),
+        cmocka_unit_test(placement_of_many_devices_survives_failed_allocations),
+        cmocka_unit_test(cuts_survive_failed_allocations),
+        cmocka_unit_test(estimates_survive_failed_allocations),
+        cmocka_unit_test(partial_plans_survive_failed_allocations),
+        cmocka_unit_test(delayed_plans_survive_failed_allocations),
+        cmocka_unit_test(tours_and_communities_survive_failed_allocations),
+        cmocka_unit_test(knapsacks_survive_failed_allocations),
+        cmocka_unit_test(predictions_with_servers_survive_failed_allocations),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# build/plan osp: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan osp: its JSON, its files, its errors and exit codes. Ends with the counts of tests.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=osp
 . "$root/tests/plan/plan_cli.sh"
@@ -10,7 +10,7 @@ printf '8 1\n2 3\n' >i.txt
 base="--profile p.csv --net 200bit --workers 1 --importance i.txt"
 # shellcheck disable=SC2086
 {
-    # U_max = 25 x 3 / 1 = 75 bytes: b, c, d are late; 60 bytes behind 3 s of computing, 40 take 1.6 s
+    # U_max = 25 x 3 / 1 = 75 bytes: b, c, d are deferred; 60 bytes overlap with 3 s of computing, 40 take 1.6 s
     has '"u_max_bytes": 75, "budget_bytes": 75, "deferred_bytes": 60' $base
     has '"bsp_s": 7, "osp_s": 4.6' $base
     has '"deferred": [1, 2, 3]' $base

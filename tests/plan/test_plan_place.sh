@@ -1,5 +1,5 @@
 #!/bin/sh
-# build/plan place: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan place: its JSON, its files, its errors and exit codes. Ends with the counts of tests.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=place
 . "$root/tests/plan/plan_cli.sh"

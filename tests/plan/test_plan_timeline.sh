@@ -1,5 +1,5 @@
 #!/bin/sh
-# build/plan timeline: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan timeline: its JSON, its files, its errors and exit codes. Ends with the counts of tests.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 vgg=$root/tests/data/vgg19_table2.csv
 sub=timeline

@@ -1,4 +1,4 @@
-/* [pure] What the planners share: names, orders, what comes next, a link's clock. */
+/* [pure] Shared functions of the planners: names, orders, the priority queue, the clock of a link. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,10 +19,10 @@ extern "C" {
 
 enum { MOST = 40 };
 
-/* ---- what comes next ---- */
+/* ---- the priority queue ---- */
 
-/* Few different keys, so that ties are common; numbers are given in any order. */
-static void the_least_key_is_next_and_of_equal_ones_the_least_number(void **state)
+/* Few different keys, so that ties are common. Numbers are inserted in any order. */
+static void the_least_key_is_next_then_the_least_number(void **state)
 {
     ddp_rng r = ddp_rng_seed(31, 0);
     ddp__due heap[MOST], all[MOST];
@@ -52,7 +52,7 @@ static void the_least_key_is_next_and_of_equal_ones_the_least_number(void **stat
     }
 }
 
-static void ranks_rise_and_equal_ones_keep_their_order(void **state)
+static void ranks_ascend_and_equal_ones_keep_their_order(void **state)
 {
     ddp_rng r = ddp_rng_seed(32, 0);
     ddp__ranked rank[MOST];
@@ -76,7 +76,7 @@ static void ranks_rise_and_equal_ones_keep_their_order(void **state)
 
 /* ---- orders ---- */
 
-/* What an order costs: hops between neighbours, from a table. */
+/* The cost of an order: hops between neighbours, from a table. */
 typedef struct path {
     int order[MOST], n, calls;
     double hop[MOST][MOST];
@@ -96,13 +96,14 @@ static void path_random(path *p, ddp_rng *r, int n)
 {
     memset(p, 0, sizeof *p);
     p->n = n;
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) p->hop[i][j] = (double)(1 + ddp_rng_below(r, 50)); /* another one back */
+    for (int i = 0; i < n; i++) /* the way back has another cost */
+        for (int j = 0; j < n; j++) p->hop[i][j] = (double)(1 + ddp_rng_below(r, 50));
     ddp__shuffle(p->order, n, r);
 }
 
-/* Passes until none gains end where no exchange (and no reversal) of two places is shorter. */
-static void improving_ends_where_no_move_gains(void **state)
+/* Passes that run until none improves end where no exchange (and no reversal) of two places shortens the
+ * order. */
+static void improving_ends_if_no_move_gains(void **state)
 {
     ddp_rng r = ddp_rng_seed(33, 0);
 
@@ -119,7 +120,7 @@ static void improving_ends_where_no_move_gains(void **state)
             p.calls = 0;
             fell = ddp__improve(p.order, n, turn, length, &p, &least);
             assert_true(fell == (least < before));
-            /* each pair is exchanged; turned round as well, where that is not the same */
+            /* tries each exchange, and each reversal that is no exchange */
             assert_int_equal(p.calls, n * (n - 1) / 2 + (turn && n > 3 ? (n - 3) * (n - 2) / 2 : 0));
             assert_true(length(&p) == least);
         } while (fell);
@@ -145,14 +146,14 @@ static void nothing_is_tried_once_the_cost_is_0(void **state)
     path_random(&p, &r, 6);
     assert_false(ddp__improve(p.order, 6, 1, length, &p, &least));
     assert_int_equal(p.calls, 0);
-    memset(p.hop, 0, sizeof p.hop); /* the first try costs nothing and is the last */
+    memset(p.hop, 0, sizeof p.hop); /* the first try costs nothing and is the last one */
     least = 1;
     assert_true(ddp__improve(p.order, 6, 1, length, &p, &least));
     assert_int_equal(p.calls, 1);
     assert_true(least == 0);
 }
 
-static void orders_are_shuffled_and_turned_round(void **state)
+static void orders_are_shuffled_and_reversed(void **state)
 {
     static const int turned[6] = {0, 4, 3, 2, 1, 5};
     ddp_rng r = ddp_rng_seed(35, 0);
@@ -194,15 +195,15 @@ static void the_first_link_to_deliver_is_taken(void **state)
 
     (void)state;
     assert_int_equal(ddp__link_first(3, idle, 2, takes, alpha), 0); /* 3.5, 8 and 8 */
-    assert_int_equal(ddp__link_first(3, busy, 2, takes, alpha), 1); /* 10.5, 10 and 10: the first of equal
-                                                                       ones */
+    /* 10.5, 10 and 10: the first of the equal ones */
+    assert_int_equal(ddp__link_first(3, busy, 2, takes, alpha), 1);
     assert_int_equal(ddp__link_first(1, busy, 2, takes, alpha), 0);
     assert_int_equal(ddp__link_first(3, busy, 5, takes, alpha), 0); /* 10.5, 11 and 11 */
 }
 
 /* ---- names ---- */
 
-static void names_have_values_and_values_names(void **state)
+static void names_and_values_match(void **state)
 {
     static const char *const names[] = {"default", "red", "green", "blue", NULL}, *const one[] = {"-", "only",
                                                                                                   NULL};
@@ -231,14 +232,14 @@ static void names_have_values_and_values_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_least_key_is_next_and_of_equal_ones_the_least_number),
-        cmocka_unit_test(ranks_rise_and_equal_ones_keep_their_order),
-        cmocka_unit_test(improving_ends_where_no_move_gains),
+        cmocka_unit_test(the_least_key_is_next_then_the_least_number),
+        cmocka_unit_test(ranks_ascend_and_equal_ones_keep_their_order),
+        cmocka_unit_test(improving_ends_if_no_move_gains),
         cmocka_unit_test(nothing_is_tried_once_the_cost_is_0),
-        cmocka_unit_test(orders_are_shuffled_and_turned_round),
+        cmocka_unit_test(orders_are_shuffled_and_reversed),
         cmocka_unit_test(a_link_carries_one_message_at_a_time),
         cmocka_unit_test(the_first_link_to_deliver_is_taken),
-        cmocka_unit_test(names_have_values_and_values_names),
+        cmocka_unit_test(names_and_values_match),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,4 @@
-/* [pure] Models that are planned and never allocated: ResNet, VGG, GPT-2 XL, and the operator lists made
- * of them. */
+/* [pure] Models that are planned and never allocated: ResNet, VGG, GPT-2 XL, and their operator lists. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -14,9 +13,9 @@ extern "C" {
 
 #include "../examples/plan/models.h"
 
-static size_t g_bytes, g_largest; /* of all calls, of one call */
+static size_t g_bytes, g_largest; /* of all calls; of the largest call */
 
-/* Bookkeeping goes through a counter, so that "nothing large is allocated" can be asserted. */
+/* Counts allocated bytes, so that tests can assert that nothing large is allocated. */
 void *heap_realloc(void *p, size_t bytes)
 {
     g_bytes += bytes;
@@ -80,7 +79,7 @@ static ddp_node_info describe(const ddp_graph *g, int i)
     return info;
 }
 
-/* Forward FLOPs of the operators of that name, of all where it is NULL. */
+/* Forward FLOPs of the operators with that name; of all operators if NULL. */
 static double flops(const ddp_graph *g, const char *op)
 {
     double sum = 0;
@@ -133,8 +132,8 @@ static void gpt2_and_gpt2_xl_have_the_published_sizes(void **unused)
     ddp_graph_free(g);
 }
 
-/* Multiply-adds of convolutions and linear layers for one image of 224 x 224, as published with
- * the weights: ResNet-18 1.814, 50 4.089, 101 7.801 G; VGG-16 15.470, 19 19.632 G. */
+/* Multiply-adds of convolutions and linear layers per image of 224 x 224, as published with the weights:
+ * ResNet-18 1.814, 50 4.089, 101 7.801 G; VGG-16 15.470, 19 19.632 G. */
 static void multiply_adds_are_the_published_ones(void **unused)
 {
     static const double published[5][2] = {{18, 1814073344.0},
@@ -153,7 +152,7 @@ static void multiply_adds_are_the_published_ones(void **unused)
         if (products / 2 != published[i][1])
             fail_msg("depth %g: %.0f multiply-adds, published %.0f", published[i][0], products / 2,
                      published[i][1]);
-        /* what is not a product costs little: the cut of a model over devices follows these */
+        /* other operators cost little; planned cuts use these numbers */
         assert_true(flops(g, NULL) > products && flops(g, NULL) < 1.05 * products);
         ddp_graph_free(g);
     }
@@ -163,8 +162,8 @@ static void multiply_adds_are_the_published_ones(void **unused)
 static void resnet18_flops_are_those_worked_out_by_hand(void **unused)
 {
     const double stem = 112 * 112 * 64 * (3 * 49.0), one = 56 * 56 * 64 * (64 * 9.0);
-    /* stages 2 to 4: a strided half and three full convolutions, each as many products as one of
-     * stage 1 where the channels double while the area falls to a quarter; and the 1x1 shortcut */
+    /* stages 2 to 4: a strided half and three full convolutions, each with as many products as one of stage
+     * 1, because the channels double while the area falls to a quarter; and the 1x1 shortcut */
     const double stage = 0.5 * one + 3 * one + 28 * 28 * 128 * 64.0;
     const double n = 3; /* a batch of three */
     ddp_graph *g = resnet(18, 1000, 224, 3, 0);
@@ -196,7 +195,7 @@ static void gpt2_xl_flops_are_those_worked_out_by_hand(void **unused)
     (void)unused;
     assert_true(flops(g, "linear") == 48 * 2 * n * (3 + 1 + 4 + 4) * c * c);
     assert_true(flops(g, "linear_tied") == 2 * n * c * 50257);
-    /* two products with the token itself and all before it: (1024 + 1) / 2 on average */
+    /* two products with the token itself and all earlier ones: (1024 + 1) / 2 on average */
     assert_true(flops(g, "attention") == 48 * 2 * 2 * n * c * 1025 / 2);
     ddp_graph_free(g);
 }
@@ -248,8 +247,8 @@ static void stages_have_the_papers_sizes(void **unused)
     ddp_graph_free(g);
 }
 
-/* ResNet-18 on CIFAR-10: 11,173,962 parameters, 0.56 G multiply-adds, known from the many
- * published trainings with this stem. */
+/* ResNet-18 on CIFAR-10: 11,173,962 parameters, 0.56 G multiply-adds, known from many published trainings
+ * with this stem. */
 static void the_cifar_stem_keeps_small_images(void **unused)
 {
     ddp_graph *g = resnet(18, 10, 32, 1, 1);
@@ -353,7 +352,7 @@ static void impossible_models_are_refused_in_a_sentence(void **unused)
 
 /* ---- memory ---- */
 
-static void building_a_large_model_allocates_bookkeeping_only(void **unused)
+static void building_a_large_model_allocates_no_arrays(void **unused)
 {
     ddp_graph *g;
     ddp_oplist list;
@@ -411,7 +410,7 @@ static void lists_are_in_order_and_add_up(void **unused)
         assert_true(bytes == 4 * params[m]);
         assert_int_equal(leaves, 1); /* one operator reads the input, the loss reads its labels */
         assert_int_equal(list.op[0].arg_count, 0);
-        for (i = 0; i + 1 < list.count; i++) { /* nothing is computed and not used */
+        for (i = 0; i + 1 < list.count; i++) { /* every result except the last is used */
             for (k = i + 1, used = 0; k < list.count && !used; k++)
                 used = list.op[k].arg_count > 0 &&
                        (list.op[k].args[0] == i || (list.op[k].arg_count > 1 && list.op[k].args[1] == i));
@@ -432,7 +431,7 @@ static int op_named(const ddp_oplist *list, const char *name)
     return -1;
 }
 
-static void a_list_says_what_the_graph_says(void **unused)
+static void a_list_agrees_with_the_graph(void **unused)
 {
     ddp_oplist list = oplist("resnet18", 128);
     const ddp_oplist_entry *e;
@@ -525,7 +524,7 @@ static void operators_outside_layers_are_numbered_too(void **unused)
     ddp_oplist_free(&list);
 }
 
-/* A built graph is read like a planned one. */
+/* A built graph gives the same list as a planned one. */
 static void a_built_graph_gives_the_same_list(void **unused)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -544,7 +543,7 @@ static void a_built_graph_gives_the_same_list(void **unused)
     assert_int_equal(ddp_graph_oplist(g, &a, &err), DDP_OK);
     assert_int_equal(ddp_graph_build(g), DDP_OK);
     assert_int_equal(ddp_graph_oplist(g, &b, &err), DDP_OK);
-    ddp_graph_free(g); /* lists do not borrow from it */
+    ddp_graph_free(g); /* lists own their data */
     assert_int_equal(a.count, 4);
     for (i = 0; i < 4; i++) {
         assert_string_equal(a.op[i].name, b.op[i].name);
@@ -568,9 +567,9 @@ int main(void)
         cmocka_unit_test(the_cifar_stem_keeps_small_images),
         cmocka_unit_test(images_may_have_other_channels_and_dropout_is_optional),
         cmocka_unit_test(impossible_models_are_refused_in_a_sentence),
-        cmocka_unit_test(building_a_large_model_allocates_bookkeeping_only),
+        cmocka_unit_test(building_a_large_model_allocates_no_arrays),
         cmocka_unit_test(lists_are_in_order_and_add_up),
-        cmocka_unit_test(a_list_says_what_the_graph_says),
+        cmocka_unit_test(a_list_agrees_with_the_graph),
         cmocka_unit_test(costs_grow_with_the_batch_and_parameters_do_not),
         cmocka_unit_test(lists_that_cannot_be_made_are_refused_and_leave_the_output_alone),
         cmocka_unit_test(operators_outside_layers_are_numbered_too),

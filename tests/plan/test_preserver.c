@@ -1,4 +1,4 @@
-/* [pure] The Preserver against the paper's Table V, a sampled random walk and worked numbers. */
+/* [pure] The Preserver, compared with the paper's Table V, a sampled random walk and worked numbers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -38,7 +38,7 @@ static void near(double a, double b, double tolerance)
     if (!(fabs(a - b) <= tolerance)) fail_msg("%.9g is not within %g of %.9g", a, tolerance, b);
 }
 
-/* Simpson's rule on the density: shares no formula with the library. */
+/* Simpson's rule on the density; shares no formula with the library. */
 static double integrated(const ddp_preserver *m, double s, int k)
 {
     double mean = s - m->target - m->eta * m->mu, d = m->eta * m->sigma / sqrt(k * m->batch);
@@ -79,12 +79,12 @@ static void table_v_is_reproduced(void **state)
     ddp_preserved r;
 
     (void)state;
-    near(0.1922 / 0.1935, 0.993, 5e-4); /* its last values give its ratio */
-    /* its first step inverts to this pair */
+    near(0.1922 / 0.1935, 0.993, 5e-4); /* the last values in the row give its ratio */
+    /* the first step in the row inverts to this pair */
     near(ddp_preserver_expect(&m, 0.2103, 1), 0.2054, 5e-5);
     near(ddp_preserver_expect(&m, 0.2103, 2), 0.2012, 5e-5);
     near((0.2103 - 0.01 * 0.962) / (0.01 * 192.2 / 16), 1.7, 0.05); /* a: noise dominates */
-    /* the best constant pair for the whole row; the printed row needs mu and sigma that change */
+    /* the best constant pair for the whole row; the printed row needs changing mu and sigma */
     m = model(0.86, 180, 0.2103);
     for (s = m.start, i = 0; i < 4; i++) near(s = ddp_preserver_expect(&m, s, 1), base[i], 6e-5);
     for (s = m.start, i = 0; i < 3; i++) near(s = ddp_preserver_expect(&m, s, k[i]), plan[i], 6e-5);
@@ -103,18 +103,18 @@ static void the_test_depends_on_where_the_cycle_starts(void **state)
     assert_int_equal(test_of(&m, first, 4).accepted, 0);
     near(test_of(&m, last, 4).ratio, 0.9989, 5e-4);
     assert_int_equal(test_of(&m, last, 4).accepted, 1);
-    m.rotations = 1; /* the worst of all is the same whatever comes first */
+    m.rotations = 1; /* the worst case is the same for any start */
     near(test_of(&m, third, 4).ratio, test_of(&m, first, 4).ratio, 1e-12);
     near(test_of(&m, first, 4).ratio, test_of(&m, last, 4).ratio, 1e-12);
     assert_int_equal(test_of(&m, last, 4).accepted, 0);
-    m.one_sided = 1; /* the plan's loss is lower: no reason to refuse */
+    m.one_sided = 1; /* the plan's loss is lower: accepted */
     assert_int_equal(test_of(&m, first, 4).accepted, 1);
 }
 
 static void merging_costs_a_step_without_noise_and_nothing_as_a_sum(void **state)
 {
     static const int k[2] = {2, 2};
-    ddp_preserver m = model(3.05, 0, 2.5); /* 0.0305 down in every update */
+    ddp_preserver m = model(3.05, 0, 2.5); /* decreases by 0.0305 per update */
     ddp_preserved r = test_of(&m, k, 2);
 
     (void)state;
@@ -128,7 +128,7 @@ static void merging_costs_a_step_without_noise_and_nothing_as_a_sum(void **state
     m.tolerance = 0.03;
     assert_int_equal(test_of(&m, k, 2).accepted, 1);
     m.tolerance = 0;
-    m.start = m.target = 100; /* an offset dilutes: at the goal nothing is lost */
+    m.start = m.target = 100; /* an offset dilutes the difference: at the goal there is none */
     m.start += 2.5;
     assert_int_equal(test_of(&m, k, 2).accepted, 1);
 }
@@ -172,7 +172,7 @@ static ddp_status vgg19(const ddp_preserver *m, ddp_delayed_plan *plan, ddp_pres
 
 static void capacity_grows_until_the_test_accepts(void **state)
 {
-    ddp_preserver m = model(3.05, 0, 2.5); /* refuses every merge */
+    ddp_preserver m = model(3.05, 0, 2.5); /* rejects every merge */
     ddp_delayed_plan plan;
     ddp_preserved r;
     ddp_error err;
@@ -186,7 +186,7 @@ static void capacity_grows_until_the_test_accepts(void **state)
     assert_int_equal(plan.updates, 1);
     assert_int_equal(plan.k[0], 1);
     ddp_delayed_plan_free(&plan);
-    m.tolerance = 0.1; /* takes the first plan */
+    m.tolerance = 0.1; /* accepts the first plan */
     assert_int_equal(vgg19(&m, &plan, &r, &err), DDP_OK);
     assert_int_equal(r.retries, 0);
     assert_int_equal(plan.updates, 4);
@@ -195,7 +195,7 @@ static void capacity_grows_until_the_test_accepts(void **state)
 
 static void the_best_of_all_retries_is_returned_when_none_passes(void **state)
 {
-    /* 40 s to send behind 0.2 s of computing: even 2.6 times the capacity merges many iterations */
+    /* 40 s to send with 0.2 s of computing: even 2.6 times the capacity merges many iterations */
     static double t[1] = {0.1}, c[1] = {40};
     ddp_preserver m = model(3.05, 0, 2.5);
     ddp_delayed_options o;
@@ -224,7 +224,7 @@ static void the_best_of_all_retries_is_returned_when_none_passes(void **state)
     }
     near(fabs(r.ratio - 1), best, 1e-9);
     ddp_delayed_plan_free(&plan);
-    /* in parts so small that the last retry, too, merges less: it is the best, from either side */
+    /* in parts so small that even the last retry merges less: it is the best plan, from either side */
     c[0] = 4;
     o.capacity_scale = 0;
     o.partition_s = 0.01;
@@ -236,7 +236,7 @@ static void the_best_of_all_retries_is_returned_when_none_passes(void **state)
     }
 }
 
-/* Two parts, one an iteration; 1.21 times these capacities are more than a double holds. */
+/* Two parts, one per iteration; 1.21 times these capacities exceed the range of a double. */
 static void a_retry_that_fails_does_not_lose_the_best_plan(void **state)
 {
     static double t[1] = {1.9e307}, c[1] = {2.1e307};
@@ -316,7 +316,7 @@ static void bad_input_is_named(void **state)
     refused(&m, k, 1, "start is inf");
     m = good;
     m.eta = 1e10;
-    m.mu = 1e308; /* finite, but not what a step makes of them */
+    m.mu = 1e308; /* finite, but a step makes them infinite */
     refused(&m, k, 1, "the expected loss is inf after the plan and inf without");
     for (int i = 0; i < 3200; i++) many[i] = 1;
     m = good;

@@ -1,4 +1,4 @@
-/* [pure] Ring orders against every order, and the search for many workers against the exact one. */
+/* [pure] Ring orders, compared with every order; the search for many workers compared with the exact one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "plan/tour.c"
@@ -74,7 +74,7 @@ static void valid(int n, const int *order)
     }
 }
 
-static void test_every_order(void **state)
+static void small_rings_are_optimal(void **state)
 {
     double rate[64], delay[64], least;
     int order[8];
@@ -103,8 +103,8 @@ static void test_every_order(void **state)
     }
 }
 
-/* The search finds the best slowest hop of nine out of ten (93 here), and never one below half of it. */
-static void test_search(void **state)
+/* The search finds the best slowest hop in nine of ten cases (93 here), and never one below half of it. */
+static void the_search_is_near_the_optimum(void **state)
 {
     double rate[144], delay[144], cost[144], least;
     int order[12], room[24], found = 0, rounds = 100;
@@ -127,9 +127,9 @@ static void test_search(void **state)
     assert_true(found >= 85);
 }
 
-/* Two sites with a slow link between them: a good ring crosses it twice, also where it is too large to be
+/* Two sites with a slow link between them: a good ring crosses it twice, also if it is too large to be
  * searched. */
-static void test_sites(void **state)
+static void a_ring_crosses_between_sites_twice(void **state)
 {
     static const int sizes[3] = {40, 80, MOST};
     static double rate[MOST * MOST], delay[MOST * MOST];
@@ -153,9 +153,9 @@ static void test_sites(void **state)
         }
 }
 
-/* A hundred moves are all that so many workers get; with random links they are used up, and none of them was
- * for the worse. */
-static void test_search_beyond_64_workers(void **state)
+/* With this many workers only a hundred moves are tried. With random links all of them are used, and none
+ * makes the ring worse. */
+static void the_search_is_limited_beyond_64_workers(void **state)
 {
     enum { N = 70 };
     static double rate[N * N], delay[N * N], cost[N * N];
@@ -177,7 +177,7 @@ static void test_search_beyond_64_workers(void **state)
     }
 }
 
-/* How long the ring is that a search from one worker ends with. */
+/* The length of the ring found from one start. */
 static double searched_from(int start, int n, const double *cost, long moves)
 {
     int near[MOST], own[MOST], trial[MOST], zero = 0;
@@ -192,8 +192,9 @@ static double searched_from(int start, int n, const double *cost, long moves)
     return length;
 }
 
-/* From every worker up to 24, from four up to 64, from the first beyond; the shortest ring counts. */
-static void test_starts(void **state)
+/* Starts from every worker up to 24 workers, from four up to 64, from the first one beyond; the shortest ring
+ * is returned. */
+static void the_number_of_starts_depends_on_the_workers(void **state)
 {
     static const int sizes[5] = {23, 24, 25, 64, 65}, starts[5] = {23, 24, 4, 4, 1};
     static double rate[65 * 65], delay[65 * 65], cost[65 * 65];
@@ -214,8 +215,8 @@ static void test_starts(void **state)
     }
 }
 
-/* Of equally near nodes the one of the lowest number is next. */
-static void test_ties(void **state)
+/* Of equally near nodes, the lowest number is next. */
+static void ties_are_broken_by_number(void **state)
 {
     enum { N = 9 };
     double cost[N * N];
@@ -230,7 +231,7 @@ static void test_ties(void **state)
     }
 }
 
-static void test_mistakes(void **state)
+static void invalid_input_is_an_error(void **state)
 {
     double rate[4] = {1, 2, 0, 1}, delay[4] = {0, -1, 0, 0}, least = 7;
     int order[2] = {5, 6};
@@ -264,10 +265,13 @@ static void test_mistakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_order), cmocka_unit_test(test_search),
-        cmocka_unit_test(test_sites),       cmocka_unit_test(test_search_beyond_64_workers),
-        cmocka_unit_test(test_starts),      cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(small_rings_are_optimal),
+        cmocka_unit_test(the_search_is_near_the_optimum),
+        cmocka_unit_test(a_ring_crosses_between_sites_twice),
+        cmocka_unit_test(the_search_is_limited_beyond_64_workers),
+        cmocka_unit_test(the_number_of_starts_depends_on_the_workers),
+        cmocka_unit_test(ties_are_broken_by_number),
+        cmocka_unit_test(invalid_input_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

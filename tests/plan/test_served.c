@@ -1,4 +1,4 @@
-/* [asan] A step with servers against times worked out by hand. */
+/* [asan] The duration of a step with servers, compared with times worked out by hand. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -16,7 +16,7 @@ extern "C" {
 
 static double bytes[8], late[8];
 
-/* computing 100 ms; a model of 2 MB over the servers and 25 MB/s: 80 ms one way; delay 1 ms */
+/* computing 100 ms; a model of 2 MB divided among the servers at 25 MB/s: 80 ms one way; delay 1 ms */
 static ddp_served served(ddp_serving rule, int workers, int servers)
 {
     ddp_served s;
@@ -57,9 +57,9 @@ static void one_worker_pushes_and_pulls(void **state)
     }
 }
 
-/* Answers leave one after another, so pushes come so too: all but the last lie behind computing and
- * answers. */
-static void together(void **state)
+/* Answers are sent one after another, so pushes arrive one after another: all but the last overlap with
+ * computing and answers. */
+static void bsp_steps_match_hand_worked_times(void **state)
 {
     (void)state;
     for (int w = 2; w <= 8; w++) {
@@ -71,7 +71,7 @@ static void together(void **state)
 }
 
 /* specs 4.4: T = max(T_c + 2 M / b, W M / b), and the delays. */
-static void one_after_another(void **state)
+static void asp_steps_match_hand_worked_times(void **state)
 {
     (void)state;
     for (int rule = 1; rule < 3; rule++)
@@ -86,26 +86,28 @@ static void one_after_another(void **state)
             }
 }
 
-/* Nobody may be ahead: all are answered once the last one has pushed. Other rules know no such limit. */
-static void who_is_too_far_ahead_waits(void **state)
+/* No worker may be ahead: all are answered once the last one has pushed. Other rules have no such limit. */
+static void a_worker_too_far_ahead_waits(void **state)
 {
     (void)state;
     for (int w = 2; w <= 8; w++) {
         ddp_served s = served(DDP_SERVING_EACH, w, 1), all = served(DDP_SERVING_TOGETHER, w, 1);
         ddp_served turns = served(DDP_SERVING_IN_TURN, w, 1);
-        const double together = step_of(&all), each = step_of(&s), in_turn = step_of(&turns);
+        const double bsp_steps_match_hand_worked_times = step_of(&all), each = step_of(&s),
+                     in_turn = step_of(&turns);
         s.ahead = 0;
-        assert_true(step_of(&s) == together && together > each);
+        assert_true(step_of(&s) == bsp_steps_match_hand_worked_times &&
+                    bsp_steps_match_hand_worked_times > each);
         s.ahead = 1;
-        assert_true(step_of(&s) <= together && step_of(&s) >= each);
+        assert_true(step_of(&s) <= bsp_steps_match_hand_worked_times && step_of(&s) >= each);
         s.ahead = 100;
         assert_true(step_of(&s) == each);
         all.ahead = turns.ahead = 0;
-        assert_true(step_of(&all) == together && step_of(&turns) == in_turn);
+        assert_true(step_of(&all) == bsp_steps_match_hand_worked_times && step_of(&turns) == in_turn);
     }
 }
 
-static void late_bytes_hide_behind_computing(void **state)
+static void deferred_bytes_overlap_with_computing(void **state)
 {
     ddp_served s = served(DDP_SERVING_TOGETHER, 4, 1);
     const double all = step_of(&s);
@@ -114,31 +116,32 @@ static void late_bytes_hide_behind_computing(void **state)
     s.late = late;
     late[0] = 0;
     assert_true(step_of(&s) == all);
-    /* The first worker has its late mean when the last one has pushed, so all push at once: a little that is
-     * late costs more than it hides. */
+    /* The first worker has its deferred mean when the last one has pushed, so all push at the same time: a
+     * small deferred share costs more than it overlaps. */
     late[0] = 0.2e6;
     near(step_of(&s), 2 * 4 * 0.072 + 2 * 0.008 + 4e-3);
     late[0] = 0.8e6;
     near(step_of(&s), 2 * 4 * 0.048 + 2 * 0.032 + 4e-3);
     s.compute_s = 2;
     late[0] = 2e6;
-    near(step_of(&s), 2 + 2e-3); /* what is at once is empty messages */
+    near(step_of(&s), 2 + 2e-3); /* the pushes sent at once are empty messages */
 }
 
-static void servers_share_and_workers_serve(void **state)
+static void several_and_colocated_servers_share_the_load(void **state)
 {
     ddp_served s = served(DDP_SERVING_EACH, 4, 2), co = served(DDP_SERVING_TOGETHER, 2, 2);
     double own;
 
     (void)state;
-    /* the first half is answered while the second is pushed: bytes go three halves of the way */
+    /* the first half is answered while the second is pushed: bytes are in transit for three halves of the
+     * time */
     s = served(DDP_SERVING_EACH, 1, 2);
     near(step_of(&s), 0.1 + 1.5 * 0.08 + 2e-3);
     co.colocated = 1;
-    own = step_of(&co); /* half of it goes to the other: there and back */
+    own = step_of(&co); /* half of it is sent to the other server and back */
     near(own, 0.1 + 0.08 + 2e-3);
-    /* A worker's own push is there first. It is answered at once, or when its turn comes: from then on all
-     * pushes come in the order of turns, and the links stand idle less. */
+    /* A worker's push to its own server arrives first. It is answered at once, or in its turn. From then on
+     * all pushes arrive in the order of turns, and the links are idle less. */
     for (int rule = 1; rule < 3; rule++) {
         s = served((ddp_serving)rule, 5, 5);
         s.colocated = 1;
@@ -146,7 +149,7 @@ static void servers_share_and_workers_serve(void **state)
     }
 }
 
-static void mistakes_are_told(void **state)
+static void invalid_input_is_an_error(void **state)
 {
     static const char *const says[] = {"0 workers",        "co-located", "-1 s",
                                        "0 bytes a second", "late",       "server 0 has -5"};
@@ -206,12 +209,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_worker_pushes_and_pulls),
-        cmocka_unit_test(together),
-        cmocka_unit_test(one_after_another),
-        cmocka_unit_test(who_is_too_far_ahead_waits),
-        cmocka_unit_test(late_bytes_hide_behind_computing),
-        cmocka_unit_test(servers_share_and_workers_serve),
-        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(bsp_steps_match_hand_worked_times),
+        cmocka_unit_test(asp_steps_match_hand_worked_times),
+        cmocka_unit_test(a_worker_too_far_ahead_waits),
+        cmocka_unit_test(deferred_bytes_overlap_with_computing),
+        cmocka_unit_test(several_and_colocated_servers_share_the_load),
+        cmocka_unit_test(invalid_input_is_an_error),
         cmocka_unit_test(mistakes_in_one_number_are_told),
     };
 

@@ -1,5 +1,5 @@
-/* [pure] The baselines' timelines against simulations in whole ticks, their identities, hand-worked
- * numbers and the table of DeFT's buckets of VGG-19. */
+/* [pure] The baselines' timelines, compared with simulations in whole ticks, with their identities, with
+ * hand-worked numbers, and with DeFT's table of the buckets of VGG-19. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -51,7 +51,7 @@ static double simple(const world *w, ddp_scheme scheme)
     return iteration(w, &o);
 }
 
-/* Neither is far from the other, nor infinite. */
+/* Asserts that both are close to each other and finite. */
 static void close_to(double a, double b)
 {
     if (!(fabs(a - b) <= 1e-11 * (1 + 2 * fmin(fabs(a), fabs(b))))) fail_msg("%.17g is not %.17g", a, b);
@@ -59,9 +59,10 @@ static void close_to(double a, double b)
 
 static void ticks(double seconds, long expected) { close_to(seconds * 64, (double)expected); }
 
-/* ---- what holds of every timeline ---- */
+/* ---- properties of every timeline ---- */
 
-/* No operation before its gradient, one at a time on a lane; every part once, with its startup. */
+/* No operation starts before its gradient is ready; one at a time per lane; every part once, with its
+ * startup. */
 static void check_intervals(const world *w, const ddp_timeline *t, long most)
 {
     double lane_end[MOST], sent[MOST], ready, previous = 0, now = 0;
@@ -161,7 +162,8 @@ static void check_fifo(const world *w, ddp_rng *r)
     for (i = 0; i < w->n; i++) sum += c[i] = comm(w, i);
     ticks(simple(w, DDP_SCHEME_SSGD), sum);
     ticks(simple(w, DDP_SCHEME_WFBP), recurrence(w, c));
-    i = (int)ddp_rng_below(r, 3); /* the first iteration, or a later one: steady from the start */
+    /* the first iteration or a later one: the schedule is steady from the start */
+    i = (int)ddp_rng_below(r, 3);
     assert_int_equal(slots_run(w, DDP_SCHEME_SSGD, HUGE_CREDIT, i), sum);
     assert_int_equal(slots_run(w, DDP_SCHEME_WFBP, HUGE_CREDIT, i), recurrence(w, c));
 }
@@ -220,7 +222,7 @@ static void check_bytescheduler(const world *w, ddp_rng *r)
     o.credit = (double)limit / (double)w->partition;
     i = (int)ddp_rng_below(r, 3);
     ticks(iteration(w, &o), slots_run(w, DDP_SCHEME_BYTESCHEDULER, limit, i));
-    /* everything is committed as it comes; rows that are ready together would still be ordered */
+    /* everything is committed as it becomes ready; rows that are ready together would still be ordered */
     for (i = 0; i < w->n; i++) apart.b[i] += w->b[i] == 0;
     world_profile(&apart);
     o.credit = HUGE_CREDIT;
@@ -287,11 +289,11 @@ static void three_buckets_by_hand(void **state)
     world_profile(&w);
     ticks(simple(&w, DDP_SCHEME_SSGD), 60 + 52 + 15);
     ticks(simple(&w, DDP_SCHEME_WFBP), 90);
-    /* row 2 is gone when row 1 is ready; row 1 ends at 70 and row 0 is ready at 60: waiting 30 for
-     * it would cost more than the startup */
+    /* row 2 has left when row 1 is ready; row 1 ends at 70 and row 0 is ready at 60: waiting 30 for it would
+     * cost more than the startup */
     ticks(simple(&w, DDP_SCHEME_MGWFBP), 90);
-    /* row 0 flies from 60: startup to 61, then shares with the 9 that row 1 has left: 4 x 2 to 69,
-     * the rest of row 1 alone to 74 */
+    /* row 0 is sent from 60: startup to 61, then it shares with the remaining 9 of row 1: 4 x 2 to 69, the
+     * rest of row 1 alone to 74 */
     ticks(simple(&w, DDP_SCHEME_ASCWFBP), 74 + 15);
     /* parts of row 1: 30..44..58..72; row 0 72..77. With a credit of 13 a part of 13 uses it up. */
     ticks(simple(&w, DDP_SCHEME_BYTESCHEDULER), 77 + 15);
@@ -300,10 +302,10 @@ static void three_buckets_by_hand(void **state)
     w.p.forward_s = NULL;
     ticks(simple(&w, DDP_SCHEME_WFBP), 75);
     w.p.forward_s = w.forward;
-    w.p.alpha_s = 2.0 / 64; /* on top of comm_s and as busy: 10..19, 30..72, 72..79 */
+    w.p.alpha_s = 2.0 / 64; /* added to comm_s, and busy too: 10..19, 30..72, 72..79 */
     ticks(simple(&w, DDP_SCHEME_WFBP), 94);
     w.p.alpha_s = 0;
-    w.alpha = 31; /* now waiting for row 0 pays: 30 to 60, then 40 + 5 - startup */
+    w.alpha = 31; /* waiting for row 0 is better now: 30 to 60, then 40 + 5 - startup */
     o = options(&w, DDP_SCHEME_MGWFBP);
     o.alpha_s = 31.0 / 64;
     w.comm[0] = w.comm[1] = w.comm[2] = 40.0 / 64;
@@ -315,7 +317,7 @@ static void three_buckets_by_hand(void **state)
     ddp_timeline_free(&t);
 }
 
-/* Where the startup is noted makes no difference: within comm_s, or apart in the profile. */
+/* A startup within comm_s gives the same result as one given separately in the profile. */
 static void check_startup(const world *w, ddp_rng *r)
 {
     double apart[MOST];
@@ -338,7 +340,7 @@ static void check_startup(const world *w, ddp_rng *r)
         close_to(t.lower_bound_s, u.lower_bound_s);
         ddp_timeline_free(&u);
         q.gap_s = q.alpha_s;
-        q.alpha_s = 0; /* a gap is busy too; it does not overlap in ascwfbp */
+        q.alpha_s = 0; /* a gap occupies the link too; it does not overlap in ascwfbp */
         u = timeline(&q, &o);
         if (s != DDP_SCHEME_ASCWFBP)
             close_to(t.iteration_s, u.iteration_s);
@@ -351,7 +353,7 @@ static void check_startup(const world *w, ddp_rng *r)
     }
 }
 
-static void a_startup_may_be_within_comm_s_or_apart(void **state)
+static void a_startup_may_be_within_comm_s_or_separate(void **state)
 {
     (void)state;
     every_list(check_startup);
@@ -375,13 +377,13 @@ static void startups_merge_overlap_and_leave_the_bound(void **state)
     t = timeline(&p, &o);
     close_to(t.iteration_s, 15);
     ddp_timeline_free(&t);
-    o.scheme = DDP_SCHEME_WFBP; /* one message of 10 + 4 from 4 on; 1 + 44 - 30 is the bound */
+    o.scheme = DDP_SCHEME_WFBP; /* one message of 10 + 4 from 4 on; the bound is 1 + 44 - 30 */
     o.bucket_bytes = o.first_bucket_bytes = 1e6;
     t = timeline(&p, &o);
     close_to(t.iteration_s, 18);
     close_to(t.lower_bound_s, 15);
     ddp_timeline_free(&t);
-    memset(&o, 0, sizeof o); /* 0.07 / 0.01 is above 7 in binary, and seven parts */
+    memset(&o, 0, sizeof o); /* 0.07 / 0.01 is above 7 in binary; seven parts nevertheless */
     o.scheme = DDP_SCHEME_BYTESCHEDULER;
     o.partition_s = 0.01;
     p.layers = 1;
@@ -413,7 +415,7 @@ static void one_bucket_and_silent_buckets_are_fine(void **state)
 
 static void ddp_buckets_close_at_their_limit(void **state)
 {
-    /* From the output side in MiB: 0.5 + 0.75 pass the first limit of 1; 20 + 10 pass 25; 3. */
+    /* From the output side in MiB: 0.5 + 0.75 exceed the first limit of 1; 20 + 10 exceed 25; 3. */
     static const double mib[5] = {3, 10, 20, 0.75, 0.5};
     static const int first[3] = {3, 1, 0}, last[3] = {4, 2, 0};
     ddp_timeline_options o;
@@ -493,7 +495,7 @@ static void the_buckets_of_vgg19_take_what_the_table_says(void **state)
     ms(&w, DDP_SCHEME_ASCWFBP, 11.3, 285.05);
     ms(&w, DDP_SCHEME_BYTESCHEDULER, 11.3, 248.3);
     ms(&w, DDP_SCHEME_USBYTE, 11.3, 248.3);
-    vgg19(&w, 1, 10000); /* bucket 4 as the total asks for it */
+    vgg19(&w, 1, 10000); /* bucket 4 so that the total matches */
     ms(&w, DDP_SCHEME_SSGD, 11.3, 388.0);
     ms(&w, DDP_SCHEME_WFBP, 11.3, 295.05);
     ms(&w, DDP_SCHEME_BYTESCHEDULER, 11.3, 258.3);
@@ -525,7 +527,7 @@ static void a_larger_credit_loses_priority(void **state)
     assert_true(one < four && four < fifo);
 }
 
-/* Where computing is all there is, the iteration attains its bound, which is summed in another order. */
+/* If computing dominates, the iteration equals its bound, which is summed in another order. */
 static void a_bound_that_is_attained_is_not_above_the_iteration_by_rounding(void **state)
 {
     ddp_timeline_options o;
@@ -546,7 +548,7 @@ static void a_bound_that_is_attained_is_not_above_the_iteration_by_rounding(void
         }
         o.scheme = (ddp_scheme)(round % DDP_SCHEME_DEFT);
         o.partition_s = round % 2 ? 0 : 1;
-        o.partition_params = round % 2 ? 5 : 0; /* params of rows that send nothing are not asked for */
+        o.partition_params = round % 2 ? 5 : 0; /* params of rows that send nothing are not used */
         t = timeline(&w.p, &o);
         assert_true(t.lower_bound_s <= t.iteration_s);
         close_to(t.lower_bound_s, t.iteration_s);
@@ -554,7 +556,7 @@ static void a_bound_that_is_attained_is_not_above_the_iteration_by_rounding(void
     }
 }
 
-static void only_schemes_that_join_rows_look_at_bucket_bytes(void **state)
+static void only_schemes_that_merge_rows_use_bucket_bytes(void **state)
 {
     world w;
 
@@ -577,11 +579,11 @@ static void only_schemes_that_join_rows_look_at_bucket_bytes(void **state)
     }
 }
 
-/* ---- what an iteration waits for ---- */
+/* ---- exposed time of an iteration ---- */
 
-/* Backward ends at 6, forward takes 1, 2, 4. Row 2's parts come in no order: they are there at 9; row 1 at
- * 7. */
-static void what_arrives_after_backward_is_exposed(void **state)
+/* Backward ends at 6, forward takes 1, 2, 4. Row 2's parts arrive in no order, the last at 9; row 1 arrives
+ * at 7. */
+static void transfers_after_backward_are_exposed(void **state)
 {
     static double forward[3] = {1, 2, 4}, backward[3] = {1, 2, 3};
     static const double end[5] = {6, 9, 4, 7, 50};
@@ -611,7 +613,7 @@ static void what_arrives_after_backward_is_exposed(void **state)
     /* 2 later: row 1 9..11, row 2 11..15 */
     assert_int_equal(ddp_timeline_exposed(&p, &t, 2, &each, &all, NULL), DDP_OK);
     assert_true(each == 2 && all == 5);
-    p.forward_s = NULL; /* the last arrival is all that counts */
+    p.forward_s = NULL; /* without forward times only the last arrival counts */
     assert_int_equal(ddp_timeline_exposed(&p, &t, 2, &each, &all, NULL), DDP_OK);
     assert_true(each == 5 && all == 5);
     for (int i = 0; i < 4; i++) x[i].end_s = 1;
@@ -619,7 +621,7 @@ static void what_arrives_after_backward_is_exposed(void **state)
     assert_true(each == 0 && all == 0);
 }
 
-static void what_is_exposed_of_another_model_is_not_told(void **state)
+static void exposed_time_of_another_model_is_an_error(void **state)
 {
     double each = 7, all = 8;
     ddp_timeline_options o;
@@ -648,7 +650,7 @@ static void what_is_exposed_of_another_model_is_not_told(void **state)
     ddp_timeline_free(NULL);
 }
 
-/* ---- names and mistakes ---- */
+/* ---- names and errors ---- */
 
 static void names_are_read_back(void **state)
 {
@@ -678,10 +680,10 @@ static void refused(const ddp_profile *p, const ddp_timeline_options *o, ddp_sta
     got = ddp_plan_timeline(p, o, &t, &err);
     if (got != code) fail_msg("status %d, not %d, for %s", (int)got, (int)code, says);
     if (!strstr(err.msg, says)) fail_msg("'%s' does not say '%s'", err.msg, says);
-    assert_int_equal(t.buckets, 0x07070707); /* untouched */
+    assert_int_equal(t.buckets, 0x07070707); /* unchanged */
 }
 
-static void mistakes_are_named(void **state)
+static void invalid_input_is_named(void **state)
 {
     static const int below = -1;
     char *names[6], fc6[] = "fc6";
@@ -737,7 +739,7 @@ static void mistakes_are_named(void **state)
     refused(&w.p, &o, DDP_ARG,
             "bucket 0 (unnamed): comm_s is 0.001968 s, shorter than the startup alpha_s of 0.002 s");
     w.p.name = names;
-    refused(&w.p, &o, DDP_ARG, "bucket 0 (unnamed)"); /* this one has none */
+    refused(&w.p, &o, DDP_ARG, "bucket 0 (unnamed)"); /* this profile has no names */
     names[0] = fc6;
     refused(&w.p, &o, DDP_ARG, "bucket 0 (fc6): comm_s is 0.001968 s, shorter");
     w.p.name = NULL;
@@ -767,7 +769,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_buckets_by_hand),
-        cmocka_unit_test(a_startup_may_be_within_comm_s_or_apart),
+        cmocka_unit_test(a_startup_may_be_within_comm_s_or_separate),
         cmocka_unit_test(startups_merge_overlap_and_leave_the_bound),
         cmocka_unit_test(one_bucket_and_silent_buckets_are_fine),
         cmocka_unit_test(ddp_buckets_close_at_their_limit),
@@ -780,11 +782,11 @@ int main(void)
         cmocka_unit_test(the_buckets_of_vgg19_take_what_the_table_says),
         cmocka_unit_test(a_larger_credit_loses_priority),
         cmocka_unit_test(a_bound_that_is_attained_is_not_above_the_iteration_by_rounding),
-        cmocka_unit_test(only_schemes_that_join_rows_look_at_bucket_bytes),
-        cmocka_unit_test(what_arrives_after_backward_is_exposed),
-        cmocka_unit_test(what_is_exposed_of_another_model_is_not_told),
+        cmocka_unit_test(only_schemes_that_merge_rows_use_bucket_bytes),
+        cmocka_unit_test(transfers_after_backward_are_exposed),
+        cmocka_unit_test(exposed_time_of_another_model_is_an_error),
         cmocka_unit_test(names_are_read_back),
-        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(invalid_input_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

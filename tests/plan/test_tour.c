@@ -1,4 +1,4 @@
-/* [pure] Open tours against every order, and the local search against the exact one. */
+/* [pure] Open tours, compared with every order; the local search compared with the exact one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -27,7 +27,7 @@ static double brute(int n, const double *c, int at, unsigned seen, int last)
     return best;
 }
 
-/* The order visits everything once, between the ends asked for, in the length claimed. */
+/* The order visits every node once, between the given ends, and has the claimed length. */
 static void valid(int n, const double *c, int first, int last, const int *order, double length)
 {
     char seen[MOST];
@@ -107,7 +107,7 @@ static void local_search_is_near_the_exact_tour(void **state)
     assert_true(over / 60 < 0.05);
 }
 
-/* Points on a line, shuffled: the way along it, between any ends asked for. */
+/* Points on a line, shuffled: the tour follows the line, between any given ends. */
 static void long_tours_follow_a_line(void **state)
 {
     static double c[MOST * MOST];
@@ -134,10 +134,10 @@ static void long_tours_follow_a_line(void **state)
     }
     assert_int_equal(ddp_tour_open(MOST, c, j, i, order, &length, NULL), DDP_OK);
     valid(MOST, c, j, i, order, length);
-    assert_true(length <= 2 * (MOST - 1)); /* up and back: the optimum is 231 */
+    assert_true(length <= 2 * (MOST - 1)); /* there and back: the optimum is 231 */
 }
 
-/* How often the search asked whether its time is over; it is from call `end` on. */
+/* Counts how often the search asks whether its time is over; it is over from call `end` on. */
 typedef struct asked {
     int calls, end;
 } asked;
@@ -171,8 +171,8 @@ static void an_ended_search_keeps_the_best_path_so_far(void **state)
     assert_true(before < 1.5 * whole);
 }
 
-/* Beyond a thousand nodes a search makes four starts at the most; one that has to end at once has made one,
- * from node 0 to the nearest node each time. */
+/* With more than a thousand nodes a search makes at most four starts. If it has to end at once, it has made
+ * one, from node 0 to the nearest node each time. */
 static void a_search_over_very_many_nodes_may_end_at_once(void **state)
 {
     enum { MANY = 1030 };
@@ -191,8 +191,8 @@ static void a_search_over_very_many_nodes_may_end_at_once(void **state)
     assert_true(length == MANY - 1);
 }
 
-/* Where all hops are alike no start can be improved: one pass over its nodes each, and a question before each
- * but the first. */
+/* If all hops are equal no start can be improved: one pass over its nodes each, and one check of the time
+ * before each start but the first. */
 static void few_nodes_are_started_from_more_often(void **state)
 {
     enum { MANY = 1030 };
@@ -202,9 +202,8 @@ static void few_nodes_are_started_from_more_often(void **state)
 
     (void)state;
     for (int i = 0; i < MANY * MANY; i++) c[i] = 1;
-    for (int k = 0; k < 6; k++)
-        for (int ends = 0; ends < (sizes[k] > 100 ? 1 : 3); ends++) { /* free; the last is given; the first
-                                                                         is */
+    for (int k = 0; k < 6; k++) /* free; the last is given; the first is given */
+        for (int ends = 0; ends < (sizes[k] > 100 ? 1 : 3); ends++) {
             const int n = sizes[k], tries = ends == 2 ? 1 : starts[k] - (ends == 1);
             asked a = {0, INT_MAX};
             double length;
@@ -215,7 +214,7 @@ static void few_nodes_are_started_from_more_often(void **state)
         }
 }
 
-static void sums_that_overflow_are_refused_and_others_kept(void **state)
+static void sums_that_overflow_are_skipped(void **state)
 {
     double c[MOST * MOST], length = 3;
     int order[MOST], sizes[3] = {3, 16, 20}, s, k, n;
@@ -272,7 +271,7 @@ int main(void)
         cmocka_unit_test(an_ended_search_keeps_the_best_path_so_far),
         cmocka_unit_test(a_search_over_very_many_nodes_may_end_at_once),
         cmocka_unit_test(few_nodes_are_started_from_more_often),
-        cmocka_unit_test(sums_that_overflow_are_refused_and_others_kept),
+        cmocka_unit_test(sums_that_overflow_are_skipped),
         cmocka_unit_test(bad_input_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [pure] FusionLLM's estimator against hand-worked numbers, and the graph files. */
+/* [pure] FusionLLM's estimator, compared with hand-worked numbers; reading and writing of graph files. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -15,9 +15,9 @@ extern "C" {
 
 static void the_estimator_follows_the_equations_by_hand(void **state)
 {
-    /* a, b, c of 20, 30, 40 FLOPs on devices 0, 0, 1 of 10 and 20 FLOP/s; results of 8, 6, 2 bytes.
-     * Link 0 to 1: 1 s + bytes / 2, back: 3 s + bytes. Two micro-batches of forward alone:
-     * C = 5, 2; R = 0, 1 + 6/2 = 4; latency 11, pipeline 11 + 1 x 5. */
+    /* a, b, c of 20, 30, 40 FLOPs on devices 0, 0, 1 of 10 and 20 FLOP/s; results of 8, 6, 2 bytes. Link 0 to
+     * 1: 1 s + bytes / 2, back: 3 s + bytes. Two micro-batches, forward only: C = 5, 2; R = 0, 1 + 6/2 = 4;
+     * latency 11, pipeline 11 + 1 x 5. */
     const int device_of[3] = {0, 0, 1};
     ddp_oplist list = list_of(3);
     ddp_network net = net_of(2, 1, 2);
@@ -48,8 +48,8 @@ static void the_estimator_follows_the_equations_by_hand(void **state)
     close_to(w.memory_bytes[1], 10 + 2 + 6);
     assert_int_equal(w.messages, 1);
     ddp_workload_free(&w);
-    /* with backward: C three times, and device 0 receives b's gradient in 3 + 6 = 9 s:
-     * latency 15 + 9 + 6 + 4 = 34, worst 15; memory 4 x parameters, two micro-batches kept */
+    /* with backward: C is three times as large, and device 0 receives b's gradient in 3 + 6 = 9 s: latency 15
+     * + 9 + 6 + 4 = 34, worst 15; memory 4 x parameters, two micro-batches stored */
     o.forward_only = 0;
     o.samples = 0;
     must(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), &err);
@@ -63,12 +63,12 @@ static void the_estimator_follows_the_equations_by_hand(void **state)
     close_to(w.memory_bytes[1], 4 * 10 + 2 * 8);
     assert_int_equal(w.messages, 2);
     ddp_workload_free(&w);
-    /* a network-bound case: R of device 0 is the worst */
+    /* network-bound: R of device 0 is the largest */
     net.delay_s[2] = 30;
     must(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), &err);
     close_to(w.pipeline_s, 61 + 36);
     ddp_workload_free(&w);
-    o.state_factor = 2; /* of plain SGD, say */
+    o.state_factor = 2; /* as with plain SGD */
     must(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), &err);
     close_to(w.memory_bytes[0], 2 * 101 + 2 * 14);
     close_to(w.memory_bytes[1], 2 * 10 + 2 * 8);
@@ -78,7 +78,7 @@ static void the_estimator_follows_the_equations_by_hand(void **state)
     ddp_network_free(&net);
 }
 
-/* Whether exactly one message of w is that. */
+/* 1: exactly one message of w has these fields. */
 static int sent(const ddp_workload *w, int gradient, int op_index, int user, int from, int to)
 {
     int i, count = 0;
@@ -122,7 +122,7 @@ static void the_papers_figure_3_exchanges_what_it_says(void **state)
 
 static void a_skip_edge_counts_once_per_remote_device(void **state)
 {
-    /* a is used by b and c on device 1 and by d on device 2; b, c stay on 1; d takes a and c */
+    /* a is used by b and c on device 1 and by d on device 2; b, c stay on 1; d uses a and c */
     const int device_of[4] = {0, 1, 1, 2};
     ddp_oplist list = list_of(4);
     ddp_network net = net_of(3, 1, 1);
@@ -134,7 +134,7 @@ static void a_skip_edge_counts_once_per_remote_device(void **state)
     (void)state;
     op(&list, 0, "a", -1, -1, 10, 4, 4);
     op(&list, 1, "b", 0, -1, 10, 5, 0);
-    must(ddp_oplist_set(&list, 2, "c", three, 3, 10, 6, 0, &err), &err); /* names a twice */
+    must(ddp_oplist_set(&list, 2, "c", three, 3, 10, 6, 0, &err), &err); /* reads a twice */
     op(&list, 3, "d", 0, 2, 10, 1, 0);
     memset(&o, 0, sizeof o);
     o.forward_only = 1;
@@ -143,7 +143,7 @@ static void a_skip_edge_counts_once_per_remote_device(void **state)
     close_to(w.receive_s[2], 1 + 4 + 1 + 6);
     assert_int_equal(w.messages, 3);
     ddp_workload_free(&w);
-    o.forward_only = 0; /* a's gradient comes to device 0 from 1 and from 2, c's to 1 */
+    o.forward_only = 0; /* device 0 receives a's gradient from 1 and from 2, device 1 c's gradient */
     must(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), &err);
     close_to(w.receive_s[0], 5 + 5);
     close_to(w.receive_s[1], 5 + 7);
@@ -231,7 +231,7 @@ static void estimates_and_fits_of_nonsense_are_refused(void **state)
     list.op[0].flops = list.op[1].flops = 0;
     device_of[1] = 0;
     REFUSED(DDP_NUMERIC, "an iteration takes 0 s; the operators need FLOPs or bytes");
-    list.op[0].flops = 1e200; /* 3e300 s a micro-batch */
+    list.op[0].flops = 1e200; /* 3e300 s per micro-batch */
     speed[0] = 1e-100;
     o.microbatches = 1000000000;
     REFUSED(DDP_NUMERIC, "an iteration takes inf s");
@@ -314,7 +314,7 @@ static void graph_files_are_read_and_checked(void **state)
     assert_int_equal(ddp_oplist_read("/nonexistent/g.json", &list, &err), DDP_IO);
 }
 
-/* What is written is the list that is read back, and nothing is where it cannot be written. */
+/* The file written gives the same list when read. Nothing is written if writing fails. */
 static void graph_files_are_written(void **state)
 {
     char path[] = "/tmp/ddp_oplist_XXXXXX";

@@ -1,12 +1,12 @@
-/* What the baselines' timelines are tested against: random worlds whose times are whole ticks, a
- * simulation tick by tick, and the definitions written down once more. Shares no code with src/. */
+/* References for the baselines' timelines: random worlds whose times are whole ticks, a simulation tick by
+ * tick, and a second implementation of the definitions. Shares no code with src/. */
 #ifndef TESTS_TIMELINE_ORACLE_H
 #define TESTS_TIMELINE_ORACLE_H
 
 enum { MOST = 12, LISTS = 1000, HUGE_CREDIT = 1000000 };
 
-/* Times in ticks of 1/64 s, so that all sums are exact. A row has parts[i] parts of work[i] ticks
- * each and as many startups of alpha; its comm_s is that of one message. */
+/* Times are in ticks of 1/64 s, so that all sums are exact. A row has parts[i] parts of work[i] ticks each,
+ * and each part has a startup of alpha. comm_s is the time of one message. */
 typedef struct world {
     int n, parts[MOST];
     long f[MOST], b[MOST], work[MOST], alpha, partition;
@@ -16,7 +16,7 @@ typedef struct world {
 
 static long comm(const world *w, int i) { return w->parts[i] ? w->alpha + w->parts[i] * w->work[i] : 0; }
 
-/* The profile that the world describes; forward_s NULL where there is none. */
+/* The profile of the world; forward_s NULL if it has none. */
 static void world_profile(world *w)
 {
     int i;
@@ -34,9 +34,8 @@ static void world_profile(world *w)
     }
 }
 
-/* kind 0: equal, with zeros; 1: comm much longer; 2: much shorter; 3: startups dominate; 4: many
- * small parts. A row of k parts of d ticks is cut like that by a partition of s:
- * k - 1 < k d / s <= k. */
+/* kind 0: equal, with zeros; 1: comm much longer; 2: much shorter; 3: startups dominate; 4: many small parts.
+ * A partition of s divides a row into k parts of d ticks if k - 1 < k d / s <= k. */
 static void world_random(world *w, ddp_rng *r, int kind)
 {
     long s, d;
@@ -68,17 +67,17 @@ typedef struct slots {
     ddp_scheme scheme;
     long limit, credit; /* ticks of work */
     int at;             /* 0..n-1 backward of row n-1-at, n..2n-1 forward of row at-n */
-    long busy;          /* ticks left of it; -1 = not begun */
+    long busy;          /* ticks left of it; -1 = not started */
     int ready[MOST], unsent[MOST], missing[MOST];
     int row[128], head, tail; /* committed to the link, in order */
-    long link;                /* ticks left of row[head]; -1 = not begun */
+    long link;                /* ticks left of row[head]; -1 = not started */
 } slots;
 
 static void slots_iteration_begins(slots *s)
 {
     int i;
 
-    assert_int_equal(s->head, s->tail); /* nothing is left over from the iteration before */
+    assert_int_equal(s->head, s->tail); /* the previous iteration sent everything */
     s->at = s->head = s->tail = 0;
     s->busy = s->link = -1;
     for (i = 0; i < s->w->n; i++) {
@@ -99,7 +98,7 @@ static int slots_may_begin(const slots *s)
     return 1;
 }
 
-/* Begins and ends compute tasks as far as the present allows; 1 at the end of the iteration. */
+/* Starts and ends the compute tasks of the current tick; 1 at the end of the iteration. */
 static int slots_compute(slots *s)
 {
     for (;;) {
@@ -175,7 +174,7 @@ static long slots_run(const world *w, ddp_scheme scheme, long limit, int number)
     }
 }
 
-/* ---- the other definitions, from their text ---- */
+/* ---- the other definitions, as printed ---- */
 
 static long readies(const world *w, int i)
 {
@@ -205,8 +204,8 @@ static long recurrence(const world *w, const long *c)
     return forward_total(w) + (e > readies(w, 0) ? e : readies(w, 0));
 }
 
-/* MG-WFBP's loop as printed, all starts again after each merge. Rows that send nothing are left
- * out: j-1 below is the next row that sends. */
+/* MG-WFBP's loop as printed, which restarts after each merge. Rows that send nothing are omitted: j-1 below
+ * is the next row that sends. */
 static long merged(const world *w)
 {
     long c[MOST], start[MOST], r0, r1;
@@ -236,7 +235,7 @@ static long merged(const world *w)
     return forward_total(w) + (r0 > r1 ? r0 : r1);
 }
 
-/* Processor sharing by what is left of each operation. */
+/* Processor sharing: each operation in progress gets an equal share of the link. */
 static double shared(const world *w, int most)
 {
     double startup[MOST], left[MOST], t = 0;
@@ -271,7 +270,7 @@ static double shared(const world *w, int most)
     return (double)forward_total(w) + fmax(t, (double)readies(w, 0));
 }
 
-/* US-Byte under given priorities (0 = best); first [n] receives the begin of each row. */
+/* US-Byte with given priorities (0 = highest); first [n] receives the start of each row. */
 static long blocks(const world *w, const int *priority, long *first)
 {
     long t = 0, end = readies(w, 0), arrive[MOST], gap, startup;
@@ -319,7 +318,8 @@ static long blocks(const world *w, const int *priority, long *first)
     return t;
 }
 
-/* The search over the rows that send; start receives the length without it, own [n] priorities. */
+/* The search over the rows that send. start receives the length without the search, own [n] the
+ * priorities. */
 static long blocks_search(const world *w, long *start, int *own)
 {
     int tried[MOST], row[MOST], n = 0, i, j, k, l;

@@ -917,7 +917,8 @@ static char warned[512]; /* by rank 0 */
 static void keep_warning(void *user, ddp_log_level level, const char *text)
 {
     (void)user;
-    if (level == DDP_LOG_WARN && strstr(text, "steady period")) snprintf(warned, sizeof warned, "%s", text);
+    if (level == DDP_LOG_WARN && strstr(text, "too long to be saved"))
+        snprintf(warned, sizeof warned, "%s", text);
 }
 
 /* Communication takes a little more than two iterations, so it takes hundreds until the links are as free as

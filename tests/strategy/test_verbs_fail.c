@@ -423,7 +423,7 @@ static int spoilt_make(ddp_ctx *d, void *self, const ddp_profile *p, int measure
     return bad;
 }
 
-/* Any 32 bits of a plan may be wrong, and any end of it missing. The plan is then followed if it is still
+/* Any 32-bit word of a plan may be wrong, and its end may be missing. The plan is then followed if it is still
  * valid, else it fails with an error. */
 static void an_invalid_plan_is_an_error(void **state)
 {
