@@ -99,7 +99,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
     }
     if (op->p2p && e->peers[op->m.peer].out_of_world) {
         ddp__fault_is_about(e, op->m.peer);
-        ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it", op->m.peer,
+        ddp__fault(e, DDP_PEER_LOST, "rank %d is no longer in the world: no message can be %s it", op->m.peer,
                    op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
         return;
     }
@@ -176,7 +176,10 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
         return 0;
     }
     ddp__fault_is_about(e, peer);
-    return !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
+    return !ddp__fault(e, DDP_PEER_LOST,
+                       "rank %d closed its context, but its request is still queued; call ddp_sync_all on "
+                       "every rank before ddp_close",
+                       peer);
 }
 
 /* The position that an operation between two ranks can use now; NULL: none. */

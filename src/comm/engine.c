@@ -133,7 +133,9 @@ static void ddp__dimension(ddp__engine *e)
 static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *err)
 {
     if (cfg->world < 2 || cfg->rank < 0 || cfg->rank >= cfg->world)
-        return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank, cfg->world);
+        return ddp__fail(err, DDP_ARG,
+                         "rank %d of world %d cannot have an engine; the world needs at least 2 ranks",
+                         cfg->rank, cfg->world);
     if (!cfg->wire) return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
@@ -157,8 +159,8 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
     }
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
         return ddp__fail(err, DDP_MEMORY,
-                         "cannot start the comm thread: the system gives no further thread, or no address "
-                         "space for its stack (ulimit -u, ulimit -v)");
+                         "cannot start the comm thread: the system has no free thread, or no address space "
+                         "for its stack (ulimit -u, ulimit -v)");
     pthread_mutex_lock(&e->lock);
     while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);
@@ -225,7 +227,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     *e = plan;
     if (!ddp__engine_locks(e)) {
         ddp__release(&cfg->allocator, block, plan.block_bytes);
-        return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
+        return ddp__fail(err, DDP_MEMORY, "cannot create the engine's lock: the system has no free lock");
     }
     e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;

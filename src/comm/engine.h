@@ -34,7 +34,7 @@ typedef struct ddp__op_span {
     char coding;    /* ddp_coding: how it travels */
 } ddp__op_span;
 
-/* Encodes and decodes blocks (DDP_AS_INT8 and later codings); the engine itself knows only their size.
+/* Encodes and decodes blocks (DDP_AS_INT8 and later codings); the engine itself uses only their size.
  * Encoding decoded values again must give bit-identical results. Both functions fail with an error about
  * x[index], or about the payload. */
 typedef struct ddp__coder {
@@ -163,8 +163,8 @@ DDP_LIB int ddp__engine_relayed(const ddp__engine *e, int peer);
 DDP_LIB int ddp__engine_lost(ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
-DDP_LIB void ddp__engine_hush(ddp__engine *e); /* no peer is told the reason of a later failure here; to the
-                                                  peers this rank is lost */
+/* peers are not told the reason of a later failure of this rank; for them the rank is lost */
+DDP_LIB void ddp__engine_hush(ddp__engine *e);
 /* After a failure, blocks until no thread touches the memory of any message, for at most about half a second;
  * else returns at once. For the thread that submits. */
 DDP_LIB void ddp__engine_settle(ddp__engine *e);

@@ -27,8 +27,9 @@ typedef enum ddp__frame_type {
     /* between ranks that are threads of one process (share.c); no payload */
     DDP__FRAME_OFFER, /* all-reduce: the sender's values may be used in place, through its offer number
                          `offset`; needs a credit */
-    DDP__FRAME_SUMMED /* the sender has no chunk left to add; offset > 0: it found that the receiver's values
-                         from offset - 1 on were overwritten */
+    /* the sender has no more chunks to add; offset > 0: it found that the receiver's values from offset - 1
+     * on were overwritten */
+    DDP__FRAME_SUMMED
 } ddp__frame_type;
 
 enum { DDP__CODING_BLOCK = 64 };

@@ -2,8 +2,8 @@
  * long waits. */
 #include "comm/state.h"
 
-/* A rank does not send something to every other in each operation. If a peer owes nothing, only its
- * heartbeats show whether it has begun. */
+/* A rank does not send data to every other rank in each operation. If a peer has nothing to send, only its
+ * heartbeats show whether it has started the operation. */
 int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -224,7 +224,8 @@ void ddp__check_liveness(ddp__engine *e, double now)
 {
     double beat = ddp__beat(e), again = now + beat;
 
-    if (ddp__was_stopped(e, now)) { /* frames that came meanwhile are read before a peer is declared lost */
+    /* frames that arrived meanwhile are read before a peer is declared lost */
+    if (ddp__was_stopped(e, now)) {
         e->next_check = now;
         return;
     }

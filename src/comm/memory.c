@@ -1,6 +1,6 @@
 /* Operations on the memory of messages: arithmetic, lists of pieces, wire formats, and the detection of
- * foreign writes. For the last, every chunk is hashed when the message is submitted. The hash is compared
- * before the chunk leaves, before it is summed and before a result overwrites it. */
+ * foreign writes. To detect those, every chunk is hashed when the message is submitted. The hash is compared
+ * before the chunk is sent, before it is summed and before a result overwrites it. */
 #include "comm/state.h"
 #include <sys/mman.h>
 
@@ -116,9 +116,10 @@ ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err)
                          (unsigned long)pieces, (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE,
-                           "room for messages of %lu arrays cannot be made while %ld are in flight",
-                           (unsigned long)pieces, e->submitted - e->first);
+        status =
+            ddp__fail(err, DDP_USAGE,
+                      "cannot allocate memory for messages of %lu arrays while %ld messages are in flight",
+                      (unsigned long)pieces, e->submitted - e->first);
         ddp__release(&e->cfg.allocator, strips, bytes);
     } else {
         ddp__strips_close(e);
@@ -241,8 +242,8 @@ static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *e
     char text[160];
 
     return ddp__fault(e, DDP_NUMERIC,
-                      "%s cannot travel as %s: %.200s; lower the learning rate, clip gradients or "
-                      "choose another wire format",
+                      "cannot encode %s as %s: %.200s; lower the learning rate, clip gradients or choose "
+                      "another wire format",
                       ddp__op_text(e, op, text, sizeof text), ddp__coding_name((int)op->m.coding), err->msg);
 }
 
@@ -290,7 +291,7 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
     if (e->cfg.coder->decode(e->cfg.coding, s->data, (const unsigned char *)e->recoded, count, &err) ==
         DDP_OK)
         return 1;
-    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no %s: %.200s", peer,
+    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu with invalid %s: %.200s", peer,
                       (unsigned long)s->f.seq, ddp__coding_name(s->f.coding), err.msg);
 }
 
@@ -378,7 +379,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
         status =
-            ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
+            ddp__fail(err, DDP_USAGE, "cannot start the check of writes while %ld messages are in flight",
                       e->submitted - e->first);
         ddp__release(&e->cfg.allocator, sums, bytes);
     } else {

@@ -47,9 +47,9 @@ typedef enum ddp_coding {
 
 /* The result of a receive or serve. It is written before the message is done. */
 typedef struct ddp_received {
-    ddp_verb verb; /* DDP_SEND; DDP_PUSH; DDP_PULL: a request, which you reply to with DDP_ANSWER; DDP_SERVE:
-                      no message came, because the peer was lost (min_world) or because other messages needed
-                      the queue slot before it came */
+    /* DDP_SEND; DDP_PUSH; DDP_PULL: a request, which you reply to with DDP_ANSWER; DDP_SERVE: no message
+     * arrived, because the peer was lost (min_world) or because other messages needed the queue slot first */
+    ddp_verb verb;
     int peer, layer;
     size_t count;
 } ddp_received;

@@ -324,7 +324,7 @@ void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
     if (op->note_s > e->cfg.note_s) { /* the wait was logged */
         char text[128];
         op->note_s = e->cfg.note_s;
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s continues after %.1f s", e->rank,
                  ddp__op_text(e, op, text, sizeof text), now - ddp__still_since(op));
     }
     op->last_move = now;
@@ -379,10 +379,10 @@ void ddp__check_left(ddp__engine *e, int peer)
             return;
         }
         ddp__fault_is_about(e, peer);
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s has left (it closed its context) and %s still needs it: every rank must "
-                   "run the same number of steps",
-                   ddp__rank_text(e, peer, who, sizeof who), ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(
+            e, DDP_PEER_LOST,
+            "%s closed its context, but %s still needs it: every rank must run the same number of steps",
+            ddp__rank_text(e, peer, who, sizeof who), ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }

@@ -13,7 +13,7 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
     if (verb == (int)DDP_ALL_REDUCE && coding >= 0 && coding <= (int)DDP_AS_E3M0) return coded[coding];
-    return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "does something unknown with";
+    return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "sends an unknown message of";
 }
 
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
@@ -175,8 +175,8 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
 
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
-    for (int i = 0; i < 2 * e->world; i++) { /* two passes: nothing is counted before all peers are known to
-                                                agree */
+    /* two passes: counts nothing before it is known that all peers agree */
+    for (int i = 0; i < 2 * e->world; i++) {
         const int peer = i % e->world;
         int s = -1;
         if (peer != e->rank && (!op->p2p || (op->m.verb >= DDP_RECEIVE && peer == op->m.peer)))
@@ -304,12 +304,11 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     const ddp__frame *f = &e->peers[peer].in;
 
     if (!f->check || e->peers[peer].in_sum == f->check) return 1;
-    return ddp__fault(
-        e, DDP_NET,
-        "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
-        "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
-        "layer); restart the job from its last checkpoint",
-        (unsigned long)f->length, (unsigned long)f->seq, peer, e->wire->names[peer]);
+    return ddp__fault(e, DDP_NET,
+                      "%lu bytes of operation %lu from rank %d (%s) were corrupted: its network or memory is "
+                      "faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
+                      "layer); restart the job from its last checkpoint",
+                      (unsigned long)f->length, (unsigned long)f->seq, peer, e->wire->names[peer]);
 }
 
 static void ddp__control_read(ddp__engine *e, int peer, double now)
@@ -326,7 +325,7 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
         p->text[p->in.length] = '\0';
         for (char *c = p->text; *c; c++) /* text from another rank, which may be printed to a terminal */
             if (iscntrl((unsigned char)*c)) *c = '?';
-        if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank gave up without a word");
+        if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank failed without an error message");
     }
     if (e->shaped)
         ddp__delay_control(e, peer, now);

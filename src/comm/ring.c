@@ -72,7 +72,7 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
     ddp__engine_epoch(e, &info);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE, "the ring's order cannot change while %ld messages are in flight",
+        status = ddp__fail(err, DDP_USAGE, "cannot change the ring's order while %ld messages are in flight",
                            e->submitted - e->first);
     } else {
         for (int i = 0; i < e->world; i++) e->order[i] = order ? order[i] : i;
@@ -94,7 +94,7 @@ static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
 {
     int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
-    size_t results = op->n - ddp__segment_length(e, op, e->rank); /* results that come */
+    size_t results = op->n - ddp__segment_length(e, op, e->rank); /* results to receive */
 
     op->u.ring.sums_left = op->n - ddp__segment_length(e, op, e->rank);
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
@@ -196,8 +196,8 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
         count != (rest < e->chunk ? rest : e->chunk))
         return ddp__fault(e, DDP_NET,
-                          "rank %d sent values from %lu of operation %lu, which goes round a ring, and not "
-                          "from there: all ranks must use the same chunk size and order of the ring",
+                          "rank %d sent values from %lu of operation %lu, but its ring starts elsewhere: all "
+                          "ranks must use the same chunk size and order of the ring",
                           peer, (unsigned long)f->offset, (unsigned long)op->seq);
     if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.flow.finished : &x->u.flow.taken)) return 0;
     op->u.ring.to_come -= count;

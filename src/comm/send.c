@@ -158,8 +158,8 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
     return h;
 }
 
-/* leaves: when the frame's last byte will have left the emulated uplink. Returns 0 after a failure: nothing
- * may be sent. */
+/* leaves: time at which the frame's last byte will have left the emulated uplink. Returns 0 after a failure:
+ * no frame may be sent. */
 static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now,
                             double leaves)
 {
@@ -215,8 +215,8 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
-        long took = -1; /* a frame that has begun and cannot be completed breaks the link: no other frame may
-                           follow */
+        /* a frame that has started and cannot be completed breaks the link: no other frame may follow */
+        long took = -1;
         if (!p->out_op || p->out_slot >= 0 || !p->out.length ||
             ddp__memory_there(e, p->out_op, p->out.offset)) {
             const int n = ddp__frame_iov(e, p, p->out_sent, iov);

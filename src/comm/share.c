@@ -132,7 +132,8 @@ static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
 
 /* ---- sums ---- */
 
-/* Returns 0 if the values of some rank differ from those that it submitted; a frame then tells that rank. */
+/* Returns 0 if the values of some rank differ from those that it submitted, and sends a frame that reports it
+ * to that rank. */
 static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -247,7 +248,7 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 int ddp__share_run(ddp__engine *e, double now)
 {
     ddp__op *op = ddp__share_best(e);
-    int measures = 0; /* 1: some rank asks for its divergence */
+    int measures = 0; /* 1: at least one rank measures its divergence */
     size_t at, count;
     ddp__members team;
 

@@ -77,7 +77,7 @@ static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, siz
     if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
 }
 
-/* The range that this rank sums with values of a peer, which gets the result; or, with comes = 0, the range
+/* The range that this rank sums with values of a peer, to which it returns the result. comes = 0: the range
  * that the peer sums. */
 static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
                                size_t *to)

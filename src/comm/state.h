@@ -59,7 +59,7 @@ typedef struct ddp__op {
     size_t left;    /* values still to send or to receive */
     int missing;    /* ranks that must send something and have not begun */
     double active_at, waiting_since, last_move;
-    double clock;      /* when the first rank began it, as far as this rank knows */
+    double clock;      /* time at which the first rank started it, as far as this rank knows */
     double note_s;     /* seconds without progress until the next log line about it */
     ddp__op_span span; /* shared: under the lock, except bytes and peer_wait before done */
     int64_t bytes;
@@ -76,7 +76,7 @@ typedef struct ddp__op {
         } share;
         struct {
             int donor; /* the rank that hands over its result */
-            int asked; /* 1: the donor has been asked */
+            int asked; /* 1: the result was requested from the donor */
         } handed;
         struct {
             int sites, members, slices; /* live sites; live members of this site; slices that are summed
@@ -92,8 +92,8 @@ typedef struct ddp__op {
 /* The state of one operation towards one peer; offsets in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
-    int expected; /* 1: the peer must send something and nothing has come */
-    int seen;     /* 1: something came, so the peer has begun it */
+    int expected; /* 1: the peer must send something and nothing has arrived */
+    int seen;     /* 1: something arrived, so the peer has started it */
     double divergence;
     union {
         struct {             /* in a ring: of the segment that has the peer's number */
@@ -273,7 +273,7 @@ struct ddp__engine {
     struct ddp__member_data *member_data; /* data of the membership */
     int frozen;   /* membership: 1: a search is running: no operation begins, and collectives do not move */
     int newcomer; /* membership: 1: this worker is in no epoch yet */
-    int silent;   /* membership: 1: peers are not told the error that ended this engine */
+    int silent;   /* membership: 1: the error that ended this engine is not reported to peers */
     ddp__wire *wire;
     int rank, world;
     int *member; /* live ids, rising; collectives run over them */
@@ -361,9 +361,9 @@ struct ddp__engine {
     ddp_error error;     /* first failure or abort request */
     int begun_wire;      /* 1: the wire's begin has returned */
     int retires;         /* 1: ddp__engine_retire waits */
-    int tight;           /* 1: a message waits for room in the queue */
+    int tight;           /* 1: a message waits for a free slot in the queue */
     int quiet;           /* 1: the comm thread will not touch the memory of messages again */
-    ddp__parking parked; /* the comm thread leaves the engine to a caller */
+    ddp__parking parked; /* the comm thread lets a caller drive the engine */
     int driven;          /* 1: a caller drives the engine */
     double park_until;   /* when the comm thread resumes, unless a caller drives */
     pthread_cond_t park;

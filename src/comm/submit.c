@@ -11,8 +11,8 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
     if (m->group == 0 && (m->verb >= DDP_SEND || e->rank < e->blocks)) return DDP_OK;
     if (m->group == 0)
         return ddp__fail(err, DDP_USAGE,
-                         "%s on rank %d, which serves: collectives are among the %d ranks that compute", verb,
-                         e->rank, e->blocks);
+                         "%s on rank %d, which is a server: collectives are among the %d ranks that compute",
+                         verb, e->rank, e->blocks);
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
@@ -30,13 +30,14 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
 
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
-            return ddp__fail(err, DDP_ARG,
-                             "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
-                             ranks[i], i, e->world - 1);
+            return ddp__fail(
+                err, DDP_ARG,
+                "a group with rank %d at place %d: ranks must be ascending, from 0 to at most %d", ranks[i],
+                i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "groups in a world that changes (min_world): leave one of the two out");
+                         "process groups do not support min_world; remove one of the two");
     pthread_mutex_lock(&e->lock);
     if (e->groups == e->group_room) {
         status = ddp__fail(err, DDP_ARG, "more than %d groups", e->group_room - 1);
@@ -117,8 +118,8 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 
     if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
-        return ddp__fail(err, DDP_ARG,
-                         "%s that adds to nothing: floats in a list of their own, `to`, are needed", verb);
+        return ddp__fail(err, DDP_ARG, "%s that adds to nothing: `to` must be a separate list of floats",
+                         verb);
     if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence))
         return ddp__fail(
             err, DDP_ARG,
@@ -131,14 +132,15 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
             "over: set ddp_owner.again");
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
         return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
-                         m->to ? " with a `to` of its own" : "");
+                         m->to ? "with a separate `to`" : "");
     if (serves && e->lanes < (int)DDP__LANES)
         return ddp__fail(err, DDP_USAGE,
                          "%s in a context whose strategy does not serve: set "
                          "DDP_NEEDS_SERVERS in its traits",
                          verb);
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
-        return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
+        return ddp__fail(err, DDP_ARG,
+                         "only an all-reduce can be encoded as %s, over an engine opened for it",
                          ddp__coding_name((int)m->coding));
     return DDP_OK;
 }
@@ -169,7 +171,7 @@ ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_e
         return ddp__fail(err, DDP_ARG, "a message of more than %lu values is too long; split it",
                          (unsigned long)UINT32_MAX);
     if (to != n)
-        return ddp__fail(err, DDP_ARG, "a message from %lu values to %lu: both lists need as many",
+        return ddp__fail(err, DDP_ARG, "a message from %lu values to %lu: both lists need the same number",
                          (unsigned long)n, (unsigned long)to);
     if (m->from_count < 0 || (m->to && m->to_count < 0) || pieces > e->strip_room / 2)
         return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces,
@@ -180,7 +182,7 @@ ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_e
                          m->peer, e->rank, e->world);
     if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members &&
         !(m->ragged && m->group))
-        return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
+        return ddp__fail(err, DDP_ARG, "%s of %lu values cannot be divided evenly among %d ranks",
                          m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter", (unsigned long)n,
                          members);
     bad = ddp__message_kind(e, m, verb, err);

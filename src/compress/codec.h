@@ -132,7 +132,7 @@ static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double lev
  * exactly h + 1/2 differs from it by more than 2^-26. For s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s)
  * / 2 s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of
  * x is at least s / 2^25. |x| (1 / s) in double has an error below 2^-44. Exact halves are therefore rounded
- * up and smaller quotients never are: the level is that of the exact quotient, with or without fused
+ * up and smaller quotients never are: the level equals the level of the exact quotient, with or without fused
  * multiply-add. */
 static inline DDP__DEVICE int ddp__quantise_level_of(float x, double inverse)
 {

@@ -241,8 +241,7 @@ static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how,
                              "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
                              (double)scale, (double)DDP__E3M0_LEAST);
         if (code == DDP__E3M0_SIGN || (code && scale == 0))
-            return ddp__fail(err, DDP_FORMAT, "element %zu has the code %d, which stands for nothing", at,
-                             code);
+            return ddp__fail(err, DDP_FORMAT, "element %zu has the invalid code %d", at, code);
         if (how != DDP__UNPACK_STORE && scale >= ddp__codec_float(DDP__HUGE))
             DDP__TRY(ddp__sum_check(how, x, at,
                                     code > e ? -ddp__e3m0_value(scale, e) : ddp__e3m0_value(scale, e), err));

@@ -137,8 +137,8 @@ ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capac
     if (!x || !scratch || !need || (uintptr_t)scratch % sizeof(uint64_t) ||
         scratch_bytes < ddp_sparse_scratch(keep))
         return ddp__fail(err, DDP_ARG,
-                         "ddp_sparse_pack: x or the scratch is NULL, or n %zu, keep %d of %d or %zu "
-                         "bytes of scratch do not do",
+                         "ddp_sparse_pack: invalid arguments: x or the scratch is NULL, or n %zu, keep %d of "
+                         "%d, or %zu bytes of scratch",
                          n, keep, DDP_SPARSE_CHUNK, scratch_bytes);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     at = ddp__first_from(x, n, DDP__INFINITE);

@@ -79,8 +79,8 @@ int ddp__hook_in_event(ddp_ctx *d)
     if (d->in_program)
         return ddp__ctx_failf(
             d, DDP_USAGE,
-            "a %s function of ddp_add_state calls the context that called it: the functions of "
-            "a state may call ddp_rank, ddp_world, ddp_step and their like",
+            "a %s function of ddp_add_state calls the context that called it: it may only call functions "
+            "that read the context, such as ddp_rank, ddp_world and ddp_step",
             d->in_program);
     return ddp__ctx_failf(d, DDP_USAGE,
                           "strategy %s calls a hook or a collective of the program in its event "
@@ -171,7 +171,8 @@ void ddp_set_lr(ddp_ctx *d, float lr)
 
 const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
-    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
+    static const ddp_error none = {DDP_ARG,
+                                   "the context is NULL because ddp_open failed; see the error of ddp_open"};
 
     return d ? &d->host.error : &none;
 }

@@ -23,8 +23,8 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
     int listed = 0;
 
     ddp__text_addf(t, ",\"peers\":[");
-    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker knows the world before it has an
-                                                         engine */
+    /* a joining worker has the world before it has an engine */
+    for (int r = 0; log->peer && r < d->world; r++) {
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
@@ -161,6 +161,6 @@ void ddp__dump_failure(ddp_ctx *d)
     if (ddp__dump_to(d, own, &why) == DDP_OK)
         snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
     else
-        ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
+        ddp__log(&d->host.log, DDP_LOG_WARN, "cannot write the dump: %s", why.msg);
     DDP_FREE(own);
 }

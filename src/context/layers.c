@@ -73,8 +73,8 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
         if (x->from < far->to) {
             ddp__fail(
                 err, DDP_ARG,
-                "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: give each value once; "
-                "a weight that two layers share has the same params, grads and count in both",
+                "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: register each value once; "
+                "a weight that two layers share must have the same params, grads and count in both",
                 far->gradients ? "gradients" : "parameters", far->layer, d->unit[far->layer].name,
                 x->gradients ? "gradients" : "parameters", x->layer, d->unit[x->layer].name,
                 (size_t)((x->to < far->to ? x->to : far->to) - x->from) * sizeof(float));
@@ -171,7 +171,7 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
 {
     if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; remove it", d->layers, name);
     if (!b->params)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers,
                          name, b->count);
@@ -201,8 +201,8 @@ static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i,
     return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
                      u->name, i, x->rows, x->columns,
                      count && b < ddp__count(u->block)
-                         ? "overlaps another: leave one of them out"
-                         : "does not lie in one block of parameters: give its first value, rows and columns");
+                         ? "overlaps another one; remove one of them"
+                         : "is not inside one block of parameters; set its first value, rows and columns");
 }
 
 static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)

@@ -17,7 +17,7 @@ static ddp_images *ddp__images_new(const char *name, ddp_error *err)
     if (m && name) m->name = ddp__strdup(name);
     if (m && m->name) return m;
     if (!name)
-        ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
+        ddp__fail(err, DDP_ARG, "the name of the image file is NULL");
     else
         ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     ddp_images_close(m);
@@ -59,9 +59,8 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
 
     if (n < header)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s: %zu bytes are fewer than the %zu of a header of IDX "
-                         "%s: is it cut off?",
-                         name, n, header, what);
+                         "%s: %zu bytes are fewer than the %zu of a header of IDX %s: is it truncated?", name,
+                         n, header, what);
     if (ddp__idx_word(p) == magic) return DDP_OK;
     return ddp__fail(err, DDP_FORMAT, "%s: begins with %08x, but IDX %s of bytes begin with %08x", name,
                      ddp__idx_word(p), what, magic);
@@ -82,10 +81,10 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
                          "65535 x 65535 pixels, are possible",
                          name, count, height, width);
     if ((n - 16) / ((size_t)height * width) != count || (n - 16) % ((size_t)height * width))
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s: its header promises %u images of %u x %u pixels, but %zu bytes follow: "
-                         "is it cut off?",
-                         name, count, height, width, n - 16);
+        return ddp__fail(
+            err, DDP_FORMAT,
+            "%s: its header promises %u images of %u x %u pixels, but %zu bytes follow: is it truncated?",
+            name, count, height, width, n - 16);
     m->channels = 1;
     m->height = (long)height;
     m->width = (long)width;
@@ -105,9 +104,8 @@ static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigne
     count = ddp__idx_word(p + 4);
     if (count != n - 8)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s: its header promises %u labels, but %zu bytes "
-                         "follow: is it cut off?",
-                         name, count, n - 8);
+                         "%s: its header promises %u labels, but %zu bytes follow: is it truncated?", name,
+                         count, n - 8);
     if ((long)count != m->count)
         return ddp__fail(err, DDP_FORMAT,
                          "%s has %u labels, but %s has %ld images: are they of "
@@ -152,11 +150,11 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
     size_t head = classes == 100 ? 2 : 1, record = head + DDP__CIFAR_PIXELS, i;
 
     if (classes != 10 && classes != 100)
-        return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
+        return ddp__fail(err, DDP_ARG, "%s: CIFAR cannot have %d classes; use 10 or 100", name, classes);
     if (n == 0 || n % record)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu "
-                         "has only %zu; is it cut off?",
+                         "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu has "
+                         "only %zu; is it truncated?",
                          name, n, classes, record, n / record, n % record);
     m->channels = 3;
     m->height = m->width = 32;
@@ -256,7 +254,8 @@ static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_
         if (*labels.name)
             m = ddp_images_idx(f->path.data, labels.path.data, err);
         else
-            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", f->folder, start, f->path.data);
+            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing; it must be in the folder of %s", f->folder,
+                      start, f->path.data);
     }
     ddp__text_free(&labels.path);
     return m;
@@ -282,8 +281,7 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
         {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
     ddp__folder f = {folder, "", {NULL, 0, 0, 0, 0}};
     ddp_images *m = NULL;
-    ddp_status s =
-        folder ? DDP_OK : ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
+    ddp_status s = folder ? DDP_OK : ddp__fail(err, DDP_ARG, "the name of the image folder is NULL");
 
     for (int k = 0; s == DDP_OK && !m && !*f.name && k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
         s = ddp__folder_next(&f, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", err);

@@ -76,21 +76,22 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
 
     if (n < DDP__TOKENS_HEADER)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
-                         "header's %d: is it cut off?",
+                         "%s begins like an llm.c token file, but its %zu bytes are fewer than the header's "
+                         "%d: is it truncated?",
                          name, n, DDP__TOKENS_HEADER);
     version = ddp__tokens_word(p + 4);
     count = ddp__tokens_word(p + 8);
     if (version != wanted)
-        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood",
-                         name, version, wanted);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s is an llm.c token file of version %u; only version %u is supported", name,
+                         version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
     t->kind = t->width == 2 ? "llm.c file of 16-bit tokens" : "llm.c file of 32-bit tokens";
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
     if (size != n)
         return ddp__fail(err, DDP_FORMAT,
                          "%s: its header promises %u tokens, that is %" PRIu64
-                         " bytes, but it has %zu: is it cut off?",
+                         " bytes, but it has %zu: is it truncated?",
                          name, count, size, n);
     t->first = p + DDP__TOKENS_HEADER;
     t->count = (long)count;
@@ -128,7 +129,7 @@ static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigne
             name, ending, 8 * width);
     if (n % (size_t)width)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it cut off? (under "
+                         "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it truncated? (under "
                          "another ending it is read as bytes)",
                          name, n, ending, 8 * width, width == 2 ? "an even number" : "a multiple of 4");
     if (bin && n % 4 == 0 && ddp__tokens_wide(p, sample))
@@ -192,8 +193,8 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         if (token > largest) largest = token;
     }
     if (largest >= INT32_MAX)
-        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)",
-                         name, largest, INT32_MAX - 1);
+        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest supported one (%d)", name,
+                         largest, INT32_MAX - 1);
     t->vocabulary = (long)largest + 1;
     return DDP_OK;
 }
@@ -208,7 +209,7 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
 
     if (t && name) t->name = ddp__strdup(name);
     if (!name)
-        s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
+        s = ddp__fail(err, DDP_ARG, "the name of the token file is NULL");
     else if (!t || !t->name)
         s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     else if (in_memory)

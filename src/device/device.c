@@ -50,8 +50,8 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
     return ddp__tell(d, d->gpu->nccl->site ? d->gpu->nccl->site->inside : 0, bytes, count, err);
 }
 
-/* Watches for ranks that have left. A rank that has closed its context has either done its part of everything
- * in flight or never will, so an average that is not done soon afterwards fails. */
+/* Watches for ranks that have left. A rank that has closed its context has either sent all its contributions
+ * or will never send them, so an average that does not complete soon afterwards fails. */
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;

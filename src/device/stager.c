@@ -337,10 +337,10 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 
     x->codes = NULL;
     if (there && bytes > s->pinned.bytes)
-        return ddp__fail(err, DDP_ARG,
-                         "a message of %zu bytes is too long: those of a device have "
-                         "%zu at most; post it in parts",
-                         bytes, s->pinned.bytes);
+        return ddp__fail(
+            err, DDP_ARG,
+            "a message of %zu bytes is too long for a device, the limit is %zu; post it in parts", bytes,
+            s->pinned.bytes);
     if (!ddp__reserve(x->piece, n))
         return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
     stbds_arrsetlen(x->piece, n);

@@ -113,7 +113,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
         d->exchange->coded_there = (float *)ddp__host_alloc(ddp__host_of(d), 2 * count * sizeof(float));
     if (!d->exchange->coded || (d->exchange->bases_count && !d->exchange->bases) ||
         (there && !d->exchange->coded_there))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of residuals of %s",
                          (count + d->exchange->bases_count) * sizeof(float), ddp__coding_name((int)coding));
     memset(d->exchange->coded, 0, d->exchange->coded_count * sizeof(float));
     next = d->exchange->coded;
@@ -181,8 +181,8 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
     if (later || !ddp_split(coding, y->residual, y->delta, u->trained, &why)) return DDP_OK;
     return ddp__fail(err, why.code,
-                     "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
-                     "learning rate, warm it up or clip gradients",
+                     "step %ld: cannot encode the parameter delta of %s%s as %s: %.200s; lower the learning "
+                     "rate, warm it up or clip gradients",
                      ddp_step(d), ddp__layer_prefix(u->name), u->name, ddp__coding_name((int)coding),
                      why.msg);
 }

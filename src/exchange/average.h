@@ -10,8 +10,8 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 /* Returns the pieces of list [*count] that this period's average of the layer transfers, and stores their
- * number in *count. Arrays of optimizer state that state_period omits are left out. Valid until the next call
- * for that layer. */
+ * number in *count. Omits arrays of optimizer state that are not due by state_period. Valid until the next
+ * call for that layer. */
 DDP_LIB const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 /* Sets the quantisation residuals to 0. base 1: also stores the parameters, which are equal on all ranks, as

@@ -127,13 +127,13 @@ int ddp__coded_rounds(const ddp_message *m)
 static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const ddp_error *why,
                                   ddp_error *err)
 {
-    return ddp__fail(err, DDP_NUMERIC,
-                     "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
-                     "or clip gradients",
-                     m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
-                     m->layer < 0 ? "all layers" : "layer ",
-                     m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name, ddp__coding_name((int)m->coding),
-                     why->msg);
+    return ddp__fail(
+        err, DDP_NUMERIC,
+        "step %ld: cannot encode %s of %s%s as %s: %.200s; lower the learning rate, warm it up "
+        "or clip gradients",
+        m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "parameter deltas",
+        m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name,
+        ddp__coding_name((int)m->coding), why->msg);
 }
 
 /* Excludes a layer without a gradient from rounding: its residual moves to the place of the gradient, so that

@@ -14,7 +14,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     const int count[2] = {m->from_count, m->to ? m->to_count : 0};
 
     if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
-        return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
+        return ddp__fail(err, DDP_ARG, "%s: unknown verb %d", who, (int)m->verb);
     for (int k = 0; k < 2; k++) {
         if (count[k] < 0 || (count[k] > 0 && !list[k]))
             return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
@@ -23,13 +23,14 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
                 return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
     if (m->here && (m->here != 1 || !count[0] || count[1]))
-        return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who,
+        return ddp__fail(err, DDP_ARG,
+                         "%s: here is %d; it must be 0, or 1 for the first array of a message in place", who,
                          (int)m->here);
     if (m->link < 0 || m->link > 1 || (m->link == 1 && ddp__engine_of(d, 0) && ddp_links(d) < 2))
-        return ddp__fail(err, DDP_ARG,
-                         "%s: this context has no link %d; a second one is opened where net2 or addr2 "
-                         "is set, or nccl is 2",
-                         who, m->link);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%s: this context has no link %d; set net2 or addr2, or nccl to 2, to open a second link", who,
+            m->link);
     return DDP_OK;
 }
 
@@ -127,8 +128,8 @@ int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
     if (ddp__hub_of(d) && !ddp__started(d) && m->verb < DDP_SEND) /* before the session starts, the message
                                                                      would include the servers */
         return ddp__ctx_failf(d, DDP_USAGE,
-                              "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
-                              "the first step",
+                              "%s: with servers and min_world, collectives are possible only after "
+                              "ddp_set_optimizer or the first step",
                               name);
     return ddp__run(d, m, 0, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
@@ -151,7 +152,8 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
 
     DDP__ENTER(d);
     ddp__call_is(d, name);
-    if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
+    if (scale == 0)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: scale must not be 0; use 1 to leave the sum unchanged", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
     if (verb < DDP_SEND) m.group = d->exchange->computing;
     m.scale = scale;

@@ -140,7 +140,7 @@ typedef struct ddp_link_stats {
     int64_t bytes_sent;    /* headers included */
     int64_t operations;    /* number of operations on the link */
     double busy_s;         /* time in which at least one of its operations was in flight */
-    ddp_link link;         /* measured, else nominal, cost; 0 before either is known */
+    ddp_link link;         /* measured cost, else nominal cost; 0 if there is neither */
     double gap_s;          /* per-message overhead in seconds (ddp_profile); 0 before planning */
     double mu;             /* beta of this link / beta of link 0; 0: unknown */
     const char *algorithm; /* algorithm of its last all-reduce: "full", "direct" or "ring"; "none": there

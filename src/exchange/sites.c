@@ -147,7 +147,8 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
-    /* A flat average suffices. With the devices' network the ranks of a site use that network in any case. */
+    /* A flat average suffices. Over the devices' network, the ranks of a site use that network in any
+     * case. */
     if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->device.nccl)) d->exchange->levels = NULL;
     return DDP_OK;
 }

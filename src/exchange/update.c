@@ -76,8 +76,7 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     size_t n;
 
     if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
-                         ddp__verb_name((int)m->verb));
+        return ddp__fail(err, DDP_USAGE, "%s needs at least two workers", ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
     while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
         if (m->add) {
@@ -139,7 +138,8 @@ void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
 }
 
 /* Returns 1 if an update has no gradient. from: the averaged gradient; NULL: the layer's own. On a device the
- * update kernel checks an averaged gradient; for its own gradient a rank knows whether it was skipped. */
+ * update kernel checks an averaged gradient. For its own gradient, the rank has recorded whether the layer
+ * was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -234,12 +234,12 @@ ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
     if (!ddp__is_muon(ddp__optimizer(d))) return DDP_OK;
     if (ddp__backend_of(d))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "optimizer muon with a backend: its matrices are multiplied on the CPU: "
-                         "train there, or choose adamw");
+                         "optimizer muon does not support a backend, because it multiplies matrices on the "
+                         "CPU: train there, or choose adamw");
     if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "optimizer muon with strategy %s: a server updates what it serves on its "
-                         "own, not matrix by matrix: choose adamw, or a strategy without servers",
+                         "optimizer muon does not support strategy %s, because a server does not update "
+                         "matrix by matrix: choose adamw, or a strategy without servers",
                          ddp__ops(d)->name);
     for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++) {
@@ -306,7 +306,9 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
                              what);
         if (ddp__stats(d)->not_finite++ == 0)
             ddp__log(ddp__log_of(d), DDP_LOG_WARN,
-                     "%s; your own update decides about the step, and ddp_stats.not_finite counts", what);
+                     "%s; the program has its own update, so the run continues and ddp_stats.not_finite "
+                     "counts the gradient",
+                     what);
         return DDP_OK;
     }
     return DDP_OK;

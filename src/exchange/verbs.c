@@ -179,7 +179,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     char who[64];
 
     DDP__VERB("ddp_post");
-    if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
+    if (!m || !ticket)
+        return ddp_complain(d, DDP_ARG, "ddp_post: the message and the ticket must not be NULL");
     DDP__DO(ddp__verb_posts(d));
     snprintf(who, sizeof who, "strategy %s", ddp__ops(d)->name);
     DDP__DO(ddp__message_looks(d, who, m, ddp__error(d)));
@@ -347,8 +348,8 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
                             ddp__event_name(ddp__event_of(d)));
     if (layer >= ddp__layers(d) || !name || strlen(name) >= sizeof k->name || n == 0)
         return ddp_complain(d, DDP_ARG,
-                            "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
-                            "size and a layer below %d are needed",
+                            "state '%.40s' of %zu floats for layer %d: the name must have at most %d "
+                            "characters, the size must not be 0, and the layer must be below %d",
                             name ? name : "", n, layer, (int)sizeof k->name - 1, ddp__layers(d));
     room = ddp__reserve(d->exchange->kept, ddp__count(d->exchange->kept) + 1);
     if (room && equal & DDP_KEPT_HERE)

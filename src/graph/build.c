@@ -21,8 +21,8 @@ static ddp_status ddp__build_check(ddp_graph *g)
         operators++;
         if (n->layer < 0 && (n->spec.params > (n->tied >= 0) || n->spec.buffers))
             return ddp__fail(&g->error, DDP_USAGE,
-                             "operator %.60s (node %d) has %s but lies outside layers: build it "
-                             "between ddp_layer_begin and ddp_layer_end",
+                             "operator %.60s (node %d) has %s but is outside layers: build it between "
+                             "ddp_layer_begin and ddp_layer_end",
                              n->op->name, i, n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
@@ -202,7 +202,7 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
                              (p->init == DDP_INIT_NORMAL ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
-/* Initialises the parameters of nodes first..last-1. Every array has a random stream of its own, so
+/* Initialises the parameters of nodes first..last-1. Every array has its own random stream, so
  * several threads may fill arrays. The stream depends on the array's place in its whole layer (buffers
  * after parameters), not on the node index, so that an inserted dropout or another loss elsewhere in the
  * model does not change it. */
@@ -282,8 +282,8 @@ static ddp_status ddp__build_operators(ddp_graph *g)
         bytes = b ? b->scratch(g->host->device, n->run, &n->spec) : 0;
         if (bytes == (size_t)-1)
             return ddp__fail(&g->error, DDP_UNSUPPORTED,
-                             "operator %.60s (node %d) works on rows, and an array of four "
-                             "dimensions is images to the %s backend: ddp_flatten first, or train on the CPU",
+                             "operator %.60s (node %d) works on rows, but the %s backend stores arrays of "
+                             "four dimensions as images: call ddp_flatten first, or train on the CPU",
                              n->op->name, i, b->name);
         if (bytes > most) most = bytes;
     }
@@ -394,7 +394,7 @@ static ddp_status ddp__build_register(ddp_graph *g)
     DDP_FREE(matrix);
     if (!code) return DDP_OK;
     return ddp__fail(&g->error, (ddp_status)code, "%s",
-                     g->host->error.code ? g->host->error.msg : "the context refused a layer of the graph");
+                     g->host->error.code ? g->host->error.msg : "the context rejected a layer of the graph");
 }
 
 int ddp_graph_build(ddp_graph *g)

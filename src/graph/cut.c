@@ -75,7 +75,7 @@ static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, 
 {
     if (g->error.code) return g->error.code;
     if (g->built || g->stages)
-        return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut comes once, before ddp_graph_build");
+        return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut must be called once, before ddp_graph_build");
     if (!stage_of || stages < 1 || own < 0 || own >= stages)
         return ddp__fail(&g->error, DDP_ARG,
                          "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own, stages);

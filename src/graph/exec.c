@@ -532,8 +532,8 @@ static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
 {
     if (!loss || loss->graph != g) return "the loss is not a node of this graph";
     if (ddp_shape_count(&loss->spec.out) != 1) return "the loss is not a scalar";
-    if (!loss->has_gradient) return "no parameter is reached by the gradient of the loss";
-    if (!g->state->ready) return "call ddp_forward before each ddp_backward: activations are used up by it";
+    if (!loss->has_gradient) return "the loss does not depend on any parameter";
+    if (!g->state->ready) return "call ddp_forward before each ddp_backward, which consumes the activations";
     return NULL;
 }
 

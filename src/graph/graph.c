@@ -131,8 +131,8 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
                   name, g->layer[g->open_layer].name);
     else if (ddp__count(g->layer) == DDP__MOST_LAYERS)
         ddp__fail(&g->error, DDP_ARG,
-                  "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
-                  "or put several operators into one",
+                  "layer \"%.100s\" would be number %d, but a graph has at most %d layers; build fewer, or "
+                  "put several operators into one",
                   name, ddp__count(g->layer) + 1, DDP__MOST_LAYERS);
     else if (ddp__graph_reserve(g, g->layer))
         ddp__layer_new(g, name);
@@ -436,7 +436,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     code = ddp__shape_apply(entry, owner, &spec, &why);
     if (code)
         return ddp__no_node(ddp__fail(&g->error, code, "%s with inputs %s: %.150s", where, shapes,
-                                      why.msg[0] ? why.msg : "its shape rule refused them"));
+                                      why.msg[0] ? why.msg : "its shape rule rejected them"));
     fault = ddp__spec_fault(&spec, owner);
     if (fault)
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault));

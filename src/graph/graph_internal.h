@@ -195,7 +195,7 @@ DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
  * segment runs between them. */
 DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
-/* Computes the offset of every array. share 0: each array has memory of its own, and nothing is
+/* Computes the offset of every array. share 0: each array has its own memory, and nothing is
  * recomputed. share 1, or any stage: arrays reuse freed memory (a stage has no built-in state, so share 1
  * places nothing there). An array gets the smallest hole that fits when its lifetime begins, and returns
  * it when it ends. Cost: O(nodes x holes). */

@@ -60,7 +60,7 @@ static int ddp__st_measure(ddp_safetensor *t)
         if (t->dim[i] == 0)
             empty = 1;
         else
-            n *= (double)t->dim[i]; /* a 0 is left out: the rest must not overflow */
+            n *= (double)t->dim[i]; /* omits a dimension of 0: the product of the others must not overflow */
         if (!(n <= DDP__ST_EXACT)) return 0;
     }
     t->bytes = empty ? 0 : (uint64_t)n;
@@ -142,7 +142,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
     if (end > s->size)
         return ddp__st_bad(s, t, err,
                            "ends at byte %" PRIu64 ", but the file holds %" PRIu64
-                           " bytes of data: is it cut off?",
+                           " bytes of data: is it truncated?",
                            end, s->size);
     t->offset = begin;
     return DDP_OK;
@@ -170,7 +170,7 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
         if (t->offset > at)
             return ddp__st_bad(s, t, err,
                                "begins at byte %" PRIu64 ", a gap of %" PRIu64 " bytes "
-                               "behind the one before",
+                               "after the previous tensor",
                                t->offset, t->offset - at);
         at += t->bytes;
     }
@@ -260,7 +260,7 @@ static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, dd
     if (header > s->size - 8)
         return ddp__fail(err, DDP_FORMAT,
                          "%.120s: its header should have %" PRIu64 " bytes, but only %" PRIu64
-                         " follow: cut off, or not a safetensors file",
+                         " follow: truncated, or not a safetensors file",
                          s->name, header, s->size - 8);
     return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64 " are read",
                      s->name, header, DDP__ST_HEADER);
@@ -277,9 +277,8 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
 
     if (size < 8)
         return ddp__fail(err, DDP_FORMAT,
-                         "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
-                         "it cut off?",
-                         s->name, size);
+                         "%.120s: %" PRIu64 " bytes are not a safetensors file: is it truncated?", s->name,
+                         size);
     DDP__TRY(ddp__st_read(s, 0, word, 8, err));
     for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8 || n > DDP__ST_HEADER) return ddp__st_stranger(s, n, err);
@@ -306,7 +305,7 @@ static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size
     }
     if (s && name) s->name = ddp__strdup(name);
     if (!name)
-        code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
+        code = ddp__fail(err, DDP_ARG, "the name of the safetensors file is NULL");
     else if (!s || !s->name)
         code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     else if (!bytes)

@@ -164,7 +164,7 @@ ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, dd
     struct stat st;
 
     memset(files, 0, sizeof *files);
-    if (!path) return ddp__fail(err, DDP_ARG, "weights need the name of a file or folder; NULL was given");
+    if (!path) return ddp__fail(err, DDP_ARG, "the name of the weights file or folder is NULL");
     if (!stat(path, &st) && S_ISDIR(st.st_mode)) return ddp__weight_folder_open(files, path, err);
     if (ddp__weight_path_ends(path, ".json")) return ddp__weight_index_open(files, path, err);
     return ddp__weight_files_add(files, NULL, path, err);

@@ -286,7 +286,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     oldest = ddp__clock_oldest(d);
     if (ddp__engine_of(d, 0)) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: if room is short, the oldest compute spans are omitted */
-    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (ops > room / 2) ops = room / 2; /* each may add two spans */
     if (ddp__clock_newest(d) - oldest > room - 2 * ops) oldest = ddp__clock_newest(d) - (room - 2 * ops);
     for (long s = oldest; s < ddp__clock_newest(d); s++) out[n++] = *ddp__clock_span(d, s);
     for (int i = 0; i < ops; i++) {

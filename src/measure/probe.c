@@ -254,8 +254,8 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < ddp_world(d))
         return ddp__ctx_failf(d, DDP_UNSUPPORTED,
-                              "ddp_probe: %d of %d workers are there; links are measured when all "
-                              "are, so without max_world",
+                              "ddp_probe: %d of %d workers are live; links can be measured only with all "
+                              "workers, so without max_world",
                               ddp_workers(d), ddp_world(d));
     if (ddp_world(d) < 2)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
@@ -364,7 +364,7 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
 
     DDP__ENTER(d);
     if (!r || r->world != ddp_world(d))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: the probe must be a measurement of this world");
     if (!out) out = &own;
     out->least_rate = 0;
     out->from_bytes = DBL_MAX;

@@ -371,7 +371,8 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 }
 
 /* Takes the slowest rank of each layer, because an average cannot start before the last worker is ready. The
- * total is that of the slowest rank's pass, because heterogeneous ranks are slow in different layers. */
+ * total is the duration of the slowest rank's pass, because heterogeneous ranks are slow in different
+ * layers. */
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;

@@ -10,7 +10,7 @@ static int ddp__model_begin(ddp_graph *g, const char *model, const void *config,
 {
     if (logits) *logits = NULL;
     if (!g || g->error.code) return 0;
-    if (!config) ddp__fail(&g->error, DDP_ARG, "%s: no configuration was given, it is NULL", model);
+    if (!config) ddp__fail(&g->error, DDP_ARG, "%s: the configuration is NULL", model);
     return config != NULL;
 }
 

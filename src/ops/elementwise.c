@@ -170,7 +170,7 @@ static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* keep[i] for the elements of one block (DDP__OP_GRAIN elements, with a random stream of its own):
+/* keep[i] for the elements of one block (DDP__OP_GRAIN elements, with its own random stream):
  * compares 32 random bits per element with p * 2^32. */
 static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char *keep)
 {

@@ -42,7 +42,8 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
     int i, count = 0, *place;
     ddp_status code;
     ddp_oplist list;
-    if (!g || !out) return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: no graph, or nowhere to put the list");
+    if (!g || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: the graph and the list must not be NULL");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     place = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *place);
     if (!place)

@@ -211,11 +211,11 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
         return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
     if (first < -1 || first >= n || last < -1 || last >= n)
         return ddp__fail(err, DDP_ARG,
-                         "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
+                         "the tour must go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
                          last, n - 1);
     if (n > 1 && first >= 0 && first == last)
         return ddp__fail(err, DDP_ARG,
-                         "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
+                         "the tour must begin and end at node %d; an open tour of %d nodes has two ends",
                          first, n);
     for (int u = 0; u < n; u++)
         for (int v = 0; v < n; v++) {
@@ -311,7 +311,7 @@ static void ddp__ring_search(int n, const double *weight, int *order, int *room)
 static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
 {
     if (n < 1 || n > 4096)
-        return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
+        return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; it must have 1 to 4096", n);
     for (int i = 0; i < n * n; i++) {
         if (i % (n + 1) == 0) continue;
         if (!(rate[i] > 0) || !ddp__finite(rate[i]))

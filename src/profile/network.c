@@ -337,7 +337,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     return ddp_network_check(n, f->err);
 }
 
-/* Finds the object whose members replace those of the root. */
+/* Finds the object whose members replace members of the root. */
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;

@@ -230,7 +230,7 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
     for (n = 0; line; n++) {
         char *field = ddp__csv_field(&line);
         if (!field)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it",
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or is followed by text",
                              path, number);
         for (int c = 0; c < DDP__COLS; c++)
             if (where[c] == n) value[c] = field;

@@ -176,15 +176,13 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
                 kinds |= 1u << (d->runs[i].workers[w].spans[k].kind & 31);
     }
     if (!(scale > 0)) return;
-    ddp__text_addf(
-        t,
-        "<h2>Who does what, when</h2>\n"
-        "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward<i class=\"k2\"></i>"
-        "update<i class=\"k3\"></i>waiting<i class=\"k4\"></i>communication%s%s</p>\n"
-        "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. All pictures have "
-        "the same time scale.</p>\n",
-        kinds & 1u << DDP_SPAN_FILL ? "<i class=\"k5\"></i>bubble filling" : "",
-        kinds & 1u << DDP_SPAN_PEER_WAIT ? "<i class=\"k6\"></i>waiting for a peer" : "");
+    ddp__text_addf(t,
+                   "<h2>Timeline of the ranks</h2>\n<p class=\"key\"><i class=\"k0\"></i>forward<i "
+                   "class=\"k1\"></i>backward<i class=\"k2\"></i>update<i class=\"k3\"></i>waiting<i "
+                   "class=\"k4\"></i>communication%s%s</p>\n<p class=\"note\">Upper lane of a rank: "
+                   "computing; lower lane: its transfers. All pictures have the same time scale.</p>\n",
+                   kinds & 1u << DDP_SPAN_FILL ? "<i class=\"k5\"></i>bubble filling" : "",
+                   kinds & 1u << DDP_SPAN_PEER_WAIT ? "<i class=\"k6\"></i>waiting for a peer" : "");
     for (int i = 0; i < d->run_count; i++) {
         long steps;
         ddp__run_window(&d->runs[i], &begin, &end);

@@ -44,7 +44,7 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         return NULL;
     }
     j->opened = 1;
-    j->stream = ddp__file_stream(&j->file); /* whoever reads the file while it grows sees whole lines */
+    j->stream = ddp__file_stream(&j->file); /* a reader of the growing file sees complete lines only */
     return j;
 }
 

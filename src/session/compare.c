@@ -295,8 +295,8 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* A rank of the team registered another model: finds the layer that differs, or reports that the operators
- * between the layers do. */
+/* Called if a rank of the team registered another model. Finds the layer that differs, or reports that only
+ * operators outside layers differ. */
 static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, ddp_error *err)
 {
     DDP__TRY(ddp__compare_layers(d, err));

@@ -149,7 +149,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
         }
         if (s != DDP_OK)
             return ddp__fail(err, s,
-                             "the second link finds no meeting place beside '%.100s': set addr2 or "
+                             "no rendezvous address for the second link next to '%.100s': set addr2 or "
                              "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
                              first);
     }

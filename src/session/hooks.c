@@ -162,8 +162,8 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
                               "up or clip gradients",
                               ddp_step(d), info->loss, ddp_rank(d));
     if (info->samples < 0)
-        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", ddp_step(d),
-                              info->samples);
+        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report: samples is %ld; it must be at least 0",
+                              ddp_step(d), info->samples);
     if (info->lr > 0) ddp_set_lr(d, info->lr);
     loss = info->loss != 0 ? info->loss : d->session->info->loss;
     *d->session->info = *info;
@@ -184,8 +184,8 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
         if (d->session->turn[l].passes != ddp__cfg(d)->micro_batches)
             return ddp__fail(
                 ddp__error(d), DDP_USAGE,
-                "step %ld: %s%s had %d of %d ddp_backward_end calls on "
-                "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
+                "step %ld: %s%s had %d of %d ddp_backward_end calls on rank %d when ddp_step_end was called: "
+                "is a call missing, or ddp_skip for a layer without a gradient?",
                 ddp_step(d), ddp__layer_prefix(ddp__unit_of(d, l)->name), ddp__unit_of(d, l)->name,
                 d->session->turn[l].passes, ddp__cfg(d)->micro_batches, ddp_rank(d));
     }
@@ -231,7 +231,7 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        const double loss = d->session->info->loss; /* kept until another loss is reported */
+        const double loss = d->session->info->loss; /* remains until another loss is reported */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         ddp__account_steps(d);
         ddp__step_over(d,
@@ -299,7 +299,7 @@ static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
     for (int l = 0; d->session->turn && l < ddp__layers(d); l++)
         if (d->session->turn[l].passes)
             return ddp__fail(ddp__error(d), DDP_USAGE,
-                             "step %ld: %s comes in the middle of a step: %s%s has had its "
+                             "step %ld: %s was called in the middle of a step: %s%s has had its "
                              "ddp_backward_end, and ddp_step_end is missing",
                              ddp_step(d), call, ddp__layer_prefix(ddp__unit_of(d, l)->name),
                              ddp__unit_of(d, l)->name);

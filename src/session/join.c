@@ -222,7 +222,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);
         if (s != DDP_PEER_LOST || ddp_now() >= until) break;
-        ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: %s; joining begins again", ddp_rank(d), local.msg);
+        ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: %s; retrying to join", ddp_rank(d), local.msg);
         ddp__joiner_again(d->session->joiner);
         ddp__sleep_until(ddp_now() + 0.3);
     }
@@ -238,6 +238,6 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         return s;
     }
     ddp__joining_set(d, DDP__HAS_ENTERED);
-    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d: in, at step %ld", ddp_rank(d), ddp_step(d));
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d: joined at step %ld", ddp_rank(d), ddp_step(d));
     return DDP_OK;
 }

@@ -28,7 +28,7 @@ typedef struct ddp__end {
 
 typedef struct ddp__family {
     int world, alive;
-    int min_world, lost;   /* elastic: ended ranks that the others can do without */
+    int min_world, lost;   /* elastic: ended ranks whose loss the other ranks tolerate */
     int good;              /* ranks that ended with DDP_OK */
     int *failures;         /* shared: number of failed ranks */
     ddp__verdict *verdict; /* shared: [world] */
@@ -164,7 +164,7 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         first = r;
     }
     if (first < 0 && f->killed.rank < 0 && f->odd.rank < 0 && !cancelled && f->good < f->min_world)
-        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good, f->world,
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks succeeded, min_world is %d", f->good, f->world,
                          f->min_world);
     if (f->killed.rank >= 0)
         return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s",
@@ -338,7 +338,8 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
     if (*addr) cfg.addr = addr;
     d = ddp__open(&cfg, L->list, L->hub, listen_fd, err);
     if (!d) {
-        if (L->hub) ddp__hub_leave(L->hub, rank); /* else the others would wait for its first byte */
+        /* otherwise the other ranks would wait for its first byte */
+        if (L->hub) ddp__hub_leave(L->hub, rank);
         return err->code;
     }
     code = L->fn(d, L->user);

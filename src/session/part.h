@@ -37,9 +37,10 @@ struct ddp__session {
         int again;
         ddp_link link[2];
     } drift_word;
-    long timed_from;          /* first step of those that are measured for the plan */
-    int measured, plan_final; /* the plan comes from measured times: it follows the link; no measured plan
-                                 will replace it */
+    long timed_from; /* first step of those that are measured for the plan */
+    /* 1: the plan comes from measured times and is updated when the link changes; 1: no measured plan will
+     * replace it */
+    int measured, plan_final;
     ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
     ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
     int sames, usuals;

@@ -45,10 +45,10 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
             "has no state",
             s->name, s->save ? "save" : "load", s->save ? "load" : "save");
     if (ddp__started(d))
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_add_state: '%s' comes too late, training has begun: register it before "
-                              "ddp_set_optimizer",
-                              s->name);
+        return ddp__ctx_failf(
+            d, DDP_USAGE,
+            "ddp_add_state: '%s' is too late, training has begun: register it before ddp_set_optimizer",
+            s->name);
     for (int i = 0; i < d->session->programs; i++)
         if (!strcmp(d->session->program[i].name, s->name))
             return ddp__ctx_failf(d, DDP_ARG,

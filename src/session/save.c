@@ -42,7 +42,8 @@ static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
 
     if (!ddp__hub_of(d)) return ddp__tell(d, 0, w, sizeof *w, err);
     all = (ddp__save_word *)ddp__calloc((size_t)ddp_world(d), sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", ddp_world(d));
+    if (!all)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the control messages of %d ranks", ddp_world(d));
     all[ddp_rank(d)] = *w;
     s = ddp__gather_by(ddp__engine_of(d, 0), ddp_rank(d), ddp_world(d), ddp__hub_of(d), all, sizeof *all,
                        err);
@@ -100,8 +101,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
     if (!ddp__clock_outside(d))
         return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_checkpoint_save: step %ld is under way; save "
-                              "after ddp_step_end",
+                              "ddp_checkpoint_save: step %ld is in progress; save after ddp_step_end",
                               ddp_step(d));
     return ddp__save(d, folder, keep, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
@@ -114,8 +114,8 @@ static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
     memset(d->session->cut->residual, 0, d->session->cut->residuals * sizeof(float));
     if (ddp_rank(d) == 0)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO,
-                 "the checkpoint in %.200s is of other stages or replicas, or of another "
-                 "strategy or period: what edges had cut off begins at zero",
+                 "the checkpoint in %.200s is of other stages or replicas, or of another strategy or period: "
+                 "its edge residuals start at zero",
                  folder);
 }
 
@@ -136,7 +136,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
     if (code == DDP_OK && of.kin && !of.same && ddp_rank(d) == 0 && ddp__ops(d)->plan_make)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO,
-                 "the checkpoint in %.200s was cut otherwise: strategy %s plans anew", folder,
+                 "the checkpoint in %.200s has another cut: strategy %s makes a new plan", folder,
                  ddp__ops(d)->name);
     *world = of.world;
     ddp__worker_free(&s);

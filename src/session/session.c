@@ -131,8 +131,8 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
                               ddp__layers(d));
     if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
-                              "layers by ddp_set_optimizer or the first hook; register all layers before",
+                              "ddp_add_layer: layer %d (%s) is too late: the list was frozen at %d layers by "
+                              "ddp_set_optimizer or the first hook; register all layers before",
                               ddp__layers(d), layer->name ? layer->name : "unnamed", ddp__layers(d));
     return ddp__unit_add(d, layer, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
@@ -212,7 +212,7 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
                               "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
     if (ddp__started(d))
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s is too late, training has begun",
                               o->name ? o->name : "the optimizer");
     ddp__optimizer_set(d, o);
     return ddp__layers(d) && ddp__session_start(d, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;

@@ -68,7 +68,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         if (group && (i == n || !ranks))
             return ddp__fail(err, DDP_ARG,
                              "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
-                             "with ddp_group, and leave the layer to its ranks",
+                             "with ddp_group, and register the layer on its ranks only",
                              l, ddp__unit_of(d, l)->name, group, ddp_rank(d));
         if (group) groups = 1;
         if (group != ddp__unit_of(d, 0)->group) d->session->mixed = 1;

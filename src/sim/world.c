@@ -1,4 +1,4 @@
-/* Memory of a simulated world. Out of memory ends the simulation, so callers need no error of their own. */
+/* Memory of a simulated world. Out of memory ends the simulation, so callers need not report it. */
 #include "sim/world.h"
 
 int ddp__world_has(ddp__world *w, int has)

@@ -217,7 +217,7 @@ static void long_waits_say_who_is_missing_and_when_they_end(void **state)
         pthread_mutex_destroy(&heard.lock);
         /* of rank 2, which owes nothing in some of them, the next heartbeat tells */
         snprintf(line, sizeof line, "in %s, operation 0, not submitted by rank", text[v]);
-        if (occurrences(heard.text, line) != heard.waits || occurrences(heard.text, "goes on after ") < 1 ||
+        if (occurrences(heard.text, line) != heard.waits || occurrences(heard.text, "continues after ") < 1 ||
             !(strstr(heard.text, "by rank 1") || strstr(heard.text, "by ranks 1, 2")))
             fail_msg("%s: %s", text[v], heard.text);
         /* after 0.2, 0.4, 0.8 s and so on: never earlier, later on a busy machine */

@@ -364,7 +364,7 @@ static void send_over_faulty(net_rank *me, void *user)
     if (unchecked && (s != DDP_OK || changed != 1))
         net_fail(me, "status %d, %d values changed", (int)s, changed);
     if (!unchecked && (s != DDP_NET || !strstr(me->err.msg, "from rank 0 (127.0.0.1:") ||
-                       !strstr(me->err.msg, "arrived changed: its network or memory is faulty")))
+                       !strstr(me->err.msg, "were corrupted: its network or memory is faulty")))
         net_fail(me, "status %d: %s", (int)s, me->err.msg);
 }
 
@@ -400,7 +400,7 @@ static void receive_into_one_place(net_rank *me, void *user)
     net_message(&m, me->rank ? DDP_RECEIVE : DDP_SEND, p, 10);
     m.peer = !me->rank;
     s = net_do(me, &m);
-    if (me->rank && (s != DDP_NET || !strstr(me->err.msg, "arrived changed")))
+    if (me->rank && (s != DDP_NET || !strstr(me->err.msg, "were corrupted")))
         net_fail(me, "status %d: %s", (int)s, me->err.msg);
 }
 

@@ -145,7 +145,7 @@ static void what_is_no_sparse_message_is_refused(void **state)
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, 8, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, ddp_sparse_scratch(64) - 1, &err),
                      DDP_ARG);
-    assert_non_null(strstr(err.msg, "bytes of scratch do not do"));
+    assert_non_null(strstr(err.msg, "bytes of scratch"));
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, (char *)scratch + 4, 1 << 20, &err),
                      DDP_ARG);
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, NULL, sizeof scratch, &err), DDP_ARG);
@@ -324,7 +324,7 @@ static void damaged_e3m0_is_refused(void **state)
     }
     memset(message + DDP_PACK_HEAD + 4, 0, 4); /* of a block of zeros, in which there is a 7 */
     assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_FORMAT);
-    assert_non_null(strstr(err.msg, "element 64 has the code 7, which stands for nothing"));
+    assert_non_null(strstr(err.msg, "element 64 has the invalid code 7"));
     assert_true(x[64] == 65);
     message[bytes - 1] = 0;
     assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_OK);

@@ -458,8 +458,8 @@ static void strategies_do_what_a_plain_loop_does(void **state)
         h->cfg.debug.no_finite_check = 1;
         h->cfg.strategy = strategies[s];
         assert_int_equal(ddp_launch(&h->cfg, hand_worker, h, &err), DDP_NUMERIC);
-        assert_non_null(strstr(err.msg, s ? "what layer 1 changed by cannot travel as int8"
-                                          : "cannot travel as int8 blocks"));
+        assert_non_null(
+            strstr(err.msg, s ? "cannot encode the parameter delta of layer 1 as int8" : "as int8 blocks"));
     }
     munmap(h, sizeof *h);
 }

@@ -370,9 +370,7 @@ static void a_value_without_a_code_is_said(void **state)
 
     (void)state;
     for (k = 0; k < 5; k++) {
-        const char *wire = k < 3   ? "cannot travel as int8"
-                           : k < 4 ? "cannot travel as int4"
-                                   : "cannot travel: x[";
+        const char *wire = k < 3 ? " as int8" : k < 4 ? " as int4" : "cannot encode the parameter delta: x[";
         memset(&j, 0, sizeof j);
         j.cfg.no_env = 1;
         j.cfg.world = 2;

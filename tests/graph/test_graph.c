@@ -641,7 +641,7 @@ static void mistakes_while_building_are_named(void **unused)
 
     x = ddp_input(h, "x", DDP_F32, 2, 2);
     op1(h, "my_linear", x, 3);
-    expect_error(h, DDP_USAGE, "my_linear (node 1) has parameters but lies outside layers");
+    expect_error(h, DDP_USAGE, "my_linear (node 1) has parameters but is outside layers");
 
     g = graph_with_ops(NULL);
     ddp_layer_begin(g, "a");
@@ -666,7 +666,7 @@ static void mistakes_while_building_are_named(void **unused)
         ddp_layer_end(g);
     }
     assert_int_equal(i, 16385);
-    expect_error(g, DDP_ARG, "layer \"a\" would be the 16385th: a graph has at most 16384 layers");
+    expect_error(g, DDP_ARG, "layer \"a\" would be number 16385, but a graph has at most 16384 layers");
 
     g = graph_with_ops(NULL);
     ddp_recompute_begin(g);

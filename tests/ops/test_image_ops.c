@@ -320,7 +320,7 @@ static void impossible_buffers_are_refused_in_a_sentence(void **unused)
     assert_non_null(ddp_apply(g, "counted", 1, &x, 2, arg, NULL));
     assert_int_equal(ddp_graph_build(g), DDP_USAGE);
     assert_string_equal(ddp_graph_error(g)->msg,
-                        "operator counted (node 1) has buffers but lies outside layers: build it "
+                        "operator counted (node 1) has buffers but is outside layers: build it "
                         "between ddp_layer_begin and ddp_layer_end");
     ddp_graph_free(g);
     for (i = 0; i < 2; i++) { /* too many buffers, an empty one */

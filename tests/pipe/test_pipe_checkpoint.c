@@ -451,7 +451,7 @@ static void hear(void *user, ddp_log_level level, const char *line)
 {
     (void)user;
     (void)level;
-    if (strstr(line, "what edges had cut off begins at zero")) snprintf(said, sizeof said, "%s", line);
+    if (strstr(line, "its edge residuals start at zero")) snprintf(said, sizeof said, "%s", line);
 }
 
 /* On other stages or replicas a run resumes as from a checkpoint without edge residuals, bit for bit. */
@@ -483,7 +483,7 @@ static void edge_residuals_are_dropped_on_other_stages(void **unused)
         c.cfg.logger.level = DDP_LOG_INFO;
         *said = 0;
         go(&c, copies[i]);
-        if (!strstr(said, folder)) fail_msg("'%s' does not say that it begins at zero", said);
+        if (!strstr(said, folder)) fail_msg("'%s' does not say that the residuals start at zero", said);
         one.stages = 0; /* one worker reads it, and saves a checkpoint without residuals */
         go(&one, 1);
         c.b = b + 1;

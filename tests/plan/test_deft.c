@@ -839,7 +839,7 @@ static void bad_input_is_named(void **state)
     refused(&x.p, &o, "bucket 0 (unnamed): comm_s is 0.001968 s, shorter than the startup");
     x.p.alpha_s = 1;
     o.alpha_s = 0;
-    refused(&x.p, &o, "nothing can hide");
+    refused(&x.p, &o, "no communication can be hidden");
     x.p.alpha_s = 0.001;
     o.alpha_s = 0.001;
     o.partition_s = 0.002;

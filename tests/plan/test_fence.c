@@ -444,12 +444,12 @@ static void memory_decides_where_operators_go(void **state)
     memset(&plan, 7, sizeof plan);
     assert_int_equal(ddp_fence(&list, &net, &o, &plan, &err), DDP_FAILED);
     assert_non_null(strstr(err.msg, "no cut fits into memory"));
-    assert_non_null(strstr(err.msg, "the operators keep 6.6e-08 GB (the largest 1.1e-08 GB)"));
+    assert_non_null(strstr(err.msg, "the operators need 6.6e-08 GB (the largest 1.1e-08 GB)"));
     assert_non_null(strstr(err.msg, "the devices have 5.2e-08 GB (the largest 3e-08 GB)"));
     assert_int_equal(plan.ops, 0x07070707);
     o.solver = DDP_FENCE_EQUAL_OPS;
     assert_int_equal(ddp_fence(&list, &net, &o, &plan, &err), DDP_FAILED);
-    assert_non_null(strstr(err.msg, "equal_ops gives device 0"));
+    assert_non_null(strstr(err.msg, "equal_ops: device 0 needs"));
     o.no_memory = 1;
     plan = plan_of(&list, &net, &o);
     ddp_fence_plan_free(&plan);
@@ -479,7 +479,7 @@ static void memory_may_ask_for_an_order_of_its_own(void **state)
     ddp_fence_plan_free(&plan);
     list.op[2].param_bytes = 2e9;
     assert_int_equal(ddp_fence(&list, &net, &o, &plan, &err), DDP_FAILED);
-    assert_non_null(strstr(err.msg, "in whatever order of the devices: "));
+    assert_non_null(strstr(err.msg, "in every order of the devices: "));
     ddp_network_free(&net);
     /* 24 devices, too many for all orders: 23 can hold one operator, and device 7 the large one, which is the
      * 18th of 24 */
@@ -509,7 +509,7 @@ static void memory_may_ask_for_an_order_of_its_own(void **state)
 
 static void idle_devices_save_slow_crossings(void **state)
 {
-    /* two devices at the end of a link of 100 s, the others 1 ms apart. With one micro-batch the work should stay on
+    /* two devices at a link of 100 s, the others 1 ms apart. With one micro-batch the work should stay on
      * one side, on one device */
     ddp_oplist list = chain_of(8, 10, 1, 1);
     ddp_network net = net_of(4, 0.001, 1e9);
@@ -851,7 +851,7 @@ static void bad_input_is_refused_in_a_sentence(void **state)
     o.resolution = 0;
     assert_int_equal(ddp_fence(&list, &net, NULL, &plan, &err), DDP_ARG);
     assert_int_equal(ddp_fence(&list, &net, &o, NULL, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "options and out are needed"));
+    assert_non_null(strstr(err.msg, "options and out must not be NULL"));
     ddp_fence_plan_free(NULL);
     memcpy(&o.solver, &nine, sizeof o.solver);
     refused(&list, &net, &o, DDP_ARG, "solver 9");

@@ -225,7 +225,7 @@ static void missing_arguments_are_named(void **state)
     assert_int_equal(ddp_plan_landing(&p, NULL, landing, &exposed, &err), DDP_ARG);
     assert_int_equal(ddp_plan_landing(&p, &none, landing, &exposed, &err), DDP_ARG);
     assert_int_equal(ddp_plan_landing(&p, &plan, landing, NULL, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "a profile, a plan and both results are needed"));
+    assert_non_null(strstr(err.msg, "the profile, the plan and both results must not be NULL"));
     assert_true(exposed == -1 && landing[0] == 9);
 }
 

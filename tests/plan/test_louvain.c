@@ -244,7 +244,7 @@ static void invalid_graphs_are_an_error_and_leave_the_outputs(void **state)
     c[0] = 8;
     assert_int_equal(ddp_modularity(2, w, 1, NULL, &q, &err), DDP_ARG);
     assert_int_equal(ddp_modularity(2, w, 1, c, NULL, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "community and out are needed"));
+    assert_non_null(strstr(err.msg, "community and out must not be NULL"));
     assert_int_equal(ddp_modularity(0, w, 1, c, &q, &err), DDP_ARG);
     assert_true(c[0] == 8 && c[1] == 9 && count == 4 && q >= 5 && q <= 5);
     w[0] = NAN; /* the diagonal is not read */

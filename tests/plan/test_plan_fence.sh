@@ -111,7 +111,7 @@ base="--graph g.json --network net.json"
     says 2 '--batch is 0, it must be at least 1' $base --batch 0
     sed 's/\[100, 100\]/[1, 2]/' net.json >small.json
     says 1 'no cut fits into memory' --graph g.json --network small.json
-    says 1 'equal_ops gives device 0' --graph g.json --network small.json --solver equal_ops
+    says 1 'equal_ops: device 0 needs' --graph g.json --network small.json --solver equal_ops
     has '"solver": "fence"' --graph g.json --network small.json --no-memory
     "$plan" fence $base --svg absent/p.svg >out 2>err
     [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err

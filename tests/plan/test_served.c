@@ -199,7 +199,7 @@ static void mistakes_in_one_number_are_told(void **state)
     s.bytes = NULL;
     assert_int_equal(ddp_served_step(&s, NULL, &out, &err), DDP_ARG);
     assert_int_equal(ddp_served_step(NULL, NULL, &out, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "NULL where numbers belong"));
+    assert_non_null(strstr(err.msg, "bytes and out must not be NULL"));
     s = served(DDP_SERVING_EACH, 1, 1);
     assert_int_equal(ddp_served_step(&s, NULL, NULL, &err), DDP_ARG);
     assert_true(out == 7);

@@ -634,15 +634,15 @@ static void exposed_time_of_another_model_is_an_error(void **state)
     memset(&o, 0, sizeof o);
     t = timeline(&w.p, &o);
     assert_int_equal(ddp_timeline_exposed(&w.p, NULL, 0, &each, &all, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "a timeline of 0 rows is not of this profile of 6"));
+    assert_non_null(strstr(err.msg, "the timeline has 0 rows, but the profile has 6"));
     assert_int_equal(ddp_timeline_exposed(&w.p, &t, 0, NULL, &all, &err), DDP_ARG);
     assert_int_equal(ddp_timeline_exposed(&w.p, &t, 0, &each, NULL, &err), DDP_ARG);
     assert_int_equal(ddp_timeline_exposed(&w.p, &t, -1, &each, &all, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "a latency of -1 s cannot be"));
+    assert_non_null(strstr(err.msg, "the latency is -1 s; it must be at least 0"));
     assert_int_equal(ddp_timeline_exposed(&w.p, &t, (double)INFINITY, &each, &all, &err), DDP_ARG);
     w.p.layers = 5;
     assert_int_equal(ddp_timeline_exposed(&w.p, &t, 0, &each, &all, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "a timeline of 6 rows is not of this profile of 5"));
+    assert_non_null(strstr(err.msg, "the timeline has 6 rows, but the profile has 5"));
     w.p.layers = 0;
     assert_int_equal(ddp_timeline_exposed(&w.p, &t, 0, &each, &all, &err), DDP_ARG);
     assert_true(each == 7 && all == 8);

@@ -200,7 +200,7 @@ static void estimates_and_fits_of_nonsense_are_refused(void **state)
     assert_int_equal(ddp_workload_estimate(&list, &net, NULL, &o, &w, &err), DDP_ARG);
     assert_int_equal(ddp_workload_estimate(&list, &net, device_of, NULL, &w, &err), DDP_ARG);
     assert_int_equal(ddp_workload_estimate(&list, &net, device_of, &o, NULL, &err), DDP_ARG);
-    assert_non_null(strstr(err.msg, "device_of, options and out are needed"));
+    assert_non_null(strstr(err.msg, "device_of, options and out must not be NULL"));
     o.microbatches = 1000000001;
     REFUSED(DDP_ARG, "1000000001 micro-batches are impossible");
     o.microbatches = 0;

@@ -165,7 +165,8 @@ static void bad_files_are_named(void **state)
     refused("layer,params,backward_s,comm_s\na,1,2\n",
             "line 2: column comm_s is missing; the line has only 3 fields");
     refused("layer,params,backward_s,comm_s\n\"a,1,2,3\n", "line 2: a quote is not closed");
-    refused("layer,params,backward_s,comm_s\n\"a\"b,1,2,3\n", "line 2: a quote is not closed or has text");
+    refused("layer,params,backward_s,comm_s\n\"a\"b,1,2,3\n",
+            "line 2: a quote is not closed or is followed by text");
 }
 
 static void binary_and_absent_files_are_named(void **state)

@@ -414,7 +414,7 @@ try:
     dreamddp.add_state("late", list, list)
     raise SystemExit("not refused")
 except dreamddp.UsageError as e:
-    assert "comes too late" in str(e), e
+    assert "is too late" in str(e), e
 print("fine", flush=True)
 """
 

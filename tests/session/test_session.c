@@ -475,7 +475,7 @@ static void misuse_is_a_sentence_with_the_layer(void **state)
     } cases[] = {
         {ends_a_layer_twice, DDP_USAGE, "ddp_backward_end(2) was called 2 times for layer third, expected 1"},
         {uses_a_layer_that_does_not_exist, DDP_ARG, "layer 3 does not exist; 3 layers are registered"},
-        {adds_a_layer_too_late, DDP_USAGE, "layer 3 (first) comes too late"},
+        {adds_a_layer_too_late, DDP_USAGE, "layer 3 (first) is too late"},
         {steps_without_layers, DDP_USAGE, "no layer is registered"},
         {reports_a_loss_that_is_no_number, DDP_NUMERIC, "the loss is nan"},
         {stops_calling_forward_begin, DDP_USAGE,

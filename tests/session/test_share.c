@@ -142,7 +142,7 @@ static void not_in_the_middle_of_a_step(void **state)
     (void)state;
     c.world = 1;
     assert_int_equal(ddp_launch(&c, share_in_a_step, NULL, &err), DDP_USAGE);
-    if (!strstr(err.msg, "ddp_share comes in the middle of a step")) fail_msg("%s", err.msg);
+    if (!strstr(err.msg, "ddp_share was called in the middle of a step")) fail_msg("%s", err.msg);
 }
 
 int main(void)

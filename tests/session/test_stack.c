@@ -163,7 +163,7 @@ static void mistakes_are_errors_with_the_values(void **state)
             assert_int_equal(ddp_add_stack(d, "h", w, g, 2, 4), 0);
             assert_int_equal(ddp_set_optimizer(d, &own), 0);
             assert_int_equal(ddp_add_stack(d, "h", w, g, 2, 4), DDP_USAGE);
-            assert_non_null(strstr(ddp_last_error(d)->msg, "layer 2 (h0) comes too late"));
+            assert_non_null(strstr(ddp_last_error(d)->msg, "layer 2 (h0) is too late"));
         } else {
             assert_int_equal(
                 ddp_add_stack(d, wrong[i].name, wrong[i].params, g, wrong[i].copies, wrong[i].count),

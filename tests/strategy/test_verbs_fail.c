@@ -423,8 +423,8 @@ static int spoilt_make(ddp_ctx *d, void *self, const ddp_profile *p, int measure
     return bad;
 }
 
-/* Any 32-bit word of a plan may be wrong, and its end may be missing. The plan is then followed if it is still
- * valid, else it fails with an error. */
+/* Any 32-bit word of a plan may be wrong, and its end may be missing. The plan is then followed if it is
+ * still valid, else it fails with an error. */
 static void an_invalid_plan_is_an_error(void **state)
 {
     static const char *const all[] = {

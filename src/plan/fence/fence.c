@@ -92,15 +92,14 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     }
     for (int i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
-    return ddp__fail(
-        err, DDP_FAILED,
-        "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
-        "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a "
-        "smaller state_factor keep less",
-        every ? "in whatever order of the devices"
-              : "in any order of "
-                "the devices tried",
-        t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+    return ddp__fail(err, DDP_FAILED,
+                     "no cut fits into memory, %s: the operators need %.4g GB (the largest %.4g GB) plus "
+                     "received data, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or "
+                     "a smaller state_factor need less",
+                     every ? "in every order of the devices"
+                           : "in any order of "
+                             "the devices tried",
+                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 /* Advances to the next order of the devices in lexicographic order. Returns 0 after the last. */
@@ -196,8 +195,7 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
     return ddp__fail(err, DDP_FAILED,
-                     "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at "
-                     "memory",
+                     "%s: device %d needs %.4g GB but has %.4g GB; solver fence takes memory into account",
                      name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
@@ -297,7 +295,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     ddp__scratch *room = &job.tape.graph.room;
     ddp_status status;
 
-    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out must not be NULL");
     memset(&job, 0, sizeof job);
     job.o = o;
     job.cut.pipeline_s = DBL_MAX;

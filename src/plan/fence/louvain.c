@@ -183,7 +183,8 @@ ddp_status ddp_modularity(int n, const double *weights, double resolution, const
         if (community[i] < 0 || community[i] >= n) break;
     if (community && out && i == n) *out = ddp__louvain_quality(&g, community);
     ddp__scratch_free(&g.room);
-    if (!community || !out) return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
+    if (!community || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out must not be NULL");
     if (i < n)
         return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i,
                          community[i], n - 1);

@@ -19,8 +19,8 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
                          o->state_factor);
     if (!net->speed)
         return ddp__fail(err, DDP_ARG,
-                         "the network has no speeds; give \"tflops\" for every device or group, what it "
-                         "reaches rather than its peak");
+                         "the network has no speeds; set \"tflops\" of every device or group to its "
+                         "achieved speed, not its peak");
     for (int d = 0; d < net->devices; d++) { /* so that no quotient overflows */
         if (!ddp__within(net->speed[d], 1e-100, 1e100))
             return ddp__fail(err, DDP_ARG,
@@ -192,7 +192,7 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
     ddp_workload w = DDP__ZEROS;
     ddp_status status;
     if (!device_of || !o || !out)
-        return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are needed");
+        return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out must not be NULL");
     status = ddp__workload_graph_open(list, net, o, &g, err);
     if (status == DDP_OK) status = ddp__workload_fill(&g, device_of, &w, err);
     ddp__scratch_free(&g.room);

@@ -197,20 +197,21 @@ static int ddp__served_next(ddp__served_run *r)
 static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
 {
     if (s->workers < 1 || s->servers < 1 || (s->colocated && s->servers != s->workers))
-        return ddp__fail(err, DDP_ARG,
-                         "%d workers and %d servers%s: at least one of each, and as many where each worker "
-                         "serves",
-                         s->workers, s->servers, s->colocated ? ", co-located" : "");
+        return ddp__fail(
+            err, DDP_ARG,
+            "%d workers and %d servers%s: at least one of each, and equal numbers if each worker serves",
+            s->workers, s->servers, s->colocated ? ", co-located" : "");
     DDP__TRY(ddp__check_finite(s->compute_s, 0, err, "computing takes %g s", s->compute_s));
     DDP__TRY(ddp__check_finite(s->delay_s, 0, err, "a delay is %g s", s->delay_s));
     DDP__TRY(ddp__check_finite(s->bytes_per_s, 1, err, "a link sends %g bytes a second", s->bytes_per_s));
     if (s->late && s->rule != DDP_SERVING_TOGETHER)
-        return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
+        return ddp__fail(err, DDP_ARG, "late bytes are possible only with rule DDP_SERVING_TOGETHER");
     for (int k = 0; k < s->servers; k++)
         if (!ddp__within(s->bytes[k], 0, DBL_MAX) || (s->late && !ddp__within(s->late[k], 0, s->bytes[k])))
             return ddp__fail(err, DDP_ARG,
-                             "server %d has %g bytes, %g of them late: 0 or more, and at most all late", k,
-                             s->bytes[k], s->late ? s->late[k] : 0.0);
+                             "server %d has %g bytes, %g of them late: both must be at least 0, and late at "
+                             "most all bytes",
+                             k, s->bytes[k], s->late ? s->late[k] : 0.0);
     return DDP_OK;
 }
 
@@ -220,7 +221,8 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
     void *own = NULL;
     double sum = 0;
 
-    if (!s || !s->bytes || !out) return ddp__fail(err, DDP_ARG, "ddp_served_step: NULL where numbers belong");
+    if (!s || !s->bytes || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_served_step: bytes and out must not be NULL");
     DDP__TRY(ddp__served_check(s, err));
     if (!work) work = own = ddp__calloc(ddp_served_room(s->workers, s->servers), 1);
     if (!work)

@@ -52,7 +52,8 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     ddp__steps s;
 
     if (!p || !plan || !plan->step_of || !landing || !exposed_s)
-        return ddp__fail(err, DDP_ARG, "ddp_plan_landing: a profile, a plan and both results are needed");
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_plan_landing: the profile, the plan and both results must not be NULL");
     checked = *plan;
     DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* checks all arguments */
     s.p = p;

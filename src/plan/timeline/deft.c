@@ -75,8 +75,8 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
     double shortest = DBL_MAX;
     if (limit <= alpha)
         return ddp__fail(err, DDP_ARG,
-                         "forward %g s and backward %g s are not longer than the startup of a transfer, "
-                         "%g s; nothing can hide",
+                         "forward %g s and backward %g s are not longer than the startup of a transfer, %g "
+                         "s; no communication can be hidden",
                          d->forward, d->backward, alpha);
     for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
@@ -128,7 +128,8 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     }
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
-        return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
+        return ddp__fail(err, DDP_ARG,
+                         "forward and backward take 0 s in all; no communication can be hidden");
     d->ready = ddp__doubles(&d->room, N);
     d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);

@@ -55,7 +55,7 @@ static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
     DDP__TRY(
         ddp__check_finite(o->first_bucket_bytes, 0, err, "first_bucket_bytes is %g", o->first_bucket_bytes));
     if (o->operations < 0)
-        return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4", o->operations);
+        return ddp__fail(err, DDP_ARG, "operations is %ld; it must be at least 1, or 0 for 4", o->operations);
     if (o->scheme == DDP_SCHEME_DEFT)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
@@ -512,8 +512,7 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     ddp__bl_model m = DDP__ZEROS;
     ddp_timeline t = DDP__ZEROS;
     ddp_status status;
-    if (!o || !out)
-        return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_plan_timeline: options and out must not be NULL");
     DDP__TRY(ddp_profile_check(p, err));
     DDP__TRY(ddp__bl_check(o, err));
     status = ddp__bl_open(&m, p, o, err);
@@ -533,10 +532,11 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
 
     DDP__TRY(ddp_profile_check(p, err));
     if (!t || t->buckets != p->layers || !each_s || !all_s)
-        return ddp__fail(err, DDP_ARG, "a timeline of %d rows is not of this profile of %d",
+        return ddp__fail(err, DDP_ARG,
+                         "the timeline has %d rows, but the profile has %d; use the profile of the timeline",
                          t ? t->buckets : 0, p->layers);
     if (!ddp__within(latency_s, 0, DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "a latency of %g s cannot be: 0 or more is needed", latency_s);
+        return ddp__fail(err, DDP_ARG, "the latency is %g s; it must be at least 0", latency_s);
     arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
     if (!arrive) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", p->layers);
     for (int i = 0; i < t->intervals; i++) {
