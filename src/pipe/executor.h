@@ -44,7 +44,7 @@ typedef struct ddp__lane_mark {
 /* The activity of this stage. Without trace_spans only the sums are recorded. */
 typedef struct ddp__lanes {
     ddp_pipeline_slot *slot; /* [room] of the last step */
-    ddp_pipeline_slot *post; /* [4 x micro_batches] range of messages posted to the link */
+    ddp_pipeline_slot *post; /* [4 x micro_batches] tasks that posted messages, and when */
     int slots, room, posts;
     double begun; /* start of the step */
     /* in seconds, by ddp_task_kind; step_s: of the whole steps; both over `steps` steps */

@@ -63,7 +63,7 @@ void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradi
     if (p->lanes.room && p->lanes.posts < 4 * p->micro_batches) p->lanes.post[p->lanes.posts++] = s;
 }
 
-/* Adds slots for the messages that were posted to the link in each recorded range. */
+/* Adds a slot for each message of the step, with the task that posted it. */
 static void ddp__lane_messages(ddp_pipe *p)
 {
     const ddp__op_span *spans;

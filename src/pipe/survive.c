@@ -113,9 +113,8 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
 
     c.rank = s->place;
     c.world = s->replicas * s->run->stages;
-    c.micro_batches =
-        /* divisible, as checked before */
-        c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas;
+    /* divides evenly: ddp__survival_check */
+    c.micro_batches = c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas;
     c.addr = first->addr;
     if (s->was >= 0) {
         c.network.net_script = NULL; /* its times and ranks apply to the first world only */

@@ -398,7 +398,7 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
         ddp__carried_move(c);
         for (int i = 0; i < c->here; i++) {
             ddp__op *own = c->op[i];
-            /* the others have waited for this member, but not for its first part */
+            /* it waited for other members until now, except while its own first part was sent */
             if (own && now > own->active_at) {
                 own->waiting_since =
                     fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);

@@ -573,7 +573,7 @@ static void leave_early(net_rank *me, void *user)
     }
     /* A faster rank may have reported the loss while this one was in the first operation. */
     if (s == DDP_OK) s = net_do(me, &m);
-    say_failure(me, s, DDP_PEER_LOST, "rank 1 has left", "layer h.0.mlp", "same number of steps");
+    say_failure(me, s, DDP_PEER_LOST, "rank 1 closed its context", "layer h.0.mlp", "same number of steps");
     if (ddp__engine_lost(me->engine) != 1) fail_msg("lost: %d", ddp__engine_lost(me->engine));
 }
 

@@ -265,7 +265,7 @@ static void lose_rank_two(net_rank *me, void *user)
         s = ddp__engine_wait(me->engine, ticket, &me->err);
         if (s != DDP_PEER_LOST || !strstr(me->err.msg, "rank 2") ||
             !strstr(me->err.msg, "h.0.mlp (step 12)") ||
-            !strstr(me->err.msg, l->leaves ? "has left" : "closed by peer"))
+            !strstr(me->err.msg, l->leaves ? "closed its context" : "closed by peer"))
             net_fail(me, "status %d \"%.200s\"", (int)s, me->err.msg);
     }
     free(data);

@@ -268,7 +268,7 @@ static void leave(net_rank *me, void *user)
         net_ok(me, s);
     } else { /* a quicker rank may have told of it while this one was in the first operation */
         if (s == DDP_OK) s = net_do(me, &m);
-        say_failure(me, s, DDP_PEER_LOST, "rank 1 has left", "layer h.0.mlp");
+        say_failure(me, s, DDP_PEER_LOST, "rank 1 closed its context", "layer h.0.mlp");
     }
     free(data);
 }
