@@ -1,4 +1,4 @@
-"""A broker and its nodes, for the tests of both."""
+"""Starts a broker and its nodes, for the tests of both."""
 import json
 import os
 import random
@@ -19,7 +19,7 @@ MLP = "--model mlp --hidden 16,12,10,8 --batch 4 --microbatches 3 --seed 5".spli
 
 
 def images(folder):
-    """48 images of 6 x 5 in ten classes, as MNIST's files."""
+    """Writes 48 images of 6 x 5 pixels in ten classes, in MNIST's file format."""
     os.makedirs(folder, exist_ok=True)
     r = random.Random(3)
     with open(os.path.join(folder, "train-images-idx3-ubyte"), "wb") as f:
@@ -29,7 +29,7 @@ def images(folder):
 
 
 class Job:
-    """A broker and its nodes, at a separate address."""
+    """A broker and its nodes, with a separate address."""
 
     def __init__(self, folder):
         self.addr = unused_address()
@@ -53,7 +53,7 @@ class Job:
             time.sleep(0.02)
 
     def connect(self):
-        """A connection to the broker, as of a node."""
+        """Connects to the broker as a node does."""
         host, port = self.addr.split(":")
         return socket.create_connection((host, int(port)), timeout=60)
 
@@ -63,14 +63,15 @@ class Job:
         return n
 
     def line(self, word):
-        """Reads the broker's complaints up to one with that word."""
+        """Reads the broker's stderr up to the first line that contains the word."""
         for text in self.broker.stderr:
             if word in text:
                 return text
-        raise Wrong("the broker never said %s" % word)
+        raise Wrong("the broker did not print %s" % word)
 
     def end(self, code=0, timeout=180):
-        """Waits for all; what the broker printed, and what it and each node complained of."""
+        """Waits for all processes. Returns the broker's output (the last JSON object if it succeeds), its stderr,
+        and the stderr of each node."""
         out, err = self.broker.communicate(timeout=timeout)
         said = [n.communicate(timeout=60)[1].strip() for n in self.nodes]
         expect(self.broker.returncode == code, "broker: exit %d, not %d: %s" % (self.broker.returncode, code, err.strip()))
@@ -94,7 +95,7 @@ class Job:
 
 
 def case(function):
-    """Its function gets a job too, in a folder that has a text."""
+    """Registers a case whose function also takes a job. Its folder contains a text file."""
     def with_job(folder):
         with open(os.path.join(folder, "text"), "w") as f:
             f.write("the quick brown fox jumps over the lazy dog\n" * 40)
@@ -134,5 +135,5 @@ def quick(folder, n):
 
 
 def word(kind, data=b"", length=None):
-    """A message; examples/common/channel.h."""
+    """One message of the protocol; see examples/common/channel.h."""
     return struct.pack("<IIQ", 0x6a706464, kind, len(data) if length is None else length) + data

@@ -1,4 +1,4 @@
-"""Runs both trainers on data that is made here: a text, images in the formats of CIFAR and MNIST, and broken files."""
+"""Runs both trainers on generated data: a text, images in the formats of CIFAR and MNIST, and damaged files."""
 import json
 import os
 import random
@@ -17,7 +17,7 @@ TWO = "--workers 2 --transport threads --deterministic --period 3".split()
 
 
 def records(count, head):
-    """CIFAR's: labels that head draws, then an image that tells them apart."""
+    """Writes CIFAR records: the label bytes of head, then an image that depends on the label."""
     r = random.Random(3)
     out = b""
     for _ in range(count):
@@ -50,7 +50,7 @@ def make_files():
 
 
 def case(function):
-    """A case that runs in a folder of its own, with data in it."""
+    """A case that runs in its own folder, which contains the generated data."""
     def with_files(_):
         make_files()
         function()
@@ -58,7 +58,7 @@ def case(function):
 
 
 def start(command, limit=None, env=()):
-    """limit: bytes a file can have at most."""
+    """Starts a trainer. limit: the maximum size of a file that it writes, in bytes."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_"))}
     return subprocess.Popen([os.path.join(BUILD, command[0]), *map(str, command[1:])], text=True,
                             env=dict(clean, **dict(env)), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -67,7 +67,7 @@ def start(command, limit=None, env=()):
 
 
 def run(command, code=0, **how):
-    """The object on the last line, and stderr."""
+    """Runs a trainer. Returns the JSON object on its last line, and stderr."""
     p = start(command, **how)
     try:
         out, err = p.communicate(timeout=300)

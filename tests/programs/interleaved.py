@@ -18,9 +18,9 @@ def losses(text, rank=""):
 
 
 def learns_under(check, strategy):
-    """Three workers of examples/interleaved.c."""
+    """Checks that three workers of examples/interleaved.c reduce the loss and end with equal parameters."""
     code, out, err = run(BUILD + "/ddprun", "-n", "3", "--net", "200mbit,1ms", "--strategy", strategy, BUILD + "/interleaved", SOURCE,
                          DREAMDDP_PERIOD="4")
     each = [losses(out, "[%d] " % r) for r in range(3)]
-    check("three workers learn under %s" % strategy,
+    check("three workers learn with %s" % strategy,
           code == 0 and all(len(e) == 3 and e[-1] < 4.2 for e in each) and each[0] != each[1], err + out)

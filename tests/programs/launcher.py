@@ -12,8 +12,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 DDPRUN = os.path.join(BUILD, "ddprun")
 
-# Replaces ssh and sshd: the command runs in a new session. The session outlives this process and then reads the end of
-# its input. The host `away` does not answer.
+# A replacement for ssh and sshd: it runs the command in a new session. When this process ends, the session continues
+# and reads the end of its input. The host `away` never answers.
 SSH = """#!/usr/bin/env python3
 import os, subprocess, sys, threading
 host, command = sys.argv[-2:]
@@ -39,7 +39,7 @@ os._exit(code if code >= 0 else 255)
 
 
 def without_own(env=()):
-    """The environment without DREAMDDP_ variables, and with those given."""
+    """The environment without DREAMDDP_ variables, plus the given variables."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("DREAMDDP_")}
     own.update(env)
     return own
@@ -51,7 +51,7 @@ def run(*args, cwd=None, env=(), text_in=None, limit=180):
 
 
 def begin(*args, ignored=signal.SIGINT):
-    """ddprun in the background, with pipes. It inherits one ignored signal; a shell's background jobs inherit SIGINT so."""
+    """Starts ddprun in the background with pipes. It ignores SIGINT, as a background job of a shell does."""
     def signals():
         for sig in (signal.SIGINT, signal.SIGHUP):
             signal.signal(sig, signal.SIG_IGN if sig == ignored else signal.SIG_DFL)
@@ -75,8 +75,8 @@ def hosts_file(folder, text):
 
 
 def wait_until_gone(text):
-    """Fails if a process with the text in its command line is left after a minute."""
+    """Fails if a process whose command line contains the text still runs after a minute."""
     until = time.monotonic() + 60
     while processes_with(text) and time.monotonic() < until:
         time.sleep(0.02)
-    expect(not processes_with(text), "a process with %s is left" % text)
+    expect(not processes_with(text), "a process with %s still runs" % text)

@@ -28,7 +28,7 @@ def run(program, *options):
 
 
 def images(folder):
-    """Two files of CIFAR-10's kind: 80 and 16 pictures of noise."""
+    """Writes two files in CIFAR-10's format, with 80 and 16 images of noise."""
     r = random.Random(3)
     for name, count in (("data_batch_1.bin", 80), ("test_batch.bin", 16)):
         with open(os.path.join(folder, name), "wb") as f:

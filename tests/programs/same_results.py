@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parameters of deterministic runs, which a change that only moves or renames code leaves bit-identical.
+"""The parameters of deterministic runs stay bit-identical when a change only moves or renames code.
 
     tests/programs/same_results.py            compares each run with tests/programs/same_results.json
     tests/programs/same_results.py --write    writes that file

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""[long] build/broker and build/compnode as a user meets them: the bits of one worker, lost nodes, mistakes.
+"""[long] build/broker and build/compnode: results bit-identical to one worker, lost nodes, user mistakes.
 
     tests/programs/test_broker.py [WORD...]     only the cases whose names contain one of the words
 
-Every case runs in its own folder, with its own port; no process of it may be left.
+Every case runs in its own folder, with its own port, and must leave no process.
 """
 import json
 import os
@@ -20,7 +20,7 @@ from broker_job import GPT, MLP, Job, case, images, network, quick, same, traine
 from cases import expect, run_cases  # noqa: E402
 
 
-# A perceptron with skip edges, a kernel of the nodes' own, and an optimizer of one operator's own.
+# A perceptron with skip edges, a kernel that the nodes register, and one operator with its own optimizer.
 def skip_graph(kernel="CustomReLU"):
     def op(name, kind, *args, **more):
         return dict({"name": name, "op": kind, "args": list(args)}, **more)
@@ -47,10 +47,10 @@ def write(folder, name, value):
     return name
 
 
-# ---- a peer that sends what no broker and no node sends ----
+# ---- a peer that violates the protocol ----
 
 @case
-def a_length_beyond_the_limit_ends_the_node_with_an_error(job, folder):
+def message_longer_than_the_limit_ends_the_node_with_an_error(job, folder):
     for kind, length in ((7, 2 ** 64 - 1), (7, 2 ** 63), (9, 2 ** 36), (10, 1 << 20), (11, 3)):
         with socket.socket() as broker:
             broker.bind(("127.0.0.1", 0))
@@ -63,20 +63,20 @@ def a_length_beyond_the_limit_ends_the_node_with_an_error(job, folder):
                 try:
                     peer.sendall(word(kind, b"A" * 65536, length))
                 except OSError:
-                    pass  # the node has left before it read all
+                    pass  # the node closed the connection before it read everything
                 said = node.communicate(timeout=60)[1]
         expect(node.returncode == 3 and "malformed message %d of %d bytes" % (kind, length) in said,
                "exit %d: %s" % (node.returncode, said))
 
 
 def false_node(job, started):
-    """A job with one node, which answers as a node does until it is started, and then sends these bytes. Returns the broker's
-    lines, and the kinds of the messages that the node received."""
+    """Runs a job with one node. The node answers correctly until it is started, then sends the bytes `started`.
+    Returns the broker's stderr, and the kinds of the messages that the node received."""
     job.listen("--nodes", 1, "--model", "gpt2", *GPT, "--data", "text", "--steps", 2, "--restarts", 0)
     received = []
     with job.connect() as s, s.makefile("rb") as stream:
         s.sendall(word(1, b"1 -"))
-        reply = {3: word(4, b"1e9 9"), 7: word(8), 10: started}  # measure, job, start
+        reply = {3: word(4, b"1e9 9"), 7: word(8), 10: started}  # answers to: measure, job, start
         while 2 not in received:
             head = stream.read(16)
             if len(head) < 16:
@@ -90,15 +90,15 @@ def false_node(job, started):
 
 
 @case
-def a_failure_without_a_code_is_no_success(job, folder):
+def failure_message_without_a_code_fails_the_job(job, folder):
     err, received = false_node(job, word(16, bytes(512)))
     expect(job.broker.returncode == 1 and 10 in received and "node 0" in err, "the node received %s; the broker: %s" % (received, err))
 
 
 @case
-def a_node_that_sends_what_is_not_its_own_is_lost(job, folder):
+def node_that_sends_an_unexpected_message_is_declared_lost(job, folder):
     for started, kind in ((word(13), 13), (word(9, struct.pack("<ii", 999, 0)), 9), (word(9, struct.pack("<ii", -1, 0)), 9),
-                          (word(8), 8)):  # saved, states of operators that do not exist, ready
+                          (word(8), 8)):  # saved; state of an operator that does not exist, twice; ready
         attempt = Job(folder)
         try:
             err, received = false_node(attempt, started)
@@ -109,8 +109,8 @@ def a_node_that_sends_what_is_not_its_own_is_lost(job, folder):
 
 
 @case
-def a_network_of_another_size_is_refused(job, folder):
-    """Of links that the first node has measured: its devices would be numbers of nodes that do not exist."""
+def network_with_too_many_devices_fails_the_job(job, folder):
+    """A node reports a network with more devices than there are nodes. The broker must not use its device numbers."""
     rows = [[1 if i != j else 0 for j in range(700)] for i in range(700)]
     text = json.dumps({"N": 700, "delay_ms": rows, "bandwidth_gbps": rows, "tflops": [1] * 700}).encode()
     job.listen("--nodes", 2, "--model", "gpt2", *GPT, "--data", "text", "--steps", 2, "--restarts", 0)
@@ -142,7 +142,8 @@ def a_network_of_another_size_is_refused(job, folder):
 
 
 def two_nodes_and_a_stranger(job, folder, stranger):
-    """Trains with two nodes. stranger: called when the broker listens, returns the sockets that stay open until the end."""
+    """Trains with two nodes. stranger: called when the broker listens; returns sockets that stay open until the
+    end."""
     images(os.path.join(folder, "data"))
     one = trainer(folder, "train_image", *MLP, "--data", "data", "--steps", 6)
     job.listen("--nodes", 2, *MLP, "--data", "data", "--steps", 6, "--lr", "0.001", *quick(folder, 2))
@@ -158,27 +159,27 @@ def two_nodes_and_a_stranger(job, folder, stranger):
 
 
 @case
-def idle_connections_delay_no_node(job, folder):
+def idle_connections_do_not_delay_nodes(job, folder):
     def stranger():
         return [job.connect() for _ in range(40)]
     two_nodes_and_a_stranger(job, folder, stranger)
 
 
 @case
-def connections_that_stop_inside_a_registration_delay_no_node(job, folder):
+def partial_registrations_do_not_delay_nodes(job, folder):
     def stranger():
-        sockets = [job.connect() for _ in range(300)]  # more than the broker has places
+        sockets = [job.connect() for _ in range(300)]  # more connections than the broker accepts
         for i, s in enumerate(sockets):
             try:
                 s.sendall(word(1, b"1 127.0.0.1" + b" " * 100)[:1 + i % 100])
             except OSError:
-                pass  # it made room for another
+                pass  # the broker closed this connection to accept another
         return sockets
     two_nodes_and_a_stranger(job, folder, stranger)
 
 
 @case
-def a_registration_has_a_time_limit(job, folder):
+def partial_registration_is_closed_after_the_time_limit(job, folder):
     images(os.path.join(folder, "data"))
     job.listen("--nodes", 1, "--quiet", *MLP, "--data", "data", "--steps", 3, *quick(folder, 1))
     with job.connect() as s:
@@ -200,7 +201,7 @@ def a_registration_has_a_time_limit(job, folder):
 
 
 @case
-def a_node_that_stops_inside_a_message_delays_no_other(job, folder):
+def spare_that_sends_a_partial_message_does_not_delay_nodes(job, folder):
     images(os.path.join(folder, "data"))
     job.listen("--nodes", 2, "--spares", 1, *MLP, "--data", "data", "--steps", 6, *quick(folder, 2))
     job.node()
@@ -208,19 +209,19 @@ def a_node_that_stops_inside_a_message_delays_no_other(job, folder):
     job.node()
     job.line("2 of 2 nodes")
     with job.connect() as s:
-        s.sendall(word(1, b"1 -") + word(6, b"{", 1 << 20))  # a spare, which sends part of a network
+        s.sendall(word(1, b"1 -") + word(6, b"{", 1 << 20))  # a spare node that sends part of a network description
         job.end(timeout=50)
 
 
 @case
-def a_message_that_was_not_asked_for_changes_no_result(job, folder):
+def unexpected_messages_do_not_change_the_result(job, folder):
     one = undisturbed(folder)
     job.listen("--nodes", 3, "--spares", 2, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate")
     for _ in range(3):
         job.node()
         job.line("nodes are here")
     sockets = [job.connect() for _ in range(2)]
-    for s, text in zip(sockets, (word(14, bytes(16)) * 3, word(12, bytes(8)))):  # done, a loss
+    for s, text in zip(sockets, (word(14, bytes(16)) * 3, word(12, bytes(8)))):  # the messages done and loss
         s.sendall(word(1, b"1 -"))
         s.sendall(text)
     for s in sockets:
@@ -230,10 +231,10 @@ def a_message_that_was_not_asked_for_changes_no_result(job, folder):
     same(result, one, "with false messages")
 
 
-# ---- the same bits ----
+# ---- results bit-identical to one worker ----
 
 @case
-def three_nodes_train_a_perceptron_as_one_worker_does(job, folder):
+def perceptron_on_three_nodes_is_bit_identical_to_one_worker(job, folder):
     images(os.path.join(folder, "data"))
     one = trainer(folder, "train_image", *MLP, "--data", "data", "--steps", 6)
     for solver in ("fence", "equal_flops", "equal_ops"):
@@ -243,7 +244,7 @@ def three_nodes_train_a_perceptron_as_one_worker_does(job, folder):
 
 
 @case
-def three_nodes_train_a_gpt_as_one_worker_does(job, folder):
+def gpt_on_three_nodes_is_bit_identical_to_one_worker(job, folder):
     one = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 6, "--export", "one.safetensors")
     for schedule in ("gpipe", "1f1b", "zb"):
         r = Job(folder).run(3, "--model", "gpt2", *GPT, "--data", "text", "--steps", 6, "--pipeline", schedule,
@@ -255,7 +256,7 @@ def three_nodes_train_a_gpt_as_one_worker_does(job, folder):
 
 
 @case
-def compressed_messages_are_those_of_a_trainer_with_the_same_cut(job, folder):
+def edge_wires_are_bit_identical_to_the_trainer_with_the_same_cut(job, folder):
     hashes = set()
     for wire in ("f32", "bf16", "int8", "topk:8", "adatopk:8"):
         j = Job(folder)
@@ -268,21 +269,25 @@ def compressed_messages_are_those_of_a_trainer_with_the_same_cut(job, folder):
         three = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 3, "--workers", 3, "--stages", 3, "--cut", "cut.json",
                         "--edge-wire", wire, pipeline=True)
         expect(r["param_hash"] == three["param_hash"], "%s: param_hash is %s, the trainer's %s" % (wire, r["param_hash"], three["param_hash"]))
-        expect(abs(r["first_loss"] - three["first_loss"]) < 1e-6, "%s: the first loss is another" % wire) # the trainer's is a mean of three
+        expect(abs(r["first_loss"] - three["first_loss"]) < 1e-6, "%s: the first loss differs" % wire) # the
+                                                                                                          # trainer's
+                                                                                                          # first loss
+                                                                                                          # is a mean
+                                                                                                          # over three
         hashes.add(r["param_hash"])
-    expect(len(hashes) == 5, "two wires have the same bits: %s" % hashes)
+    expect(len(hashes) == 5, "two wire formats give the same param_hash: %s" % hashes)
 
 
 @case
-def weights_of_a_file_are_shipped(job, folder):
+def loaded_weights_are_sent_to_the_nodes(job, folder):
     trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 3, "--export", "w.safetensors")
     one = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 4, "--load", "w.safetensors")
     same(job.run(3, "--model", "gpt2", *GPT, "--data", "text", "--steps", 4, "--load", "w.safetensors", *quick(folder, 3)), one,
-         "with weights of a file")
+         "with weights from a file")
 
 
 @case
-def a_job_with_skip_edges_and_a_kernel_of_the_nodes_own(job, folder):
+def skip_edges_and_user_kernels_train_on_any_number_of_nodes(job, folder):
     images(os.path.join(folder, "data"))
     write(folder, "job.json", skip_graph())
     one = Job(folder).run(1, "--job", "job.json", "--data", "data", *quick(folder, 1))
@@ -294,11 +299,11 @@ def a_job_with_skip_edges_and_a_kernel_of_the_nodes_own(job, folder):
     del plain["operators"][4]["optimizer"]
     write(folder, "plain.json", plain)
     other = job.run(2, "--job", "plain.json", "--data", "data", *quick(folder, 2))
-    expect(other["param_hash"] != one["param_hash"], "the operator's own optimizer changes nothing")
+    expect(other["param_hash"] != one["param_hash"], "the operator's own optimizer has no effect")
 
 
 @case
-def a_written_job_is_the_model(job, folder):
+def written_job_trains_as_the_model_itself(job, folder):
     images(os.path.join(folder, "data"))
     direct = Job(folder).run(2, *MLP, "--data", "data", "--steps", 4, *quick(folder, 2))
     b = job.start("broker", *MLP, "--data", "data", "--steps", 4, "--write-job", "job.json")
@@ -307,13 +312,13 @@ def a_written_job_is_the_model(job, folder):
 
 
 @case
-def speeds_and_links_are_measured(job, folder):
+def job_without_a_network_file_measures_nodes_and_links(job, folder):
     one = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 4)
     same(job.run(3, "--model", "gpt2", *GPT, "--data", "text", "--steps", 4), one, "measured")
 
 
 @case
-def temporary_files_are_in_tmpdir_and_removed(job, folder):
+def temporary_files_are_written_to_tmpdir_and_removed(job, folder):
     images(os.path.join(folder, "data"))
     args = [*MLP, "--data", "data", "--steps", 2]
     temporary = os.path.join(folder, "temporary")
@@ -329,7 +334,7 @@ def temporary_files_are_in_tmpdir_and_removed(job, folder):
 
 # ---- lost nodes ----
 
-SLOW = ["--steps", 24, "--lr", "0.001"]  # about 60 ms each with delays of 10 ms
+SLOW = ["--steps", 24, "--lr", "0.001"]  # a step takes about 60 ms with link delays of 10 ms
 
 
 def undisturbed(folder, *more):
@@ -339,7 +344,7 @@ def undisturbed(folder, *more):
 
 
 def lose_one(job, folder, *args, after=0.5):
-    """What the broker says of a lost node, and its result."""
+    """Kills one of three nodes. Returns the broker's line about it, and the result."""
     job.listen("--nodes", 3, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 60, *args)
     for _ in range(3):
         job.node()
@@ -354,17 +359,17 @@ def lose_one(job, folder, *args, after=0.5):
 
 
 @case
-def a_lost_node_is_made_up_for_from_the_beginning(job, folder):
+def lost_node_restarts_the_job_from_the_beginning(job, folder):
     one = undisturbed(folder)
     said, r = lose_one(job, folder)
-    expect("starts again from the beginning" in said, "the broker says: " + said)
+    expect("starts again from the beginning" in said, "the broker printed: " + said)
     same(r, one, "with a lost node")
 
 
 @case
-def a_lost_node_is_made_up_for_from_a_checkpoint(job, folder):
+def lost_node_restarts_the_job_from_a_checkpoint(job, folder):
     one = undisturbed(folder, "--steps", 100)
-    for after in (0.9, 2.5, 5):  # where the machine is busy, the first checkpoint comes later
+    for after in (0.9, 2.5, 5):  # on a busy machine the first checkpoint comes later
         attempt = Job(folder)
         try:
             said, r = lose_one(attempt, folder, "--steps", 100, "--save-every", 3, after=after)
@@ -372,12 +377,12 @@ def a_lost_node_is_made_up_for_from_a_checkpoint(job, folder):
             attempt.close()
         if "from the beginning" not in said:
             break
-    expect("resumes from its checkpoint after step" in said, "the broker says: " + said)
+    expect("goes on from its checkpoint after step" in said, "the broker printed: " + said)
     expect(r["param_hash"] == one["param_hash"], "with a checkpoint: %s, one worker's %s" % (r["param_hash"], one["param_hash"]))
 
 
 @case
-def a_spare_takes_the_place_of_a_lost_node(job, folder):
+def spare_node_replaces_a_lost_node(job, folder):
     one = undisturbed(folder)
     job.listen("--nodes", 3, "--spares", 1, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 60,
                "--save-every", 5)
@@ -393,7 +398,7 @@ def a_spare_takes_the_place_of_a_lost_node(job, folder):
 
 
 @case
-def nobody_comes_in_the_place_of_a_lost_node(job, folder):
+def job_fails_if_a_lost_node_is_not_replaced(job, folder):
     undisturbed(folder)
     job.listen("--nodes", 3, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 60, "--join-timeout", 0.3)
     for _ in range(3):
@@ -403,11 +408,11 @@ def nobody_comes_in_the_place_of_a_lost_node(job, folder):
     job.nodes[2].kill()
     _, err, said = job.end(3)
     expect("2 of 3 nodes came within 0.3 s" in err, err)
-    expect("2 of 3 nodes came within 0.3 s" in said[0] and "\n" not in said[0], "a node says: %s" % said[0])
+    expect("2 of 3 nodes came within 0.3 s" in said[0] and "\n" not in said[0], "a node printed: %s" % said[0])
 
 
 @case
-def a_broker_that_dies_ends_its_nodes(job, folder):
+def death_of_the_broker_ends_its_nodes(job, folder):
     undisturbed(folder)
     job.listen("--nodes", 2, *MLP, "--data", "data", *SLOW, "--steps", 100000, *quick(folder, 2))
     for _ in range(2):
@@ -421,7 +426,7 @@ def a_broker_that_dies_ends_its_nodes(job, folder):
 
 
 @case
-def ctrl_c_ends_all(job, folder):
+def ctrl_c_ends_the_broker_and_all_nodes(job, folder):
     undisturbed(folder)
     for who in ("broker", "a node"):
         j = Job(folder)
@@ -432,27 +437,27 @@ def ctrl_c_ends_all(job, folder):
             time.sleep(0.3)
             (j.broker if who == "broker" else j.nodes[0]).send_signal(signal.SIGINT)
             _, err, said = j.end(130 if who == "broker" else 3)
-            expect("interrupted" in (err if who == "broker" else said[0]), "%s does not say so: %s %s" % (who, err, said))
+            expect("interrupted" in (err if who == "broker" else said[0]), "%s does not print it: %s %s" % (who, err, said))
             expect(j.nodes[1].returncode == (130 if who == "broker" else 3), "the other node: exit %d" % j.nodes[1].returncode)
         finally:
             j.close()
 
 
-# ---- mistakes ----
+# ---- user mistakes ----
 
 @case
-def a_node_without_the_operator_says_which(job, folder):
+def missing_operator_is_named_by_broker_and_nodes(job, folder):
     images(os.path.join(folder, "data"))
     write(folder, "job.json", skip_graph("SwishOfMine"))
     out, err, said = job.run(3, "--job", "job.json", "--data", "data", *quick(folder, 3), code=2)
     expect("is of kind SwishOfMine, which this program does not know: register it" in err and err.count("\n") == 1, err)
     for text in said:
-        expect("SwishOfMine" in text and "\n" not in text, "a node says: %s" % text)
+        expect("SwishOfMine" in text and "\n" not in text, "a node printed: %s" % text)
     expect(not out, "results were printed")
 
 
 @case
-def a_node_that_nobody_expects_is_told_so(job, folder):
+def surplus_node_ends_with_an_error(job, folder):
     alone = job.node("--connect-timeout", 0.3)
     said = alone.communicate(timeout=60)[1].strip()
     expect(alone.returncode == 1 and "no broker answers at" in said and "\n" not in said, said)
@@ -468,7 +473,7 @@ def a_node_that_nobody_expects_is_told_so(job, folder):
 
 
 @case
-def strangers_do_not_disturb(job, folder):
+def malformed_connections_do_not_disturb_a_job(job, folder):
     images(os.path.join(folder, "data"))
     job.listen("--nodes", 1, "--quiet", *MLP, "--data", "data", "--steps", 3, *quick(folder, 1))
     for words in (b"GET / HTTP/1.0\r\n\r\n", b"", struct.pack("<IIQ", 0x6a706464, 1, 1 << 40),
@@ -478,7 +483,7 @@ def strangers_do_not_disturb(job, folder):
     with job.connect() as s:
         s.sendall(struct.pack("<IIQ", 0x6a706464, 1, 3) + b"9 -")
         told = b"".join(iter(lambda: s.recv(1000), b""))
-        expect(b"speaks version 9, the broker version 1" in told, "another version is not told: %s" % told)
+        expect(b"speaks version 9, the broker version 1" in told, "no error about another version: %s" % told)
     with job.connect() as s:
         s.sendall(word(1, b"1 \x1b[2J"))
         told = b"".join(iter(lambda: s.recv(1000), b""))
@@ -488,7 +493,7 @@ def strangers_do_not_disturb(job, folder):
 
 
 @case
-def bad_jobs_are_refused_in_a_sentence(job, folder):
+def invalid_jobs_fail_with_a_one_line_error(job, folder):
     images(os.path.join(folder, "data"))
     b = job.start("broker", *MLP, "--data", "data", "--write-job", "job.json")
     b.wait(60)
@@ -508,7 +513,7 @@ def bad_jobs_are_refused_in_a_sentence(job, folder):
 
 
 @case
-def mistakes_on_the_command_line(job, folder):
+def invalid_options_fail_with_a_one_line_error(job, folder):
     images(os.path.join(folder, "data"))
     good = MLP + ["--data", "data"]
     for args, says in ((["--nodes", 2], "--model"), (MLP, "--data is missing"), (good + ["--nodes", 0], "--nodes 0"),
@@ -524,7 +529,7 @@ def mistakes_on_the_command_line(job, folder):
     expect("HOST:PORT" in n.communicate(timeout=60)[1] and n.returncode == 2, "compnode --broker nowhere: exit %d" % n.returncode)
     bad = network(folder, 3)
     b = job.start("broker", *good, "--network", bad)
-    expect("has 3 devices, --nodes says 2" in b.communicate(timeout=60)[1] and b.returncode == 2, "a network of other nodes")
+    expect("has 3 devices, --nodes says 2" in b.communicate(timeout=60)[1] and b.returncode == 2, "a network with another number of nodes is accepted")
     _, err, said = job.run(3, *good, "--network", bad, "--solver", "fastest", code=2)
     expect("fastest" in err and all("fastest" in text and "\n" not in text for text in said), err)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """[test-all: needs OpenSSL] A broker and its nodes under TLS: a key or certificates decide which processes take part.
 
-Exit 77 where build/broker has no TLS (OpenSSL was not found when it was built).
+Exit 77 if build/broker has no TLS (OpenSSL was missing when it was built).
 """
 import os
 import secrets
@@ -18,7 +18,7 @@ STEPS = ["--steps", 6, "--lr", "0.001"]
 
 
 def key_of(folder, name="job.key"):
-    """The path of a new pre-shared key."""
+    """Writes a new pre-shared key. Returns its path."""
     key = os.path.join(folder, name)
     with open(key, "w") as f:
         f.write(secrets.token_hex(32) + "\n")
@@ -32,14 +32,14 @@ def job_args(folder, nodes=2):
 
 
 def refused(job, says, *args):
-    """A node that ends with a sentence and exit code 1."""
+    """Starts a node that must end with exit code 1 and a one-line error."""
     node = job.start("compnode", "--broker", job.addr, *args)
     err = node.communicate(timeout=60)[1].strip()
     expect(node.returncode == 1 and says in err and "\n" not in err, "exit %d: %s" % (node.returncode, err))
 
 
 @case
-def a_key_changes_no_bit_of_the_result(job, folder):
+def tls_key_does_not_change_the_result(job, folder):
     args = job_args(folder)
     one = trainer(folder, "train_image", *MLP, "--data", "data", "--steps", 6)
     key = key_of(folder)
@@ -47,7 +47,7 @@ def a_key_changes_no_bit_of_the_result(job, folder):
     job.node("--tls-psk", key)
     job.node("--tls-psk", key)
     same(job.end()[0], one, "with a key")
-    measured = Job(folder)  # the probe of the links and checkpoints are encrypted too
+    measured = Job(folder)  # the link measurement and the checkpoints are encrypted too
     measured.env = {"DREAMDDP_TLS_PSK": key}
     measured.listen("--nodes", 2, *MLP, "--data", "data", *STEPS, "--save-every", 2, "--export", "w.safetensors")
     measured.node()
@@ -56,7 +56,7 @@ def a_key_changes_no_bit_of_the_result(job, folder):
 
 
 @case
-def a_process_without_the_key_receives_nothing(job, folder):
+def process_without_the_key_receives_nothing(job, folder):
     key, other = key_of(folder), key_of(folder, "other.key")
     job.listen(*job_args(folder), "--tls-psk", key)
     with job.connect() as s:
@@ -81,7 +81,7 @@ def a_process_without_the_key_receives_nothing(job, folder):
 
 
 @case
-def a_node_with_a_key_refuses_a_broker_without(job, folder):
+def node_with_a_key_rejects_a_broker_without_one(job, folder):
     key = key_of(folder)
     job.listen(*job_args(folder))
     refused(job, "speaks no TLS 1.3", "--tls-psk", key)
@@ -92,7 +92,7 @@ def a_node_with_a_key_refuses_a_broker_without(job, folder):
 
 
 @case
-def handshakes_that_stop_delay_no_node(job, folder):
+def stalled_handshakes_do_not_delay_nodes(job, folder):
     key = key_of(folder)
     job.listen(*job_args(folder), "--tls-psk", key)
     sockets = [job.connect() for _ in range(200)]
@@ -100,7 +100,7 @@ def handshakes_that_stop_delay_no_node(job, folder):
         try:
             s.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[:1 + i % 11])
         except OSError:
-            pass  # it made room for another
+            pass  # the broker closed this connection to accept another
     try:
         job.node("--tls-psk", key)
         job.node("--tls-psk", key)
@@ -111,7 +111,7 @@ def handshakes_that_stop_delay_no_node(job, folder):
 
 
 def certificate(folder, authority, name, *names):
-    """Options of a certificate with these names."""
+    """Creates a certificate with these names. Returns its options."""
     def openssl(*args):
         done = subprocess.run(["openssl", *args], cwd=folder, capture_output=True, text=True)
         expect(done.returncode == 0, done.stderr)
@@ -127,7 +127,7 @@ def certificate(folder, authority, name, *names):
 
 
 @case
-def certificates_name_the_broker_and_the_ranks(job, folder):
+def certificates_must_name_the_broker_or_a_rank(job, folder):
     if not shutil.which("openssl"):
         raise Skipped("no openssl")
     broker = certificate(folder, "ca", "broker")
@@ -137,21 +137,21 @@ def certificates_name_the_broker_and_the_ranks(job, folder):
     args = job_args(folder)
     job.listen(*args, *broker)
     refused(job, "does not name a rank-R", *stranger)
-    node = job.start("compnode", "--broker", job.addr, *foreign)  # it refuses the broker's authority
+    node = job.start("compnode", "--broker", job.addr, *foreign)  # the node rejects the broker's certificate authority
     err = node.communicate(timeout=60)[1]
     expect(node.returncode == 1 and "has a certificate that is refused" in err, "exit %d: %s" % (node.returncode, err))
     for own in nodes:
         job.node(*own)
     err = job.end()[1]
     expect("has a certificate of 'someone' that does not name a rank-R or join-NAME" in err, err)
-    false = Job(folder)  # a node that plays the broker
+    false = Job(folder)  # a node's certificate on the broker's side
     false.listen(*args, *nodes[0])
     refused(false, "has a certificate of 'first' that does not name broker", *nodes[1])
     false.close()
 
 
 @case
-def beyond_this_machine_keys_are_required(job, folder):
+def non_loopback_address_requires_keys(job, folder):
     addresses = subprocess.run(["sh", "-c", "hostname -I"], capture_output=True, text=True).stdout.split()
     addresses = [a for a in addresses if "." in a and not a.startswith("127.")]
     if not addresses:
@@ -172,7 +172,7 @@ def beyond_this_machine_keys_are_required(job, folder):
 
 
 @case
-def keys_that_do_not_belong_together_are_refused(job, folder):
+def mismatched_key_files_fail(job, folder):
     key = key_of(folder)
     args = job_args(folder)
     for own, says in ((["--tls-psk", "missing"], "missing: No such file"), (["--tls-psk", key, "--tls-ca", "x"], "choose one way"),

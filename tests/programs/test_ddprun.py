@@ -3,7 +3,7 @@
 
     tests/programs/test_ddprun.py [WORD...]     only the cases whose names contain one of the words
 
-Workers are shell scripts but for the case that trains; no process of a case may be left.
+Workers are shell scripts, except in the case that trains. Every case must leave no process.
 """
 import os
 import pty
@@ -18,7 +18,7 @@ from cases import case, expect, processes_with, run_cases
 
 
 @case
-def each_worker_is_told_who_it_is(folder):
+def each_worker_gets_its_rank_in_the_environment(folder):
     program = script(folder, 'echo "$DREAMDDP_RANK of $DREAMDDP_WORLD_SIZE $DREAMDDP_NET $DREAMDDP_STRATEGY '
                      '$DREAMDDP_PERIOD $DREAMDDP_WIRE $1"\n')
     r = run("-n", "3", "--net", "100mbit,20ms", "--strategy", "dreamddp", "--period", "7", "--set", "DREAMDDP_WIRE=int8",
@@ -30,7 +30,7 @@ def each_worker_is_told_who_it_is(folder):
 
 
 @case
-def the_variables_of_torchrun_are_set(folder):
+def torchrun_variables_are_set(folder):
     program = script(folder, 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $DREAMDDP_LOCAL_RANK, '
                      '$MASTER_ADDR $MASTER_PORT"\n')
     stale = {"RANK": "7", "LOCAL_RANK": "8", "LOCAL_WORLD_SIZE": "9", "MASTER_PORT": ""}
@@ -47,7 +47,7 @@ def the_variables_of_torchrun_are_set(folder):
 
 
 @case
-def the_bytes_of_all_workers_are_added_up(folder):
+def final_line_sums_the_bytes_of_all_workers(folder):
     line = "dreamddp info: %sclosed: %s%s MB sent"
     program = script(folder, 'case $RANK in\n'
                      '0) echo "%s" >&2;;\n' % line % ("", "wfbp, 3 steps of 1.0 ms, ", "1.2e+03") +
@@ -65,7 +65,7 @@ def the_bytes_of_all_workers_are_added_up(folder):
 
 
 @case
-def streams_stay_apart_and_rank_0_has_the_input(folder):
+def stdout_and_stderr_stay_separate_and_rank_0_reads_stdin(folder):
     program = script(folder, 'read line; echo "out $line"; echo "err $line" >&2; printf unfinished\n')
     r = run("-n", "2", "--quiet", program, text_in="hello\n")
     expect(sorted(r.stdout.splitlines()) == ["[0] out hello", "[0] unfinished", "[1] out ", "[1] unfinished"], r.stdout)
@@ -75,7 +75,7 @@ def streams_stay_apart_and_rank_0_has_the_input(folder):
 
 
 @case
-def a_long_line_is_passed_on_whole(folder):
+def long_lines_are_forwarded_whole(folder):
     program = script(folder, "head -c 100000 /dev/zero | tr '\\0' x; echo; echo last\n")
     r = run("-n", "1", "--quiet", "--no-prefix", program)
     expect(r.stdout.count("x") == 100000, "%d of 100000 bytes" % r.stdout.count("x"))
@@ -83,16 +83,16 @@ def a_long_line_is_passed_on_whole(folder):
 
 
 @case
-def the_first_failure_ends_all_and_is_the_exit_code(folder):
+def first_failure_ends_all_workers_and_is_the_exit_code(folder):
     program = script(folder, 'if [ "$DREAMDDP_RANK" = 1 ]; then exit 7; fi\nexec sleep 1000\n')
     r = run("-n", "3", program)
     expect(r.returncode == 7, "exit %d: %s" % (r.returncode, r.stderr))
     expect("worker 1 ended with 7" in r.stderr, r.stderr)
-    expect(not processes_with(program), "a worker is left")
+    expect(not processes_with(program), "a worker still runs")
 
 
 @case
-def a_killed_worker_is_named_with_its_signal(folder):
+def killed_worker_is_reported_with_its_signal(folder):
     program = script(folder, 'if [ "$DREAMDDP_RANK" = 2 ]; then kill -9 $$; fi\nexec sleep 1000\n')
     r = run("-n", "3", program)
     expect(r.returncode == 137, "exit %d" % r.returncode)
@@ -100,16 +100,16 @@ def a_killed_worker_is_named_with_its_signal(folder):
 
 
 @case
-def a_worker_that_ignores_the_end_is_killed(folder):
+def worker_that_ignores_sigterm_is_killed(folder):
     program = script(folder, 'trap "" TERM\nif [ "$DREAMDDP_RANK" = 0 ]; then sleep 1; exit 3; fi\n'
                      'while :; do sleep 1; done\n')
     r = run("-n", "2", program)
     expect(r.returncode == 3, "exit %d" % r.returncode)
-    expect(not processes_with(program), "a worker is left")
+    expect(not processes_with(program), "a worker still runs")
 
 
 @case
-def with_min_world_the_others_go_on(folder):
+def min_world_keeps_the_other_workers_running(folder):
     program = script(folder, 'if [ "$DREAMDDP_RANK" = 1 ]; then exit 7; fi\nsleep 2; echo "$DREAMDDP_MIN_WORLD"\n')
     r = run("-n", "3", "--min-world", "2", program)
     expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr))
@@ -117,7 +117,7 @@ def with_min_world_the_others_go_on(folder):
 
 
 @case
-def signals_reach_the_workers(folder):
+def signals_are_forwarded_to_the_workers(folder):
     program = script(folder, 'trap "echo got; exit 0" TERM\necho ready\nwhile :; do sleep 0.1; done\n')
     p = subprocess.Popen([DDPRUN, "-n", "2", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ready = [p.stdout.readline() for _ in range(2)]
@@ -129,7 +129,7 @@ def signals_reach_the_workers(folder):
 
 
 @case
-def workers_do_not_outlive_it(folder):
+def workers_end_when_ddprun_is_killed(folder):
     seconds = "98765.%d" % os.getpid()
     p = subprocess.Popen([DDPRUN, "-n", "1", "sh", "-c", "echo ready; exec sleep " + seconds], stdout=subprocess.PIPE, text=True)
     p.stdout.readline()
@@ -139,7 +139,7 @@ def workers_do_not_outlive_it(folder):
 
 
 @case
-def ranks_meet_and_train(folder):
+def ranks_connect_and_train(folder):
     r = run("-n", "2", "--net", "1gbit", "--strategy", "wfbp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=180)
     expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr[-400:]))
     expect(re.search(r"^\[0\] .*loss", r.stdout, re.M), r.stdout[-400:])
@@ -156,7 +156,8 @@ def ranks_meet_and_train(folder):
 
 
 def at_terminal(*args, typed, until, times=1):
-    """Runs ddprun at a new terminal and types the text once its output has `until` so often. Returns its exit code and output."""
+    """Runs ddprun at a new terminal and types the text once its output contains `until` that many times. Returns
+    its exit code and output."""
     child, terminal = pty.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -180,7 +181,7 @@ def at_terminal(*args, typed, until, times=1):
 
 
 @case
-def rank_0_reads_a_terminal(folder):
+def rank_0_reads_from_a_terminal(folder):
     program = script(folder, 'if [ "$DREAMDDP_RANK" = 0 ]; then echo ask; fi\nwhile read -r line; do echo "read $line"; done\n')
     places = (["-n", "2"], ["--hosts", hosts_file(folder, "near slots=2\n"), "--ssh", script(folder, SSH, "fake-ssh")])
     for place in places:
@@ -189,14 +190,14 @@ def rank_0_reads_a_terminal(folder):
 
 
 @case
-def the_interrupt_key_reaches_all_workers(folder):
+def interrupt_key_reaches_all_workers(folder):
     program = script(folder, 'trap "echo got; exit 5" INT\necho ready\nwhile :; do sleep 0.1; done\n')
     code, output = at_terminal("--quiet", "-n", "2", program, typed=b"\x03", until=b"ready", times=2)
     expect(code == 5 and "[0] got" in output and "[1] got" in output, "exit %d: %s" % (code, output))
 
 
 @case
-def an_ignored_hangup_stays_ignored(folder):
+def ignored_hangup_stays_ignored(folder):
     program = script(folder, 'echo ready; read line; echo "read $line"\n')
     p = begin("-n", "1", "--quiet", program, ignored=signal.SIGHUP)
     p.stdout.readline()
@@ -212,7 +213,7 @@ def an_ignored_hangup_stays_ignored(folder):
 
 
 @case
-def repeated_user_signals_kill_no_worker(folder):
+def repeated_user_signals_do_not_kill_workers(folder):
     program = script(folder, 'trap "echo got" USR1\necho ready\nwhile :; do read line && exit 0; done\n')
     p = begin("-n", "1", "--quiet", program)
     p.stdout.readline()
@@ -224,7 +225,7 @@ def repeated_user_signals_kill_no_worker(folder):
 
 
 @case
-def address_and_run_id_of_the_user_are_passed_on(folder):
+def user_address_and_run_id_are_passed_to_the_workers(folder):
     program = script(folder, 'echo "$DREAMDDP_ADDR $DREAMDDP_RUN_ID"\n')
     r = run("-n", "1", "--quiet", "--no-prefix", program, env={"TMPDIR": folder})
     expect(re.fullmatch(r"file://%s/ddprun-\w+/addr ddprun-\w+-\w+\n" % folder, r.stdout), r.stdout + r.stderr)
@@ -239,7 +240,7 @@ def address_and_run_id_of_the_user_are_passed_on(folder):
 
 
 @case
-def a_program_that_never_joins_is_warned_about(folder):
+def program_that_never_joins_causes_a_warning(folder):
     words = "no worker joined, so"
     program = script(folder, "exit $1\n")
     r = run("-n", "2", program, "0")
@@ -253,7 +254,7 @@ def a_program_that_never_joins_is_warned_about(folder):
 
 
 @case
-def ranks_meet_in_a_deep_temporary_folder(folder):
+def ranks_connect_with_a_long_temporary_path(folder):
     deep = folder
     for _ in range(6):
         deep += "/" + 40 * "d"
@@ -264,14 +265,14 @@ def ranks_meet_in_a_deep_temporary_folder(folder):
 
 
 @case
-def closed_standard_streams_are_no_pipes(folder):
+def closed_standard_streams_do_not_become_pipes(folder):
     p = subprocess.run(["sh", "-c", '"$0" -n 2 --quiet sh -c "cat; echo done" <&-', DDPRUN], env=without_own(),
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=180)
     expect(sorted(p.stdout.splitlines()) == ["[0] done", "[1] done"] and p.stderr == "", p.stdout + p.stderr)
 
 
 @case
-def mistakes_are_one_sentence(folder):
+def user_mistakes_fail_with_a_one_line_error(folder):
     plain = os.path.join(folder, "plain")
     with open(plain, "w") as f:
         f.write("no program\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """ddprun --hosts, with a script instead of ssh that runs the command in a new session on this machine.
 
-Workers are shell scripts; no process of a case may be left. test_ddprun_sshd.py has a real sshd.
+Workers are shell scripts. Every case must leave no process. test_ddprun_sshd.py uses a real sshd.
 """
 import os
 import shutil
@@ -29,7 +29,7 @@ def each_rank_runs_on_its_host(folder):
 
 
 @case
-def the_variables_of_torchrun_arrive_on_hosts(folder):
+def torchrun_variables_are_set_on_hosts(folder):
     ssh = script(folder, 'while [ "$#" -gt 2 ]; do shift; done\nexec sh -c "$2"\n', "fake-ssh")
     told = 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $DREAMDDP_LOCAL_RANK, $MASTER_ADDR $MASTER_PORT"\n'
     program = script(folder, told)
@@ -48,7 +48,7 @@ def the_variables_of_torchrun_arrive_on_hosts(folder):
 
 
 @case
-def lines_of_other_launchers_are_read(folder):
+def host_files_of_other_launchers_are_accepted(folder):
     ssh = script(folder, 'while [ "$#" -gt 2 ]; do shift; done\necho "to $1"\nexec sh -c "$2"\n', "fake-ssh")
     for line, target, address, slots in (
             (b"user@near", "user@near", "near", 1),
@@ -67,7 +67,7 @@ def lines_of_other_launchers_are_read(folder):
 
 
 @case
-def a_wrong_line_is_named_with_the_remedy(folder):
+def invalid_host_line_fails_with_its_number_and_a_remedy(folder):
     for text, words in (("near slots=2x", "line 1: slots=2x: the number of workers must be a whole number from 1 to 1024"),
                         ("near\nfar slots=0", "line 2: slots=0"), ("near:29500", "from 1 to 1024, as in: node1 slots=4"),
                         ("near slots=", "slots="), ("near:", "from 1 to 1024"),
@@ -81,7 +81,7 @@ def a_wrong_line_is_named_with_the_remedy(folder):
 
 
 @case
-def options_of_ssh_are_split_as_a_shell_does(folder):
+def ssh_options_are_split_as_by_a_shell(folder):
     ssh = script(folder, 'echo "$1|$2|$3|$4"\n', "fake ssh")
     hosts = hosts_file(folder, "near\n")
     r = run("--hosts", hosts, "--ssh", "'%s' -F \"a b\" c\\ d''" % ssh, "--quiet", "--no-prefix", "true")
@@ -111,7 +111,7 @@ def variables_and_arguments_arrive_unchanged(folder):
 
 
 def shells(folder):
-    """(name, PATH) of the shells of this machine that a host may have as sh."""
+    """(name, PATH) for each shell of this machine that may be sh on a host."""
     found = []
     for name in ("dash", "bash", "busybox"):
         if shutil.which(name):
@@ -125,7 +125,8 @@ def shells(folder):
 
 
 def each_shell(function):
-    """A case that runs with each shell. function(folder, options): options of ddprun for two workers on hosts."""
+    """Registers a case that runs with each shell. function(folder, options): options of ddprun for two workers on
+    hosts."""
     def with_shells(folder):
         ssh = script(folder, SSH, "fake-ssh")
         for name, path in shells(folder):
@@ -138,7 +139,7 @@ def each_shell(function):
 
 
 @each_shell
-def a_signal_to_ddprun_ends_the_workers(folder, options):
+def signal_to_ddprun_ends_the_workers(folder, options):
     for sig, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         seconds = "98764.%d%d" % (os.getpid(), sig)
         p = begin(*options, "sh", "-c", "echo ready; exec sleep " + seconds)
@@ -169,7 +170,7 @@ def the_workers_receive_each_signal_once(folder, options):
 
 
 @case
-def the_failure_of_a_worker_ends_the_others(folder):
+def failure_of_a_worker_ends_the_others(folder):
     options = ["--ssh", script(folder, SSH, "fake-ssh"), "--hosts", hosts_file(folder, "near slots=2\n")]
     program = script(folder, 'if [ "$DREAMDDP_RANK" = 1 ]; then exit 7; fi\nexec sleep 98763.%d\n' % os.getpid())
     r = run(*options, program)
@@ -178,18 +179,18 @@ def the_failure_of_a_worker_ends_the_others(folder):
 
 
 @each_shell
-def rank_0_reads_the_standard_input(folder, options):
+def rank_0_reads_stdin(folder, options):
     data = "".join(map(chr, range(1, 128))) * 20
     program = script(folder, 'cat >"$DREAMDDP_RANK"; echo end\n')
     r = run(*options, program, text_in=data, cwd=folder)
     expect(lines(r.stdout) == ["[0] end", "[1] end"] and r.stderr == "", "exit %d: %s%s" % (r.returncode, r.stdout, r.stderr))
     for rank, right in ((0, data), (1, "")):
         with open(os.path.join(folder, str(rank)), newline="") as f:
-            expect(f.read() == right, "rank %d read something else" % rank)
+            expect(f.read() == right, "rank %d read other bytes" % rank)
 
 
 @case
-def unread_input_delays_no_signal(folder):
+def unread_stdin_does_not_delay_signals(folder):
     ssh, hosts = script(folder, SSH, "fake-ssh"), hosts_file(folder, "near\n")
     program = script(folder, 'trap "echo got; exit 9" USR1\necho ready\nwhile :; do sleep 0.1; done\n')
     p = begin("--quiet", "--ssh", ssh, "--hosts", hosts, program)
@@ -202,7 +203,7 @@ def unread_input_delays_no_signal(folder):
 
 
 @case
-def a_worker_that_ignores_signals_is_killed(folder):
+def worker_that_ignores_signals_is_killed(folder):
     ssh, hosts = script(folder, SSH, "fake-ssh"), hosts_file(folder, "near\n")
     mark = "98762.%d" % os.getpid()
     text = 'trap "" INT; trap "echo got" USR1; echo ready; while :; do sleep 0.1; done; : ' + mark
@@ -210,7 +211,7 @@ def a_worker_that_ignores_signals_is_killed(folder):
     p.stdout.readline()
     for sig in (signal.SIGINT, signal.SIGUSR1, signal.SIGINT, signal.SIGUSR1, signal.SIGINT):
         p.send_signal(sig)
-        if sig == signal.SIGUSR1:  # the signal before it has been passed on
+        if sig == signal.SIGUSR1:  # ddprun has forwarded the previous signal
             p.stdout.readline()
     _, err = p.communicate(timeout=180)
     expect(p.returncode == 137, "exit %d: %s" % (p.returncode, err))
@@ -218,7 +219,7 @@ def a_worker_that_ignores_signals_is_killed(folder):
 
 
 @case
-def a_host_that_does_not_answer_is_named(folder):
+def unreachable_host_is_named(folder):
     ssh = script(folder, SSH, "fake-ssh")
     r = run("--hosts", hosts_file(folder, "near\naway\n"), "--ssh", ssh, "sleep", "1000")
     expect(r.returncode == 255 and "worker 1: cannot connect to away with " in r.stderr, "exit %d: %s" % (r.returncode, r.stderr))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """[test-all: needs sshd] ddprun --hosts with the real ssh and an sshd that this test starts at an address of 127.0.0.0/8.
 
-Needs ssh, ssh-keygen and sshd (Debian: openssh-client, openssh-server; tools/deps.sh installs sshd only where no service
-manager would start it). Exit 77 where one is missing or does not let this user in. test_ddprun_hosts.py needs no ssh.
+Needs ssh, ssh-keygen and sshd (Debian: openssh-client, openssh-server; tools/deps.sh installs sshd only if no service
+manager would start it). Exit 77 if one is missing or rejects this user. test_ddprun_hosts.py needs no ssh.
 """
 import getpass
 import os
@@ -38,13 +38,13 @@ CLIENT = """Host *
 
 
 class Server:
-    """sshd, and the file of settings with which ssh reaches it."""
+    """A running sshd, and the path of the ssh configuration that connects to it."""
 
     def __init__(self, folder):
         self.host, port = unused_address().split(":")
         self.config = os.path.join(folder, "client config")
         if os.geteuid() == 0:
-            os.makedirs("/run/sshd", exist_ok=True)  # sshd of root requires this folder
+            os.makedirs("/run/sshd", exist_ok=True)  # sshd requires this folder if it runs as root
         for name in ("host", "key"):
             subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", os.path.join(folder, name)], check=True)
         with open(os.path.join(folder, "server"), "w") as f:
@@ -79,14 +79,14 @@ server = None
 
 
 @case
-def ranks_meet_and_train(folder):
+def ranks_connect_and_train(folder):
     r = run(*server.options(folder), "--strategy", "wfbp", "--port", "29500", os.path.join(BUILD, "own_loop"), cwd=folder)
     expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr[-600:]))
     expect("rank 0 listens on %s:29500" % server.host in r.stderr, r.stderr[-600:])
 
 
 @case
-def a_signal_to_ddprun_ends_the_workers(folder):
+def signal_to_ddprun_ends_the_workers(folder):
     for sig, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         seconds = "98761.%d%d" % (os.getpid(), sig)
         p = begin(*server.options(folder), "sh", "-c", "echo ready; exec sleep " + seconds)
@@ -99,7 +99,7 @@ def a_signal_to_ddprun_ends_the_workers(folder):
 
 
 @case
-def the_failure_of_a_worker_ends_the_others(folder):
+def failure_of_a_worker_ends_the_others(folder):
     program = script(folder, 'if [ "$DREAMDDP_RANK" = 1 ]; then exit 7; fi\nexec sleep 98760.%d\n' % os.getpid())
     r = run(*server.options(folder), program)
     expect(r.returncode == 7 and "worker 1 ended with 7" in r.stderr, "exit %d: %s" % (r.returncode, r.stderr))
@@ -107,7 +107,7 @@ def the_failure_of_a_worker_ends_the_others(folder):
 
 
 @case
-def a_worker_that_ignores_signals_is_killed(folder):
+def worker_that_ignores_signals_is_killed(folder):
     mark = "98759.%d" % os.getpid()
     text = 'trap "" INT; trap "echo got" USR1; echo ready; while :; do sleep 0.1; done; : ' + mark
     p = begin(*server.options(folder, 1), "sh", "-c", text)
@@ -122,12 +122,12 @@ def a_worker_that_ignores_signals_is_killed(folder):
 
 
 @case
-def a_lost_connection_ends_the_worker_and_the_run(folder):
+def lost_ssh_connection_ends_the_worker_and_the_run(folder):
     seconds = "98758.%d" % os.getpid()
     p = begin(*server.options(folder), script(folder, "echo ready $$; exec sleep %s\n" % seconds))
     pid = [int(p.stdout.readline().split()[2]) for _ in range(2)][0]
     name = ""
-    while not name.startswith("sshd"):  # the sshd of this connection is an ancestor of the worker
+    while not name.startswith("sshd"):  # the sshd process of this connection is an ancestor of the worker
         with open("/proc/%d/stat" % pid) as f:
             pid = int(f.read().rpartition(")")[2].split()[1])
         with open("/proc/%d/comm" % pid) as f:
@@ -139,12 +139,12 @@ def a_lost_connection_ends_the_worker_and_the_run(folder):
 
 
 @case
-def rank_0_reads_the_standard_input(folder):
+def rank_0_reads_stdin(folder):
     data = "".join(map(chr, range(1, 128))) * 8
     r = run(*server.options(folder), script(folder, 'cat >"$DREAMDDP_RANK"; echo end\n'), text_in=data, cwd=folder)
     expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr))
     with open(os.path.join(folder, "0"), newline="") as f:
-        expect(f.read() == data, "rank 0 read something else")
+        expect(f.read() == data, "rank 0 read other bytes")
 
 
 def main():
@@ -156,7 +156,7 @@ def main():
         server = Server(folder)
         try:
             if server.error:
-                skip_script("sshd does not let this user in: " + " ".join(server.error.split())[-400:])
+                skip_script("sshd rejects this user:  " + " ".join(server.error.split())[-400:])
             return run_cases()
         finally:
             server.close()

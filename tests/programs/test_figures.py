@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[long] Results of training runs: the JSON object, JSON lines, the trace, profiles, options, strategies that quickstart compares.
+"""[long] Results of training runs: the JSON object, JSON lines, the trace, profiles, options, and the comparison that quickstart prints.
 
     tests/programs/test_figures.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -18,7 +18,7 @@ KEYS = {"final_loss", "first_loss", "val_loss", "steps", "step_ms", "tokens_per_
         "bytes_by_coding", "planned_mb", "peak_rss_mb", "param_hash", "comm_cpu_s"}
 
 
-@case("the JSON object, the JSON lines and the trace")
+@case("a run writes the JSON object, the JSON lines and the trace")
 def check(folder):
     out, err = run(folder, *SMALL, *PERIOD, "--steps", 24, "--workers", 2, "--json", "x.jsonl", "--trace", "x.json")
     expect(not err, "--quiet, but on stderr: " + err)
@@ -30,7 +30,7 @@ def check(folder):
     expect(set(as_floats) == {"own", "f32"} and 0 < sum(as_floats.values()) < r["bytes_sent"], str(r))
     with open(os.path.join(folder, "x.jsonl")) as f:
         events = [json.loads(line) for line in f]
-    kinds = [e["event"] for e in events if e["event"] != "note"]  # a busy machine may have a slow rank
+    kinds = [e["event"] for e in events if e["event"] != "note"]  # a busy machine may log a straggler
     expect(kinds == ["run", "profile", "plan"] + ["step"] * 24 + ["result"], "events: %s" % kinds)
     expect({"command", "version", "seed", "host"} <= {k for k, v in events[0].items() if v is not None},
            str(events[0]))
@@ -47,7 +47,7 @@ def check(folder):
     expect({e["pid"] for e in trace if e["ph"] == "X"} == {1, 2}, "lanes of two workers")
 
 
-@case("the options of a training run")
+@case("training options keep the loss falling")
 def check(folder):
     base = [*SMALL, "--workers", 2, "--steps", 12, *PERIOD, "--deterministic"]
     for args in ["--accumulate 3", "--clip 0.5", "--clip 0.5 --strategy dreamddp", "--average-state", "--paper",
@@ -62,7 +62,7 @@ def check(folder):
 
 @case("--epochs counts passes over the data")
 def check(folder):
-    write(folder, "text", "abcdefgh" * 100)  # 800 tokens, 720 of them to learn from: 44 windows
+    write(folder, "text", "abcdefgh" * 100)  # 800 tokens, of which 720 are training data: 44 windows
     r = train(folder, *SMALL, "--workers", 2, "--epochs", 2)
     expect(r["steps"] == 22, "%d steps, not 2 x 44 / (2 x 2)" % r["steps"])
     addr = unused_address()
@@ -70,28 +70,28 @@ def check(folder):
                                                        "DREAMDDP_ADDR": addr}) for r in range(3)]
     ended = [finish(p, folder) for p in ranks]
     expect([e[0] for e in ended] == [0, 0, 0], "exit codes: %s" % ended)
-    expect(result(ended[0][1])["steps"] == 22, "of a launcher's three workers: " + ended[0][1])
+    expect(result(ended[0][1])["steps"] == 22, "with three workers of a launcher: " + ended[0][1])
 
 
-@case("the measured profile is written, read back and planned with")
+@case("a measured profile is written, and a later run plans with it")
 def check(folder):
     run(folder, *SMALL, *PERIOD, "--steps", 12, "--workers", 2, "--net", "100mbit,1ms", "--write-profile", "p.csv")
     with open(os.path.join(folder, "p.csv")) as f:
         rows = list(csv_module.DictReader(f))
     expect(len(rows) == LAYERS and all(float(r["backward_s"]) > 0 for r in rows), str(rows))
-    for r in rows:  # two workers send each other what they have
+    for r in rows:  # two workers exchange all their values
         sent = 4 * int(r["params"]) / 12.5e6
         expect(0.8 * sent < float(r["comm_s"]), str(r))
     run(folder, *SMALL, *PERIOD, "--steps", 12, "--workers", 2, "--profile", "p.csv")
     out, err = run(folder, *SMALL, "--steps", 2, "--workers", 2, "--write-profile", "q.csv", code=2)
     sentence(err, "q.csv", "profile")
-    expect(not os.path.exists(os.path.join(folder, "q.csv")), "a profile of nothing was written")
+    expect(not os.path.exists(os.path.join(folder, "q.csv")), "an empty profile was written")
 
 
-@case("deft says how many updates it makes")
+@case("deft reports its update frequency")
 def check(folder):
     write(folder, "p.csv", csv(*["l%d,20000,0.004,0.008," % i for i in range(5)]))
-    # 60 ms of layers and 60 ms of gradients for the computing of a step, then four times that
+    # A step computes for 60 ms. The network sends its gradients in 60 ms, then in four times as long.
     for net, least, most in (("160mbit,1ms", 0.9, 1.2), ("10mbit,1ms", 0.1, 0.8)):
         r = train(folder, "--quiet", "--emulate-compute", "p.csv", "--workers", 2, "--steps", 30, "--strategy", "deft",
                   "--deterministic", "--profile", "p.csv", "--net", net)
@@ -100,7 +100,7 @@ def check(folder):
     expect("update_frequency" not in r, "of wfbp: %s" % r)
 
 
-@case("clipping is refused where gradients are not known in time")
+@case("clipping fails with strategies that cannot clip in time")
 def check(folder):
     for s in STRATEGIES:
         code, out, err = finish(start(folder, *SMALL, "--steps", 8, "--workers", 2, "--clip", 0.1,
@@ -111,12 +111,12 @@ def check(folder):
             expect(s in ("enp", "deft"), s + " must clip")
 
 
-@case("--emulate-compute paces the layers, and dreamddp hides what it can")
+@case("--emulate-compute paces the layers, and dreamddp sends fewer bytes than ssgd")
 def check(folder):
     rows = ["l%d,20000,0.004,0.008," % i for i in range(5)]
     write(folder, "p.csv", csv(*rows))
     args = ["--quiet", "--emulate-compute", "p.csv", "--workers", 2, "--steps", 40, "--net", "50mbit,1ms"]
-    # of what a busy machine delays before the count begins, a layer makes up for 10 ms at most
+    # a layer catches up with at most 10 ms of the delay that a busy machine causes before the timing starts
     alone = train(folder, *args[:3], "--steps", 40)
     expect(alone["step_ms"] >= 59, "60 ms of layers in %.1f ms" % alone["step_ms"])
     r = train(folder, *args, "--strategy", "dreamddp")
@@ -131,7 +131,7 @@ def check(folder):
     write(folder, "p.csv", csv(*["l%d,20000,,0.020," % i for i in range(5)]))
     for options, compute_ms, most_ms in (([], 150, 199), (["--forward", 0], 100, 149), (["--forward", 1], 200, 1e6)):
         args = ["--quiet", *options, "--workers", 2, "--steps", 8, "--net", "1gbit,0ms", "--strategy", "ssgd"]
-        for _ in range(5):  # a busy machine may take longer, but no run is shorter than its layers
+        for _ in range(5):  # a busy machine may take longer, but no run is faster than its layers
             really = train(folder, "--emulate-compute", "p.csv", *args)
             if really["step_ms"] < most_ms:
                 break
@@ -139,20 +139,20 @@ def check(folder):
                "%s: %.1f ms of layers in %.1f ms" % (options, compute_ms, really["step_ms"]))
         out, _ = run(folder, "--profile", "p.csv", *args, program=os.path.join(BUILD, "simulate"))
         simulated = json.loads(out.splitlines()[-1])
-        # five layers send 4 x 20000 bytes each in 3.2 ms
+        # five layers of 4 x 20000 bytes each are sent in 3.2 ms
         expect(compute_ms <= simulated["step_ms"] < compute_ms + 8, "%s: simulate says %.1f ms" % (options, simulated["step_ms"]))
     _, err = run(folder, "--emulate-compute", "p.csv", "--forward", -1, code=2)
     sentence(err, "--forward -1")
 
 
-@case("quickstart compares the strategies it is given, and draws each")
+@case("quickstart compares the given strategies and draws each")
 def check(folder):
     program, names = os.path.join(BUILD, "quickstart"), ["usbyte", "ssgd", "dreamddp"]
     small = ["--data", "text", "--workers", 2, "--steps", 30, "--layers", 1, "--dim", 16, "--seq", 16,
              "--net", "100mbit,1ms"]
     out, err = run(folder, *small, "--strategies", ",".join(names), program=program)
     rows = re.findall(r"^(\w+) +[0-9.]+ +([0-9.]+|-) +[0-9.]+x", out, re.M)
-    expect([r[0] for r in rows] == names and rows[2][1] != "-", "rows of the table, each with its prediction: %s" % rows)
+    expect([r[0] for r in rows] == names and rows[2][1] != "-", "table rows without a prediction: %s" % rows)
     with open(os.path.join(folder, "quickstart.jsonl")) as f:
         results = [json.loads(line) for line in f]
     results = [r for r in results if r["event"] == "result"]

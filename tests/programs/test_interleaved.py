@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""examples/interleaved.c, vectors.cpp and own_update.c: without the lines of the library the first is the
-same program, and it trains under dreamddp; test_interleaved_strategies.py has the other strategies.
+"""examples/interleaved.c, vectors.cpp and own_update.c. Without the lines that call the library, the first is the
+same program. It trains with strategy dreamddp; test_interleaved_strategies.py runs the other strategies.
 
-    tests/programs/test_interleaved.py      build/interleaved, build/vectors, build/own_update and build/ddprun are built
+    tests/programs/test_interleaved.py      needs build/interleaved, build/vectors, build/own_update and build/ddprun
 """
 import os
 import re
@@ -28,22 +28,22 @@ def main():
             f.writelines(l for l in lines if l not in ours)
         r = subprocess.run((os.environ.get("CC") or "cc").split() + ["-std=c11", "-O2", plain + ".c", "-o", plain, "-lm"],
                            capture_output=True, text=True)
-        check("without the lines of the library the program compiles alone", r.returncode == 0, r.stderr)
+        check("without the library's lines the program compiles alone", r.returncode == 0, r.stderr)
         without, alone = run(plain, SOURCE), run(BUILD + "/interleaved", SOURCE)
-        check("and says what one worker with them says", without == alone and len(losses(alone[1])) == 3, repr((without, alone)))
+        check("it prints the same as one worker with the library", without == alone and len(losses(alone[1])) == 3, repr((without, alone)))
     learns_under(check, "dreamddp")
     code, out, err = run(BUILD + "/ddprun", "-n", "2", "--strategy", "deft", BUILD + "/interleaved", SOURCE)
-    check("a strategy that updates by itself is refused", code == 2 and "own update" in err, repr((code, err)))
+    check("a strategy with its own update fails", code == 2 and "own update" in err, repr((code, err)))
     code, out, err = run(BUILD + "/interleaved", "/no/such/file")
-    check("a text that is not there is a sentence", code == 2 and "1000 bytes" in err, repr((code, err)))
+    check("a missing text fails with a one-line error", code == 2 and "1000 bytes" in err, repr((code, err)))
     code, out, err = run(BUILD + "/ddprun", "-n", "2", BUILD + "/vectors")
     miss = [float(x) for x in re.findall(r"squared miss ([0-9.]+)$", out, re.M)]
     told = re.findall(r"first weight ([0-9.]+)$", out, re.M)
-    check("a model in C++'s vectors learns, and its workers agree", code == 0 and len(told) == 2 and len(set(told)) == 1 and miss[2] < miss[0],
-          repr((code, out, err)))
+    check("a model in C++ vectors learns, and its workers end with equal parameters",
+          code == 0 and len(told) == 2 and len(set(told)) == 1 and miss[2] < miss[0], repr((code, out, err)))
     code, out, err = run(BUILD + "/ddprun", "-n", "3", "--strategy", "dreamddp", BUILD + "/own_update")
     loss, told = losses(out, "[0] "), re.findall(r"^\[\d\] parameters ([0-9a-f]{16})$", out, re.M)
-    check("a program with its own update rule learns, and its workers agree",
+    check("a program with its own update rule learns, and its workers end with equal parameters",
           code == 0 and len(loss) == 6 and loss[-1] < loss[0] / 2 and len(told) == 3 and len(set(told)) == 1, repr((code, out, err)))
     return check.close()
 

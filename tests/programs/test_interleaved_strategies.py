@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""[test-all: slow] examples/interleaved.c learns under every strategy that averages.
+"""[test-all: slow] examples/interleaved.c learns with every strategy that averages.
 
-    tests/programs/test_interleaved_strategies.py      build/interleaved and build/ddprun are built
+    tests/programs/test_interleaved_strategies.py      needs build/interleaved and build/ddprun
 """
 import os
 import sys

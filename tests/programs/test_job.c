@@ -1,5 +1,5 @@
-/* [asan] Job descriptions: Figure 3 of FusionLLM literally, a graph there and back, bit-identical, operators
- * taken over by another cut, and all that can be wrong with a description. */
+/* [asan] Job descriptions: Figure 3 of FusionLLM literally, graphs written and read back, bit-identical
+ * training, a changed cut, and errors in descriptions. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -18,7 +18,7 @@ extern "C" {
 #include "../../examples/broker/job_json.h"
 #include "../../examples/broker/job_part.h"
 
-/* Figure 3 with numbers; the nodes are the paper's less one. */
+/* Figure 3 with numbers. Node numbers are one less than in the paper. */
 static const char figure3[] =
     "{\"dreamddp_job\": 1, \"loss\": \"CE\", \"micro_batches\": 2, \"seed\": 3,\n"
     " \"optimizer\": {\"name\": \"sgd\", \"lr\": 0.1, \"momentum\": 0.9}, \"operators\": [\n"
@@ -47,7 +47,7 @@ static job read_job(const char *text)
     return j;
 }
 
-/* Fills what a description leaves to the kernels. */
+/* Fills in the values that a description leaves to the kernels. */
 static void on_paper(job *j)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -58,13 +58,13 @@ static void on_paper(job *j)
     ddp_graph_free(g);
 }
 
-/* ---- training by descriptions ---- */
+/* ---- training from descriptions ---- */
 
 typedef struct run {
     ddp_config cfg;
-    char *text[RANKS]; /* of each rank */
+    char *text[RANKS]; /* one for each rank */
     long first, steps;
-    float *saved[OPS]; /* what each operator leaves and takes over; NULL: nothing */
+    float *saved[OPS]; /* state of each operator, saved by one run and loaded by the next; NULL: none */
     size_t floats[OPS];
     int keep;
     uint64_t hash[RANKS];
@@ -140,7 +140,7 @@ static int worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* Cuts after about as many operators for each, and runs the descriptions. */
+/* Cuts the graph into stages of about equally many operators, and runs the descriptions. */
 static void train(run *r, job *j, int nodes)
 {
     int node_of[OPS];
@@ -240,7 +240,7 @@ static void has_text(const char *text, const char *part)
     if (!strstr(text, part)) fail_msg("missing: %s\nin: %s", part, text);
 }
 
-static void a_description_says_the_tables_literally(void **state)
+static void description_contains_the_tables_literally(void **state)
 {
     job j = figure();
     char *one = job_text(&j, 0), *three = job_text(&j, 2);
@@ -267,7 +267,7 @@ static void a_description_says_the_tables_literally(void **state)
     job_free(&j);
 }
 
-static void messages_say_how_they_are_compressed(void **state)
+static void description_of_a_message_includes_its_compression(void **state)
 {
     static const char *const wire[][2] = {
         {"f32", "{\"algorithm\": \"none\", \"ratio\": 1}"},
@@ -296,7 +296,7 @@ static void messages_say_how_they_are_compressed(void **state)
     }
 }
 
-static void figure_3_trains_as_one_worker_does(void **state)
+static void figure_3_on_three_nodes_is_bit_identical_to_one_worker(void **state)
 {
     job j = figure();
     run one = run_of(&j, 1), three = run_of(&j, 3);
@@ -307,9 +307,9 @@ static void figure_3_trains_as_one_worker_does(void **state)
     job_free(&j);
 }
 
-/* ---- there and back ---- */
+/* ---- write and read back ---- */
 
-/* An output that every later layer uses. */
+/* A graph whose first output is used by every later layer. */
 static ddp_node *skips(ddp_graph *g)
 {
     ddp_node *first, *x, *labels = ddp_input(g, "labels", DDP_I32, 2, 1);
@@ -403,7 +403,7 @@ typedef struct plain {
     uint64_t hash;
 } plain;
 
-/* The model as it is, with the library's own optimizer, no pipeline and no description. */
+/* Trains the model with the library's own optimizer, without a pipeline and without a description. */
 static int plain_worker(ddp_ctx *d, void *user)
 {
     plain *w = (plain *)user;
@@ -446,20 +446,21 @@ static uint64_t plain_hash(int which)
     return w.hash;
 }
 
-static void descriptions_train_with_the_bits_of_the_graph(void **state)
+static void training_from_a_description_is_bit_identical_to_the_graph(void **state)
 {
     (void)state;
     for (int which = 0; which < 4; which++) {
         job j = job_of(which);
         for (int nodes = 1; nodes <= RANKS; nodes++) {
             run r = run_of(&j, nodes);
-            if (r.hash[0] != plain_hash(which)) fail_msg("model %d on %d nodes has other bits", which, nodes);
+            if (r.hash[0] != plain_hash(which))
+                fail_msg("model %d on %d nodes has another hash", which, nodes);
         }
         job_free(&j);
     }
 }
 
-static void a_description_read_and_written_is_the_same(void **state)
+static void description_is_unchanged_after_read_and_write(void **state)
 {
     (void)state;
     for (int which = 0; which < 4; which++) {
@@ -468,7 +469,7 @@ static void a_description_read_and_written_is_the_same(void **state)
         back = read_job(text);
         again = job_text(&back, -1);
         assert_string_equal(text, again);
-        on_paper(&back); /* what it says holds */
+        on_paper(&back); /* the description is consistent */
         job_text_free(text);
         job_text_free(again);
         job_free(&j);
@@ -476,8 +477,8 @@ static void a_description_read_and_written_is_the_same(void **state)
     }
 }
 
-/* The executor's own edges are those of the description. */
-static void messages_are_what_the_executor_sends(void **state)
+/* The edges that the executor sends over are those in the description. */
+static void described_messages_match_the_executor(void **state)
 {
     (void)state;
     for (int which = 0; which < 4; which++)
@@ -504,9 +505,9 @@ static void messages_are_what_the_executor_sends(void **state)
         }
 }
 
-/* Half of the steps on two nodes, the other half on three: operators go with parameters, running statistics,
- * momentum. */
-static void another_cut_takes_operators_over_bit_for_bit(void **state)
+/* Runs half of the steps on two nodes and the rest on three. Operators move with their parameters, running
+ * statistics and momentum. */
+static void changing_the_cut_keeps_the_result_bit_identical(void **state)
 {
     (void)state;
     for (int which = 0; which < 3; which++) {
@@ -528,9 +529,8 @@ static void another_cut_takes_operators_over_bit_for_bit(void **state)
         half.first = half.steps;
         half.steps = STEPS;
         train(&half, &j, 3);
-        if (half.hash[0] != whole.hash[0])
-            fail_msg("model %d: taken over, it goes on with other bits", which);
-        for (int i = 0; i < j.ops; i++) { /* running statistics and the optimizers' state too */
+        if (half.hash[0] != whole.hash[0]) fail_msg("model %d has another hash after the cut changed", which);
+        for (int i = 0; i < j.ops; i++) { /* running statistics and optimizer state too */
             assert_true(whole.floats[i] == half.floats[i]);
             if (whole.floats[i])
                 assert_memory_equal(whole.saved[i], half.saved[i], whole.floats[i] * sizeof(float));
@@ -559,9 +559,10 @@ static void each_operator_has_its_own_optimizer(void **state)
     job_free(&j);
 }
 
-/* ---- what can be wrong ---- */
+/* ---- errors in descriptions ---- */
 
-/* The first `from` of Figure 3's description is `to` instead. */
+/* Reads Figure 3's description with the first `from` replaced by `to`. It must fail with an error that
+ * contains `says`. */
 static void refuses(const char *from, const char *to, const char *says)
 {
     char text[4096];
@@ -578,7 +579,7 @@ static void refuses(const char *from, const char *to, const char *says)
     snprintf(text, sizeof text, "%.*s%s%s", (int)(at - figure3), figure3, to, at + strlen(from));
     s = job_read("job.json", text, strlen(text), &j, &err);
     if (s == DDP_OK) s = job_build(&j, g, &loss, &err);
-    if (s == DDP_OK) fail_msg("%s instead of %s passes", to, from);
+    if (s == DDP_OK) fail_msg("%s instead of %s is accepted", to, from);
     if (!strstr(err.msg, says)) fail_msg("%s instead of %s says: %s", to, from, err.msg);
     ddp_graph_free(g);
     job_free(&j);
@@ -604,7 +605,7 @@ static void operators_of_a_long_job_are_found_by_name(void **state)
     ddp__text_free(&t);
 }
 
-static void bad_descriptions_are_refused_in_a_sentence(void **state)
+static void invalid_descriptions_fail_with_an_error(void **state)
 {
     (void)state;
     refuses("\"dreamddp_job\": 1", "\"dreamddp_job\": 2", "of version 2, this program reads version 1");
@@ -641,7 +642,7 @@ static void relu_run(const ddp_op_call *c) { (void)c; }
 
 static const ddp_op custom = {"CustomReLU", relu_shape, relu_run, relu_run};
 
-/* A node can do without the kernels of others: what the description says of them will do. */
+/* A node does not need the kernels of other nodes: their shapes are in the description. */
 static void only_the_node_that_runs_an_operator_needs_its_kernel(void **state)
 {
     static const int node_of[] = {0, 0, 1, 1, 2, 2, 2, 2};
@@ -678,8 +679,8 @@ static void only_the_node_that_runs_an_operator_needs_its_kernel(void **state)
     job_free(&j);
 }
 
-/* What a whole model of unknown kernels needs is known all the same. */
-static void a_broker_needs_no_kernels(void **state)
+/* The broker can build a whole model of unknown kernels from the description. */
+static void broker_needs_no_kernels(void **state)
 {
     const char *at = strstr(figure3, "\"linear\""), *rest = strstr(at, "\"attributes\"");
     char text[4096];
@@ -703,7 +704,7 @@ static void a_broker_needs_no_kernels(void **state)
     job_free(&j);
 }
 
-/* Cut short, or with other bytes: an error or a graph, no crash; the sanitizers watch. */
+/* Truncated or changed descriptions give an error or a graph. The sanitizers check memory accesses. */
 static void damaged_descriptions_never_crash(void **state)
 {
     ddp_rng r = ddp_rng_seed(7, 0);
@@ -735,13 +736,13 @@ static void damaged_descriptions_never_crash(void **state)
         }
     }
     assert_true(read > 10);
-    for (size_t i = 0; i < n; i++) { /* the hash finds every changed byte behind it */
+    for (size_t i = 0; i < n; i++) { /* the hash detects every changed byte after it */
         job part;
         ddp_error err;
         if (i % 37 || i < 60) continue;
         memcpy(text, whole, n);
         text[i] = (char)(text[i] ^ 1);
-        if (!job_read("job.json", text, n, &part, &err)) fail_msg("byte %zu may change", i);
+        if (!job_read("job.json", text, n, &part, &err)) fail_msg("changing byte %zu is not detected", i);
     }
     free(text);
     job_text_free(whole);
@@ -753,18 +754,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(figure_3_has_the_operators_of_table_2),
         cmocka_unit_test(figure_3_has_the_messages_of_table_3),
-        cmocka_unit_test(a_description_says_the_tables_literally),
-        cmocka_unit_test(messages_say_how_they_are_compressed),
-        cmocka_unit_test(figure_3_trains_as_one_worker_does),
-        cmocka_unit_test(descriptions_train_with_the_bits_of_the_graph),
-        cmocka_unit_test(a_description_read_and_written_is_the_same),
-        cmocka_unit_test(messages_are_what_the_executor_sends),
-        cmocka_unit_test(another_cut_takes_operators_over_bit_for_bit),
+        cmocka_unit_test(description_contains_the_tables_literally),
+        cmocka_unit_test(description_of_a_message_includes_its_compression),
+        cmocka_unit_test(figure_3_on_three_nodes_is_bit_identical_to_one_worker),
+        cmocka_unit_test(training_from_a_description_is_bit_identical_to_the_graph),
+        cmocka_unit_test(description_is_unchanged_after_read_and_write),
+        cmocka_unit_test(described_messages_match_the_executor),
+        cmocka_unit_test(changing_the_cut_keeps_the_result_bit_identical),
         cmocka_unit_test(each_operator_has_its_own_optimizer),
         cmocka_unit_test(operators_of_a_long_job_are_found_by_name),
-        cmocka_unit_test(bad_descriptions_are_refused_in_a_sentence),
+        cmocka_unit_test(invalid_descriptions_fail_with_an_error),
         cmocka_unit_test(only_the_node_that_runs_an_operator_needs_its_kernel),
-        cmocka_unit_test(a_broker_needs_no_kernels),
+        cmocka_unit_test(broker_needs_no_kernels),
         cmocka_unit_test(damaged_descriptions_never_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,13 +28,13 @@ def stopped(name, number, everyone):
         expect(os.listdir(folder) == ["text"], "left %s" % os.listdir(folder))
 
 
-stopped("Ctrl-C reaches everyone", signal.SIGINT, True)
-stopped("SIGINT reaches the parent only", signal.SIGINT, False)
-stopped("SIGTERM reaches everyone", signal.SIGTERM, True)
-stopped("SIGTERM reaches the parent only", signal.SIGTERM, False)
+stopped("Ctrl-C sent to all processes ends the run", signal.SIGINT, True)
+stopped("SIGINT sent to the parent ends the run", signal.SIGINT, False)
+stopped("SIGTERM sent to all processes ends the run", signal.SIGTERM, True)
+stopped("SIGTERM sent to the parent ends the run", signal.SIGTERM, False)
 
 for where in ["--transport threads --workers 3", "--workers 1"]:
-    @case("Ctrl-C with " + where)
+    @case("Ctrl-C ends a run with " + where)
     def check(folder, where=where):
         p = start(folder, *LONG, *where.split())
         wait_until_computing(p, [p.pid])
@@ -44,11 +44,11 @@ for where in ["--transport threads --workers 3", "--workers 1"]:
         sentence(err, "interrupted")
 
 
-lost("the first worker is killed", signal.SIGKILL, 0)
-lost("the last worker is killed", signal.SIGKILL, -1)
+lost("a killed rank 0 ends the run with an error", signal.SIGKILL, 0)
+lost("a killed last rank ends the run with an error", signal.SIGKILL, -1)
 
 
-@case("a killed rank among ranks started by hand")
+@case("a killed rank that was started by hand is named by the others")
 def check(folder):
     addr = unused_address()
     ranks = [start(folder, *LONG, "--workers", 3, "--rank", r, "--addr", addr, "--net",
@@ -69,7 +69,7 @@ def check(folder):
     sentence(err, r"stage 1 of pipeline 1 \(rank 3\) .*was lost")
 
 
-@case("the first rank of stages started by hand is killed")
+@case("pipelines started by hand continue after rank 0 is killed")
 def check(folder):
     addr = unused_address()
     ranks = [Watched(folder, "--min-replicas", 1, "--rank", r, "--addr", addr) for r in range(6)]
@@ -78,11 +78,11 @@ def check(folder):
     ranks[0].process.communicate()
     ends = [r.finish() for r in ranks[1:]]
     expect([e[0] for e in ends] == [0] * 5, "exits and errors: %s" % [(e[0], e[2]) for e in ends])
-    expect([bool(e[1]) for e in ends] == [False, True, False, False, False], "who prints: %s" % [e[1][:20] for e in ends])
+    expect([bool(e[1]) for e in ends] == [False, True, False, False, False], "ranks that print results: %s" % [e[1][:20] for e in ends])
     expect(result(ends[1][1])["workers"] == 4, "results of another run: " + ends[1][1])
 
 
-@case("the workers end with their parent")
+@case("workers end when their parent is killed")
 def check(folder):
     p, ranks = training(folder)
     p.kill()
@@ -92,7 +92,7 @@ def check(folder):
 SERVED = {"bsp": [], "asp": [], "ssp": ["--staleness", 2], "r2sp": [], "osp": ["--defer", 0.6]}
 
 
-@case("servers: a killed run goes on with the same parameters, a killed server is a lost peer")
+@case("servers: a resumed run ends bit-identical, and a killed server is reported as a lost peer")
 def check(folder):
     for s, more in SERVED.items():
         args = SMALL + ["--workers", 2, "--deterministic", "--steps", 4000, "--strategy", s, *more, "--servers",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Command lines of the programs: --option=VALUE, misspelt options, wrong values, variables, and the groups of --help.
+"""Command lines of the programs: --option=VALUE, misspelt options, invalid values, variables, and the groups of --help.
 
     tests/programs/test_options.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -37,7 +37,7 @@ def of(command):
 def fails(folder, command, args, *words, code=2, env=None):
     program, before = of(command)
     out, err = run(folder, *before, *args, program=program, code=code, env=env)
-    expect(not out, "something on stdout: " + out[:100])
+    expect(not out, "unexpected output on stdout: " + out[:100])
     sentence(err, *words, program=command)
 
 
@@ -57,7 +57,7 @@ def groups(folder, command):
     return found
 
 
-# ---- the two ways to write a value ----
+# ---- the two forms of an option with a value ----
 
 
 @case("--option=VALUE and --option VALUE are the same")
@@ -73,7 +73,7 @@ def check(folder):
     expect(out == "b=c\n", out)
 
 
-@case("an option without its value, with an empty one, or with one that it does not take")
+@case("a missing, empty or surplus option value fails with a one-line error")
 def check(folder):
     fails(folder, "train_gpt", ["--lr"], "--lr needs a value: write --lr X$")
     fails(folder, "train_gpt", ["--lr="], "--lr needs a value, but it is empty: write --lr X$")
@@ -92,7 +92,7 @@ def check(folder):
 # ---- misspelt names ----
 
 
-@case("a misspelt option is answered with the nearest one of the program")
+@case("a misspelt option fails and suggests the nearest option")
 def check(folder):
     for command, given, nearest in [
             ("train_gpt", "--peroid", "--period"), ("train_gpt", "--stalenes=1", "--staleness"),
@@ -113,7 +113,7 @@ def check(folder):
 # ---- values ----
 
 
-@case("a wrong value is answered with the option, the value and the remedy")
+@case("an invalid value fails with the option, the value and a remedy")
 def check(folder):
     for command, given, remedy in [
             ("train_gpt", "--lr fast", "is not a number; --lr X: learning rate"),
@@ -147,7 +147,7 @@ def check(folder):
     fails(folder, "plan partial", ["--profile", "p.csv", "--period", "0"], "--period is 0", "from 1 to 1000000")
 
 
-@case("an option overrides the variable of its setting, also with 0")
+@case("an option overrides the variable of its setting, even with 0")
 def check(folder):
     for variable, option in [("STALENESS", "--staleness"), ("SEED", "--seed"), ("MIN_WORLD", "--min-world"),
                              ("CLIP_NORM", "--clip"), ("LANDING", "--landing"), ("PERIOD", "--period=2"),
@@ -164,7 +164,7 @@ def check(folder):
 # ---- --help ----
 
 
-@case("--help of the trainers: model, data and strategy first, then a group for each chapter")
+@case("--help of the trainers lists model, data and strategy first, then the other groups")
 def check(folder):
     for program in ("train_gpt", "train_image"):
         found = groups(folder, program)
@@ -180,7 +180,7 @@ def check(folder):
             expect(option in found["Training"], "%s is not in Training" % option)
 
 
-@case("--help of every program: each option once, groups where there are many")
+@case("--help of every program lists each option once, in groups if there are many")
 def check(folder):
     for command in PROGRAMS:
         found = groups(folder, command)

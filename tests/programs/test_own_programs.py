@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs with a loop, a strategy or an operator of their own: examples/own_loop.c, own_strategy.c and pipeline.c.
+"""Programs with their own training loop, strategy or operator: examples/own_loop.c, own_strategy.c and pipeline.c.
 
     tests/programs/test_own_programs.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from trainer import (BUILD, ROOT, case, expect, run, run_script)  # noqa: E402
 
 
-@case("own_loop ends with equal parameters, the same over TCP and threads")
+@case("own_loop ends with equal parameters over TCP and threads")
 def check(folder):
     seen = set()
     for args in ([], ["threads"]):
@@ -26,7 +26,7 @@ def check(folder):
     expect("usage" in sentence_of[0], "no usage: %s" % (sentence_of,))
 
 
-@case("own_strategy: those who met are equal, all are at the end, the same over TCP and threads")
+@case("own_strategy: pairs that averaged are equal, all ranks are equal at the end, over TCP and threads")
 def check(folder):
     program, seen = os.path.join(BUILD, "own_strategy"), set()
     for args in ([], ["threads"]):
@@ -34,7 +34,7 @@ def check(folder):
         ranks = dict(re.findall(r"rank (\d)  parameters ([0-9a-f]{16}  synced [0-9a-f]{16})", out))
         expect(sorted(ranks) == list("01234"), "ranks: " + out)
         expect(len({h.split()[2] for h in ranks.values()}) == 1, "parameters differ: " + out)
-        expect(len({h.split()[0] for h in ranks.values()}) == 3, "two pairs, one alone: " + out)
+        expect(len({h.split()[0] for h in ranks.values()}) == 3, "not two pairs and a single rank: " + out)
         loss = [float(x) for x in re.findall(r"loss ([0-9.]+)", out)]
         expect(loss[-1] < loss[0] / 2, "the loss does not fall: %s" % loss)
         expect(not err, "stderr: " + err)
@@ -46,7 +46,7 @@ def check(folder):
     expect([s for s in lines if s.startswith("#include")] == ['#include "dreamddp.h"'], "includes")
 
 
-@case("pipeline: an operator of one's own in stages, the same under every schedule")
+@case("pipeline: a user-defined operator in stages is bit-identical with every schedule")
 def check(folder):
     program, seen = os.path.join(BUILD, "pipeline"), set()
     for args in ([], ["gpipe"], ["zb"]):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parameter hash: strategies, transports, servers, threads and --recompute that must agree bit for bit do.
+"""The parameter hash of runs that must be bit-identical: strategies, transports, servers, threads and --recompute.
 
     tests/programs/test_param_hash.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -16,7 +16,7 @@ from trainer import (GRADIENTS, LAYERS, MEAN, PARAMETERS, PERIOD, SMALL, STRATEG
 HASHES = SMALL + ["--steps", "30", "--workers", "3", "--deterministic", "--seed", "7"]
 
 
-@case("param_hash: strategies and transports agree where they must")
+@case("param_hash: equivalent strategies and all transports are bit-identical")
 def check(folder):
     h = {}
     for s in STRATEGIES:
@@ -29,15 +29,15 @@ def check(folder):
     for s in GRADIENTS:
         expect(h["ssgd", "tcp"] == h[s, "tcp"], s + " is not ssgd")
     distinct = {h[s, "tcp"] for s in STRATEGIES}
-    expect(len(distinct) >= 3, "strategies that differ have equal bits: %s" % h)
-    expect(h["localsgd", "tcp"] not in (h["ssgd", "tcp"], h["dreamddp", "tcp"]), "localsgd is another strategy")
+    expect(len(distinct) >= 3, "different strategies give the same hash: %s" % h)
+    expect(h["localsgd", "tcp"] not in (h["ssgd", "tcp"], h["dreamddp", "tcp"]), "localsgd gives the hash of another strategy")
     outer = [*HASHES, *PERIOD, "--strategy", "diloco"]
     expect(train(folder, *outer, *MEAN)["param_hash"] == h["localsgd", "tcp"], "diloco(1, 0) is not localsgd")
     one = train(folder, *outer, "--overlap", "stream", "--fragments", 1, "--mixture", 0)
     expect(one["param_hash"] == h["diloco", "tcp"], "streaming in one fragment at once is not diloco")
     late = {train(folder, *outer, "--overlap", o, "--wire", w)["param_hash"]
             for o in ("stream", "eager") for w in ("f32", "bf16", "int8", "int4", "e3m0", "topk:0.1")}
-    expect(len(late) == 12, "ways and codings that differ have equal bits")
+    expect(len(late) == 12, "different overlaps or wires give the same hash")
     write(folder, "last.json", json.dumps({"sets": [[], [], [], list(range(LAYERS))]}))
     one_set = train(folder, *HASHES, *PERIOD, "--strategy", "dreamddp", "--plan", "last.json")
     expect(one_set["param_hash"] == h["localsgd", "tcp"], "dreamddp with all layers in one set is not localsgd")
@@ -46,7 +46,7 @@ def check(folder):
 SERVED = {"bsp": [], "asp": [], "ssp": ["--staleness", 2], "r2sp": [], "osp": ["--defer", 0.6]}
 
 
-@case("param_hash: servers, wherever they are, change no bit")
+@case("param_hash: the number and place of servers do not change the result")
 def planned_layouts(folder):
     reference = train(folder, *HASHES, "--strategy", "ssgd")["param_hash"]
     for s, more in SERVED.items():
@@ -69,19 +69,19 @@ def planned_layouts(folder):
     sentence(run(folder, *SMALL, "--strategy", "osp", "--servers", 1, "--defer", 2, code=2)[1], "--defer 2", "0 to 1")
 
 
-@case("param_hash: with period 1 all layers are averaged in each step")
+@case("param_hash: with period 1 localsgd, enp and dreamddp are bit-identical")
 def check(folder):
     h = {s: train(folder, *HASHES, "--period", 1, "--strategy", s)["param_hash"] for s in PARAMETERS}
     expect(len(set(h.values())) == 1, "localsgd, enp and dreamddp differ: %s" % h)
 
 
-@case("param_hash: one worker is plain training under any strategy")
+@case("param_hash: one worker is bit-identical with every strategy")
 def check(folder):
     h = {s: train(folder, *HASHES, "--workers", 1, *PERIOD, *MEAN, "--strategy", s)["param_hash"] for s in STRATEGIES}
     expect(len(set(h.values())) == 1, "they differ: %s" % h)
 
 
-@case("param_hash: repeats, follows the seed, ignores threads and the link")
+@case("param_hash: depends on the seed but not on threads or the link")
 def check(folder):
     more = [*HASHES, *PERIOD, "--strategy", "ssgd"]
     first = train(folder, *more)["param_hash"]
@@ -91,7 +91,7 @@ def check(folder):
         expect((h == first) == same, "%s: %s against %s" % (args, h, first))
 
 
-@case("--recompute: the same hash from less memory; a model too large for the machine is refused")
+@case("--recompute: same hash with less memory; a model too large for the machine fails")
 def check(folder):
     sizes = [*SMALL, "--steps", 5, "--workers", 1, "--strategy", "ssgd", "--layers", 3, "--dropout", 0.1]
     for model in ("gpt2", "llama2"):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""[long, test-all: slow] The trainers' presets with their own models: two steps of each over a quick network.
+"""[long, test-all: slow] The trainers' presets with their own models: two steps of each over a fast network.
 
-    tests/programs/test_preset_models.py      build/train_gpt and build/train_image are built
+    tests/programs/test_preset_models.py      needs build/train_gpt and build/train_image
 """
 import os
 import sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""[long] The programs as a user starts them: mistakes, files, ranks started one by one, and the figures that they print.
+"""[long] The programs as a user starts them: mistakes, files, ranks started one at a time, and the results that they print.
 
-Each case runs in its own folder; trainer.py says what no program may leave behind.
+Each case runs in its own folder; trainer.py checks that no process and no temporary file remains.
 
     tests/programs/test_programs.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -22,7 +22,7 @@ from cases import preloaded_comma_locale  # noqa: E402
 SIMULATE = os.path.join(BUILD, "simulate")
 
 
-# ---- mistakes: one sentence that names the value and the remedy ----
+# ---- mistakes: a one-line error that names the value and the remedy ----
 
 
 def mistake(name, code, words, args, env=None, files=None):
@@ -31,7 +31,7 @@ def mistake(name, code, words, args, env=None, files=None):
         for f, text in (files or {}).items():
             write(folder, f, text)
         out, err = run(folder, *SMALL, "--steps", "4", *args.split(" "), code=code, env=env)
-        expect(not out, "something on stdout: " + out[:100])
+        expect(not out, "unexpected output on stdout: " + out[:100])
         sentence(err, *words)
 
 mistake("stages that do not divide the workers", 2, ["--stages 3", "--workers 4"], "--stages 3 --workers 4")
@@ -41,16 +41,16 @@ mistake("a placement that may lose a rank", 2, ["--min-replicas 1", "--placement
         "--workers 4 --microbatches 2 --min-replicas 1 --placement place.json", files={"place.json": PLACE})
 mistake("a placement for another number of workers", 2, ["place.json", "4 devices", "2 workers"],
         "--workers 2 --placement place.json", files={"place.json": PLACE})
-mistake("a placement of other stages", 2, ["--stages 4", "place.json has 2"],
+mistake("a placement with another number of stages", 2, ["--stages 4", "place.json has 2"],
         "--workers 4 --stages 4 --placement place.json", files={"place.json": PLACE})
 mistake("a device placed twice", 2, ["place.json", "of its own", "0..3"], "--workers 4 --placement place.json",
         files={"place.json": PLACE.replace("3", "2")})
 mistake("a placement that is a cut", 1, ["cut.json", "plan place"], "--workers 4 --placement cut.json",
         files={"cut.json": cut((0, 0, 15))})
-mistake("a placement that is not there", 1, ["no.json", "No such file"], "--workers 4 --placement no.json")
-mistake("a cut that misses an operator", 2, ["cut.json", "operator 6", "h.0", "once"], "--workers 2 --cut cut.json",
+mistake("a missing placement file", 1, ["no.json", "No such file"], "--workers 4 --placement no.json")
+mistake("a cut that omits an operator", 2, ["cut.json", "operator 6", "h.0", "once"], "--workers 2 --cut cut.json",
         files={"cut.json": cut((0, 0, 6), (1, 7, 15))})
-mistake("a cut that doubles an operator", 2, ["cut.json", "operator 6", "device 0", "device 1"],
+mistake("a cut with an operator on two devices", 2, ["cut.json", "operator 6", "device 0", "device 1"],
         "--workers 2 --cut cut.json", files={"cut.json": cut((0, 0, 7), (1, 6, 15))})
 mistake("a cut with a cycle", 2, ["cut.json", "device 0 to device 1 and back", "cycle"], "--workers 2 --cut cut.json",
         files={"cut.json": cut((0, 0, 3), (1, 3, 6), (0, 6, 15))})
@@ -63,23 +63,23 @@ mistake("a cut and a placement that disagree", 2, ["cut.json", "3 stages", "plac
         files={"place.json": PLACE, "cut.json": cut((0, 0, 6), (4, 6, 9), (1, 9, 15))})
 mistake("unknown pipeline schedule", 2, ["2f2b", "gpipe, 1f1b or zb"], "--stages 2 --workers 2 --pipeline 2f2b")
 mistake("unknown edge wire", 2, ["foo", "bf16", "adatopk:R"], "--stages 2 --workers 2 --edge-wire foo")
-mistake("an edge that keeps more than there is", 2, ["topk:0.5", "from 1"], "--stages 2 --workers 2 --edge-wire topk:0.5")
-mistake("an edge without stages", 2, ["--edge-wire int8", "--stages"], "--edge-wire int8")
-mistake("feedback of an edge that rounds nothing", 2, ["--edge-feedback", "topk:R"], "--stages 2 --workers 2 --edge-feedback")
-mistake("a bottleneck of nothing", 2, ["bottleneck:1000", "use at most"], "--stages 2 --workers 2 --edge-wire bottleneck:1000")
+mistake("an edge wire that keeps more than all values", 2, ["topk:0.5", "from 1"], "--stages 2 --workers 2 --edge-wire topk:0.5")
+mistake("an edge wire without stages", 2, ["--edge-wire int8", "--stages"], "--edge-wire int8")
+mistake("error feedback of an edge wire without rounding", 2, ["--edge-feedback", "topk:R"], "--stages 2 --workers 2 --edge-feedback")
+mistake("a bottleneck of no values", 2, ["bottleneck:1000", "take at most"], "--stages 2 --workers 2 --edge-wire bottleneck:1000")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
 mistake("replicas without stages", 2, ["--min-replicas 1", "--stages"], "--min-replicas 1 --workers 2")
-mistake("more replicas than there are", 2, ["--min-replicas 3", "2 pipelines"], "--min-replicas 3 --workers 4 --stages 2")
-mistake("micro-batches that fewer pipelines cannot share", 2, ["3 micro-batches", "multiple of 2"],
+mistake("more min-replicas than pipelines", 2, ["--min-replicas 3", "2 pipelines"], "--min-replicas 3 --workers 4 --stages 2")
+mistake("micro-batches that fewer pipelines cannot divide", 2, ["3 micro-batches", "multiple of 2"],
         "--min-replicas 1 --workers 6 --stages 2 --microbatches 3")
-mistake("changes that each replica has a share of", 2, ["diloco", "choose dreamddp"],
+mistake("sharded parameter deltas with min-replicas", 2, ["diloco", "choose dreamddp"],
         "--min-replicas 1 --workers 4 --stages 2 --microbatches 2 --strategy diloco")
 mistake("unknown strategy", 2, ["bogus", "dreamddp"], "--strategy bogus")
 mistake("unknown model", 2, ["vgg99", "gpt2"], "--model vgg99")
 mistake("unknown optimizer", 2, ["lion", "adamw", "muon"], "--optimizer lion")
 mistake("state period 0", 2, ["--state-period 0,3", "1 to 1000000"], "--state-period 0,3")
-mistake("rate of matrices 0", 2, ["--muon-lr 0"], "--optimizer muon --muon-lr 0")
+mistake("matrix learning rate 0", 2, ["--muon-lr 0"], "--optimizer muon --muon-lr 0")
 mistake("unknown schedule", 2, ["zigzag", "cosine"], "--schedule zigzag")
 mistake("unknown transport", 2, ["pigeon", "tcp"], "--transport pigeon")
 mistake("unknown solver", 2, ["magic", "scatter"], "--solver magic")
@@ -91,33 +91,33 @@ mistake("bad variable", 2, ["DREAMDDP_PEER_TIMEOUT", "soon"], "--workers 2", env
 mistake("unknown strategy in a variable", 2, ["bogus"], "--workers 2", env={"DREAMDDP_STRATEGY": "bogus"})
 mistake("period 0", 2, ["--period 0", "1"], "--period 0")
 mistake("negative period", 2, ["-3"], "--period -3")
-mistake("outer rate 0", 2, ["--outer-lr 0", "above 0"], "--strategy diloco --outer-lr 0")
-mistake("outer rate that is no number", 2, ["--outer-lr nan"], "--strategy diloco --outer-lr nan")
+mistake("outer learning rate 0", 2, ["--outer-lr 0", "above 0"], "--strategy diloco --outer-lr 0")
+mistake("outer learning rate that is not a number", 2, ["--outer-lr nan"], "--strategy diloco --outer-lr nan")
 mistake("outer momentum 1", 2, ["--outer-momentum 1", "below 1"], "--strategy diloco --outer-momentum 1")
-mistake("outer rate 0 in a variable", 2, ["DREAMDDP_OUTER_LR=0", "above 0"], "--strategy diloco", env={"DREAMDDP_OUTER_LR": "0"})
+mistake("outer learning rate 0 in a variable", 2, ["DREAMDDP_OUTER_LR=0", "above 0"], "--strategy diloco", env={"DREAMDDP_OUTER_LR": "0"})
 mistake("unknown overlap", 2, ["never", "eager"], "--strategy diloco --overlap never")
 mistake("landing without fragments", 2, ["landing 2", "plan"], "--strategy diloco --overlap stream --landing 2")
 mistake("more fragments than steps", 2, ["fragments 9", "period of 4"],
         "--strategy diloco --overlap stream --fragments 9 --period 4")
 mistake("fragments without streaming", 2, ["fragments", "stream"], "--strategy diloco --fragments 2")
-mistake("a fraction of more than all", 2, ["topk:2", "topk:FRACTION"], "--strategy diloco --wire topk:2")
-mistake("four bits of parameters", 2, ["dreamddp", "int4", "choose"], "--workers 2 --strategy dreamddp --wire int4")
-mistake("the largest of gradients", 2, ["ssgd", "topk", "choose"], "--workers 2 --strategy ssgd --wire topk:0.1")
+mistake("a top-k fraction above 1", 2, ["topk:2", "topk:FRACTION"], "--strategy diloco --wire topk:2")
+mistake("int4 wire for parameters", 2, ["dreamddp", "int4", "choose"], "--workers 2 --strategy dreamddp --wire int4")
+mistake("top-k wire for gradients", 2, ["ssgd", "topk", "choose"], "--workers 2 --strategy ssgd --wire topk:0.1")
 mistake("no workers", 2, ["--workers 0", "1"], "--workers 0")
 mistake("too many workers", 2, ["5000", "256"], "--workers 5000")
 mistake("no steps", 2, ["--steps 0", "1"], "--steps 0")
-mistake("steps that are no number", 2, ["--steps", "many"], "--steps many")
+mistake("steps that are not a number", 2, ["--steps", "many"], "--steps many")
 mistake("learning rate 0", 2, ["--lr 0", "above 0"], "--lr 0")
-mistake("learning rate that is no number", 2, ["--lr", "fast"], "--lr fast")
+mistake("learning rate that is not a number", 2, ["--lr", "fast"], "--lr fast")
 mistake("learning rate nan", 2, ["--lr", "nan"], "--lr nan")
-mistake("learning rate that explodes", 1, ["nan|inf", "learning rate"], "--lr 1e20 --workers 2")
-mistake("vocabulary below the data's", 2, ["--vocab 5", "0 takes"], "--vocab 5")
-mistake("heads that do not divide", 2, ["16", "3 heads", "divide"], "--heads 3")
+mistake("learning rate that makes the loss infinite", 1, ["nan|inf", "learning rate"], "--lr 1e20 --workers 2")
+mistake("vocabulary smaller than the data's", 2, ["--vocab 5", "0 takes"], "--vocab 5")
+mistake("heads that do not divide the width", 2, ["16", "3 heads", "divide"], "--heads 3")
 mistake("no layers", 2, ["layers 0"], "--layers 0")
-mistake("data that is not there", 1, ["nofile", "No such file"], "--data nofile")
-mistake("data that is empty", 1, ["empty", "seq"], "--data empty", files={"empty": ""})
-mistake("data of one byte", 1, ["one", "1 byte"], "--data one", files={"one": "x"})
-mistake("data that is a directory", 1, ["directory"], "--data .")
+mistake("missing data file", 1, ["nofile", "No such file"], "--data nofile")
+mistake("empty data file", 1, ["empty", "seq"], "--data empty", files={"empty": ""})
+mistake("data file of one byte", 1, ["one", "1 byte"], "--data one", files={"one": "x"})
+mistake("data file that is a directory", 1, ["directory"], "--data .")
 mistake("data shorter than a window", 2, ["short|windows", "seq"], "--data few", files={"few": "a few letters"})
 for spec in ["100", "abc", "-1mbit,5ms", "0mbit,1ms", "nan,1ms", "100mbit,5", "100mbit,-5ms", "100mbit,5ms,3",
              ","]:
@@ -130,9 +130,9 @@ for flag in ["--profile", "--emulate-compute"]:
             ("a missing value", ["bad.csv", "line 2", "backward_s"], csv("a,1,1,,2")),
             ("a time that is nan", ["bad.csv", "line 2", "nan"], csv("a,1,1,nan,2")),
             ("a negative time", ["bad.csv", "line 3", "-1"], csv("a,1,1,1,1", "b,1,1,-1,2")),
-            ("no line", ["bad.csv", "empty"], "")]:
+            ("an empty file", ["bad.csv", "empty"], "")]:
         mistake("%s with %s" % (flag, what), 1, words, "--workers 2 %s bad.csv" % flag, files={"bad.csv": text})
-    mistake("%s that is not there" % flag, 1, ["no.csv", "No such file"], "--workers 2 %s no.csv" % flag)
+    mistake("%s with a missing file" % flag, 1, ["no.csv", "No such file"], "--workers 2 %s no.csv" % flag)
 mistake("--profile for another model", 1, ["two.csv", "2 rows", "4 layers"], "--workers 2 --profile two.csv",
         files={"two.csv": csv("a,1,1,1,1", "b,1,1,1,1")})
 mistake("--plan for another period", 1, ["plan.json", "period 2", "period 4"],
@@ -144,7 +144,7 @@ mistake("--plan for fewer layers", 1, ["plan.json", "3 layers, the model has 4",
 mistake("--plan for more layers", 1, ["plan.json", "5 layers, the model has 4", "profile of this model"],
         "--workers 2 --period 2 --plan plan.json",
         files={"plan.json": '{"sets": [[0, 1], [2, 3, 4]]}'})
-mistake("--plan for layers of other names", 1, ["plan.json", "layer 1", '"body"', '"h.0.attn"', "profile of this model"],
+mistake("--plan for layers with other names", 1, ["plan.json", "layer 1", '"body"', '"h.0.attn"', "profile of this model"],
         "--workers 2 --period 2 --plan plan.json",
         files={"plan.json": '{"sets": [[0, 1], [2, 3]], "names": ["embed", "body"]}'})
 mistake("--plan for one stage alone", 1, ["plan.json", "2 layers, the model has 4", "stage [01] has [0-9]", "all its layers"],
@@ -155,25 +155,25 @@ mistake("--plan for another period, with stages", 1, ["plan.json", "period 2", "
         files={"plan.json": '{"sets": [[0, 1], [2, 3]]}'})
 mistake("--profile for one stage alone", 1, ["two.csv", "2 rows", "4 layers"], "--workers 2 --stages 2 --profile two.csv",
         files={"two.csv": csv("a,1,1,1,1", "b,1,1,1,1")})
-mistake("--plan that is no plan", 1, ["text", "line 1"], "--workers 2 --plan text")
+mistake("--plan with a file that is not a plan", 1, ["text", "line 1"], "--workers 2 --plan text")
 mistake("--rank outside the world", 2, ["--rank 2", "--workers 2"], "--rank 2 --workers 2")
 mistake("--addr without --rank", 2, ["--addr", "--rank"], "--addr 127.0.0.1:29500 --workers 2")
 mistake("--addr beyond this machine", 2, ["insecure|encrypt"], "--rank 0 --workers 2 --addr 192.0.2.1:29500")
-mistake("--addr nonsense", 2, ["127.0.0.1:port"], "--rank 0 --workers 2 --addr 127.0.0.1:port")
+mistake("--addr with an invalid address", 2, ["127.0.0.1:port"], "--rank 0 --workers 2 --addr 127.0.0.1:port")
 for flag in ["--json", "--trace"]:
-    mistake(flag + " in a folder that is not there", 1, ["no/where", "No such file"], flag + " no/where")
-    mistake(flag + " onto a folder", 1, ["directory"], flag + " .")
+    mistake(flag + " in a missing folder", 1, ["no/where", "No such file"], flag + " no/where")
+    mistake(flag + " with a path of a folder", 1, ["directory"], flag + " .")
 
 for flag, name in [("--json", "out.jsonl"), ("--trace", "out.json")]:
     @case(flag + " when the disk is full")
     def check(folder, flag=flag, name=name):
         out, err = run(folder, *SMALL, "--steps", 200, "--workers", 2, flag, name, code=1, limit=4096)
         sentence(err, name, "large|space")
-        expect(not os.path.exists(os.path.join(folder, name)), "a partial %s was left" % name)
+        expect(not os.path.exists(os.path.join(folder, name)), "a partial %s remains" % name)
 
 
-# The library reads and writes these numbers. Options such as --lr are read by the programs, which choose no locale.
-@case("a locale with a decimal comma changes no number")
+# The library reads and writes these numbers. Options such as --lr are read by the programs, which use the C locale.
+@case("a locale with a decimal comma does not change numbers")
 def check(folder):
     write(folder, "p.csv", csv("a,20000,0.004,0.008,0.01", "b,30000,0.004,0.0125,0.01"))
     args = ["--workers", 2, "--net", "2.5gbit,0.1ms", "--json", "x.jsonl"]
@@ -187,12 +187,12 @@ def check(folder):
     expect(simulations[0]["step_ms"] == simulations[1]["step_ms"] > 24, str(simulations))
 
 
-@case("--json to a full device")
+@case("--json to a full device fails")
 def check(folder):
     sentence(run(folder, *SMALL, "--steps", 4, "--json", "/dev/full", code=1)[1], "/dev/full", "space")
 
 
-@case("stdout that is full, and stdout that is closed")
+@case("a full or closed stdout fails")
 def check(folder):
     for command in ["exec %s %s >/dev/full", "(sleep 0.5; exec %s %s) | :; exit ${PIPESTATUS[0]}"]:
         out, err = run(folder, "-c", command % (TRAIN, " ".join(SMALL + ["--steps", "4"])),
@@ -200,10 +200,10 @@ def check(folder):
         sentence(err, "space|pipe")
 
 
-# ---- stopping and going on ----
+# ---- stopping and resuming ----
 
 
-@case("a killed run that goes on ends with the same parameters")
+@case("a killed run ends bit-identical after it resumes")
 def check(folder):
     args = SMALL + ["--workers", 2, "--deterministic", "--dropout", "0.1", "--steps", 4000, "--strategy", "localsgd"]
     p = start(folder, *args, "--save", "ck", "--save-every", 1, "--keep", 3)
@@ -211,7 +211,7 @@ def check(folder):
     os.killpg(p.pid, signal.SIGKILL)
     p.communicate()
     for f in glob.glob(os.path.join(folder, "ck", "*", "*.tmp.*")):
-        os.remove(f)  # of the write that was cut off
+        os.remove(f)  # of the interrupted write
     last = max(int(f.split("step-")[1][:12]) for f in glob.glob(os.path.join(folder, "ck", "*", "manifest.json")))
     args[args.index(4000)] = last + 7
     whole, rest = train(folder, *args), train(folder, *args, "--resume", "ck")
@@ -221,17 +221,17 @@ def check(folder):
     sentence(run(folder, *args, "--resume", "none", code=1)[1], "none", "No such file")
 
 
-@case("weights that leave one run begin the next")
+@case("exported weights are loaded by the next run")
 def check(folder):
     first = train(folder, *SMALL, "--steps", 4, "--export", "w.safetensors")
     second = train(folder, *SMALL, "--steps", 1, "--lr", "1e-30", "--weight-decay", 0, "--load", "w.safetensors")
-    expect(first["param_hash"] == second["param_hash"], "other weights")
+    expect(first["param_hash"] == second["param_hash"], "the hashes differ")
     sentence(run(folder, *SMALL, "--steps", 1, "--layers", 2, "--load", "w.safetensors", code=1)[1], "w.safetensors",
              "h.1.* is missing")
     sentence(run(folder, *SMALL, "--steps", 1, "--load", "text", code=1)[1], "text", "safetensors")
 
 
-@case("train_image: a folder of images, and what it refuses")
+@case("train_image: a folder of images trains, and invalid images fail")
 def check(folder):
     image = os.path.join(BUILD, "train_image")
     record = bytes([3]) + bytes(range(256)) * 12
@@ -250,20 +250,20 @@ def check(folder):
              program="train_image")
 
 
-# ---- ranks that are started one by one ----
+# ---- ranks started one at a time ----
 
 
-@case("two ranks started by hand train; rank 0 has the results")
+@case("two ranks started by hand train, and rank 0 writes the results")
 def check(folder):
     (a, out, err), (b, nothing, err1) = pair(folder, ["--deterministic"], ["--deterministic", "--json", "x.jsonl"])
     expect(a == b == 0, "exit %d and %d: %s%s" % (a, b, err, err1))
     expect(not nothing, "rank 1 printed " + nothing)
     expect(not os.path.exists(os.path.join(folder, "x.jsonl")), "rank 1 wrote results")
     together = train(folder, *SMALL, "--steps", 6, "--workers", 2, "--deterministic")
-    expect(result(out)["param_hash"] == together["param_hash"], "other bits than two workers of one command")
+    expect(result(out)["param_hash"] == together["param_hash"], "another hash than two workers of one command")
 
 
-@case("ranks made by a launcher's environment")
+@case("ranks started by a launcher's environment train")
 def check(folder):
     addr = unused_address()
     ranks = [start(folder, *SMALL, "--steps", 6, "--json", "r%d" % r,
@@ -273,7 +273,7 @@ def check(folder):
     expect([e[0] for e in ended] == [0, 0, 0], "exit codes: %s" % ended)
     expect(result(ended[0][1])["workers"] == 3, "not three workers: " + ended[0][1])
     expect([os.path.exists(os.path.join(folder, "r%d" % r)) for r in range(3)] == [True, False, False],
-           "who wrote results?")
+           "a rank other than 0 wrote results")
 
 
 def disagree(name, first, second, *words):
@@ -284,12 +284,12 @@ def disagree(name, first, second, *words):
             sentence(err, *words)
 
 
-disagree("a peer with another period", PERIOD, ["--period", "7"], "period", "4", "7")
-disagree("a peer with another layer list", [], ["--layers", "2"], "rank", "4", "6")
-disagree("a peer with another strategy", ["--strategy", "ssgd"], ["--strategy", "wfbp"], "strategy|ssgd|wfbp")
+disagree("ranks with different periods fail", PERIOD, ["--period", "7"], "period", "4", "7")
+disagree("ranks with different layers fail", [], ["--layers", "2"], "rank", "4", "6")
+disagree("ranks with different strategies fail", ["--strategy", "ssgd"], ["--strategy", "wfbp"], "strategy|ssgd|wfbp")
 
 
-@case("a port that another program holds")
+@case("a port in use by another program fails")
 def check(folder):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -300,7 +300,7 @@ def check(folder):
         sentence(err, str(port), "in use")
 
 
-@case("a port that another rank 0 holds")
+@case("a port in use by another rank 0 fails")
 def check(folder):
     addr = unused_address()
     args = [*SMALL, "--steps", 4, "--workers", 2, "--rank", 0, "--addr", addr]
@@ -312,7 +312,7 @@ def check(folder):
     expect(1 in codes and set(codes) <= {1, 3}, "exit codes %s" % codes)
 
 
-@case("a peer that never comes")
+@case("a missing peer fails after the time-out")
 def check(folder):
     ranks = [start(folder, *SMALL, "--steps", 4, "--workers", 2, "--rank", rank, "--addr", unused_address(),
                    env={"DREAMDDP_CONNECT_TIMEOUT": "2"}) for rank in range(2)]
@@ -322,7 +322,7 @@ def check(folder):
         sentence(err, "rank %d" % (1 - rank))
 
 
-# ---- figures ----
+# ---- output ----
 
 @case("progress is on stderr, results are on stdout")
 def check(folder):
@@ -340,7 +340,7 @@ def check(folder):
         expect(abs(planned - params - gradients - state - activations) < 0.3 and peak > planned, said.group())
 
 
-@case("a batch script without srun trains alone and warns")
+@case("a batch script without srun trains with one worker and warns")
 def check(folder):
     code, out, err = finish(start(folder, *SMALL, "--steps", 2, env={
         "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "DREAMDDP_LOG": "warn"}), folder)

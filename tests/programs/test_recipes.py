@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The recipes of docs/contributing: their steps, applied to a copy of src/, compile, and their programs print what is shown.
+"""The recipes of docs/contributing: after their steps, a copy of src/ compiles, and their programs print the documented output.
 
     tests/programs/test_recipes.py
 """
@@ -29,12 +29,13 @@ def line_of(path, lines, text):
 
 
 def apply(page, folder):
-    """Applies the steps of a page. Returns the C programs that it adds outside src/, and the files that it adds in src/."""
+    """Applies the steps of a page. Returns the C programs that it adds outside src/, and the files that it adds to
+    src/."""
     programs, sources = [], []
     blocks = page.count("\n```c\n") + page.count("\n```cpp\n")
     steps = list(STEP.finditer(page))
     if not steps or len(steps) != blocks:
-        raise ValueError("%d blocks of C, of which %d say where they go" % (blocks, len(steps)))
+        raise ValueError("%d blocks of C, of which %d have a place" % (blocks, len(steps)))
     for step in steps:
         path = os.path.join(folder, step["new"] or step["old"])
         if step["new"]:
@@ -65,7 +66,7 @@ def run(*command, **options):
 
 
 def check(folder):
-    """Yields a name, and the reason why it failed or an empty text."""
+    """Yields the name of each check, and the reason of its failure or an empty text."""
     pages = {}
     for name in sorted(os.listdir(RECIPES)):
         if name != "README.md":

@@ -1,6 +1,6 @@
 #!/bin/sh
-# [test-all: compiles with gcc and clang] The update rules give the same bits whatever the compiler may fuse: each compiler here, for the
-# base processor and for this one with fused multiply-add allowed. Exit 77 without a compiler.
+# [test-all: compiles with gcc and clang] The update rules are bit-identical with every compiler, for the
+# base processor and for this one with fused multiply-add enabled. Exit 77 without a compiler.
 cd "$(dirname "$0")/../.." || exit 1
 make -s build/headers/dreamddp.h || exit 1
 . tests/cases.sh
@@ -8,7 +8,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 built=0
 
-build() { # CC FLAGS: the rules and what lies under them
+build() { # CC FLAGS: the update rules and the modules that they use
     # shellcheck disable=SC2086
     "$1" ${CPPFLAGS:-} -isystem build/include -DDDP_SEPARATE $2 -Ibuild/headers -Isrc tests/nn/torch_optim.c \
         src/nn/optimizer.c src/nn/muon.c src/base/*.c -o "$work/run" -lm -lpthread
@@ -16,7 +16,7 @@ build() { # CC FLAGS: the rules and what lies under them
 
 for flags in "-O2" "-O0" "-std=gnu11 -O3 -march=native -ffp-contract=fast"; do
     for cc in gcc clang; do
-        name="the update rules have the same bits: $cc $flags"
+        name="the update rules are bit-identical: $cc $flags"
         command -v "$cc" >/dev/null || { skip "$name" "no $cc"; continue; }
         build $cc "$flags" || { bad "$name" "it does not compile"; continue; }
         built=$((built + 1))
@@ -29,7 +29,7 @@ for flags in "-O2" "-O0" "-std=gnu11 -O3 -march=native -ffp-contract=fast"; do
         } >"$work/now"
         [ -f "$work/first" ] || cp "$work/now" "$work/first"
         cmp -s "$work/first" "$work/now"
-        result $? "$name" "other bits"
+        result $? "$name" "the output differs from the first build's"
     done
 done
 [ "$built" -gt 0 ] || skip_script "neither gcc nor clang is installed"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""build/simulate: all strategies, the trainers' keys and its own, what is arithmetic, sweeps with their table and picture,
-reports, incidents, pipelines, workers that are told apart, and what is refused in a sentence.
+"""build/simulate: all strategies, the keys of its result, step times that can be computed by hand, sweeps with table and chart,
+reports, incidents, pipelines, stragglers, and errors.
 
-    tests/programs/test_simulate.py [WORD ..]     build/simulate is built
+    tests/programs/test_simulate.py [WORD ..]     needs build/simulate
 """
 import csv
 import json
@@ -47,7 +47,7 @@ def refused(folder, words, *options, rc=2):
 
 
 @case
-def every_strategy(folder):
+def every_strategy_is_simulated(folder):
     out = objects(folder, "--strategy", "all", "--workers", 6, "--net", "50mbit,5ms", "--steps", 30)
     expect(len(out) == STRATEGIES == len({o["strategy"] for o in out}), [o["strategy"] for o in out])
     step = {o["strategy"]: o["step_ms"] for o in out}
@@ -58,26 +58,26 @@ def every_strategy(folder):
 
 
 @case
-def a_step_is_arithmetic(folder):
-    """S-SGD: computing, 2 (P - 1) / P of the bytes, and two delays of which the sending hides some."""
+def step_time_matches_the_formula(folder):
+    """S-SGD: compute time, plus 2 (P - 1) / P of the bytes, plus two delays that partly overlap with sending."""
     o = one(folder, "--strategy", "ssgd", "--workers", 4, "--net", "8mbit,1ms", "--steps", 20)
     want = 36 + 1e3 * 2 * 3 / 4 * 4 * sum(20000 + 1000 * i for i in range(6)) / 1e6 + 2
     expect(abs(o["step_ms"] / want - 1) < 0.02, (o["step_ms"], want))
     o = one(folder, "--strategy", "dreamddp", "--workers", 4, "--steps", 20)
     expect(abs(o["step_ms"] - 36) < 0.01 and o["utilisation_pct"] > 99.9, o)
     o = one(folder, "--workers", 4, "--steps", 20, forward="")
-    expect(abs(o["step_ms"] - 36) < 0.01, "forward times are half the backward's: %s" % o["step_ms"])
+    expect(abs(o["step_ms"] - 36) < 0.01, "forward times are not half of the backward times: %s" % o["step_ms"])
 
 
 @case
-def time_and_cost_of_a_target(folder):
+def target_gives_time_and_cost(folder):
     o = one(folder, "--workers", 4, "--steps", 20, "--tokens", 1000, "--target", 1e9, "--price", 2)
     hours = 1e9 / 4000 * o["step_ms"] / 1e3 / 3600
     expect(abs(o["hours"] / hours - 1) < 1e-9 and abs(o["cost"] / (hours * 8) - 1) < 1e-9, o)
 
 
 @case
-def two_stand_for_all(folder):
+def two_simulated_workers_give_the_result_of_all(folder):
     few, all_ = (one(folder, "--workers", 40, "--net", "100mbit,3ms", "--steps", 20, *more) for more in ([], ["--each"]))
     expect(few["simulated_workers"] == 2 and all_["simulated_workers"] == 40, (few, all_))
     for key in ("step_ms", "hidden_pct", "bytes_sent", "predicted_step_ms", "wait_ms"):
@@ -89,7 +89,7 @@ def two_stand_for_all(folder):
 
 
 @case
-def a_slow_worker(folder):
+def straggler_delays_every_step(folder):
     o = one(folder, "--workers", 4, "--strategy", "ssgd", "--steps", 20, "--slow", "2:3")
     expect(abs(o["step_ms"] - 108) < 1 and o["slowest_rank"] == 2 and abs(o["slow_ratio"] - 3) < 0.1, o)
 
@@ -97,7 +97,7 @@ def a_slow_worker(folder):
 @case
 def incidents(folder):
     with open(os.path.join(folder, "f.txt"), "w") as f:
-        f.write("t=5 stall 1 for 0.5\n")  # behind the steps that are profiled
+        f.write("t=5 stall 1 for 0.5\n")  # after the profiled steps
     o = one(folder, "--workers", 4, "--strategy", "ssgd", "--net", "20mbit,1ms", "--steps", 30, "--faults", "f.txt")
     expect(50 < o["goodput_pct"] < 95, o)
     with open(os.path.join(folder, "f.txt"), "w") as f:
@@ -116,14 +116,14 @@ def pipelines(folder):
 
 
 @case
-def a_sweep_and_its_files(folder):
+def sweep_writes_a_table_and_a_chart(folder):
     out = objects(folder, "--strategy", "all", "--workers", 3, "--steps", 8, "--sweep", "net=10mbit,1ms;1gbit,1ms", "--csv", "s.csv", "--svg", "s.svg")
     expect(len(out) == 2 * STRATEGIES and out[0]["sweep"] == "net=10mbit,1ms" and out[-1]["sweep"] == "net=1gbit,1ms", out[0])
     with open(os.path.join(folder, "s.csv"), newline="") as f:
         rows = list(csv.DictReader(f))
     expect(len(rows) == 2 * STRATEGIES and all(float(r["step_ms"]) > 0 for r in rows), rows[:1])
     picture = xml.dom.minidom.parse(os.path.join(folder, "s.svg"))
-    expect(len(picture.getElementsByTagName("path")) == STRATEGIES, "a curve for each")
+    expect(len(picture.getElementsByTagName("path")) == STRATEGIES, "not one curve per strategy")
     out = objects(folder, "--steps", 8, "--sweep", "workers=2,5,9")
     expect([o["workers"] for o in out] == [2, 5, 9], out)
 
@@ -142,13 +142,13 @@ def reports(folder):
 
 
 @case
-def really(folder):
+def real_option_runs_on_this_machine(folder):
     o = one(folder, "--real", "--workers", 2, "--strategy", "ssgd", "--net", "50mbit,1ms", "--steps", 12)
     expect(o["on"] == "this machine" and o["step_ms"] > 36, o)
 
 
 @case
-def what_is_refused(folder):
+def invalid_options_fail_with_an_error(folder):
     with open(os.path.join(folder, "n.json"), "w") as f:
         json.dump({"N": 2, "delay_ms": [[0, -1], [1, 0]], "bandwidth_gbps": [[0, 1], [1, 0]]}, f)
     with open(os.path.join(folder, "z.json"), "w") as f:

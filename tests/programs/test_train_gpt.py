@@ -18,7 +18,7 @@ LLAMA = ["--model", "llama2", "--kv-heads", "2"]
 
 
 def case(function):
-    """A case that gets the path of a text, in a folder of its own."""
+    """Registers a case that gets the path of a text, in its own folder."""
     def with_text(folder):
         data = os.path.join(folder, "text")
         with open(data, "w") as f:
@@ -28,7 +28,7 @@ def case(function):
 
 
 def run(*args, code=0):
-    """What the program prints before the last line, and the object on that line."""
+    """Runs the trainer. Returns its output before the last line, and the JSON object on that line."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_"))}
     p = subprocess.run([TRAIN, *SIZES, *map(str, args)], env=env, capture_output=True, text=True,
                        timeout=300)
@@ -40,16 +40,16 @@ def run(*args, code=0):
 
 
 @case
-def both_models_learn_and_threads_change_no_bit(data):
+def both_models_learn_and_threads_do_not_change_the_result(data):
     for model in ([], LLAMA, LLAMA + ["--tied", "--hidden", "40"]):
         results = [run("--data", data, *model, "--threads", t)[1] for t in (1, 2, 3)]
-        expect(results[0]["final_loss"] < results[0]["first_loss"] - 0.3, "%s learns nothing" % model)
+        expect(results[0]["final_loss"] < results[0]["first_loss"] - 0.3, "%s does not learn" % model)
         hashes = {r["param_hash"] for r in results}
         expect(len(hashes) == 1, "%s: %s with 1, 2, 3 threads" % (model, hashes))
 
 
 @case
-def llama_trains_on_two_workers_as_on_one_of_twice_the_batch(data):
+def llama_on_two_workers_matches_one_with_twice_the_batch(data):
     llama = ["--data", data, *LLAMA, "--strategy", "ssgd", "--deterministic", "--optimizer", "sgd",
              "--lr", 0.1]
     one = run(*llama, "--batch", 6)[1]
@@ -59,7 +59,7 @@ def llama_trains_on_two_workers_as_on_one_of_twice_the_batch(data):
 
 
 @case
-def a_sample_is_text_of_the_data_and_follows_the_seed(data):
+def samples_use_the_vocabulary_and_are_reproducible(data):
     for model in ([], LLAMA):
         args = ["--data", data, *model, "--sample", 90]
         first, result = run(*args)
@@ -67,15 +67,15 @@ def a_sample_is_text_of_the_data_and_follows_the_seed(data):
         again, same = run(*args, "--threads", 2)
         expect(again == first, "%r, then %r" % (first, again))
         expect(same["param_hash"] == run("--data", data, *model)[1]["param_hash"],
-               "sampling changed the training")
+               "sampling changed the parameters")
         other = run("--data", data, *model, "--sample", 90, "--temperature", 2, "--top-k", 0)[0]
-        expect(other != first, "temperature 2 draws what 0.8 draws")
+        expect(other != first, "temperature 2 gives the sample of 0.8")
         likeliest = [run(*args, "--temperature", 0)[0], run(*args, "--top-k", 1)[0]]
         expect(likeliest[0] == likeliest[1] and len(set(likeliest[0])) < 6, str(likeliest))
 
 
 @case
-def tokens_without_bytes_are_printed_as_numbers(data):
+def tokens_without_text_are_printed_as_numbers(data):
     path = os.path.join(os.path.dirname(data), "tokens.bin")
     with open(path, "wb") as f:
         f.write(b"".join((7 * i % 50).to_bytes(2, "little") for i in range(4000)))
@@ -84,13 +84,13 @@ def tokens_without_bytes_are_printed_as_numbers(data):
 
 
 @case
-def a_sample_of_worker_processes_is_printed_once(data):
+def only_one_worker_prints_the_sample(data):
     text = run("--data", data, "--workers", 2, "--strategy", "localsgd", "--sample", 40)[0]
     expect(len(text) == 40, repr(text))
 
 
 @case
-def val_loss_can_be_the_mean_over_all_that_is_held_out(data):
+def val_batches_0_averages_all_held_out_data(data):
     args = ["--data", data, "--held-out", 0.5]
     part, more, most = (run(*args, "--val-batches", n)[1]["val_loss"] for n in (1, 20, 0))
     expect(part != more and more != most, "val_loss %g, %g, %g" % (part, more, most))
@@ -98,7 +98,7 @@ def val_loss_can_be_the_mean_over_all_that_is_held_out(data):
 
 
 @case
-def a_run_that_ends_with_its_profile_has_figures_too(data):
+def run_that_ends_while_profiling_reports_figures(data):
     for steps in (1, 5, 6, 7):
         for more in ([], ["--workers", 2, "--transport", "threads"], ["--eval-every", 3]):
             result = run("--data", data, "--steps", steps, *more)[1]
@@ -106,7 +106,7 @@ def a_run_that_ends_with_its_profile_has_figures_too(data):
 
 
 def two_ranks(data, *own):
-    """Exit codes and stderr of two ranks that were started one by one, each with its own options."""
+    """Exit codes and stderr of two ranks that were started separately, each with its own options."""
     addr = unused_address()
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_"))}
     ranks = [subprocess.Popen([TRAIN, *SIZES, "--quiet", "--steps", "4", "--data", data, "--workers", "2", "--rank", str(r), "--addr",
@@ -122,7 +122,7 @@ def two_ranks(data, *own):
 
 
 @case
-def other_data_and_batches_are_one_warning(data):
+def different_data_and_batch_sizes_give_one_warning(data):
     longer = data + ".longer"
     with open(data) as f, open(longer, "w") as out:
         text = f.read()
@@ -130,13 +130,13 @@ def other_data_and_batches_are_one_warning(data):
     code, said = two_ranks(data, [], ["--data", longer, "--batch", 4])
     expect(code == [0, 0], "exit %s: %s" % (code, said))
     lines = [s for s in "".join(said).splitlines() if "warning" in s]
-    expect(len(lines) == 1, "said %s" % said)
+    expect(len(lines) == 1, "stderr: %s" % said)
     expect(re.search(r"warning: rank 0 has batch size 3 \(rank 1: 4\), length of data \d+ \(rank 1: \d+\): the run continues",
-                     lines[0]), "said %s" % said)
+                     lines[0]), "stderr: %s" % said)
 
 
 @case
-def ranks_with_other_settings_are_refused(data):
+def ranks_with_different_settings_fail(data):
     for words, args in (("warm-up steps 2, rank 0 has warm-up steps 0", ["--warmup", 2]),
                         (r"schedule \(0: constant\) 1, rank 0 has schedule \(0: constant\) 0", ["--schedule", "cosine"]),
                         ("dropout 0.1, rank 0 has 0", ["--dropout", 0.1]),
@@ -144,11 +144,11 @@ def ranks_with_other_settings_are_refused(data):
                         ("weight decay 0.5, rank 0 has 0.01", ["--weight-decay", 0.5])):
         code, said = two_ranks(data, [], args)
         expect(all(code), "%s: exit %s" % (args, code))
-        expect(any(re.search("rank 1 has " + words, s) for s in said), "%s: said %s" % (args, said))
+        expect(any(re.search("rank 1 has " + words, s) for s in said), "%s: stderr: %s" % (args, said))
 
 
 @case
-def ranks_with_other_plan_files_are_refused(data):
+def ranks_with_different_plan_files_fail(data):
     plans = [os.path.join(os.path.dirname(data), name) for name in ("one.json", "other.json")]
     for number, plan in enumerate(plans):
         with open(plan, "w") as f:
@@ -157,11 +157,11 @@ def ranks_with_other_plan_files_are_refused(data):
         code, said = two_ranks(data, first, second)
         expect(all(code), "%s: exit %s" % (second, code))
         expect(any(re.search(r"rank 1 has plan_path \(0: none, else a hash of the file\) \S+, rank 0 has \S+:", s) for s in said),
-               "%s: said %s" % (second, said))
+               "%s: stderr: %s" % (second, said))
 
 
 @case
-def impossible_options_are_refused(data):
+def impossible_options_fail(data):
     for words, args in (("heads cannot share 3", ["--model", "llama2", "--kv-heads", 3]),
                         ("choose gpt2 or llama2", ["--model", "llama3"]),
                         ("belong to --model llama2", ["--kv-heads", 2]),

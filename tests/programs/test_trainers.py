@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Both trainers: evaluation during the training, checkpoints of image models, and what a user can do
-wrong: one sentence each, exit code 2 for arguments and 1 for files, and no file changed.
+"""Both trainers: evaluation during training, checkpoints of image models, and user mistakes.
+A mistake gives a one-line error, exit code 2 for arguments and 1 for files, and changes no file.
 
-Needs build/train_gpt and build/train_image (`make all`). Images are drawn here."""
+Needs build/train_gpt and build/train_image (`make all`). The images are generated here."""
 import json
 import os
 import signal
@@ -16,7 +16,7 @@ from image_data import GPT, IMAGE, TWO, case, run, start  # noqa: E402
 
 
 @case
-def evaluation_changes_no_bit_of_the_training():
+def evaluation_does_not_change_the_training():
     for base in (GPT + ["--dropout", 0.1], IMAGE):
         for strategy in ("ssgd", "localsgd", "dreamddp"):
             plain = run([*base, *TWO, "--strategy", strategy])[0]
@@ -31,13 +31,13 @@ def evaluation_changes_no_bit_of_the_training():
             evals = [e for e in lines if e["event"] == "eval"]
             expect([e["step"] for e in evals] == [5, 10], str(evals))
             at = lines.index(evals[0])
-            expect(lines[at - 1]["step"] == 4 and lines[at + 1]["step"] == 5, "it stands elsewhere")
+            expect(lines[at - 1]["step"] == 4 and lines[at + 1]["step"] == 5, "the eval event is at another place")
             expect(all(0.1 < e["val_loss"] < 10 for e in evals), str(evals))
             expect(("val_accuracy" in evals[0]) == (base is IMAGE), str(evals[0]))
 
 
 @case
-def all_ranks_together_evaluate_what_one_does():
+def evaluation_is_the_same_on_any_number_of_ranks():
     for base in (GPT, IMAGE):
         one, two = [*base, "--steps", 1, "--lr", 1e-30, "--eval-every", 1, "--json", "run.jsonl"], []
         for workers in ("1", "2", "3"):
@@ -51,19 +51,19 @@ def all_ranks_together_evaluate_what_one_does():
 
 
 @case
-def another_world_goes_on_bit_for_bit():
-    """Two workers, then four: stopped once more, the four take the batches they would have taken."""
+def resuming_with_another_world_size_is_bit_identical():
+    """Trains on two workers, then on four. If the four are stopped again, they must resume with the same batches."""
     base = [*GPT, "--strategy", "ssgd", "--transport", "threads", "--keep", 0]
     run([*base, "--workers", 2, "--steps", 3, "--save", "two"])
     four = [*base, "--workers", 4, "--steps", 12]
     whole = run([*four, "--resume", "two"])[0]["param_hash"]
     run([*four, "--steps", 7, "--resume", "two", "--save", "four"])
     again = run([*four, "--resume", "four"])[0]["param_hash"]
-    expect(whole == again, "%s at once, %s cut in two" % (whole, again))
+    expect(whole == again, "%s uninterrupted, %s resumed" % (whole, again))
 
 
 @case
-def mistakes_are_refused_in_a_sentence():
+def user_mistakes_give_a_one_line_error_and_change_no_file():
     run([*GPT, "--steps", 2, "--export", "w", "--save", "saved"])
     run([*IMAGE, "--steps", 2, "--export", "i"])
     with open("w", "rb") as f, open("cut", "wb") as cut:
@@ -130,7 +130,7 @@ def mistakes_are_refused_in_a_sentence():
 
 
 def everything():
-    """Each file's bytes; folders that hold nothing are not seen."""
+    """The bytes of each file. Empty folders are ignored."""
     out = {}
     for folder, _, files in os.walk("."):
         for name in files:
@@ -140,7 +140,7 @@ def everything():
 
 
 @case
-def a_full_disk_leaves_what_was_there():
+def full_disk_leaves_existing_files_unchanged():
     run([*GPT, "--steps", 2, "--export", "w", "--save", "saved", "--json", "j"])
     before = everything()
     for args in ("--export w", "--save saved --overwrite", "--save saved --overwrite --steps 2 --workers 2", "--json j --steps 90"):
@@ -149,26 +149,26 @@ def a_full_disk_leaves_what_was_there():
         after = {name: data for name, data in everything().items() if not name.startswith("./saved/dump.")}
         expect(after == before, args + " changed a file")
     run([*GPT, "--quiet", *"--save fresh --steps 2 --save-every 1".split()], 1, limit=8000)
-    expect([name for name in os.listdir("fresh") if name.startswith("step-")] == [], "a folder of a step is left")
+    expect([name for name in os.listdir("fresh") if name.startswith("step-")] == [], "a folder of a step remains")
 
 
 @case
-def more_threads_than_cores_change_no_bit():
+def more_threads_than_cores_do_not_change_the_result():
     hashes = {run([*GPT, "--threads", n])[0]["param_hash"] for n in (1, 100)}
     expect(len(hashes) == 1, str(hashes))
 
 
 @case
-def a_signal_ends_even_a_long_sample():
+def signal_ends_a_long_sample():
     p = start([*GPT, "--sample", 100000000])
-    while p.poll() is None and ticks(p.pid) < 20:  # it draws the sample by then
+    while p.poll() is None and ticks(p.pid) < 20:  # it is sampling by then
         time.sleep(0.02)
     p.send_signal(signal.SIGTERM)
     try:
         err = p.communicate(timeout=180)[1]
     except subprocess.TimeoutExpired:
         p.kill()
-        raise Wrong("SIGTERM is not heard")
+        raise Wrong("the program ignores SIGTERM")
     expect(p.returncode == 130 and "interrupted" in err, "exit %d: %s" % (p.returncode, err))
 
 

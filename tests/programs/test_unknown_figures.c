@@ -1,5 +1,4 @@
-/* The means that a trainer reports of ranks that were there from the beginning, joined later, or were
- * lost. */
+/* Means that a trainer reports for ranks that were present from the start, joined later, or were lost. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -39,7 +38,7 @@ static training_sums sums_in(float *x)
     return sum;
 }
 
-/* The report of a worker whose first step is `from`. */
+/* The report of a worker that started at step `from`. */
 static training_result *reported(const training_sums *sum, long from)
 {
     training t;
@@ -58,7 +57,7 @@ static training_result *reported(const training_sums *sum, long from)
     return t.result;
 }
 
-static void result_that_nothing_filled_is_unknown(void **state)
+static void result_without_data_is_unknown(void **state)
 {
     const training_result *r = fresh();
 
@@ -79,7 +78,7 @@ static void mean_of_a_step_leaves_out_ranks_that_joined_later(void **state)
     sum.rest[TRAINING_BEGAN] = 2;
     sum.rest[TRAINING_COUNTED] = 2;
     sum.rest[TRAINING_STEP_S] = 1;
-    r = reported(&sum, 2); /* the leader is the one that joined */
+    r = reported(&sum, 2); /* the reporting rank joined later */
     assert_true(r->first_loss == 3 && r->final_loss == 2 && r->step[1].loss == 2 &&
                 r->step[2].divergence == 1);
     assert_true(r->step_s == 0.5 && r->first == 2 && r->steps == STEPS && r->step[3].time_s == 4);
@@ -101,7 +100,7 @@ static void first_loss_is_unknown_when_all_ranks_joined_later(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(result_that_nothing_filled_is_unknown),
+        cmocka_unit_test(result_without_data_is_unknown),
         cmocka_unit_test(mean_of_a_step_leaves_out_ranks_that_joined_later),
         cmocka_unit_test(first_loss_is_unknown_when_all_ranks_joined_later),
     };

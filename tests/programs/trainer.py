@@ -1,6 +1,6 @@
-"""Runs the trainers and other programs for tests/programs: each in its own process group, in the folder of the case.
+"""Runs the trainers and other programs for tests/programs, each in its own process group, in the folder of the case.
 
-A program may leave no process of its group, no temporary file, and at most one line on stderr after a failure.
+A program must leave no process of its group and no temporary file, and print at most one line on stderr if it fails.
 """
 import functools
 import json
@@ -27,13 +27,13 @@ SMALL = "--layers 1 --heads 2 --dim 16 --seq 16 --batch 2 --data text --quiet".s
 TEXT_MODEL = "--layers 2 --heads 2 --dim 16 --seq 16 --batch 2 --data text --quiet".split()
 LAYERS = 4  # embed, h.0.attn, h.0.mlp, head
 PERIOD = ["--period", "4"]
-PATIENCE = 180  # seconds that nothing but a hang takes, on a machine that is busy with other work too
+PATIENCE = 180  # time-out in seconds that only a hang exceeds, even on a busy machine
 STARTED = {}  # folder of a case: its processes
 LONG = SMALL + ["--steps", "100000000"]
 
 
 def case(name):
-    """A case whose folder has a text. Processes that it leaves after a failure are killed."""
+    """Registers a case whose folder contains a text. Its remaining processes are killed if it fails."""
     def with_text(function, folder):
         with open(os.path.join(ROOT, "dreamddp.h")) as f:
             write(folder, "text", f.read(30000))
@@ -48,7 +48,7 @@ def case(name):
 
 
 def environment(extra):
-    """Without what a launcher or a user of dreamddp may have set around this test."""
+    """The environment without variables of launchers and of this library, plus the extra ones."""
     own = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|SLURM_|MASTER_")
     return dict({k: v for k, v in os.environ.items() if not own.match(k)}, **extra)
 
@@ -65,7 +65,7 @@ def start(folder, *args, program=TRAIN, env=None, limit=None, stderr=subprocess.
 
 
 def members(group):
-    """Processes of a group that still run (one that has ended and only waits for init does not)."""
+    """The running processes of a group, without zombies."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -79,27 +79,28 @@ def members(group):
 
 
 def ranks_of(p):
-    """The workers of a launcher in the order in which it started them; the system's numbers begin anew at some time."""
+    """The workers of a launcher in start order. Process ids wrap around at pid_max."""
     with open("/proc/sys/kernel/pid_max") as f:
         most = int(f.read())
     return sorted(set(members(p.pid)) - {p.pid}, key=lambda pid: (pid - p.pid) % most)
 
 
 def finish(p, folder):
-    """(exit code, stdout, stderr) of a program that has left nothing behind."""
+    """Waits for a program. Returns (exit code, stdout, stderr). Fails if the program left a process or a temporary
+    file."""
     try:
         out, err = p.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(p.pid, signal.SIGKILL)
         out, err = p.communicate()
-        raise Wrong("still running after %g s; said: %s" % (PATIENCE, err[-300:])) from None
+        raise Wrong("still running after %g s; stderr: %s" % (PATIENCE, err[-300:])) from None
     gone = time.time() + 20
     while members(p.pid) and time.time() < gone:
         time.sleep(0.02)
     left = members(p.pid)
     if left:
         os.killpg(p.pid, signal.SIGKILL)
-    expect(not left, "%d processes were left running" % len(left))
+    expect(not left, "%d processes still run" % len(left))
     partial = [f for f in os.listdir(folder) if ".tmp." in f]
     expect(not partial, "left " + " ".join(partial))
     return p.returncode, out, err
@@ -112,7 +113,7 @@ def run(folder, *args, code=0, **how):
 
 
 def sentence(err, *words, program="train_gpt"):
-    # what the data were read as comes before
+    # a line about the data may come first
     lines = [s for s in err.splitlines() if s.strip() and not s.startswith("data: ")]
     expect(len(lines) == 1, "%d lines on stderr, expected one: %s" % (len(lines), err[-400:]))
     expect(lines[0].startswith(program + ": "), "not from %s: %s" % (program, lines[0]))
@@ -144,7 +145,7 @@ def wait_until(holds, what):
 
 
 def wait_until_computing(p, pids):
-    """Waits until each of these processes has used a tenth of a second of a processor, which only training takes."""
+    """Waits until each of these processes has used a tenth of a second of CPU time, which only training takes."""
     wait_until(lambda: p.poll() is not None or all(ticks(k) >= 10 for k in pids), "the training did not begin")
     expect(p.poll() is None, "the training ended early")
 
@@ -163,7 +164,7 @@ def cut(*segments):
 
 
 def pair(folder, first, second, env=None):
-    """Two ranks with their own arguments; a list of (exit code, stdout, stderr)."""
+    """Starts two ranks with their own arguments. Returns a list of (exit code, stdout, stderr)."""
     addr = unused_address()
     ranks = [start(folder, *SMALL, "--steps", 6, "--workers", 2, "--rank", r, "--addr", addr, *more, env=env)
              for r, more in enumerate([first, second])]
@@ -171,7 +172,7 @@ def pair(folder, first, second, env=None):
 
 
 def training(folder, *more, env=None, workers=4):
-    """A long run over TCP that is in the middle of its steps, and its workers in rank order."""
+    """Starts a long run over TCP and waits until it trains. Returns the process and its workers in rank order."""
     p = start(folder, *LONG, *PERIOD, "--workers", workers, "--net", "100mbit,1ms", *more, env=env)
     wait_until(lambda: len(members(p.pid)) == workers + 1, "%d workers did not start" % workers)
     ranks = ranks_of(p)
@@ -189,16 +190,16 @@ def lost(name, number, which, env=None):
         sentence(err, "rank %d" % (which % 4), "(during|after) .*(layer|step)")
         with open(os.path.join(folder, "x.jsonl")) as f:
             events = [json.loads(line) for line in f]
-        expect([e["event"] for e in events] == ["run", "error"], "the JSON lines say %s" % events)
-        expect(events[1]["exit_code"] == 3, "the JSON lines say %s" % events[1])
+        expect([e["event"] for e in events] == ["run", "error"], "JSON lines: %s" % events)
+        expect(events[1]["exit_code"] == 3, "JSON lines: %s" % events[1])
 
 
-# Three pipelines of two stages on links that make a step take tenths of a second.
+# Three pipelines of two stages, on links so slow that a step takes tenths of a second.
 PIPES = TEXT_MODEL + "--workers 6 --stages 2 --microbatches 2 --strategy ssgd --net 100mbit,10ms --steps 40".split()
 
 
 class Watched:
-    """A run of PIPES whose evaluations show how far it is."""
+    """A run of PIPES whose evaluations show its progress."""
 
     def __init__(self, folder, *more):
         self.folder, self.name = folder, os.path.join(folder, "err%d" % len(STARTED.get(folder, [])))
@@ -215,7 +216,7 @@ class Watched:
         expect(self.process.poll() is None, "the training ended early: " + self.said()[-300:])
 
     def finish(self):
-        """(exit code, stdout, stderr without lines of progress)"""
+        """(exit code, stdout, stderr without progress lines)"""
         code, out, _ = finish(self.process, self.folder)
         err = re.sub(r"^(ssgd +step|memory:|slowest:) .*\n", "", self.said(), flags=re.M)
         os.remove(self.name)
@@ -223,7 +224,8 @@ class Watched:
 
 
 def stage_lost(folder, which, *more):
-    """(exit code, stdout, stderr) of a run of PIPES. The ranks are killed one by one, each after one more evaluation."""
+    """Runs PIPES and kills the ranks one at a time, each after one more evaluation. Returns (exit code, stdout,
+    stderr)."""
     run_of_pipes = Watched(folder, *more)
     wait_until(lambda: len(members(run_of_pipes.process.pid)) == 7, "6 workers did not start")
     ranks = ranks_of(run_of_pipes.process)
@@ -234,7 +236,7 @@ def stage_lost(folder, which, *more):
 
 
 def run_script(jobs, *programs):
-    """Runs the chosen cases. programs: those of build/ that the cases need."""
+    """Runs the chosen cases. programs: the programs in build/ that the cases need."""
     missing = [n for n in programs if not os.path.exists(os.path.join(BUILD, n))]
     if missing:
         print("FAILED: not built: %s; run make all first" % " ".join(missing))

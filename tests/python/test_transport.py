@@ -65,8 +65,8 @@ def rank_and_world_are_those_of_torch_distributed(_):
 
 
 @case
-def mistakes_are_one_sentence(_):
-    ranks(2, "mistakes_are_one_sentence")
+def user_mistakes_fail_with_a_one_line_error(_):
+    ranks(2, "user_mistakes_fail_with_a_one_line_error")
     program = "import dreamddp\ntry:\n    dreamddp.init(transport='torch')\nexcept dreamddp.UsageError as e:\n    print(e)"
     for first in ("", "import torch.distributed\n"):
         r = run(sys.executable, "-c", first + program)

@@ -155,7 +155,7 @@ def fails(kind, words, **settings):
 
 
 @worker
-def mistakes_are_one_sentence():
+def user_mistakes_fail_with_a_one_line_error():
     fails(dreamddp.InvalidArgument, "but torch.distributed has %d: leave it out" % dist.get_rank(), transport="torch",
           rank=dist.get_rank() + 1)
     fails(dreamddp.InvalidArgument, "transport sockets with tls_psk", transport="torch", tls_psk="key")
