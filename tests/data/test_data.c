@@ -481,7 +481,7 @@ static void real_text_loads(void **unused)
     ddp_tokens_close(t);
 }
 
-static void a_pipe_is_refused_at_once(void **unused)
+static void pipe_fails_without_blocking(void **unused)
 {
     static const char *const names[] = {"text", "tokens.bin", "text.gz"};
     char folder[] = "/tmp/dreamddp-tokens-XXXXXX", path[64];
@@ -549,7 +549,7 @@ int main(void)
         cmocka_unit_test(a_step_sees_the_same_data_however_it_is_cut),
         cmocka_unit_test(data_smaller_than_a_step_is_used_several_times),
         cmocka_unit_test(real_text_loads),
-        cmocka_unit_test(a_pipe_is_refused_at_once),
+        cmocka_unit_test(pipe_fails_without_blocking),
         cmocka_unit_test(a_fingerprint_depends_on_every_bit_and_place),
     };
 

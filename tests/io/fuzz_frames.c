@@ -1,7 +1,7 @@
-/* What a peer says behind its handshake, under libFuzzer (`make fuzz`): frames into a real engine, and into a
- * run of two workers of which one is honest while its words are changed on their way. It ends in one
- * sentence, or in nothing, and in time. tests/io/test_corpus_frames.c replays tests/io/corpus_frames/ through
- * the same function. */
+/* Fuzzes the frames that a peer sends after its handshake, with libFuzzer (`make fuzz`). Frames are sent
+ * to a real engine, and in a run of two workers one worker's frames are changed in transit. Every input
+ * must end in time, without an error or with a one-line error.
+ * tests/io/test_corpus_frames.c replays tests/io/corpus_frames/ through the same function. */
 #ifndef DREAMDDP_H
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -18,16 +18,16 @@ extern "C"
     LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { FUZZ_RUN, FUZZ_ENGINE, FUZZ_RECORDS, FUZZ_KINDS };
-enum { FUZZ_ROOM = 1 << 16 }; /* bytes of a frame, or of all that a raw peer says */
+enum { FUZZ_ROOM = 1 << 16 }; /* bytes of one frame, or of all data that a raw peer sends */
 
-static const double fuzz_deadline = 20; /* seconds, a hundred times what any timeout here asks for */
+static const double fuzz_deadline = 20; /* seconds: a hundred times the time-outs in this file */
 
 static void fuzz_expect(int holds)
 {
     if (!holds) abort();
 }
 
-/* 1: no error; else it has its code and one sentence on one line. */
+/* Returns 1 for success. An error must have the returned code and a message of one line. */
 static int fuzz_good(int s, const ddp_error *err)
 {
     fuzz_expect(s == (int)DDP_OK ||
@@ -43,7 +43,7 @@ typedef struct fuzz_input {
 
 static uint8_t fuzz_byte(fuzz_input *in) { return in->p < in->end ? *in->p++ : 0; }
 
-/* Small numbers fit operations; the others are extreme. */
+/* Small numbers match real operations; the others are extreme values. */
 static uint32_t fuzz_number(fuzz_input *in)
 {
     const uint32_t v = fuzz_byte(in);
@@ -52,7 +52,7 @@ static uint32_t fuzz_number(fuzz_input *in)
     return v & 1 ? 0xffffffffu - (v & 14) : (v & 15) << 28 | 4;
 }
 
-/* Appends a frame: its checksum is right, its fields and its payload are the input's. */
+/* Appends a frame with a valid checksum; its fields and payload come from the input. */
 static void fuzz_frame(fuzz_input *in, unsigned char *out, size_t *n)
 {
     const uint8_t kind = fuzz_byte(in);
@@ -73,7 +73,7 @@ static void fuzz_frame(fuzz_input *in, unsigned char *out, size_t *n)
     for (uint32_t i = 0; i < f.length && i < 240; i++) out[(*n)++] = fuzz_byte(in);
 }
 
-/* ---- an engine, and a peer that says what it likes ---- */
+/* ---- an engine whose peer sends arbitrary frames ---- */
 
 static ddp__engine *engine_open(ddp__wire *wire, int elastic)
 {
@@ -96,7 +96,7 @@ static ddp__engine *engine_open(ddp__wire *wire, int elastic)
     return e;
 }
 
-/* Messages of most kinds, all in flight at once. */
+/* Submits messages of most kinds, all in flight at the same time. */
 static int engine_submit(ddp__engine *e, float (*x)[24], long *ticket)
 {
     static const ddp_verb verb[] = {DDP_ALL_REDUCE, DDP_RECEIVE, DDP_BROADCAST,
@@ -128,7 +128,7 @@ static void engine_finish(ddp__engine *e, const long *ticket, int n)
     ddp__engine_close(e);
 }
 
-/* Between threads: what the engine says is read and forgotten. */
+/* With the threads transport: reads and discards what the engine sends. */
 static void engine_told(ddp__engine *e, ddp__wire *peer, const unsigned char *bytes, size_t n)
 {
     const double until = ddp_now() + 1;
@@ -167,7 +167,7 @@ static void fuzz_engine(fuzz_input *in)
     memset(x, 0, sizeof x);
     for (int r = 0; r < 2; r++) {
         fuzz_expect(ddp__wire_threads(hub, r, &wire[r], &err) == DDP_OK);
-        wire[r]->offers = NULL; /* the peer is a stranger, which shares no memory */
+        wire[r]->offers = NULL; /* the peer offers no shared memory */
     }
     while (in->p < in->end && size < FUZZ_ROOM - 300) fuzz_frame(in, bytes, &size);
     e = engine_open(wire[0], elastic);
@@ -179,9 +179,9 @@ static void fuzz_engine(fuzz_input *in)
     free(bytes);
 }
 
-/* ---- the same over a connection that may come back: records around the frames ---- */
+/* ---- the same over a connection that can reconnect: frames inside records ---- */
 
-/* Two ends of a connection. */
+/* Creates both ends of a connection. */
 static void records_connect(int fd[2])
 {
     static int listener = -1;
@@ -205,8 +205,8 @@ static void records_head(unsigned char *out, size_t *n, int kind, uint32_t value
     *n += DDP__RECORD_BYTES;
 }
 
-/* A record: its kind and value are the input's, what follows a DATA is a frame, of which it may tell another
- * length. */
+/* Appends a record whose kind and value come from the input. A DATA record contains a frame, and may
+ * declare a wrong length. */
 static void records_next(fuzz_input *in, unsigned char *out, size_t *n)
 {
     const uint8_t kind = fuzz_byte(in);
@@ -268,12 +268,12 @@ static void fuzz_records(fuzz_input *in)
     while (recv(fd[1], sink, sizeof sink, MSG_DONTWAIT) > 0) {
     }
     engine_finish(e, ticket, n);
-    setsockopt(fd[1], SOL_SOCKET, SO_LINGER, &gone, sizeof gone); /* no port is left waiting */
+    setsockopt(fd[1], SOL_SOCKET, SO_LINGER, &gone, sizeof gone); /* leave no port in TIME_WAIT */
     close(fd[1]);
     free(bytes);
 }
 
-/* ---- a run of two, and somebody between them who changes what rank 1 says to rank 0 ---- */
+/* ---- a run of two workers, with a meddler that changes what rank 1 sends to rank 0 ---- */
 
 typedef struct meddler {
     ddp__wire base;
@@ -281,10 +281,10 @@ typedef struct meddler {
     fuzz_input *in;
     int passing; /* frames until the next change */
     int cut;
-    size_t got;      /* of the frame that is being read */
-    size_t from, to; /* what the engine has not yet taken */
+    size_t got;      /* bytes of the current frame that have arrived */
+    size_t from, to; /* bytes in out that the engine has not yet read */
     unsigned char frame[FUZZ_ROOM], out[4 * FUZZ_ROOM], held[FUZZ_ROOM];
-    size_t held_bytes; /* a frame that comes behind the next one */
+    size_t held_bytes; /* size of the frame in held, which is sent after the next one */
 } meddler;
 
 static void meddle_put(meddler *m, const unsigned char *p, size_t n)
@@ -318,7 +318,7 @@ static void meddle_field(meddler *m, ddp__frame *f)
     ddp__frame_encode(f, m->frame);
 }
 
-/* Bytes of the payload; the checksum fits again, or does not. */
+/* Changes bytes of the payload. fits: the checksum is updated. */
 static void meddle_payload(meddler *m, ddp__frame *f, int fits)
 {
     unsigned char *payload = m->frame + DDP__FRAME_BYTES;
@@ -330,7 +330,7 @@ static void meddle_payload(meddler *m, ddp__frame *f, int fits)
     if (fits) ddp__frame_encode(f, m->frame);
 }
 
-/* A whole frame is here. */
+/* Called when a whole frame has arrived. */
 static void meddle(meddler *m, ddp__frame *f, size_t size)
 {
     enum {
@@ -441,7 +441,7 @@ static const ddp__wire_table meddler_table = {meddler_send,  meddler_recv, meddl
                                               meddler_close, NULL,         NULL};
 
 typedef struct run_world {
-    ddp__hub *inside, *hub; /* whose wires attach makes of those inside */
+    ddp__hub *inside, *hub; /* hub: its wires wrap those of inside */
     ddp_config cfg;
     fuzz_input *in;
     int meddles;
@@ -457,7 +457,7 @@ static ddp_status run_attach(void *user, int link, int rank, ddp__wire **out, dd
 
     (void)link;
     DDP__TRY(ddp__wire_threads(w->inside, rank, out, err));
-    (*out)->offers = NULL; /* as strangers */
+    (*out)->offers = NULL; /* no shared memory */
     if (rank || !w->meddles) return DDP_OK;
     m = (meddler *)calloc(1, sizeof *m);
     fuzz_expect(m != NULL);
@@ -521,8 +521,8 @@ static void *run_other(void *user)
     return NULL;
 }
 
-/* A byte that says how, one that says when the first change comes, then the changes; without them all goes
- * well. */
+/* Input: a byte of options, a byte for the frames before the first change, then the changes. Without
+ * changes the run must succeed. */
 static void fuzz_run(fuzz_input *in)
 {
     static const ddp_strategy strategy[] = {DDP_SSGD,   DDP_DREAMDDP,   DDP_BSP,

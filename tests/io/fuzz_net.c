@@ -1,6 +1,6 @@
-/* What arrives from other machines or from a launcher, under libFuzzer (`make fuzz`): the first byte
- * of an input chooses the reader. tests/io/test_corpus_net.c replays tests/io/corpus_net/ through the same
- * function. */
+/* Fuzzes the readers of data from other machines and from launchers, with libFuzzer (`make fuzz`). The
+ * first byte of an input chooses the reader.
+ * tests/io/test_corpus_net.c replays tests/io/corpus_net/ through the same function. */
 #ifndef DREAMDDP_H
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -32,7 +32,7 @@ static void fuzz_expect(int holds)
     if (!holds) abort();
 }
 
-/* A hello that is taken says what its bytes say, and every refusal has its sentence. */
+/* An accepted hello encodes to the same bytes again, and every rejected hello has an error message. */
 static void fuzz_hello(const uint8_t *p, size_t n)
 {
     unsigned char again[DDP__HELLO_BYTES];
@@ -50,7 +50,7 @@ static void fuzz_hello(const uint8_t *p, size_t n)
     ddp__hello_pack(&h, (ddp__hello_kind)h.kind, (ddp__refusal)h.reason, (int)h.detail, again);
     why = ddp__hello_check(&self, &h);
     fuzz_expect(h.damaged == (why == DDP__REFUSE_DAMAGED));
-    if (!h.damaged) memcpy(again + 14, p + 14, 2); /* the checksum, or 0 for none */
+    if (!h.damaged) memcpy(again + 14, p + 14, 2); /* the checksum field is optional: it may be 0 */
     fuzz_expect(h.damaged || !memcmp(again, p, sizeof again));
     if (!why) fuzz_expect(h.rank < 4 && h.rank != 1 && h.version == DDP__PROTOCOL);
     text[0] = 0;
@@ -68,7 +68,7 @@ static void fuzz_frame(const uint8_t *p, size_t n)
     fuzz_expect(!memcmp(again, p, sizeof again));
 }
 
-/* An entry of the table of addresses. */
+/* An entry of the address table. */
 static void fuzz_entry(const uint8_t *p, size_t n)
 {
     char text[DDP__ADDR_TEXT];
@@ -96,7 +96,7 @@ static char *fuzz_string(const uint8_t *p, size_t n)
     return s;
 }
 
-/* Texts of the user: an address, a shaped link. Nothing is resolved. */
+/* Texts of the user: an address or a shaped link. No name is resolved. */
 static void fuzz_address(const uint8_t *p, size_t n)
 {
     char host[DDP__HOST_TEXT], *s = fuzz_string(p, n);
@@ -147,7 +147,7 @@ static const char *const fuzz_variables[] = {"RANK",
                                              "DREAMDDP_PERIODS"};
 enum { FUZZ_VARIABLES = sizeof fuzz_variables / sizeof fuzz_variables[0] };
 
-/* Lines: a byte that chooses a variable, then its value. */
+/* Lines with a byte that chooses a variable, then its value. */
 static void fuzz_environment(const uint8_t *p, size_t n)
 {
     const uint8_t *end = p + n;
@@ -173,7 +173,7 @@ static void fuzz_environment(const uint8_t *p, size_t n)
     for (i = 0; i < FUZZ_VARIABLES; i++) unsetenv(fuzz_variables[i]);
 }
 
-/* ---- an engine and a peer that says what it likes ---- */
+/* ---- an engine whose peer sends arbitrary frames ---- */
 
 typedef struct fuzz_wire {
     ddp__wire base;
@@ -197,11 +197,11 @@ static uint32_t fuzz_number(fuzz_wire *f)
 {
     uint32_t v = f->p < f->end ? *f->p++ : 0;
 
-    if (v < 240) return v; /* small numbers fit operations; the others are extreme */
+    if (v < 240) return v; /* small numbers match real operations; the others are extreme values */
     return v & 1 ? 0xffffffffu - (v & 14) : (v & 15) << 28 | 4;
 }
 
-/* The next frame: its checksum is right, its fields are the input's; its payload follows. */
+/* Sends the next frame: a valid checksum, fields from the input, then its payload. */
 static int fuzz_next(fuzz_wire *w)
 {
     ddp__frame f;
@@ -247,7 +247,7 @@ static long fuzz_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     memset(buf, 1, bytes);
     if ((f->head[3] & 15) == DDP__FRAME_STATE || (f->head[3] & 15) == DDP__FRAME_EPOCH) {
         size_t have = (size_t)(f->end - f->p) < bytes ? (size_t)(f->end - f->p) : bytes;
-        memcpy(buf, f->p, have); /* words with a meaning come from the input */
+        memcpy(buf, f->p, have); /* the input supplies bytes that have a meaning */
         f->p += have;
     }
     f->body_left -= bytes;
@@ -328,7 +328,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *copy;
 
     if (size < 1) return 0;
-    /* memory of its own, so that a sanitizer sees a read beyond what arrived */
+    /* a separate allocation, so that a sanitizer detects reads past the end */
     copy = (uint8_t *)malloc(size - 1 ? size - 1 : 1);
     if (!copy) return 0;
     memcpy(copy, data + 1, size - 1);

@@ -1,6 +1,6 @@
-/* Readers of files from elsewhere, under libFuzzer (`make fuzz`): the first byte of an input
- * chooses the reader, the rest is the file. tests/io/test_corpus.c replays tests/io/corpus/ through the same
- * function. */
+/* Fuzzes the file readers with libFuzzer (`make fuzz`). The first byte of an input chooses the reader; the
+ * rest is the file.
+ * tests/io/test_corpus.c replays tests/io/corpus/ through the same function. */
 #ifndef DREAMDDP_H
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -18,7 +18,7 @@ extern "C"
 
 enum { FUZZ_SAFETENSORS, FUZZ_JSON, FUZZ_IDX, FUZZ_CIFAR, FUZZ_BIN, FUZZ_KINDS };
 
-/* What a reader promises: a result, or an error with a sentence. */
+/* A reader returns a result, or an error with a message. */
 static void fuzz_expect(int holds)
 {
     if (!holds) abort();
@@ -55,7 +55,7 @@ static void fuzz_json(const uint8_t *p, size_t n, ddp_error *err)
     ddp__json_free(v);
 }
 
-/* Images and labels of one input: the first two bytes say where the labels begin. */
+/* Images and labels in one input: the first two bytes are the offset of the labels. */
 static void fuzz_idx(const uint8_t *p, size_t n, ddp_error *err)
 {
     size_t cut = n >= 2 ? (size_t)(p[0] | p[1] << 8) : 0;
@@ -116,7 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (size < 1) return 0;
     memset(&err, 0, sizeof err);
-    /* memory of its own, so that a sanitizer sees a read beyond the file */
+    /* a separate allocation, so that a sanitizer detects reads past the end */
     copy = (uint8_t *)malloc(size - 1 ? size - 1 : 1);
     if (!copy) return 0;
     memcpy(copy, data + 1, size - 1);

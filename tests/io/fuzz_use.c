@@ -1,5 +1,6 @@
-/* What a program does with what it has read, under libFuzzer (`make fuzz`): the first byte of an input says
- * what the rest is, and where that is taken it is used: planned with, loaded and trained on, cut over nodes.
+/* Fuzzes how programs use the files and messages that they read, with libFuzzer (`make fuzz`). The first
+ * byte of an input chooses the kind of the rest. Input that a reader accepts is used: planned with,
+ * loaded, trained on, or cut over nodes.
  * tests/io/test_corpus_use.c replays tests/io/corpus_use/ through the same function. */
 #ifndef DREAMDDP_H
 #define DREAMDDP_IMPLEMENTATION

@@ -1,4 +1,4 @@
-/* [pure] Every file of tests/io/corpus/ through the readers, as the fuzzer would. */
+/* [pure] Runs every file of tests/io/corpus/ through the readers, as the fuzzer does. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -24,7 +24,7 @@ extern "C" {
 
 static const char *const folder = CORPUS_FOLDER;
 
-/* A file's bytes, in memory that the caller frees. */
+/* Reads a file. The caller frees the result. */
 static uint8_t *contents(const char *name, size_t *n)
 {
     uint8_t *p = (uint8_t *)malloc(1 << 20);
@@ -39,14 +39,14 @@ static uint8_t *contents(const char *name, size_t *n)
     return p;
 }
 
-static void no_file_of_the_corpus_surprises_a_reader(void **unused)
+static void corpus_files_are_read_or_rejected(void **unused)
 {
-    DIR *d = opendir(folder); /* tests run in the root of the project */
+    DIR *d = opendir(folder); /* tests run in the root of the repository */
     struct dirent *e;
     int files = 0;
 
     (void)unused;
-    if (!d) SKIP("there is no corpus");
+    if (!d) SKIP("the corpus is missing");
     while ((e = readdir(d)) != NULL) {
         uint8_t *p;
         size_t n;
@@ -61,14 +61,14 @@ static void no_file_of_the_corpus_surprises_a_reader(void **unused)
     assert_true(files >= CORPUS_LEAST);
 }
 
-/* Prefixes and single changed bits of each file: what a fuzzer tries first. */
-static void nor_do_its_prefixes_and_changed_bits(void **unused)
+/* Prefixes and single changed bits of each file: the first inputs that a fuzzer tries. */
+static void damaged_corpus_files_are_read_or_rejected(void **unused)
 {
     DIR *d = opendir(folder);
     struct dirent *e;
 
     (void)unused;
-    if (!d) SKIP("there is no corpus");
+    if (!d) SKIP("the corpus is missing");
     while ((e = readdir(d)) != NULL) {
         uint8_t *p;
         size_t n, i;
@@ -89,8 +89,8 @@ static void nor_do_its_prefixes_and_changed_bits(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_file_of_the_corpus_surprises_a_reader),
-        cmocka_unit_test(nor_do_its_prefixes_and_changed_bits),
+        cmocka_unit_test(corpus_files_are_read_or_rejected),
+        cmocka_unit_test(damaged_corpus_files_are_read_or_rejected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

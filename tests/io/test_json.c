@@ -1,4 +1,4 @@
-/* [pure] The JSON reader: what it must take, what it must refuse and where it says the fault is. */
+/* [pure] The JSON reader: accepted texts, rejected texts, and the position in its errors. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,7 +19,7 @@ extern "C" {
 
 #include "comma_locale.h"
 
-static size_t asked; /* the most bytes at a time */
+static size_t asked; /* size of the largest allocation */
 
 void *heap_realloc(void *p, size_t bytes)
 {
@@ -40,7 +40,7 @@ static ddp__json *parse(const char *text)
     return v;
 }
 
-static void a_tree_keeps_order_kinds_and_places(void **unused)
+static void tree_keeps_order_kinds_and_positions(void **unused)
 {
     ddp__json *v = parse(" {\"a\": [1, -2.5e3, \"x\"],\n  \"b\": {\"c\": null}, \"d\": true, \"e\":false}\n");
     const ddp__json *a = ddp__json_get(v, "a"), *c = ddp__json_get(ddp__json_get(v, "b"), "c");
@@ -80,8 +80,9 @@ static void strings_are_decoded_to_utf8(void **unused)
     ddp__json_free(v);
 }
 
-/* A text of one value takes its own length and one value's room, whatever its characters. */
-static void memory_is_for_the_values_there_are(void **unused)
+/* A text that is one string needs memory for its length and for one value, whatever characters it
+ * contains. */
+static void memory_is_proportional_to_the_values(void **unused)
 {
     char text[10001];
 
@@ -94,7 +95,7 @@ static void memory_is_for_the_values_there_are(void **unused)
     assert_true(asked >= 10000 && asked < 10000 + 2 * sizeof(ddp__json));
 }
 
-static void any_value_may_be_a_file(void **unused)
+static void any_value_is_a_valid_file(void **unused)
 {
     static const char *const text[] = {"0",
                                        "-0",
@@ -119,7 +120,7 @@ static void any_value_may_be_a_file(void **unused)
 static void refused(const char *text, size_t n, const char *part)
 {
     ddp_error err;
-    char *exact = (char *)ddp__calloc(n, 1); /* so that a read past the end is seen by ASan */
+    char *exact = (char *)ddp__calloc(n, 1); /* so that ASan detects a read past the end */
 
     assert_non_null(exact);
     if (n) memcpy(exact, text, n);
@@ -131,7 +132,7 @@ static void refused(const char *text, size_t n, const char *part)
     DDP_FREE(exact);
 }
 
-static void other_encodings_are_named(void **unused)
+static void other_encodings_are_named_in_the_error(void **unused)
 {
     (void)unused;
     refused("\xff\xfe{\0}\0", 6, "line 1, column 1: the file is UTF-16 text: save it as UTF-8");
@@ -140,15 +141,15 @@ static void other_encodings_are_named(void **unused)
     refused("\xef\xbb", 2, "line 1, column 1");
 }
 
-static void faults_are_named_with_their_place(void **unused)
+static void syntax_errors_report_line_and_column(void **unused)
 {
     static const char *const bad[][2] = {
         {"", "line 1, column 1: the text ends"},
         {" \n ", "line 2, column 2: the text ends"},
         {"{\n\"a\": 1,\n  \"a\": 2}", "line 3, column 8: \"a\" is given twice"},
         {"{\"\\u0061\":1,\"a\":2}", "column 17: \"a\" is given twice"},
-        {"{\"a\":1,\"a\":2,\"b\":3,\"b\":4}", "column 12: \"a\" is given twice"}, /* the first fault is the
-                                                                                     one told */
+        {"{\"a\":1,\"a\":2,\"b\":3,\"b\":4}", "column 12: \"a\" is given twice"}, /* the first error is
+                                                                                   * reported */
         {"[1, 2", "column 6: a comma or ]"},
         {"[1 2]", "column 4: a comma or ]"},
         {"[1,]", "column 4: a value is needed"},
@@ -190,7 +191,7 @@ static void faults_are_named_with_their_place(void **unused)
         {"\"\\u0000\"", "\\u0000"},
         {"\"\xff\"", "not UTF-8"},
         {"\"\xc0\xaf\"", "not UTF-8"},
-        {"\"\xe0\x9f\xbf\"", "not UTF-8"}, /* in more bytes than it needs */
+        {"\"\xe0\x9f\xbf\"", "not UTF-8"}, /* overlong encoding */
         {"\"\xf0\x8f\xbf\xbf\"", "not UTF-8"},
         {"\"\xed\xa0\x80\"", "not UTF-8"},
         {"\"\xf4\x90\x80\x80\"", "not UTF-8"},
@@ -219,7 +220,7 @@ static void faults_are_named_with_their_place(void **unused)
     refused(digits, 400, "column 1: a number of more than 399 characters");
 }
 
-static void needed_members_are_asked_for_in_a_sentence(void **unused)
+static void missing_members_give_a_one_line_error(void **unused)
 {
     ddp__json *v = parse("{\"N\":\n \"8\", \"x\": 2}");
     const ddp__json *out = NULL;
@@ -232,7 +233,7 @@ static void needed_members_are_asked_for_in_a_sentence(void **unused)
     assert_string_equal(err.msg, "n.json, line 2, column 2: \"N\" is a string; it must be a number");
     assert_int_equal(ddp__json_need("n.json", v, "M", DDP__JSON_ARRAY, &out, &err), DDP_FORMAT);
     assert_string_equal(err.msg, "n.json, line 1, column 1: \"M\" is missing; it must be an array");
-    assert_true(out->number == 2.0); /* untouched */
+    assert_true(out->number == 2.0); /* unchanged */
     ddp__json_free(v);
 }
 
@@ -268,7 +269,7 @@ static void number_is(double x, const char *want)
     ddp__text_free(&t);
 }
 
-static void numbers_are_short_and_read_back_exactly(void **unused)
+static void written_numbers_are_short_and_exact(void **unused)
 {
     ddp_rng r = ddp_rng_seed(3, 3);
     ddp__text t;
@@ -301,7 +302,7 @@ static void numbers_are_short_and_read_back_exactly(void **unused)
     ddp__text_free(&t);
 }
 
-static void a_foreign_decimal_point_changes_nothing(void **unused)
+static void decimal_comma_locale_does_not_change_numbers(void **unused)
 {
     ddp__json *v;
 
@@ -317,8 +318,8 @@ static void a_foreign_decimal_point_changes_nothing(void **unused)
     setlocale(LC_NUMERIC, "C");
 }
 
-/* Random damage to a good file: no crash, no read outside, and a sentence or a tree. */
-static void damaged_files_are_survived(void **unused)
+/* Random damage to a valid file gives an error or a tree, without a crash or a read out of bounds. */
+static void damaged_files_give_an_error_or_a_tree(void **unused)
 {
     static const char good[] =
         "{\"N\": 4, \"delay_ms\": [[0, 1.5e1], [-2, 3]], \"s\": "
@@ -353,7 +354,7 @@ static void damaged_files_are_survived(void **unused)
     assert_true(taken > 1000 && taken < 19000);
 }
 
-static void a_file_without_a_value_is_refused_by_its_name(void **unused)
+static void empty_file_fails_with_its_name(void **unused)
 {
     char path[] = "/tmp/ddp_json_XXXXXX", want[80];
     const int file = mkstemp(path);
@@ -369,7 +370,7 @@ static void a_file_without_a_value_is_refused_by_its_name(void **unused)
     assert_string_equal(err.msg, want);
 }
 
-static void the_networks_of_the_papers_load(void **unused)
+static void networks_of_the_papers_load(void **unused)
 {
     const char *dir = getenv("DDP_DATA");
     char path[600];
@@ -378,7 +379,7 @@ static void the_networks_of_the_papers_load(void **unused)
 
     (void)unused;
     snprintf(path, sizeof path, "%s/networks/case1.json", dir ? dir : "data");
-    if (access(path, R_OK)) SKIP("no networks under $DDP_DATA");
+    if (access(path, R_OK)) SKIP("no network files in $DDP_DATA");
     v = ddp__json_read(path, &err);
     assert_non_null(v);
     assert_int_equal(v->kind, DDP__JSON_OBJECT);
@@ -390,19 +391,19 @@ static void the_networks_of_the_papers_load(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tree_keeps_order_kinds_and_places),
+        cmocka_unit_test(tree_keeps_order_kinds_and_positions),
         cmocka_unit_test(strings_are_decoded_to_utf8),
-        cmocka_unit_test(memory_is_for_the_values_there_are),
-        cmocka_unit_test(any_value_may_be_a_file),
-        cmocka_unit_test(other_encodings_are_named),
-        cmocka_unit_test(faults_are_named_with_their_place),
-        cmocka_unit_test(needed_members_are_asked_for_in_a_sentence),
+        cmocka_unit_test(memory_is_proportional_to_the_values),
+        cmocka_unit_test(any_value_is_a_valid_file),
+        cmocka_unit_test(other_encodings_are_named_in_the_error),
+        cmocka_unit_test(syntax_errors_report_line_and_column),
+        cmocka_unit_test(missing_members_give_a_one_line_error),
         cmocka_unit_test(written_strings_read_back),
-        cmocka_unit_test(numbers_are_short_and_read_back_exactly),
-        cmocka_unit_test(a_foreign_decimal_point_changes_nothing),
-        cmocka_unit_test(damaged_files_are_survived),
-        cmocka_unit_test(a_file_without_a_value_is_refused_by_its_name),
-        cmocka_unit_test(the_networks_of_the_papers_load),
+        cmocka_unit_test(written_numbers_are_short_and_exact),
+        cmocka_unit_test(decimal_comma_locale_does_not_change_numbers),
+        cmocka_unit_test(damaged_files_give_an_error_or_a_tree),
+        cmocka_unit_test(empty_file_fails_with_its_name),
+        cmocka_unit_test(networks_of_the_papers_load),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

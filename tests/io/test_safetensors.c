@@ -1,4 +1,4 @@
-/* [pure] Safetensors files: what is read, what is refused, what is written. */
+/* [pure] Safetensors files: valid files, rejected files, and written files. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -21,8 +21,8 @@ extern "C" {
 }
 #endif
 
-static int first_free; /* file, when the program began */
-static long live;      /* allocations that have not come back */
+static int first_free; /* lowest free file descriptor when the program began */
+static long live;      /* allocations that are not yet freed */
 
 void *heap_realloc(void *p, size_t bytes)
 {
@@ -36,8 +36,8 @@ void heap_free(void *p)
     free(p);
 }
 
-/* The disk: of the reads of a file the bad-th fails, the torn-th is interrupted, and each brings so many
- * bytes at most; 0: none, all. */
+/* Simulated disk: read number `bad` fails, read number `torn` is interrupted, and each read returns at
+ * most `most` bytes. 0: no such read, no limit. */
 static struct {
     long reads, bad, torn;
     size_t most;
@@ -62,7 +62,7 @@ ssize_t pread(int fd, void *out, size_t n, off_t at)
 }
 #endif
 
-/* A file in memory: header text and so many bytes of data, counting 0, 1, 2 ... */
+/* Builds a file in memory: the header text, then `data` bytes that count 0, 1, 2 ... */
 static size_t file_of(const char *header, size_t data, unsigned char *out)
 {
     size_t n = strlen(header), i;
@@ -89,7 +89,7 @@ static void refused(const char *header, size_t data, const char *part)
 #define TENSOR(name, type, shape, from, to) \
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
 
-static void arrays_are_found_by_name_and_read_in_any_part(void **unused)
+static void arrays_are_found_by_name_and_read_in_parts(void **unused)
 {
     unsigned char bytes[400];
     const char *header = "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "I32", "[2]", 8, 16) "," TENSOR(
@@ -158,7 +158,7 @@ static void other_float_types_become_float(void **unused)
     ddp_safetensors_close(s);
 }
 
-static void headers_that_lie_are_refused(void **unused)
+static void inconsistent_headers_fail(void **unused)
 {
     (void)unused;
     refused("", 0, "not a JSON object");
@@ -192,10 +192,11 @@ static void headers_that_lie_are_refused(void **unused)
     refused("{" TENSOR("a", "F32", "[1]", 0, 4) "," TENSOR("a", "F32", "[1]", 4, 8) "}", 8, "given twice");
     refused("{\"__metadata__\":{\"a\":1}}", 0, "__metadata__");
     refused("{\"__metadata__\":[]}", 0, "__metadata__");
-    assert_null(ddp_safetensors_from_bytes("m", "\3\0\0\0\0\0\0\0{x}", 11, NULL)); /* nobody asks why */
+    /* without an error struct */
+    assert_null(ddp_safetensors_from_bytes("m", "\3\0\0\0\0\0\0\0{x}", 11, NULL));
 }
 
-static void lengths_that_lie_are_refused(void **unused)
+static void wrong_header_lengths_fail(void **unused)
 {
     unsigned char bytes[16];
     ddp_error err;
@@ -214,7 +215,7 @@ static void lengths_that_lie_are_refused(void **unused)
     assert_non_null(strstr(err.msg, "9 bytes, but only 8"));
 }
 
-static void every_truncation_of_a_file_is_refused(void **unused)
+static void every_truncation_of_a_file_fails(void **unused)
 {
     unsigned char bytes[400];
     size_t n = file_of("{" TENSOR("a", "F32", "[2]", 0, 8) "," TENSOR("b", "F16", "[2]", 8, 12) "}", 12,
@@ -223,7 +224,7 @@ static void every_truncation_of_a_file_is_refused(void **unused)
 
     (void)unused;
     for (k = 0; k < n; k++) {
-        /* memory of just that size, so that a sanitizer sees a read beyond it */
+        /* an allocation of exactly that size, so that a sanitizer detects reads past it */
         unsigned char *cut = (unsigned char *)malloc(k ? k : 1);
         ddp_error err;
 
@@ -235,7 +236,7 @@ static void every_truncation_of_a_file_is_refused(void **unused)
     }
 }
 
-static void what_is_written_is_read_back(void **unused)
+static void written_files_read_back(void **unused)
 {
     char folder[] = "/tmp/ddp_st_XXXXXX", path[64];
     const float a[6] = {1, 2, 3, 4, 5, 6};
@@ -274,15 +275,15 @@ static void what_is_written_is_read_back(void **unused)
     assert_true(back == step);
     assert_string_equal(ddp_safetensors_note(s, "made by"), "a \"test\"");
     stat(path, &st);
-    assert_int_equal((st.st_size - 32) % 8, 0); /* the arrays' 32 bytes begin aligned */
+    assert_int_equal((st.st_size - 32) % 8, 0); /* the data of 32 bytes are aligned */
 
-    /* the file is cut while it is open */
+    /* truncate the file while it is open */
     assert_int_equal(truncate(path, st.st_size - 4), 0);
     assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, t[1].name), 0, 6, x, &err), DDP_IO);
     assert_non_null(strstr(err.msg, "has become shorter"));
     ddp_safetensors_close(s);
 
-    /* a failure leaves the old file, and nothing else */
+    /* a failed write leaves the old file and no other */
     t[2].name = "step";
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "two tensors are named \"step\""));
@@ -292,7 +293,7 @@ static void what_is_written_is_read_back(void **unused)
     assert_int_equal(stat(path, &st), 0);
     remove(path);
 
-    /* keys without texts are no metadata */
+    /* keys without a value are not metadata */
     t[2].name = "empty";
     t[2].dim[0] = 0;
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, notes + 4, &err), DDP_OK);
@@ -317,8 +318,8 @@ static void what_is_written_is_read_back(void **unused)
                 !ddp_safetensors_note(NULL, "x"));
 }
 
-/* As many as a checkpoint of some thousand layers has. */
-static void what_has_thousands_of_tensors_is_read_back(void **unused)
+/* As many tensors as in a checkpoint of a few thousand layers. */
+static void file_with_thousands_of_tensors_reads_back(void **unused)
 {
     enum { COUNT = 5000 };
     char path[] = "/tmp/ddp_st_XXXXXX", (*name)[20] = (char(*)[20])malloc(COUNT * sizeof *name);
@@ -353,7 +354,7 @@ static void what_has_thousands_of_tensors_is_read_back(void **unused)
     free(data);
 }
 
-static void a_header_too_long_to_be_read_is_not_written(void **unused)
+static void too_long_header_is_not_written(void **unused)
 {
     const size_t n = 9 << 20;
     char *name = (char *)malloc(n);
@@ -374,7 +375,7 @@ static void a_header_too_long_to_be_read_is_not_written(void **unused)
     free(name);
 }
 
-/* A number that no type has; C++ frowns at the cast. */
+/* An invalid type. C++ rejects a plain cast. */
 static ddp_safetensors_type type_of(int number)
 {
     ddp_safetensors_type t;
@@ -383,7 +384,7 @@ static ddp_safetensors_type type_of(int number)
     return t;
 }
 
-static void what_no_file_can_hold_is_not_written(void **unused)
+static void invalid_tensors_are_not_written(void **unused)
 {
     const char path[] = "/tmp/ddp_st_impossible";
     const float value = 7;
@@ -417,8 +418,8 @@ static void what_no_file_can_hold_is_not_written(void **unused)
     assert_int_equal(ddp_safetensors_type_bytes(DDP_ST_BOOL), 1);
 }
 
-/* Its first 8 bytes say so; nothing of it is read. */
-static void a_header_of_more_than_8_mib_is_not_read(void **unused)
+/* The first 8 bytes give the length; the header itself is not read. */
+static void header_above_8_mib_is_not_read(void **unused)
 {
     const uint64_t most = (uint64_t)8 << 20;
     char path[] = "/tmp/ddp_st_XXXXXX";
@@ -453,7 +454,7 @@ static ddp_status all_read(const char *path, float *x, ddp_error *err)
     return code;
 }
 
-static void a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for(void **unused)
+static void failed_reads_are_reported_and_short_reads_continue(void **unused)
 {
     const float want[5] = {1, 2, 0.5f, -3, 4};
     const double wide[3] = {0.5, -3, 4};
@@ -482,7 +483,7 @@ static void a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for(void **
     memset(&disk, 0, sizeof disk);
     assert_int_equal(all_read(path, x, &err), DDP_OK);
     reads = disk.reads;
-    assert_int_equal(reads, 4); /* a length, a header, two arrays */
+    assert_int_equal(reads, 4); /* the length, the header, two arrays */
     for (long k = 1; k <= reads; k++) {
         memset(&err, 0, sizeof err);
         disk.reads = 0;
@@ -499,7 +500,7 @@ static void a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for(void **
         disk.torn = 0;
     }
     memset(x, 0, sizeof x);
-    disk.most = 3; /* bytes at a time */
+    disk.most = 3; /* bytes per read */
     assert_int_equal(all_read(path, x, &err), DDP_OK);
     assert_memory_equal(x, want, sizeof x);
     memset(&disk, 0, sizeof disk);
@@ -518,9 +519,9 @@ static uint64_t hash_of(ddp_graph *g)
     return h;
 }
 
-/* Each read in turn: of the header, of the last matrix beside the token table, of the arrays. Only the last
- * leave a mixture. */
-static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
+/* Each read fails in turn: of the header, of the last matrix and the token table, which are compared, and
+ * of the arrays. Only the reads of arrays may leave a partly loaded model. */
+static void failed_read_stops_loading_a_model(void **unused)
 {
     enum { ARRAYS = 2 + 12 + 2, MOST = 6 * 24 };
     char path[] = "/tmp/ddp_st_XXXXXX", name[ARRAYS][64];
@@ -567,8 +568,8 @@ static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
     for (disk.bad = 1; ddp_weights_load(g, path, &err); disk.bad++) {
         assert_int_equal(err.code, DDP_IO);
         assert_non_null(strstr(err.msg, path));
-        assert_true((hash_of(g) == fresh) == (disk.bad <= 2 + 2 + 1)); /* the first of the arrays changes
-                                                                          nothing, too */
+        assert_true((hash_of(g) == fresh) == (disk.bad <= 2 + 2 + 1)); /* a failed read of the first array
+                                                                        * changes nothing either */
         disk.reads = 0;
     }
     reads = disk.reads;
@@ -584,8 +585,8 @@ static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
     remove(path);
 }
 
-/* Opening it would wait for a writer. */
-static void a_pipe_is_refused_at_once(void **unused)
+/* Opening a pipe would block until a writer comes. */
+static void pipe_fails_without_blocking(void **unused)
 {
     char folder[] = "/tmp/ddp_st_XXXXXX", path[64];
     ddp_error err;
@@ -603,8 +604,8 @@ static void a_pipe_is_refused_at_once(void **unused)
     rmdir(folder);
 }
 
-/* The last test: the next file has the lowest number, which the first one of the program had. */
-static void all_memory_and_files_have_come_back(void **state)
+/* Must be the last test: the next file gets the same descriptor number as the first file of the program. */
+static void all_memory_and_files_are_released(void **state)
 {
     const int next = dup(STDIN_FILENO);
 
@@ -617,20 +618,20 @@ static void all_memory_and_files_have_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arrays_are_found_by_name_and_read_in_any_part),
+        cmocka_unit_test(arrays_are_found_by_name_and_read_in_parts),
         cmocka_unit_test(other_float_types_become_float),
-        cmocka_unit_test(headers_that_lie_are_refused),
-        cmocka_unit_test(lengths_that_lie_are_refused),
-        cmocka_unit_test(every_truncation_of_a_file_is_refused),
-        cmocka_unit_test(what_is_written_is_read_back),
-        cmocka_unit_test(what_has_thousands_of_tensors_is_read_back),
-        cmocka_unit_test(a_header_too_long_to_be_read_is_not_written),
-        cmocka_unit_test(what_no_file_can_hold_is_not_written),
-        cmocka_unit_test(a_header_of_more_than_8_mib_is_not_read),
-        cmocka_unit_test(a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for),
-        cmocka_unit_test(a_model_on_a_disk_that_fails_is_not_loaded),
-        cmocka_unit_test(a_pipe_is_refused_at_once),
-        cmocka_unit_test(all_memory_and_files_have_come_back),
+        cmocka_unit_test(inconsistent_headers_fail),
+        cmocka_unit_test(wrong_header_lengths_fail),
+        cmocka_unit_test(every_truncation_of_a_file_fails),
+        cmocka_unit_test(written_files_read_back),
+        cmocka_unit_test(file_with_thousands_of_tensors_reads_back),
+        cmocka_unit_test(too_long_header_is_not_written),
+        cmocka_unit_test(invalid_tensors_are_not_written),
+        cmocka_unit_test(header_above_8_mib_is_not_read),
+        cmocka_unit_test(failed_reads_are_reported_and_short_reads_continue),
+        cmocka_unit_test(failed_read_stops_loading_a_model),
+        cmocka_unit_test(pipe_fails_without_blocking),
+        cmocka_unit_test(all_memory_and_files_are_released),
     };
 
     first_free = dup(STDIN_FILENO);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""[long, test-all: needs PyTorch] Weights of PyTorch models give the same logits here (to 1e-4), and come back bit for bit: of a GPT-2
-as the transformers library writes them, of ResNet and VGG as torchvision names them, with running
-statistics as a training leaves them.
+"""[long, test-all: needs PyTorch] Weights of PyTorch models give the same logits in this library (to 1e-4), and are saved bit-identical.
+The models are a GPT-2 as the transformers library writes it, and ResNet and VGG with torchvision's names and the running
+statistics of a trained model.
 
-The reader and the writer of the files are this script's own (struct and json), so that both sides
-of the format are checked. The ResNet and VGG here are plain modules; where torchvision can be
-imported, its own models must have the same state_dict. Exit 77 where PyTorch or a C compiler is
+This script reads and writes the files with its own code (struct and json), so that both directions
+are checked. Its ResNet and VGG are plain modules; if torchvision is installed,
+its models must have the same state_dict. Exit 77 if PyTorch or a C compiler is
 missing."""
 import json
 import math
@@ -28,7 +28,7 @@ TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", tor
          torch.int64: "I64"}
 
 
-# every weight of a module is drawn or loaded here: its own start would only cost time
+# every weight is drawn or loaded below: skip the default initialisation, which only takes time
 for name in ("kaiming_uniform_", "kaiming_normal_", "uniform_", "normal_"):
     setattr(nn.init, name, lambda x, *args, **kwargs: x)
 
@@ -72,7 +72,7 @@ def weights():
             out[h + norm + ".weight"] = out[h + norm + ".bias"] = (DIM,)
         for name, rows, columns in (("attn.c_attn", DIM, 3 * DIM), ("attn.c_proj", DIM, DIM),
                                     ("mlp.c_fc", DIM, 4 * DIM), ("mlp.c_proj", 4 * DIM, DIM)):
-            out[h + name + ".weight"] = (rows, columns)  # Conv1D: in, out
+            out[h + name + ".weight"] = (rows, columns)  # Conv1D has shape (in, out)
             out[h + name + ".bias"] = (columns,)
     out["ln_f.weight"] = out["ln_f.bias"] = (DIM,)
     return {name: torch.randn(shape, generator=g) * 0.3 for name, shape in out.items()}
@@ -104,7 +104,7 @@ def logits(w):
 
 
 def variants(w):
-    """(name, what the file holds, the weights it means)"""
+    """Yields (name, tensors of the file, weights that the model must load)."""
     yield "plain", w, w
     whole = {"transformer." + name: x for name, x in w.items()}
     for n in range(LAYERS):
@@ -191,7 +191,7 @@ def model_of(kind, depth, cifar, size):
 
 
 def trained(model):
-    """A state_dict as a training leaves it: no statistic and no scale at its first value."""
+    """A state_dict as of a trained model: no statistic and no scale has its initial value."""
     g, state = torch.Generator().manual_seed(5), model.state_dict()
     for name, x in state.items():
         if name.endswith("num_batches_tracked"):
@@ -206,7 +206,7 @@ def trained(model):
 
 
 def vision_files(program, folder):
-    """Rows of (what, how far logits differ, what comes back is the same)."""
+    """Yields (name, largest relative difference of logits, True if the saved tensors are equal)."""
     file, back, images = (os.path.join(folder, n) for n in ("in.safetensors", "out.safetensors", "x"))
     for kind, depth, cifar, size, tracked in (("resnet", 18, 1, 32, True), ("resnet", 18, 0, 64, False),
                                               ("resnet", 50, 1, 32, False), ("resnet", 50, 0, 64, True),
@@ -225,19 +225,19 @@ def vision_files(program, folder):
         saved = read(back)
         with torch.no_grad():
             theirs = model(x)
-            for p in model.state_dict().values():  # nothing of the old may help
+            for p in model.state_dict().values():  # so that old values cannot hide a missing tensor
                 p.zero_()
             model.load_state_dict(saved, strict=True)
             again = model(x)
         same = set(saved) == set(untracked) and all(torch.equal(saved[n], untracked[n]) for n in saved)
         worst = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
-        different = float((theirs[0] - theirs[1]).abs().max()) > 0.1  # logits that follow the image
+        different = float((theirs[0] - theirs[1]).abs().max()) > 0.1  # the logits depend on the image
         name = "%s-%d, %s, %d x %d" % (kind, depth, "CIFAR" if cifar else "ImageNet", size, size)
         yield name, worst, same and different and torch.equal(again, theirs)
 
 
 def vision_refusals(program, folder):
-    """Rows of (what, whether the file was refused by name and nothing was saved)."""
+    """Yields (name, True if the file is rejected with the tensor's name and nothing is saved, stderr)."""
     file, back = os.path.join(folder, "in.safetensors"), os.path.join(folder, "none.safetensors")
     state = trained(ResNet(18, 1))
     stray = dict(state, **{"layer9.0.bn1.num_batches_tracked": torch.tensor(1)})
@@ -254,7 +254,7 @@ def vision_refusals(program, folder):
 
 
 def vision_names(program):
-    """Rows of (what, the number of unlike names or shapes)."""
+    """Yields (name, number of different names or shapes)."""
     for kind, depth, cifar, size in (("resnet", 101, 0, 224), ("resnet", 101, 1, 32), ("vgg", 19, 0, 224),
                                      ("vgg", 16, 0, 224)):
         text = subprocess.run([program, kind, str(depth), str(cifar), str(size)],
@@ -266,7 +266,7 @@ def vision_names(program):
 
 
 def torchvision_has_the_same_names():
-    """Rows of (what, the number of unlike names or shapes); none without torchvision."""
+    """Yields (name, number of different names or shapes); nothing without torchvision."""
     try:
         from torchvision import models
     except ImportError:
@@ -292,13 +292,13 @@ def main():
             saved = read(back)
             same = set(saved) == set(meant) and all(torch.equal(saved[n], meant[n]) for n in meant)
             ok = worst < 1e-4 and same and float(theirs.abs().max()) > 1
-            companion.result("GPT-2, " + name, ok, "logits differ by %.1e, saved %s" % (worst, "alike" if same else "unlike"))
+            companion.result("GPT-2, " + name, ok, "logits differ by %.1e, saved %s" % (worst, "equal" if same else "different"))
         for name, worst, same in vision_files(program, folder):
-            companion.result(name, worst < 1e-4 and same, "logits differ by %.1e, saved %s" % (worst, "alike" if same else "unlike"))
+            companion.result(name, worst < 1e-4 and same, "logits differ by %.1e, saved %s" % (worst, "equal" if same else "different"))
         for name, ok, said in vision_refusals(program, folder):
-            companion.result(name + " is refused", ok, "" if ok else said)
+            companion.result(name + " is rejected", ok, "" if ok else said)
         for name, unlike in (*vision_names(program), *torchvision_has_the_same_names()):
-            companion.result(name, not unlike, "%d unlike" % unlike)
+            companion.result(name, not unlike, "%d different" % unlike)
     return companion.end()
 
 

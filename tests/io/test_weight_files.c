@@ -1,4 +1,4 @@
-/* [pure] Weights as other programs write them: Llama of the transformers library, prefixes, shards and their
+/* [pure] Weight files of other programs: Llama of the transformers library, prefixes, shards and their
  * errors. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -31,7 +31,7 @@ enum {
 };
 enum { MOST = 64, VALUES = 8192, NAME = 96 };
 
-/* Tensors under their names in the transformers library. */
+/* Tensors with their names in the transformers library. */
 typedef struct store {
     int count;
     size_t used;
@@ -41,7 +41,7 @@ typedef struct store {
     const void *data[MOST];
 } store;
 
-/* rows 0: a vector around 1, as the scales of norms are; else a matrix of small values. */
+/* rows 0: a vector of values near 1, as the scales of norms; else a matrix of small values. */
 static void put(store *s, long rows, long columns, const char *name)
 {
     ddp_safetensor *t = &s->t[s->count];
@@ -107,7 +107,7 @@ static void drop(store *s, const char *name)
     s->data[i] = s->data[last];
 }
 
-/* y (rows) = W x, W (rows, columns) as the file has it. */
+/* y (rows) = W x; W has shape (rows, columns), as in the file. */
 static void product(const store *s, const char *layer, const char *name, const double *x, double *y)
 {
     char full[NAME];
@@ -137,8 +137,8 @@ static void normed(const store *s, const char *layer, const char *name, const do
     for (int c = 0; c < DIM; c++) y[c] = x[c] / sqrt(squares / (double)DIM + 1e-5) * (double)w[c];
 }
 
-/* The transformers library's rotate_half: x cos + (-second half, first half) sin, the same angles for both
- * halves. */
+/* The transformers library's rotate_half: x cos + (-second half, first half) sin, with the same angles for
+ * both halves. */
 static void rotated(double *x, int t)
 {
     double half[HEAD], angle;
@@ -170,7 +170,7 @@ static void attended(double q[TIME][DIM], double k[TIME][DIM], double v[TIME][DI
     }
 }
 
-/* Llama from the tensors of the file, in double, position by position. */
+/* Llama computed from the tensors of the file in double precision, position by position. */
 static void reference(const store *s, const int32_t *tokens, double logits[TIME][VOCABULARY])
 {
     double x[TIME][DIM], q[TIME][DIM], k[TIME][DIM], v[TIME][DIM], y[DIM], z[DIM], gate[HIDDEN], up[HIDDEN];
@@ -266,7 +266,7 @@ static void refused(ddp_graph *g, const char *path, ddp_status code, const char 
     assert_true(hash_of(g) == h);
 }
 
-/* FOLDER/NAME; four can be used at a time. */
+/* Returns FOLDER/NAME in one of four static buffers. */
 static const char *in(const char *folder, const char *name)
 {
     static char text[4][200];
@@ -289,7 +289,7 @@ static void write_index(const char *folder, const store *s, int cut)
     assert_int_equal(ddp__text_write(&text, in(folder, "model.safetensors.index.json"), NULL), DDP_OK);
 }
 
-static void llama_of_transformers_has_its_logits(void **unused)
+static void llama_weights_give_the_reference_logits(void **unused)
 {
     char folder[] = "/tmp/ddp_weight_files_XXXXXX";
     static const int32_t tokens[TIME] = {3, 9, 0, 7, 3};
@@ -301,8 +301,8 @@ static void llama_of_transformers_has_its_logits(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    put(s, 0, HEAD / 2, "model.layers.0.self_attn.rotary_emb.inv_freq"); /* older files have it; it is passed
-                                                                            over */
+    put(s, 0, HEAD / 2, "model.layers.0.self_attn.rotary_emb.inv_freq"); /* older files contain it; the
+                                                                          * loader skips it */
     save(in(folder, "w"), s, 0, s->count);
     load(g, in(folder, "w"));
     memcpy(ddp_data(g, "tokens"), tokens, sizeof tokens);
@@ -318,14 +318,14 @@ static void llama_of_transformers_has_its_logits(void **unused)
                          want[t][c]);
             if (fabs(want[t][c]) > most) most = fabs(want[t][c]);
         }
-    assert_true(most > 0.1); /* the comparison means something */
+    assert_true(most > 0.1); /* the logits are large enough to compare */
     remove(in(folder, "w"));
     rmdir(folder);
     ddp_graph_free(g);
     free(s);
 }
 
-static void a_tied_llama_needs_no_head(void **unused)
+static void tied_llama_needs_no_head(void **unused)
 {
     char folder[] = "/tmp/ddp_weight_files_XXXXXX";
     ddp_graph *g = model(1, NULL), *untied = model(0, NULL);
@@ -378,7 +378,7 @@ static void prefixes_of_wrappers_are_skipped(void **unused)
         assert_true(hash_of(g) == h);
         free(other);
     }
-    assert_int_equal(ddp_weights_save(g, in(folder, "w"), NULL), DDP_OK); /* under the names of its layers */
+    assert_int_equal(ddp_weights_save(g, in(folder, "w"), NULL), DDP_OK); /* with the names of its layers */
     memset(ddp_layer_params(g, 0, NULL), 0, sizeof(float));
     load(g, in(folder, "w"));
     assert_true(hash_of(g) == h);
@@ -419,7 +419,7 @@ static void shards_are_found_by_an_index_or_in_a_folder(void **unused)
     free(s);
 }
 
-static void errors_of_shards_name_file_and_remedy(void **unused)
+static void shard_errors_name_the_file_and_a_remedy(void **unused)
 {
     enum { CUT = 7 };
     char folder[] = "/tmp/ddp_weight_files_XXXXXX";
@@ -458,7 +458,7 @@ static void errors_of_shards_name_file_and_remedy(void **unused)
 
     write_index(folder, s, CUT);
     save(in(folder, "model-00001-of-00002.safetensors"), s, 0, CUT);
-    s->t[at(s, "model.layers.1.self_attn.k_proj.weight")].dim[0] = 4; /* as of one head less */
+    s->t[at(s, "model.layers.1.self_attn.k_proj.weight")].dim[0] = 4; /* the shape with one head less */
     save(in(folder, "model-00002-of-00002.safetensors"), s, CUT, s->count);
     refused(g, folder, DDP_FORMAT,
             "model-00002-of-00002.safetensors: tensor \"model.layers.1.self_attn.k_proj.weight\" has shape "
@@ -487,11 +487,11 @@ static void errors_of_shards_name_file_and_remedy(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama_of_transformers_has_its_logits),
-        cmocka_unit_test(a_tied_llama_needs_no_head),
+        cmocka_unit_test(llama_weights_give_the_reference_logits),
+        cmocka_unit_test(tied_llama_needs_no_head),
         cmocka_unit_test(prefixes_of_wrappers_are_skipped),
         cmocka_unit_test(shards_are_found_by_an_index_or_in_a_folder),
-        cmocka_unit_test(errors_of_shards_name_file_and_remedy),
+        cmocka_unit_test(shard_errors_name_the_file_and_a_remedy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

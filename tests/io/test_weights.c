@@ -1,4 +1,4 @@
-/* [pure] Weights of models in files: names, and what is refused before anything changes. */
+/* [pure] Weight files of models: tensor names, and files that are rejected before a weight changes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "io/weights.c"
@@ -19,8 +19,8 @@ extern "C" {
 }
 #endif
 
-static long live;      /* allocations that have not come back */
-static long left = -1; /* that succeed, below 0: all */
+static long live;      /* allocations that are not yet freed */
+static long left = -1; /* allocations that succeed; below 0: all */
 
 void *heap_realloc(void *p, size_t bytes)
 {
@@ -61,7 +61,7 @@ static ddp_graph *gpt2_of(int dim)
 
 static ddp_graph *gpt2(void) { return gpt2_of(6); }
 
-/* Not built. */
+/* The graph is not built yet. */
 static ddp_graph *mlp(void)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -101,7 +101,7 @@ static void scramble(ddp_graph *g)
     }
 }
 
-static void what_is_saved_is_loaded(void **unused)
+static void saved_weights_are_loaded(void **unused)
 {
     ddp_graph *g = gpt2(), *small = mlp();
     uint64_t h = hash_of(g);
@@ -132,8 +132,8 @@ static void what_is_saved_is_loaded(void **unused)
     ddp_graph_free(small);
 }
 
-/* Wider than the blocks in which they are turned. */
-static void matrices_of_linear_layers_lie_transposed(void **unused)
+/* Wider than the blocks that the loader transposes. */
+static void matrices_of_linear_layers_are_stored_transposed(void **unused)
 {
     enum { DIM = 34, MOST = DIM * 4 * DIM };
     ddp_graph *g = gpt2_of(DIM);
@@ -174,7 +174,7 @@ static void matrices_of_linear_layers_lie_transposed(void **unused)
 
 enum { TENSORS = 2 + 2 * 12 + 2, ROOM = TENSORS + 4 };
 
-/* The file of a GPT-2 with one thing changed. */
+/* The weight file of a GPT-2, for tests that change one thing in it. */
 typedef struct lie {
     int count;
     ddp_safetensor t[ROOM];
@@ -212,7 +212,7 @@ static ddp_safetensor *find(lie *f, const char *name)
     return NULL;
 }
 
-/* part NULL: the file is fine. */
+/* Loads the file. part: text of the expected error; NULL: loading must succeed. */
 static void loads(ddp_graph *g, lie *f, const char *part)
 {
     char path[64];
@@ -228,7 +228,7 @@ static void loads(ddp_graph *g, lie *f, const char *part)
         assert_int_equal(ddp_weights_load(g, path, &err), DDP_FORMAT);
         if (!strstr(err.msg, part)) fail_msg("\"%s\" lacks \"%s\"", err.msg, part);
         assert_non_null(strstr(err.msg, path));
-        assert_true(hash_of(g) == h); /* nothing was written over */
+        assert_true(hash_of(g) == h); /* no weight changed */
     } else {
         if (ddp_weights_load(g, path, &err)) fail_msg("%s", err.msg);
         assert_true(hash_of(g) != h);
@@ -237,7 +237,7 @@ static void loads(ddp_graph *g, lie *f, const char *part)
     free(f);
 }
 
-static void lies_change_nothing(void **unused)
+static void invalid_files_do_not_change_the_model(void **unused)
 {
     ddp_graph *g = gpt2();
     lie *f = truth(g);
@@ -260,7 +260,7 @@ static void lies_change_nothing(void **unused)
     f = truth(g);
     t = find(f, "h.0.attn.c_attn.weight");
     t->dim[0] = 18;
-    t->dim[1] = 6; /* as a linear layer keeps it */
+    t->dim[1] = 6; /* the layout of a linear layer */
     loads(g, f, "\"h.0.attn.c_attn.weight\" has shape [18, 6], the model needs [6, 18]");
 
     f = truth(g);
@@ -302,7 +302,7 @@ static void lies_change_nothing(void **unused)
     *t = *find(f, "wte.weight");
     t->name = "lm_head.weight";
     t->dims = 1;
-    t->dim[0] = 66; /* as many elements */
+    t->dim[0] = 66; /* same number of elements */
     f->data[f->count] = f->values[f->count];
     f->count++;
     loads(g, f, "another shape than wte.weight");
@@ -324,7 +324,7 @@ static void lies_change_nothing(void **unused)
     find(f, "wpe.weight")->dims = 0;
     loads(g, f, "\"wpe.weight\" has shape [], the model needs [4, 6]");
 
-    f = truth(g); /* the masks that other libraries save */
+    f = truth(g); /* the attention masks that other libraries save */
     for (int i = 0; i < 2; i++) {
         f->t[f->count] = f->t[0];
         f->data[f->count] = f->data[0];
@@ -340,8 +340,8 @@ static void lies_change_nothing(void **unused)
     ddp_graph_free(g);
 }
 
-/* A last matrix without a token table to be that of. */
-static void a_head_without_a_table_is_refused(void **unused)
+/* A model has a head but no token table to which the head could be tied. */
+static void head_without_a_token_table_fails(void **unused)
 {
     const float ones[6] = {1, 1, 1, 1, 1, 1};
     const void *data[3];
@@ -400,8 +400,8 @@ static void weights_of_all_float_types_are_loaded(void **unused)
     ddp_graph_free(g);
 }
 
-/* PyTorch counts batches beside the statistics of each batch norm, in ResNets. */
-static void counts_of_batches_are_ignored_where_there_are_statistics(void **unused)
+/* In ResNets, PyTorch saves a batch count with the statistics of each batch norm. */
+static void batch_counts_are_ignored_next_to_batch_norm_statistics(void **unused)
 {
     ddp__weight bn;
     ddp__weights s;
@@ -418,14 +418,14 @@ static void counts_of_batches_are_ignored_where_there_are_statistics(void **unus
     assert_false(ddp__weight_ignored(&s, DDP__WEIGHTS_RESNET, "bn1.running_mean"));
     assert_false(ddp__weight_ignored(&s, DDP__WEIGHTS_VGG, "bn1.num_batches_tracked"));
     assert_false(ddp__weight_ignored(&s, DDP__WEIGHTS_GPT2, "bn1.num_batches_tracked"));
-    for (int longer = 0; longer < 2; longer++) { /* no layer's name takes more than 100 bytes */
+    for (int longer = 0; longer < 2; longer++) { /* a layer's name has at most 100 bytes */
         snprintf(bn.name, sizeof bn.name, "%0*d.running_mean", 100 + longer, 0);
         snprintf(name, sizeof name, "%0*d.num_batches_tracked", 100 + longer, 0);
         assert_int_equal(ddp__weight_ignored(&s, DDP__WEIGHTS_RESNET, name), !longer);
     }
 }
 
-/* The arrays of a model are named so, in any order: words of names, with NxM for the shape. */
+/* The model's arrays must have these names, in any order. Each entry is a name and NxM, its shape. */
 static void named(const ddp_graph *g, int count, const char *const *want)
 {
     char name[160], all[200];
@@ -478,7 +478,7 @@ static void resnets_are_named_as_in_torchvision(void **unused)
     c.size = 224;
     c.batch = 1;
     ddp_resnet(g, &c, NULL);
-    named(g, 122 - 20, r18); /* torchvision's 122 less num_batches_tracked */
+    named(g, 122 - 20, r18); /* torchvision's 122 without num_batches_tracked */
     ddp_graph_free(g);
     g = ddp_graph_new(NULL);
     c.depth = 50;
@@ -556,7 +556,7 @@ static void other_models_are_named_by_their_layers(void **unused)
     ddp_graph_free(g);
     g = ddp_graph_new(NULL);
     l.context = 600;
-    l.recompute = 1; /* logits in chunks */
+    l.recompute = 1; /* logits are computed in chunks */
     ddp_llama2(g, &l, NULL);
     named(g, 9, head);
     ddp_graph_free(g);
@@ -579,9 +579,9 @@ static ddp_status three_shape(ddp_op_spec *s, ddp_error *err)
 
 static void three_forward(const ddp_op_call *c) { (void)c; }
 
-/* Arrays behind the bias have their own names, operators beside a VGG's convolutions those of their layer,
- * and what is described needs no layer. */
-static void operators_of_users_have_names_too(void **unused)
+/* Arrays after the bias have their own names, operators between a VGG's convolutions have the name of
+ * their layer, and arrays outside a layer are described too. */
+static void arrays_of_user_operators_are_named(void **unused)
 {
     static const ddp_op three = {"three", three_shape, three_forward, NULL};
     static const char *const own[] = {"mine.weight 1", "mine.bias 2", "mine.phase 3", NULL};
@@ -612,11 +612,11 @@ static void operators_of_users_have_names_too(void **unused)
     ddp_graph_free(g);
 }
 
-/* ---- on a device: what lies there is the negative of what was sent ---- */
+/* ---- on a device, which stores the negative of each value ---- */
 
 typedef struct far_away {
     long sent, fetched, bad;
-} far_away; /* bad: the so-many-th fetch fails; 0: none */
+} far_away; /* bad: number of the fetch that fails; 0: none */
 
 static void far_upload(void *self, void *to, const void *from, size_t bytes)
 {
@@ -644,7 +644,7 @@ static void far_host(ddp_backend *b, ddp__host *h, far_away *f)
     h->device = f;
 }
 
-static void arrays_of_a_device_are_fetched_and_sent(void **unused)
+static void arrays_are_copied_from_and_to_a_device(void **unused)
 {
     ddp_graph *g = gpt2();
     const uint64_t h = hash_of(g);
@@ -663,7 +663,7 @@ static void arrays_of_a_device_are_fetched_and_sent(void **unused)
     assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK);
     assert_int_equal(device.sent, TENSORS);
     assert_true(hash_of(g) == h);
-    g->host = NULL; /* the file has the negatives */
+    g->host = NULL; /* the file contains the negatives */
     assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK);
     assert_true(hash_of(g) != h);
     g->host = &host;
@@ -674,7 +674,7 @@ static void arrays_of_a_device_are_fetched_and_sent(void **unused)
         assert_int_equal(device.fetched, device.bad);
     }
     scramble(g);
-    assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK); /* the file is the old one */
+    assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK); /* a failed save leaves the old file */
     assert_true(hash_of(g) == h);
     g->host = NULL;
     ddp_graph_free(g);
@@ -683,7 +683,7 @@ static void arrays_of_a_device_are_fetched_and_sent(void **unused)
 
 /* ---- without memory ---- */
 
-static void every_allocation_may_fail(void **unused)
+static void every_failed_allocation_is_reported(void **unused)
 {
     ddp_graph *g = gpt2();
     const uint64_t h = hash_of(g);
@@ -700,7 +700,8 @@ static void every_allocation_may_fail(void **unused)
         const long had = live;
         ddp_status s = DDP_MEMORY;
         long k;
-        if (way == 2) assert_int_equal(ddp_weights_save(g, path, &err), DDP_OK); /* from here, and loaded */
+        /* the loading variants need a file */
+        if (way == 2) assert_int_equal(ddp_weights_save(g, path, &err), DDP_OK);
         g->host = way % 2 ? &host : NULL;
         for (k = 0; s == DDP_MEMORY; k++) {
             memset(&err, 0, sizeof err);
@@ -713,8 +714,8 @@ static void every_allocation_may_fail(void **unused)
             assert_non_null(strstr(err.msg, "out of memory"));
             assert_true(hash_of(g) == h);
             if (way > 1 || access(path, F_OK)) continue;
-            assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK); /* it is whole: the folder's flush had
-                                                                          no memory */
+            assert_int_equal(ddp_weights_load(g, path, &err), DDP_OK); /* the file is complete: flushing
+                                                                        * the folder ran out of memory */
             assert_true(hash_of(g) == h);
             remove(path);
         }
@@ -728,7 +729,7 @@ static void every_allocation_may_fail(void **unused)
 
 /* ---- in stages ---- */
 
-/* The layers of a built graph but the last, or the last alone. */
+/* own 0: all layers of a built graph except the last; 1: the last layer only. */
 static ddp_graph *stage(int own)
 {
     ddp_graph *g = mlp();
@@ -747,7 +748,7 @@ typedef struct handed {
     int refuses;
 } handed;
 
-/* What stage 1 hands on is put where stage 0 writes. */
+/* Passes the values of stage 1 on: from memory, or to the file that stage 0 writes. */
 static ddp_status hand(void *user, int of, const float *data, size_t n, ddp__file *f, ddp_error *err)
 {
     handed *h = (handed *)user;
@@ -763,7 +764,7 @@ static ddp_status hand(void *user, int of, const float *data, size_t n, ddp__fil
     return DDP_OK;
 }
 
-static void stages_write_one_file_and_read_their_own_of_it(void **unused)
+static void stages_write_one_file_and_load_their_layers_from_it(void **unused)
 {
     ddp_graph *all = mlp(), *first = stage(0), *last = stage(1);
     const uint64_t of_first = hash_of(first), of_last = hash_of(last);
@@ -784,7 +785,7 @@ static void stages_write_one_file_and_read_their_own_of_it(void **unused)
     assert_int_equal(ddp__file_read(path, &whole, &err), DDP_OK);
     remove(path);
 
-    /* alone neither can; on a device too nothing is fetched that is not there */
+    /* a stage alone cannot save, and does not fetch arrays of other stages from the device */
     far_host(&b, &host, &device);
     for (int i = 0; i < 4; i++) {
         ddp_graph *g = i % 2 ? last : first;
@@ -797,7 +798,7 @@ static void stages_write_one_file_and_read_their_own_of_it(void **unused)
                                   : "parameters are on stage 1 of a pipeline: use ddp_pipe_export"));
         assert_int_equal(access(path, F_OK), -1);
     }
-    assert_int_equal(device.fetched, 4); /* those of the first stage, before the other's */
+    assert_int_equal(device.fetched, 4); /* the arrays of the first stage, fetched before the error */
 
     assert_int_equal(ddp__weights_save(last, path, hand, &h, 0, &err), DDP_OK);
     assert_int_equal(access(path, F_OK), -1);
@@ -827,8 +828,8 @@ static void stages_write_one_file_and_read_their_own_of_it(void **unused)
     remove(path);
 }
 
-/* The last test. */
-static void all_memory_has_come_back(void **unused)
+/* Must be the last test. */
+static void all_memory_is_freed(void **unused)
 {
     (void)unused;
     assert_int_equal(live, 0);
@@ -837,20 +838,20 @@ static void all_memory_has_come_back(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_saved_is_loaded),
-        cmocka_unit_test(matrices_of_linear_layers_lie_transposed),
-        cmocka_unit_test(lies_change_nothing),
-        cmocka_unit_test(a_head_without_a_table_is_refused),
+        cmocka_unit_test(saved_weights_are_loaded),
+        cmocka_unit_test(matrices_of_linear_layers_are_stored_transposed),
+        cmocka_unit_test(invalid_files_do_not_change_the_model),
+        cmocka_unit_test(head_without_a_token_table_fails),
         cmocka_unit_test(weights_of_all_float_types_are_loaded),
-        cmocka_unit_test(counts_of_batches_are_ignored_where_there_are_statistics),
+        cmocka_unit_test(batch_counts_are_ignored_next_to_batch_norm_statistics),
         cmocka_unit_test(resnets_are_named_as_in_torchvision),
         cmocka_unit_test(vggs_are_named_as_in_torchvision),
         cmocka_unit_test(other_models_are_named_by_their_layers),
-        cmocka_unit_test(operators_of_users_have_names_too),
-        cmocka_unit_test(arrays_of_a_device_are_fetched_and_sent),
-        cmocka_unit_test(every_allocation_may_fail),
-        cmocka_unit_test(stages_write_one_file_and_read_their_own_of_it),
-        cmocka_unit_test(all_memory_has_come_back),
+        cmocka_unit_test(arrays_of_user_operators_are_named),
+        cmocka_unit_test(arrays_are_copied_from_and_to_a_device),
+        cmocka_unit_test(every_failed_allocation_is_reported),
+        cmocka_unit_test(stages_write_one_file_and_load_their_layers_from_it),
+        cmocka_unit_test(all_memory_is_freed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 /* Helper of test_torch_weights.py.
  *
- *   gpt2 IN OUT                      a small GPT-2, tokens that follow a rule
- *   MODEL DEPTH CIFAR SIZE IN OUT IMAGES   resnet or vgg, 2 images of SIZE x SIZE as raw floats
+ *   gpt2 IN OUT                            a small GPT-2 on generated tokens
+ *   MODEL DEPTH CIFAR SIZE IN OUT IMAGES   resnet or vgg on 2 images of SIZE x SIZE, read as raw floats
  * loads the weights IN, saves them as OUT, and prints the logits of ddp_evaluate.
- *   MODEL DEPTH CIFAR SIZE           prints name and shape of every array of the file instead */
+ *   MODEL DEPTH CIFAR SIZE                 only prints the name and shape of every array of the file */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -38,7 +38,7 @@ static ddp_node *build_vision(ddp_graph *g, char **word)
     r.size = v.size = atoi(word[3]);
     r.batch = v.batch = BATCH;
     r.classes = v.classes = CLASSES;
-    v.dropout = 0.5f; /* nothing in evaluation, and no array of its own */
+    v.dropout = 0.5f; /* no effect in evaluation, and no array in the file */
     if (!strcmp(word[0], "vgg"))
         ddp_vgg(g, &v, &logits);
     else

@@ -1,4 +1,4 @@
-/* What the uses of fuzz_use.c share: promises that abort when they are broken, and files of their own. */
+/* Shared by the users of fuzz_use.c: checks that abort if they fail, and temporary files. */
 #ifndef IO_USE_H
 #define IO_USE_H
 
@@ -12,13 +12,13 @@ static void fuzz_expect(int holds)
     if (!holds) abort();
 }
 
-/* What every refusal promises: its code, and one sentence on one line. */
+/* A failure has its code and a message of one line. */
 static void fuzz_refused(ddp_status s, const ddp_error *err)
 {
     fuzz_expect(s != DDP_OK && err->code == s && err->msg[0] && !strpbrk(err->msg, "\n\r"));
 }
 
-/* 1: it was taken, which costs no sentence. */
+/* Returns 1 for success, which has no message. */
 static int fuzz_taken(ddp_status s, const ddp_error *err)
 {
     if (s != DDP_OK) fuzz_refused(s, err);
@@ -27,7 +27,7 @@ static int fuzz_taken(ddp_status s, const ddp_error *err)
 
 static void fuzz_seconds(double t) { fuzz_expect(t >= 0 && t <= DBL_MAX); }
 
-/* Sums that are made in another order. */
+/* Equal up to rounding: the sums are computed in another order. */
 static int fuzz_near(double a, double b) { return fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b)) + DBL_MIN; }
 
 static char *fuzz_string(const uint8_t *p, size_t n)
@@ -40,7 +40,7 @@ static char *fuzz_string(const uint8_t *p, size_t n)
     return s;
 }
 
-/* ---- files: in a folder of this process, in memory where the system has such a place ---- */
+/* ---- files: in a folder of this process, on a memory file system if there is one ---- */
 
 enum { FUZZ_PATH = 200 };
 static char fuzz_folder[FUZZ_PATH / 2];

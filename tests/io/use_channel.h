@@ -1,15 +1,15 @@
-/* What a broker and its nodes say to each other: words from a peer that sends any bytes. */
+/* The protocol between a broker and its nodes, with a peer that sends arbitrary bytes. */
 #ifndef IO_USE_CHANNEL_H
 #define IO_USE_CHANNEL_H
 
-static volatile int cli_interrupted; /* of examples/common/cli.h: no signal comes here */
+static volatile int cli_interrupted; /* for examples/common/cli.h: no signal arrives */
 #include "../../examples/common/channel.h"
 #include "../../examples/broker/nodes.h"
 #include "use.h"
 
-enum { CHANNEL_OPS = 3, CHANNEL_MOST = 64 }; /* operators of a job, bytes of its largest array */
+enum { CHANNEL_OPS = 3, CHANNEL_MOST = 64 }; /* operators of a job; bytes of its largest array */
 
-/* A word that was received has a length that its reader allows for. */
+/* A received message has a length that its reader accepts. */
 static void channel_heed(const channel *c, channel_state *state)
 {
     size_t least, most;
@@ -32,10 +32,10 @@ static void channel_heed(const channel *c, channel_state *state)
     }
 }
 
-/* First byte: 0, as a node that reads what its broker says; else as the broker. */
+/* First byte: 0: read as a node; else read as the broker. */
 static void fuzz_channel(const uint8_t *p, size_t n)
 {
-    static nodes list; /* large */
+    static nodes list; /* static because it is large */
     channel_state *state = (channel_state *)calloc(CHANNEL_OPS, sizeof *state);
     connection *peer = &list.peer[0];
     ddp_error err;

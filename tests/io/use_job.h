@@ -1,4 +1,5 @@
-/* The description of a job: its graph, cut over nodes, described to each, trained where it is small. */
+/* The description of a job: its graph is cut over nodes, described to each node, and trained if it is
+ * small. */
 #ifndef IO_USE_JOB_H
 #define IO_USE_JOB_H
 
@@ -6,7 +7,7 @@
 #include "../../examples/broker/job_part.h"
 #include "use.h"
 
-/* What a node sends another receives. */
+/* Every message that a node sends is received by another node. */
 static void job_crosses(const job *j)
 {
     long sent = 0, received = 0;
@@ -26,7 +27,7 @@ static void job_crosses(const job *j)
     fuzz_expect(sent == received);
 }
 
-/* A description is read as the job that was described. */
+/* A written description reads back as the same job. */
 static void job_described(const job *j, int node)
 {
     char *text = job_text(j, node), *again;
@@ -36,8 +37,7 @@ static void job_described(const job *j, int node)
     fuzz_expect(text && job_read("described", text, strlen(text), &k, &err) == DDP_OK);
     fuzz_expect(k.ops == j->ops && k.node == node && k.loss == j->loss && k.nodes == j->nodes);
     for (int i = 0; i < k.ops; i++)
-        k.op[i].requires_grad = j->op[i].requires_grad; /* of the cut, which is
-                                                                                       not told */
+        k.op[i].requires_grad = j->op[i].requires_grad; /* depends on the cut, which the description omits */
     again = job_text(&k, node);
     fuzz_expect(again && !strcmp(text, again));
     job_text_free(again);
@@ -45,7 +45,7 @@ static void job_described(const job *j, int node)
     job_free(&k);
 }
 
-/* The cut that OP-Fence makes for three unlike devices, by way of its file. */
+/* The cut that OP-Fence computes for three heterogeneous devices, written and read back. */
 static void job_fenced(const ddp_graph *g)
 {
     char path[FUZZ_PATH];
@@ -87,7 +87,7 @@ static void job_fenced(const ddp_graph *g)
     ddp_oplist_free(&list);
 }
 
-/* Values that the graph would hold, its work included. */
+/* Number of values that the graph would allocate, including workspace. */
 static double job_size(const ddp_graph *g)
 {
     double n = 0;
@@ -101,7 +101,7 @@ static double job_size(const ddp_graph *g)
     return n;
 }
 
-/* What each operator has on this node, and that it takes it back before the first step. */
+/* Gets the state of each operator on this node, and puts it back before the first step. */
 static void job_moved(const job *j, job_part *part, int stepped)
 {
     for (int i = 0; i < j->ops; i++) {
@@ -130,7 +130,7 @@ static void job_step(const job *j, ddp_ctx *d, ddp_graph *g, ddp_pipe *pipe, job
     job_moved(j, part, 1);
 }
 
-/* On one node, from its description. */
+/* Trains on one node, from the description. */
 static void job_trained(job *j)
 {
     int *stage_of = (int *)calloc((size_t)j->ops, sizeof *stage_of);
@@ -199,7 +199,7 @@ static void job_used(job *j, int nodes)
     free(stage_of);
 }
 
-/* A byte, how many nodes, then the JSON. */
+/* A byte with the number of nodes, then the JSON. */
 static void fuzz_job(const uint8_t *p, size_t n)
 {
     ddp_error err;

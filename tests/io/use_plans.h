@@ -1,4 +1,5 @@
-/* A profile, a network, a link and its script: planned with, and written where there is a writer. */
+/* Plans with a profile, a network, a link and its script, and writes and rereads them if there is a
+ * writer. */
 #ifndef IO_USE_PLANS_H
 #define IO_USE_PLANS_H
 
@@ -62,7 +63,7 @@ static void profile_partial(const ddp_profile *p, const uint8_t *how, ddp_error 
     free(landing);
 }
 
-/* Each bucket leaves whole, whatever it is cut into or merged with. */
+/* Every bucket is sent whole, however it is split or merged. */
 static void profile_timeline(const ddp_profile *p, const uint8_t *how, ddp_error *err)
 {
     ddp_timeline_options o;
@@ -93,7 +94,7 @@ static void profile_timeline(const ddp_profile *p, const uint8_t *how, ddp_error
     ddp_timeline_free(&t);
 }
 
-/* As many transfers as fit behind a backward, from when each is ready. */
+/* The transfers that fit into a backward pass, starting when each gradient is ready. */
 static void profile_knapsack(const ddp_profile *p, const uint8_t *how, ddp_error *err)
 {
     ddp_knapsack_problem k;
@@ -152,7 +153,7 @@ static void profile_delayed(const ddp_profile *p, const uint8_t *how, ddp_error 
     ddp_delayed_plan_free(&plan);
 }
 
-/* Which layers may be late: no more than the budget. */
+/* The layers that OSP may defer stay within the budget. */
 static void profile_osp(const ddp_profile *p, const uint8_t *how, ddp_error *err)
 {
     unsigned char *gib = (unsigned char *)calloc((size_t)p->layers / 8 + 1, 1);
@@ -192,9 +193,9 @@ static void fuzz_profile(const uint8_t *p, size_t n)
     ddp_profile_free(&profile);
 }
 
-/* ---- a network: who computes what, over which links ---- */
+/* ---- a network: placement of operators, and links ---- */
 
-/* Files have milliseconds and gigabits, so that the last bit of what is read again may differ. */
+/* Files store milliseconds and gigabits, so the last bit of a value may differ after reading. */
 static void network_written(const ddp_network *net, ddp_error *err)
 {
     const int N = net->devices;
@@ -257,7 +258,7 @@ static void network_orders(const ddp_network *net, ddp_error *err)
         for (int i = 0; i < N; i++) fuzz_expect(community[i] >= 0 && community[i] < communities);
 }
 
-/* A chain of operators over the devices, each in one segment. */
+/* A chain of operators over the devices, with one segment per device. */
 static void network_fence(const ddp_network *net, const uint8_t *how, ddp_error *err)
 {
     ddp_fence_options o;
@@ -286,7 +287,7 @@ static void network_fence(const ddp_network *net, const uint8_t *how, ddp_error 
     ddp_oplist_free(&list);
 }
 
-/* Frames over the links that a rank emulates: none leaves before it could, and all arrive. */
+/* Frames over the links that a rank emulates: no frame departs too early, and all arrive. */
 static void links_used(ddp__links *l, int rank, int world)
 {
     double ready = 0;
@@ -345,7 +346,7 @@ static void fuzz_network(const uint8_t *p, size_t n)
     ddp_network_free(&net);
 }
 
-/* A line that is a link, then the script of incidents. */
+/* A line with a link specification, then the script of incidents. */
 static void fuzz_links(const uint8_t *p, size_t n)
 {
     char *text = fuzz_string(p, n), *end = text + strcspn(text, "\n"), path[FUZZ_PATH];

@@ -1,10 +1,10 @@
-/* A checkpoint and the environment: a world of one trains with them. */
+/* Trains a world of one from a checkpoint, or with settings from the environment. */
 #ifndef IO_USE_TRAINING_H
 #define IO_USE_TRAINING_H
 
 #include "use.h"
 
-/* ---- a world of one that trains ---- */
+/* ---- training with one worker ---- */
 
 enum { MODEL_LAYERS = 3, MODEL_MOST = 64 };
 static const size_t model_count[MODEL_LAYERS] = {5, MODEL_MOST, 3};
@@ -46,7 +46,7 @@ static int model_step(ddp_ctx *d, model *m)
     return ddp_step_end(d);
 }
 
-/* What a call of a context returned. */
+/* Checks the return code of a call, with the context's last error. */
 static int model_taken(const ddp_ctx *d, int code)
 {
     const ddp_error *err = ddp_last_error(d);
@@ -55,12 +55,13 @@ static int model_taken(const ddp_ctx *d, int code)
     return fuzz_taken((ddp_status)code, err);
 }
 
-/* ---- a checkpoint: damaged, it changes nothing; else training goes on from it, and is saved ---- */
+/* ---- a checkpoint: if damaged, it changes nothing; else training resumes from it and saves again ---- */
 
 enum { CHECKPOINT_RULES = 5, CHECKPOINT_STEPS = 3 };
 #define CHECKPOINT_SEAL ",\n \"checksum\": \""
 
-/* As the library has saved it; where in the manifest the hash of the other file stands, and its checksum. */
+/* A checkpoint as the library saves it. hash_at, sum_at: offsets in the manifest of the other file's hash
+ * and of the checksum. */
 typedef struct checkpoint {
     char *manifest, *shard;
     size_t manifest_bytes, shard_bytes, hash_at, sum_at;
@@ -97,7 +98,7 @@ static char *checkpoint_slurp(const char *folder, const char *name, size_t *byte
     return t.data;
 }
 
-/* The checksum of a manifest that was edited before it. */
+/* Updates the checksum of an edited manifest. */
 static void checkpoint_sum(const checkpoint *b, char *manifest)
 {
     char text[DDP__DIGEST_TEXT];
@@ -106,7 +107,7 @@ static void checkpoint_sum(const checkpoint *b, char *manifest)
     memcpy(manifest + b->sum_at, text, sizeof text - 1);
 }
 
-/* Gives the manifest the present hash of the other file, and a right checksum. */
+/* Updates the manifest's hash of the other file, and its checksum. */
 static void checkpoint_seal(const checkpoint *b, char *manifest, const void *shard, size_t bytes)
 {
     ddp_error err;
@@ -134,8 +135,7 @@ static void checkpoint_seal(const checkpoint *b, char *manifest, const void *sha
     checkpoint_sum(b, manifest);
 }
 
-/* Made once for each rule, and there until the process ends. The run, a random number, is always the same
- * one. */
+/* Made once for each update rule and kept until the process ends. The run id, normally random, is fixed. */
 static const checkpoint *checkpoint_base(int rule)
 {
     static checkpoint base[CHECKPOINT_RULES];
@@ -161,7 +161,7 @@ static const checkpoint *checkpoint_base(int rule)
     return b;
 }
 
-/* Three bytes each: where, which bits; a rest of one cuts the end off. */
+/* Three bytes per edit: an offset and the bits to flip. One remaining byte truncates the file. */
 static size_t checkpoint_edit(char *at, size_t size, const uint8_t *p, size_t n)
 {
     for (; n >= 3; p += 3, n -= 3) {
@@ -171,8 +171,8 @@ static size_t checkpoint_edit(char *at, size_t size, const uint8_t *p, size_t n)
     return n == 1 ? size - 1 - p[0] % size : size;
 }
 
-/* Saved, read by another context, and one more step in both: the same bits. */
-static void checkpoint_goes_on(ddp_ctx *d, model *m, int rule)
+/* Saves, loads into another context, and trains one more step in both. They must be bit-identical. */
+static void checkpoint_resumes(ddp_ctx *d, model *m, int rule)
 {
     char folder[FUZZ_PATH];
     model again;
@@ -195,7 +195,7 @@ static void checkpoint_goes_on(ddp_ctx *d, model *m, int rule)
     ddp_close(e);
 }
 
-/* Which rule, and which file is edited or replaced: bytes of the input. */
+/* Input bytes choose the update rule, and the file that is edited or replaced. */
 static void fuzz_checkpoint(const uint8_t *p, size_t n)
 {
     enum {
@@ -241,7 +241,7 @@ static void fuzz_checkpoint(const uint8_t *p, size_t n)
     d = checkpoint_open(rule, &m);
     before = m;
     if (model_taken(d, ddp_checkpoint_load(d, folder, NULL)))
-        checkpoint_goes_on(d, &m, rule);
+        checkpoint_resumes(d, &m, rule);
     else
         fuzz_expect(!memcmp(before.params, m.params, sizeof m.params) && ddp_step(d) == 0);
     ddp_close(d);
@@ -249,9 +249,9 @@ static void fuzz_checkpoint(const uint8_t *p, size_t n)
     free(shard);
 }
 
-/* ---- the environment: a run that it sets ---- */
+/* ---- the environment: settings of a run ---- */
 
-/* Connections, keys and lines on stderr are not of a world of one. */
+/* Variables that a world of one does not use: connections, keys and logging. */
 static int environment_leaves(const char *name)
 {
     static const char *const left[] = {"JOIN",   "MAX_WORLD", "LOG",    "TLS_PSK",
@@ -262,7 +262,8 @@ static int environment_leaves(const char *name)
     return i < sizeof left / sizeof *left;
 }
 
-/* "@": the input's file; numbers that would only take memory or time, and files elsewhere, are not set. */
+/* "@" stands in the input for the name of its file. Numbers that would only use memory or time, and other
+ * files, are not set. */
 static void environment_set(const char *name, char *value)
 {
     static const char prefix[] = "DREAMDDP_";
@@ -289,7 +290,7 @@ static void environment_clear(void)
         if (s.variable) unsetenv(s.variable);
 }
 
-/* Lines NAME=VALUE without DREAMDDP_, then an empty line, then a file. */
+/* Lines NAME=VALUE without the prefix DREAMDDP_, then an empty line, then a file. */
 static void fuzz_environment(const uint8_t *p, size_t n)
 {
     const ddp_optimizer rule = ddp_sgd(0.05f, 0.9f);

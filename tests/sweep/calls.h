@@ -1,5 +1,6 @@
-/* Calls of the system that fail: every call of the library to one of these comes here, and goes on to the C
- * library unless it is the one that shall fail. Included by one test, which defines them in front of libc. */
+/* Makes system calls and allocations fail. Every call of the library to one of these functions runs the
+ * version below, which calls the C library unless this call must fail. Included by one test, so that its
+ * definitions take precedence over libc. */
 #ifndef TESTS_SWEEP_CALLS_H
 #define TESTS_SWEEP_CALLS_H
 
@@ -19,22 +20,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NO_CALLS, MEMORY, SYSTEM, INTERRUPTS }; /* what is counted */
+enum { NO_CALLS, MEMORY, SYSTEM, INTERRUPTS }; /* kinds of calls that are counted */
 
-/* Shared with the processes of a world, each of which counts its own calls from where the test was. */
+/* Shared with the worker processes, each of which continues the count from its fork. */
 typedef struct sweep {
-    int kind, rest; /* rest: and all after it */
+    int kind, rest; /* rest: all later calls fail too */
     long fail_at;   /* 0: none */
-    long hits;      /* so many have failed, in all processes */
-    char last[32];  /* the call that failed last */
+    long hits;      /* failed calls, in all processes */
+    char last[32];  /* name of the last failed call */
 } sweep;
 
 static sweep *faults; /* NULL until main */
-static long taken;    /* by this process */
-int calls_spared;     /* nothing fails in this process */
-static long blocks;   /* of memory, alive */
+static long taken;    /* counted calls of this process */
+int calls_spared;     /* no call fails in this process */
+static long blocks;   /* blocks of memory not yet freed */
 
-/* Whether this call is to fail. */
+/* Returns 1 if this call must fail. */
 static int fails(int kind, const char *what)
 {
     long n;
@@ -67,7 +68,7 @@ void heap_free(void *p)
     free(p);
 }
 
-/* Of tensors: ddp_config.allocator. */
+/* The tensor allocator, ddp_config.allocator. */
 static void *tensor_alloc(void *user, size_t bytes)
 {
     void *p = NULL;
@@ -88,7 +89,7 @@ static void tensor_free(void *user, void *p, size_t bytes)
 
 /* ---- the system ---- */
 
-/* The C library's own function, or the sanitizer's in front of it. */
+/* The C library's function, or the sanitizer's wrapper. */
 static void *own(void **at, const char *name)
 {
     if (!*at) *at = dlsym(RTLD_NEXT, name);
@@ -97,11 +98,11 @@ static void *own(void **at, const char *name)
 }
 
 #ifdef __cplusplus
-#define NEVER_THROWS noexcept /* as glibc declares those in which no thread can be cancelled */
+#define NEVER_THROWS noexcept /* as glibc declares functions that are not cancellation points */
 #else
 #define NEVER_THROWS
 #endif
-/* slow: a signal may interrupt it, and it is to be made again. */
+/* slow: a signal may interrupt the call, and the caller must retry it. */
 #define CALL_OF(slow, throws, type, name, params, args, error, bad) \
     type name params throws                                         \
     {                                                               \
@@ -155,7 +156,7 @@ int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), v
     return fails(SYSTEM, "pthread_create") ? EAGAIN : real(t, a, fn, user);
 }
 
-/* A file that is closed is closed, whatever it says of its last bytes. */
+/* A failed fclose still closes the file. */
 int fclose(FILE *file)
 {
     static void *at;
@@ -169,7 +170,7 @@ int fclose(FILE *file)
     return EOF;
 }
 
-/* The error flag of a stream (glibc's _IO_ERR_SEEN), which no function sets. */
+/* glibc has no function that sets a stream's error flag (_IO_ERR_SEEN). */
 static size_t stream_error(FILE *f, int why)
 {
     f->_flags |= 0x20;

@@ -1,6 +1,6 @@
-/* A sweep: scenarios, each run with the n-th allocation failing, the n-th call of the system, or with the
- * n-th call interrupted. Included by tests that define DREAMDDP_IMPLEMENTATION or link the library, behind
- * dreamddp.h. */
+/* A sweep runs scenarios with the n-th allocation failing, the n-th system call failing, or the n-th call
+ * interrupted. Included after dreamddp.h, by tests that define DREAMDDP_IMPLEMENTATION or link the
+ * library. */
 #ifndef TESTS_SWEEP_SWEEP_H
 #define TESTS_SWEEP_SWEEP_H
 
@@ -34,7 +34,7 @@ static const char *file_named(const char *name)
     return p;
 }
 
-/* What a run came to: equal in each that says that it went well. */
+/* Adds bytes to the hash of a run's result. All successful runs must have the same hash. */
 static uint64_t mixed(uint64_t h, const void *data, size_t bytes)
 {
     const unsigned char *b = (const unsigned char *)data;
@@ -50,7 +50,7 @@ static uint64_t mixed_file(uint64_t h, const char *path)
     FILE *f;
     size_t n;
 
-    faults->kind = NO_CALLS; /* the test's own */
+    faults->kind = NO_CALLS; /* calls of the test itself do not fail */
     f = fopen(path, "rb");
     while (f && (n = fread(buf, 1, sizeof buf, f)) > 0) h = mixed(h, buf, n);
     if (f) fclose(f);
@@ -58,7 +58,7 @@ static uint64_t mixed_file(uint64_t h, const char *path)
     return f ? h : h ^ 1;
 }
 
-/* One worker. */
+/* Settings of a single worker. */
 static void alone(ddp_config *c)
 {
     memset(c, 0, sizeof *c);
@@ -76,10 +76,10 @@ static void alone(ddp_config *c)
 typedef struct scenario {
     const char *name;
     ddp_status (*run)(uint64_t *h, ddp_error *err);
-    int stride[3];      /* each so-many-th allocation, call, interruption is tried; SWEEP=whole: 24 times
-                              as many */
-    int heals;          /* a call that failed may be made again: links come back */
-    int (*after)(void); /* what holds behind any run; NULL */
+    int stride[3];      /* only every stride-th allocation, call or interruption is tried; SWEEP=whole
+                         * tries 24 times as many */
+    int heals;          /* a failed call may be retried: links reconnect */
+    int (*after)(void); /* checked after every run; may be NULL */
 } scenario;
 
 static int files_open(void)
@@ -93,8 +93,8 @@ static int files_open(void)
     return n;
 }
 
-/* What lies in the folder, whichever file is read first; what a run wrote is what the first wrote, to the
- * last byte. */
+/* Hash of all files in the folder, independent of their order. Every run must leave the bytes that the
+ * first run wrote. */
 static uint64_t files_whole(const char *of, const char *where)
 {
     DIR *d = opendir(folder);
@@ -104,7 +104,7 @@ static uint64_t files_whole(const char *of, const char *where)
     assert_non_null(d);
     while ((e = readdir(d)) != NULL) {
         if (strstr(e->d_name, ".tmp")) fail_msg("%s: %s leaves %s", of, where, e->d_name);
-        if (strchr(e->d_name, '.') > e->d_name && strcmp(e->d_name, "dump.json")) /* which tells times */
+        if (strchr(e->d_name, '.') > e->d_name && strcmp(e->d_name, "dump.json")) /* contains times */
             all ^= mixed_file(mixed(1, e->d_name, strlen(e->d_name)), file_named(e->d_name));
     }
     closedir(d);
@@ -117,7 +117,7 @@ static void one_sentence(const char *of, const char *where, long n, const ddp_er
         fail_msg("%s, %s %ld fails: %d '%s'", of, where, n, err->code, err->msg);
 }
 
-/* One run in which call n of that kind fails; 1: it came so far. */
+/* Runs the scenario with call n of the kind failing. Returns 1 if the run reached that call. */
 static int one(const scenario *s, int kind, long n, int rest, uint64_t *well)
 {
     static const char *const what[] = {"", "allocation", "call", "interruption"};
@@ -139,30 +139,30 @@ static int one(const scenario *s, int kind, long n, int rest, uint64_t *well)
     faults->kind = NO_CALLS;
     hits = faults->hits;
     if (code) one_sentence(s->name, what[kind], n, &err);
-    if (!hits && n && code) fail_msg("%s: nothing failed, yet %d '%s'", s->name, code, err.msg);
+    if (!hits && n && code) fail_msg("%s: no call failed, but the run did: %d '%s'", s->name, code, err.msg);
     if (hits && !code && kind == MEMORY && !s->heals)
-        fail_msg("%s: allocation %ld failed, and nobody noticed", s->name, n);
+        fail_msg("%s: allocation %ld failed without an error", s->name, n);
     if (hits && code && kind == INTERRUPTS)
-        fail_msg("%s: %s was interrupted: %d '%s'", s->name, faults->last, code, err.msg);
+        fail_msg("%s fails after an interrupted %s: %d '%s'", s->name, faults->last, code, err.msg);
     if (!code && *well && h != *well)
-        fail_msg("%s: %s %ld (%s) failed, and the result is another", s->name, what[kind], n, faults->last);
+        fail_msg("%s: the result differs after %s %ld (%s) failed", s->name, what[kind], n, faults->last);
     if (!code) *well = h;
     if (blocks != live)
-        fail_msg("%s, %s %ld (%s) fails: %ld blocks are left", s->name, what[kind], n, faults->last,
+        fail_msg("%s, %s %ld (%s) fails: %ld blocks leak", s->name, what[kind], n, faults->last,
                  blocks - live);
     if (files_open() != before)
-        fail_msg("%s, %s %ld (%s) fails: files are left open", s->name, what[kind], n, faults->last);
+        fail_msg("%s, %s %ld (%s) fails: files stay open", s->name, what[kind], n, faults->last);
     files = files_whole(s->name, what[kind]);
     if (!n) written = files;
     if (files != written)
-        fail_msg("%s, %s %ld (%s) fails: a file is not what it was", s->name, what[kind], n, faults->last);
+        fail_msg("%s, %s %ld (%s) fails: a file changed", s->name, what[kind], n, faults->last);
     if (s->after && !s->after()) fail_msg("%s, %s %ld (%s) failed", s->name, what[kind], n, faults->last);
     return hits > 0;
 }
 
 static int whole(void) { return getenv("SWEEP") && !strcmp(getenv("SWEEP"), "whole"); }
 
-static const scenario *scenarios; /* those of the program */
+static const scenario *scenarios; /* of the test program */
 static size_t scenario_count;
 
 static void sweep_of(int kind)
@@ -200,7 +200,7 @@ static void any_call_may_be_interrupted(void **state)
     sweep_of(INTERRUPTS);
 }
 
-/* The exit code of a program of these. */
+/* Runs the scenarios. Returns the exit code of the program. */
 static int swept(const scenario *list, size_t count)
 {
     const struct CMUnitTest tests[] = {

@@ -1,6 +1,7 @@
-/* [pure, long, test-all: slow] The n-th allocation fails, and the n-th call of the system, for every n until
- * all is well: once, or from there on. Every time one sentence, nothing lost, files whole. A call that a
- * signal interrupts changes nothing. (Threads, but none that ThreadSanitizer would not see elsewhere.) */
+/* [pure, long, test-all: slow] The n-th allocation or system call fails, for every n, once or with all
+ * later ones. Every failure must give a one-line error, leak nothing and leave files intact. A call
+ * interrupted by a signal must have no effect. (Some scenarios have threads, but ThreadSanitizer checks
+ * the same code in other tests.) */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -9,7 +10,7 @@
 
 #include <sys/wait.h>
 
-/* ---- planners, and the files that they read ---- */
+/* ---- planners, and their input files ---- */
 
 static ddp_status plans(uint64_t *h, ddp_error *err)
 {
@@ -130,7 +131,7 @@ static ddp_status places(uint64_t *h, ddp_error *err)
     n.dp_bytes = 1e8;
     n.pp_bytes = 1e6;
     n.speed = (double *)heap_realloc(NULL, 4 * sizeof(double));
-    if (!s && !n.speed) s = ddp__fail(err, DDP_MEMORY, "no memory for the test's own speeds");
+    if (!s && !n.speed) s = ddp__fail(err, DDP_MEMORY, "the test has no memory for its speeds");
     for (int i = 0; !s && i < 4; i++)
         for (int j = (n.speed[i] = 1e12, 0); j < 4; j++)
             if (i != j) {
@@ -222,7 +223,7 @@ static ddp_status reports(uint64_t *h, ddp_error *err)
 
 /* ---- one worker: a model, data, weights, checkpoints ---- */
 
-/* A small GPT on a text; steps, and what its parameters are then. */
+/* Trains a small GPT on a text; adds the parameters to the hash. */
 static ddp_status learns(ddp_ctx *d, ddp_graph *g, ddp_node *loss, int steps, uint64_t *h)
 {
     static const char text[] = "to be or not to be, that is the question: whether tis nobler";
@@ -273,7 +274,7 @@ static ddp_status models(uint64_t *h, ddp_error *err)
     ddp_graph *g;
     ddp_ctx *d = opened(&g, &loss, err);
     ddp_status s = d ? ddp_last_error(d)->code : err->code;
-    int own = 0; /* the error is *err, not the context's */
+    int own = 0; /* the error is in *err, not in the context */
 
     if (d && !s) s = learns(d, g, loss, 3, h);
     if (d && !s) {
@@ -288,7 +289,7 @@ static ddp_status models(uint64_t *h, ddp_error *err)
     return s;
 }
 
-/* Saves behind steps 2 and 4, in the place of one another, and goes on from the last. */
+/* Saves after steps 2 and 4 to the same folder, then resumes from the last checkpoint. */
 static ddp_status checkpoints(uint64_t *h, ddp_error *err)
 {
     ddp_status s = DDP_OK;
@@ -310,8 +311,8 @@ static ddp_status checkpoints(uint64_t *h, ddp_error *err)
     return s;
 }
 
-/* Whatever failed in a save: the folder holds a checkpoint that is whole. */
-static int goes_on_from_a_checkpoint(void)
+/* After any failure in a save, the folder must contain a complete checkpoint. */
+static int resumes_from_a_checkpoint(void)
 {
     ddp_error err;
     ddp_node *loss;
@@ -328,8 +329,8 @@ static int goes_on_from_a_checkpoint(void)
 
 typedef struct world {
     ddp_config cfg;
-    int paced;      /* virtual time */
-    uint64_t *hash; /* [4], shared */
+    int paced;      /* uses virtual time */
+    uint64_t *hash; /* [4], in shared memory */
 } world;
 
 static int trains(ddp_ctx *d, void *user)
@@ -382,7 +383,7 @@ static ddp_status launched(ddp_strategy strategy, ddp_transport transport, uint6
     x.cfg.timeout.peer_s = 5;
     x.hash = (uint64_t *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if ((void *)x.hash == MAP_FAILED)
-        return ddp__fail(err, DDP_MEMORY, "the test has no room for its own hashes");
+        return ddp__fail(err, DDP_MEMORY, "the test has no memory for its hashes");
     s = (ddp_status)ddp_launch(&x.cfg, trains, &x, err);
     if (!s) *h = mixed(*h, x.hash, 4 * sizeof *x.hash);
     munmap(x.hash, 4096);
@@ -398,7 +399,7 @@ static ddp_status threads(uint64_t *h, ddp_error *err)
 
 static ddp_status processes(uint64_t *h, ddp_error *err) { return launched(DDP_DREAMDDP, DDP_TCP, h, err); }
 
-/* A GPT in two stages, a process of two threads, whose weights go to a file. */
+/* Trains a GPT in two stages, two threads of one process, and exports its weights. */
 static int pipes(ddp_ctx *d, void *user)
 {
     const world *x = (const world *)user;
@@ -417,7 +418,7 @@ static int pipes(ddp_ctx *d, void *user)
     if (!p) return (int)(ddp_last_error(d)->code ? ddp_last_error(d)->code : DDP_MEMORY);
     bad = ddp_set_optimizer(d, &o);
     for (int step = 0; step < 2 && !bad; step++)
-        bad = ddp_pipe_step(p) || ddp_step_end(d); /* of token 0 alone */
+        bad = ddp_pipe_step(p) || ddp_step_end(d); /* the loss of token 0 only */
     if (!bad) bad = ddp_pipe_export(p, file_named("pipe.safetensors"));
     if (!bad) bad = ddp_pipe_hash(p, &x->hash[ddp_rank(d)]);
     ddp_pipe_close(p);
@@ -442,11 +443,11 @@ static ddp_status pipelines(uint64_t *h, ddp_error *err)
     return s;
 }
 
-/* ---- a newcomer: two workers go on whatever fails in a third one that joins them ---- */
+/* ---- a joining worker: two workers continue whatever fails in a third one that joins ---- */
 
 typedef struct joined {
-    int stop;  /* atomic: the newcomer is in, or never will be */
-    long last; /* atomic: the step that all end behind; 0: not yet known */
+    int stop;  /* atomic: the third worker has joined, or has ended */
+    long last; /* atomic: the step after which all workers end; 0: not yet known */
     ddp_error err[3];
     uint64_t hash[3];
 } joined;
@@ -493,7 +494,7 @@ static void joins(joined *b, const char *addr, int number)
         if (!bad) bad = ddp_step_end(d);
         ddp_sleep_until(ddp_now() + 0.002);
         if (number == 0 && step % 2 && !last && __atomic_load_n(&b->stop, __ATOMIC_SEQ_CST))
-            __atomic_store_n(&b->last, step + 9, __ATOMIC_SEQ_CST); /* nobody is so far ahead */
+            __atomic_store_n(&b->last, step + 9, __ATOMIC_SEQ_CST); /* no worker is that far ahead */
     }
     if (d && !bad) bad = ddp_sync_all(d);
     for (int l = 0; d && !bad && l < 3; l++) b->hash[number] = ddp_hash_floats(b->hash[number], w[l], 50);
@@ -504,7 +505,7 @@ static void joins(joined *b, const char *addr, int number)
     _exit(d && !bad ? 0 : 1);
 }
 
-static ddp_status newcomer(uint64_t *h, ddp_error *err)
+static ddp_status joining(uint64_t *h, ddp_error *err)
 {
     const int kind = faults->kind;
     joined *b;
@@ -530,15 +531,15 @@ static ddp_status newcomer(uint64_t *h, ddp_error *err)
             fail_msg("worker %d was killed by signal %d, for %s", i, WTERMSIG(status[i]), faults->last);
     for (int i = 0; i < 2; i++)
         if (WEXITSTATUS(status[i]))
-            fail_msg("worker %d ends for a newcomer's %s: %s", i, faults->last, b->err[i].msg);
+            fail_msg("worker %d ends because of a joining worker's %s: %s", i, faults->last, b->err[i].msg);
     if (b->hash[0] != b->hash[1])
-        fail_msg("a newcomer's %s: those who stay hold unlike parameters", faults->last);
+        fail_msg("a joining worker's %s: the other workers have different parameters", faults->last);
     if (WEXITSTATUS(status[2])) {
         *err = b->err[2];
         s = err->code;
     } else if (b->hash[2] != b->hash[0])
-        fail_msg("a newcomer's %s: it holds other parameters", faults->last);
-    *h = 1; /* when it came is nobody's to say */
+        fail_msg("a joining worker's %s: it has different parameters", faults->last);
+    *h = 1; /* the step at which it joined is not deterministic */
     munmap(b, sizeof *b);
     faults->kind = kind;
     return s;
@@ -575,11 +576,11 @@ static const scenario list[] = {
     {"reports", reports, {1, 1, 1}, 0, NULL},
     {"a model", models, {1, 1, 1}, 0, NULL},
     {"threads", threads, {19, 1, 1}, 1, NULL},
-    {"checkpoints", checkpoints, {5, 3, 1}, 0, goes_on_from_a_checkpoint},
+    {"checkpoints", checkpoints, {5, 3, 1}, 0, resumes_from_a_checkpoint},
     {"simulation", simulated, {9, 1, 1}, 0, NULL},
     {"processes", processes, {61, 37, 9}, 1, NULL},
     {"pipelines", pipelines, {29, 1, 1}, 0, NULL},
-    {"a newcomer", newcomer, {197, 197, 131}, 1, NULL},
+    {"a joining worker", joining, {197, 197, 131}, 1, NULL},
 };
 
 int main(void) { return swept(list, sizeof list / sizeof list[0]); }

@@ -1,11 +1,12 @@
-/* [pure] As test_sweep.c, of what its scenarios leave out: the planners' parts, compressors, all operators
- * and models, data and files, collectives and probes, what a strategy of one's own calls, servers, stages. */
+/* [pure] Like test_sweep.c, for functions that its scenarios do not call: parts of the planners,
+ * compressors, all operators and models, data and files, collectives and probes, calls of user-defined
+ * strategies, servers, stages. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
 #include "sweep/sweep.h"
 
-/* ---- the planners' parts: numbers in, numbers out ---- */
+/* ---- parts of the planners: pure functions ---- */
 
 static ddp_status parts(uint64_t *h, ddp_error *err)
 {
@@ -109,7 +110,7 @@ static ddp_status parts(uint64_t *h, ddp_error *err)
     return s;
 }
 
-/* ---- compressors: all memory is the caller's ---- */
+/* ---- compressors: the caller allocates all memory ---- */
 
 static ddp_status squeezes(uint64_t *h, ddp_error *err)
 {
@@ -278,20 +279,21 @@ static ddp_node *of_model(ddp_graph *g, int which)
     case 3:
         return ddp_mlp(g, &mlp, NULL);
     case 4:
-        return ddp_resnet(g, &resnet, NULL); /* these two are described, not built */
+        return ddp_resnet(g, &resnet, NULL); /* these two are only described, not built */
     default:
         return ddp_vgg(g, &vgg, NULL);
     }
 }
 
-/* Forward and backward in a state of its own, in two ranges, beside the graph's. */
+/* Runs forward and backward in two ranges with a separate state, in addition to the graph's own. */
 static int in_a_state(ddp_ctx *d, ddp_graph *g, ddp_node *loss, uint64_t *h)
 {
     ddp_state *s = ddp_state_new(g);
     const int last = ddp_node_index(loss), half = last / 2;
     int bad;
 
-    if (!s) return ddp_complain(d, DDP_MEMORY, "no memory for a state"); /* NULL is all that it says */
+    /* ddp_state_new only returns NULL, without an error */
+    if (!s) return ddp_complain(d, DDP_MEMORY, "no memory for a state");
     ddp_state_micro_batch(s, 1);
     bad = ddp_forward_range(s, 0, half) || ddp_forward_range(s, half + 1, last);
     if (!bad) bad = ddp_backward_range(s, half + 1, last) || ddp_backward_range(s, 0, half);
@@ -376,7 +378,7 @@ static ddp_status operators(uint64_t *h, ddp_error *err)
 
 /* ---- data and files ---- */
 
-/* A file of the test's own, in whose writing nothing fails. */
+/* Writes an input file of the test; no call fails meanwhile. */
 static void own_file(const char *name, const void *bytes, size_t n)
 {
     const int kind = faults->kind;
@@ -445,7 +447,7 @@ static ddp_status pictures(uint64_t *h, ddp_error *err)
         }
         ddp_images_close(a);
     }
-    a = ddp_images_open(folder, 0, err); /* which has neither kind of files */
+    a = ddp_images_open(folder, 0, err); /* a folder without image files */
     assert_null(a);
     if (!s && err->code == DDP_MEMORY) s = err->code;
     return s;
@@ -512,7 +514,7 @@ static void mine(ddp_jsonl *j)
     ddp_jsonl_end(j);
 }
 
-/* What goes wrong on the way to a file that is given up is nobody's concern. */
+/* Errors before a file is abandoned are ignored. */
 static ddp_status given_up(uint64_t *h, ddp_error *err)
 {
     ddp_jsonl *j = ddp_jsonl_open(file_named("left.jsonl"), err);
@@ -558,7 +560,7 @@ static ddp_status tables(uint64_t *h, ddp_error *err)
     d.runs = run;
     d.run_count = 1;
     d.target_loss = NAN;
-    faults->kind = NO_CALLS; /* the caller's stream */
+    faults->kind = NO_CALLS; /* the stream belongs to the caller */
     f = tmpfile();
     assert_non_null(f);
     faults->kind = kind;
@@ -573,7 +575,7 @@ static ddp_status tables(uint64_t *h, ddp_error *err)
         blob = ddp_blob_new(100);
         paper = (char *)ddp_paper(100000);
         if (!blob.bytes || !paper)
-            s = ddp__fail(err, DDP_MEMORY, "no memory for the test's own blob or paper");
+            s = ddp__fail(err, DDP_MEMORY, "the test has no memory for its blob or paper");
         else
             *h += (uint64_t)ftell(f) + (uint64_t)paper[5];
         ddp_blob_free(&blob);
@@ -599,7 +601,7 @@ static void seen(crowd *c, ddp_ctx *d, int bad, const float *x, size_t n)
     c->hash[ddp_rank(d)] = bad ? 0 : ddp_hash_floats(7, x, n);
 }
 
-/* Collectives, probes, the ring, sites. */
+/* Runs collectives, probes, the ring, and sites. */
 static int speaks(ddp_ctx *d, void *user)
 {
     static const int site_of[] = {1, 1, 2}, pair[] = {0, 1};
@@ -610,7 +612,7 @@ static int speaks(ddp_ctx *d, void *user)
     ddp_network net;
     ddp_sites sites;
     ddp_error err;
-    float x[27]; /* n of each rank */
+    float x[27]; /* n values of each rank */
     int bad, group;
 
     BLANK(found);
@@ -632,7 +634,7 @@ static int speaks(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* What a strategy of one's own may call: each layer is averaged in one way or another. */
+/* The calls of a user-defined strategy: each layer is averaged in a different way. */
 typedef struct verbs {
     float *kept, *twin, *state;
     long ticket;
@@ -882,7 +884,7 @@ static const scenario list[] = {
     {"pictures", pictures, {1, 1, 1}, 0, NULL},
     {"tensors", tensors, {1, 1, 1}, 0, NULL},
     {"tables", tables, {1, 1, 1}, 0, NULL},
-    {"a file given up", given_up, {1, 1, 1}, 1, NULL},
+    {"an abandoned file", given_up, {1, 1, 1}, 1, NULL},
     {"operators", operators, {7, 1, 1}, 0, NULL},
     {"collectives", collectives, {7, 1, 1}, 1, NULL},
     {"strategies", strategies, {13, 3, 1}, 1, NULL},
