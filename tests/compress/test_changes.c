@@ -1,5 +1,5 @@
-/* [pure] Codings of changes: the largest of each chunk in 2 bits, and blocks of powers of two (e3m0). Nothing
- * is rounded away between what is sent and what is kept. */
+/* [pure] Codings of parameter deltas: top-k of each chunk with 2-bit levels, and blocks of powers of two
+ * (e3m0). The sent values and the residual add up exactly to the input. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -20,7 +20,8 @@ enum { MOST = 3 * DDP_SPARSE_CHUNK + 5, KINDS = 7 };
 static unsigned char message[64 + 8 * MOST];
 static uint64_t scratch[1 << 18];
 
-/* Normal, heavy tails, sparse, denormals, huge, all zero, two magnitudes far apart. */
+/* Test values: normal, heavy-tailed, sparse, denormal, huge, all zero, and with two very different
+ * magnitudes. */
 static void values(float *x, size_t n, int kind, uint64_t seed)
 {
     ddp_rng r = ddp_rng_seed(seed, (uint64_t)kind);
@@ -38,7 +39,7 @@ static void values(float *x, size_t n, int kind, uint64_t seed)
     }
 }
 
-/* sent + kept is what there was, in exact arithmetic. */
+/* The sent and the retained values add up to the input, in exact arithmetic. */
 static void conserved(const float *was, const float *kept, const float *sent, size_t n, const char *what)
 {
     for (size_t i = 0; i < n; i++)
@@ -47,9 +48,9 @@ static void conserved(const float *was, const float *kept, const float *sent, si
                      (double)was[i]);
 }
 
-/* ---- sparse ---- */
+/* ---- sparse messages ---- */
 
-static void sparse_messages_conserve_and_keep_the_largest(void **state)
+static void sparse_messages_send_the_largest_and_keep_the_residual(void **state)
 {
     static const size_t sizes[] = {1, 63, 64, 65, 4095, 4096, 4097, MOST};
     static const int keeps[] = {1, 7, 64, 4096};
@@ -71,15 +72,16 @@ static void sparse_messages_conserve_and_keep_the_largest(void **state)
                 memset(sent, 0, sizeof sent);
                 if (ddp_sparse_add(message, bytes, keeps[k], sent, n, &err)) fail_msg("%s", err.msg);
                 conserved(x, kept, sent, n, "sparse");
-                for (size_t i = 0; i < n; i++) { /* a level is at most a factor of 2 off, upwards */
+                /* a sent value has the right sign and is at most twice the input */
+                for (size_t i = 0; i < n; i++) {
                     assert_true(sent[i] == 0 || (sent[i] > 0) == (x[i] > 0));
                     assert_true(fabs((double)sent[i]) <= 2 * fabs((double)x[i]));
                 }
             }
 }
 
-/* 141 times fewer bytes, of which each chunk has its 64 largest. */
-static void of_4096_values_the_64_largest_travel_in_116_bytes(void **state)
+/* A chunk of 4096 values is sent in 116 bytes, 141 times fewer, with its 64 largest values. */
+static void sparse_message_of_4096_values_is_116_bytes(void **state)
 {
     static float x[DDP_SPARSE_CHUNK], kept[DDP_SPARSE_CHUNK], sent[DDP_SPARSE_CHUNK];
     float smallest = FLT_MAX, largest_left = 0;
@@ -107,9 +109,8 @@ static void of_4096_values_the_64_largest_travel_in_116_bytes(void **state)
     assert_true(smallest >= largest_left);
 }
 
-/* The two levels are those of least squares: 1 and 2, or all on the lower one; then nothing is left to
- * keep. */
-static void two_levels_fit_what_there_is(void **state)
+/* The two levels minimise the squared error: here they are 1 and 2, or both 1. The residual is then zero. */
+static void two_levels_minimise_the_squared_error(void **state)
 {
     static const float two[] = {1, 2, -1, -2};
     float x[4], u;
@@ -126,7 +127,7 @@ static void two_levels_fit_what_there_is(void **state)
     }
 }
 
-static void what_is_no_sparse_message_is_refused(void **state)
+static void invalid_sparse_messages_fail(void **state)
 {
     static float x[100], was[100];
     const size_t bytes = ddp_sparse_bytes(100, 64);
@@ -151,7 +152,7 @@ static void what_is_no_sparse_message_is_refused(void **state)
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, NULL, sizeof scratch, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_pack(NULL, 100, 64, message, bytes, scratch, sizeof scratch, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "x or the scratch is NULL"));
-    for (int keep = 1; keep <= DDP_SPARSE_CHUNK; keep++) /* so that what follows it lies aligned too */
+    for (int keep = 1; keep <= DDP_SPARSE_CHUNK; keep++) /* so that the data after it is aligned too */
         assert_int_equal(ddp_sparse_scratch(keep) % 8, 0);
     for (int keep = 1; keep <= 9; keep++)
         assert_int_equal(ddp_sparse_pack(x, 100, keep, message, ddp_sparse_bytes(100, keep), scratch,
@@ -162,16 +163,17 @@ static void what_is_no_sparse_message_is_refused(void **state)
     memcpy(was, x, sizeof x);
     assert_int_equal(ddp_sparse_add(message, bytes - 1, 64, x, 100, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_add(message, bytes, 64, NULL, 100, &err), DDP_ARG);
-    assert_int_equal(ddp_sparse_add(message, 0, 64, x, 0, &err), DDP_ARG); /* no elements make no message */
+    /* an array of no elements has no message */
+    assert_int_equal(ddp_sparse_add(message, 0, 64, x, 0, &err), DDP_ARG);
     assert_true(ddp_sparse_bytes(SIZE_MAX / 32, 1) > 0);
     assert_int_equal(ddp_sparse_bytes(SIZE_MAX / 32 + 1, 1), 0);
     message[4] = 0xff;
-    message[5] |= 0x0f; /* index 4095 of 100 */
+    message[5] |= 0x0f; /* index 4095 in an array of 100 */
     assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "index 4095"));
-    message[3] = 0xff; /* a scale below 0 */
+    message[3] = 0xff; /* a negative scale */
     assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
-    for (int i = 0; i < 3; i++) { /* infinite, NaN, and finite, but twice it is not */
+    for (int i = 0; i < 3; i++) { /* scales: infinite, NaN, and finite with an infinite upper level */
         const float scale[3] = {INFINITY, NAN, nextafterf(0x1p126f, INFINITY)};
         memcpy(message, &scale[i], sizeof *scale);
         assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
@@ -180,8 +182,8 @@ static void what_is_no_sparse_message_is_refused(void **state)
     assert_memory_equal(x, was, sizeof x);
 }
 
-/* The fault is in the second chunk: nothing of the first is added. */
-static void a_sparse_message_is_added_in_whole_or_not_at_all(void **state)
+/* The second chunk is invalid, so the first is not added either. */
+static void invalid_sparse_message_adds_nothing(void **state)
 {
     static float x[DDP_SPARSE_CHUNK + 100], was[DDP_SPARSE_CHUNK + 100];
     const size_t n = DDP_SPARSE_CHUNK + 100, bytes = ddp_sparse_bytes(n, 64);
@@ -190,14 +192,14 @@ static void a_sparse_message_is_added_in_whole_or_not_at_all(void **state)
     values(x, n, 0, 3);
     assert_int_equal(ddp_sparse_pack(x, n, 64, message, bytes, scratch, sizeof scratch, NULL), DDP_OK);
     memcpy(was, x, sizeof x);
-    message[ddp_sparse_bytes(DDP_SPARSE_CHUNK, 64) + 3] = 0xff; /* its scale is below 0 */
+    message[ddp_sparse_bytes(DDP_SPARSE_CHUNK, 64) + 3] = 0xff; /* a negative scale */
     assert_int_equal(ddp_sparse_add(message, bytes, 64, x, n, NULL), DDP_FORMAT);
     assert_memory_equal(x, was, sizeof x);
 }
 
-/* ---- blocks ---- */
+/* ---- e3m0 blocks ---- */
 
-/* The nearest of 0 and s / 64 .. s, halves up, by looking at all. */
+/* The nearest level to x among 0 and s / 64 .. s, halves rounded up, by exhaustive search. */
 static double nearest(double x, double s)
 {
     double best = 0;
@@ -207,7 +209,7 @@ static double nearest(double x, double s)
     return x < 0 ? -best : best;
 }
 
-static void e3m0_takes_the_nearest_power_of_two(void **state)
+static void e3m0_rounds_to_the_nearest_power_of_two(void **state)
 {
     static const size_t sizes[] = {1, 2, 63, 64, 65, 1001};
     static float x[1001], got[1001], rest[1001];
@@ -236,7 +238,7 @@ static void e3m0_takes_the_nearest_power_of_two(void **state)
         }
 }
 
-/* Scales of 24 bits, and values on, just below and just above the middle between two levels. */
+/* Scales with 24-bit mantissas, and values at, just below and just above the middle between two levels. */
 static void e3m0_rounds_halves_of_any_scale_up(void **state)
 {
     static const float scale[] = {1, 1.5f, 1.0000001f, 1.9999999f, 3.0000002f, 0x1.fffffep+60f};
@@ -263,7 +265,7 @@ static void e3m0_rounds_halves_of_any_scale_up(void **state)
     }
 }
 
-static void e3m0_makes_nothing_infinite(void **state)
+static void e3m0_keeps_finite_values_finite(void **state)
 {
     float x[65], y[65], was[65];
     size_t bytes;
@@ -282,8 +284,8 @@ static void e3m0_makes_nothing_infinite(void **state)
     assert_true(y[64] == 0);
 }
 
-/* The owner splits a step, and the engine codes what is left: the same bits. */
-static void what_was_split_off_has_a_code(void **state)
+/* The owner splits an outer step; the engine must code the split-off part without a further residual. */
+static void split_values_are_coded_exactly(void **state)
 {
     static const ddp_coding coding[] = {DDP_AS_BFLOAT, DDP_AS_INT8, DDP_AS_INT4, DDP_AS_E3M0};
     static float x[1001], rest[1001], out[1001], again[1001];
@@ -291,7 +293,7 @@ static void what_was_split_off_has_a_code(void **state)
     (void)state;
     for (int c = 0; c < 4; c++)
         for (int kind = 0; kind < KINDS; kind++) {
-            if (kind == 4 && c == 0) continue; /* bfloat16 rounds the largest to infinity */
+            if (kind == 4 && c == 0) continue; /* bfloat16 rounds the largest value to infinity */
             values(x, 1001, kind, 7);
             memcpy(rest, x, sizeof x);
             assert_int_equal(ddp_split(coding[c], rest, out, 1001, NULL), DDP_OK);
@@ -302,7 +304,7 @@ static void what_was_split_off_has_a_code(void **state)
         }
 }
 
-static void damaged_e3m0_is_refused(void **state)
+static void damaged_e3m0_messages_fail(void **state)
 {
     static float x[65];
     size_t bytes;
@@ -313,7 +315,7 @@ static void damaged_e3m0_is_refused(void **state)
     assert_int_equal(ddp_pack_quantised(DDP_PACK_E3M0, x, 65, message, sizeof message, &bytes, NULL), DDP_OK);
     message[bytes - 1] |= 0x10;
     assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_FORMAT);
-    message[bytes - 1] = 0x08; /* minus 0 */
+    message[bytes - 1] = 0x08; /* code of minus 0 */
     assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_FORMAT);
     message[bytes - 1] = 0x07;
     for (int i = 0; i < 4; i++) {
@@ -322,7 +324,7 @@ static void damaged_e3m0_is_refused(void **state)
         assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_FORMAT);
         assert_non_null(strstr(err.msg, "the scale of block 1 is "));
     }
-    memset(message + DDP_PACK_HEAD + 4, 0, 4); /* of a block of zeros, in which there is a 7 */
+    memset(message + DDP_PACK_HEAD + 4, 0, 4); /* block 1 has only zeros, but contains the code 7 */
     assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "element 64 has the invalid code 7"));
     assert_true(x[64] == 65);
@@ -334,16 +336,16 @@ static void damaged_e3m0_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sparse_messages_conserve_and_keep_the_largest),
-        cmocka_unit_test(of_4096_values_the_64_largest_travel_in_116_bytes),
-        cmocka_unit_test(two_levels_fit_what_there_is),
-        cmocka_unit_test(what_is_no_sparse_message_is_refused),
-        cmocka_unit_test(a_sparse_message_is_added_in_whole_or_not_at_all),
-        cmocka_unit_test(e3m0_takes_the_nearest_power_of_two),
+        cmocka_unit_test(sparse_messages_send_the_largest_and_keep_the_residual),
+        cmocka_unit_test(sparse_message_of_4096_values_is_116_bytes),
+        cmocka_unit_test(two_levels_minimise_the_squared_error),
+        cmocka_unit_test(invalid_sparse_messages_fail),
+        cmocka_unit_test(invalid_sparse_message_adds_nothing),
+        cmocka_unit_test(e3m0_rounds_to_the_nearest_power_of_two),
         cmocka_unit_test(e3m0_rounds_halves_of_any_scale_up),
-        cmocka_unit_test(e3m0_makes_nothing_infinite),
-        cmocka_unit_test(what_was_split_off_has_a_code),
-        cmocka_unit_test(damaged_e3m0_is_refused),
+        cmocka_unit_test(e3m0_keeps_finite_values_finite),
+        cmocka_unit_test(split_values_are_coded_exactly),
+        cmocka_unit_test(damaged_e3m0_messages_fail),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,4 @@
-/* [pure] Messages of the compressors: what is sent arrives, what is kept back stays, and bytes from a
- * stranger do no harm. */
+/* [pure] Messages of the compressors: round trips, error feedback, and damaged or hostile bytes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -14,7 +13,7 @@ extern "C" {
 
 static const ddp_packing sparse[3] = {DDP_PACK_I64, DDP_PACK_I32, DDP_PACK_DELTA};
 
-/* A Top-K selection and its message, in blocks of exactly their sizes. */
+/* A Top-K selection and its message, in blocks of exactly the required size. */
 typedef struct sent {
     size_t n, k, bytes;
     float *x, *value;
@@ -83,7 +82,7 @@ static int same_bits(const float *a, const float *b, size_t n) { return memcmp(a
 
 /* ---- round trips ---- */
 
-static void what_is_sent_arrives_bit_for_bit(void **state)
+static void messages_arrive_bit_identical(void **state)
 {
     static const size_t sizes[] = {1, 2, 63, 64, 65, 1000, 40000};
     size_t s, j, i;
@@ -114,7 +113,7 @@ static void what_is_sent_arrives_bit_for_bit(void **state)
             }
 }
 
-static void the_bytes_are_those_of_the_format(void **state)
+static void message_bytes_match_the_documented_format(void **state)
 {
     const uint64_t index[3] = {1, 129, 16514}; /* gaps 1, 127, 16384 */
     const float value[3] = {1, -2, 0.5f};
@@ -142,8 +141,8 @@ static void the_bytes_are_those_of_the_format(void **state)
     assert_true(ddp_pack_bound(DDP_PACK_I32, ((size_t)1 << 32) + 1, 1) == 0);
 }
 
-/* The bound of delta holds for the worst gaps, and one element at the end attains it. */
-static void no_message_exceeds_its_bound(void **state)
+/* The size bound of delta holds for the worst gaps. A single element at the end reaches it. */
+static void messages_never_exceed_their_size_bound(void **state)
 {
     size_t n = (size_t)1 << 40, gap, bytes = 0, most = 0, i, k;
     uint64_t index[300];
@@ -184,7 +183,7 @@ static void delta_takes_five_and_a_third_bytes_at_one_percent(void **state)
     sent_free(&m);
 }
 
-static void dense_messages_keep_infinities_and_refuse_nan(void **state)
+static void dense_messages_keep_infinities_and_reject_nan(void **state)
 {
     const size_t n = 1001;
     float *x = normals(n, 4), *y = normals(n, 5), *z = normals(n, 5);
@@ -216,8 +215,8 @@ static void dense_messages_keep_infinities_and_refuse_nan(void **state)
     free(out);
 }
 
-/* What lies behind a message and behind an array is none of theirs: here NaN. */
-static void nothing_behind_an_array_is_looked_at(void **state)
+/* Memory after the message and after the array is not read. The test fills it with NaN. */
+static void memory_after_an_array_is_not_read(void **state)
 {
     enum { MOST = 140 };
     float x[2 * MOST], y[MOST];
@@ -229,7 +228,8 @@ static void nothing_behind_an_array_is_looked_at(void **state)
         for (size_t i = 0; i < 2 * MOST; i++) x[i] = i < n ? 1 : NAN;
         memset(out, 0xff, sizeof out);
         assert_true(ddp__first_nan(x, n) == n);
-        assert_true(ddp__first_from(x, n, 0x7fc00001) == n); /* what is behind may be below the bound, too */
+        /* values after the end may be below the bound, too */
+        assert_true(ddp__first_from(x, n, 0x7fc00001) == n);
         for (size_t at = 0; at < n; at++) {
             x[at] = NAN;
             assert_true(ddp__first_nan(x, n) == at);
@@ -242,9 +242,9 @@ static void nothing_behind_an_array_is_looked_at(void **state)
     }
 }
 
-/* The engine's payloads: a length says how many values it holds. Half bytes hold an odd number only at the
+/* The length of a payload gives its number of values. Half-byte codings have an odd number only at the
  * end. */
-static void lengths_of_payloads_say_how_many_values(void **state)
+static void payload_length_gives_the_number_of_values(void **state)
 {
     ddp__frame f;
 
@@ -260,7 +260,7 @@ static void lengths_of_payloads_say_how_many_values(void **state)
             assert_true(ddp__frame_values(&f) == n);
             f.count = 1000;
             assert_true(ddp__frame_values(&f) == (halves ? n + n % 2 : n));
-            f.count = 127; /* it begins behind its end, which others refuse */
+            f.count = 127; /* offset beyond count: an invalid frame that other checks reject */
             assert_true(ddp__frame_values(&f) == (halves ? n + n % 2 : n));
         }
     f.coding = (int)DDP_AS_FLOAT;
@@ -271,7 +271,7 @@ static void lengths_of_payloads_say_how_many_values(void **state)
     assert_string_equal(ddp__coding_name((int)DDP_AS_E3M0 + 2), "an unknown coding");
 }
 
-static void a_frame_of_no_known_type_is_none(void **state)
+static void frame_of_unknown_type_is_rejected(void **state)
 {
     unsigned char head[DDP__FRAME_BYTES];
     ddp__frame f, read;
@@ -298,14 +298,14 @@ static void a_frame_of_no_known_type_is_none(void **state)
                     read.layer == -2);
         assert_true(read.seq == 7 && read.count == 9 && read.offset == 3 && read.length == 11 &&
                     read.sent == 13);
-        head[8] ^= 1; /* its checksum no longer is that of its words */
+        head[8] ^= 1; /* the checksum no longer matches */
         assert_int_equal(ddp__frame_decode(head, &read), 0);
     }
 }
 
 /* ---- error feedback ---- */
 
-static void every_element_is_sent_or_kept_back_bit_for_bit(void **state)
+static void every_element_is_either_sent_or_retained_exactly(void **state)
 {
     const size_t n = 5000, k = 50;
     float *residual = (float *)calloc(n, sizeof *residual);
@@ -331,7 +331,7 @@ static void every_element_is_sent_or_kept_back_bit_for_bit(void **state)
         assert_int_equal(ddp_feedback_keep(residual, n, index, k, NULL), DDP_OK);
         assert_int_equal(ddp_unpack_store(message, bytes, got, n, NULL), DDP_OK);
         for (zeros = i = 0; i < n; i++) {
-            /* one of the two is +0, the other is what there was */
+            /* one of the two values is +0, the other equals the input */
             const float *whole = zeros < k && index[zeros] == i ? got + i : residual + i;
             const float *none = whole == residual + i ? got + i : residual + i;
             uint32_t bits;
@@ -350,8 +350,8 @@ static void every_element_is_sent_or_kept_back_bit_for_bit(void **state)
     free(message);
 }
 
-/* A constant gradient with feedback arrives on average; without it small elements never do. */
-static void with_feedback_nothing_is_lost_for_good(void **state)
+/* With error feedback, a constant gradient arrives on average. Without it, small elements are never sent. */
+static void error_feedback_eventually_sends_every_value(void **state)
 {
     enum { N = 100, K = 10, STEPS = 1000 };
     float residual[N], gradient[N], total[N], value[K];
@@ -371,11 +371,11 @@ static void with_feedback_nothing_is_lost_for_good(void **state)
     }
     for (i = 0; i < N; i++) { /* multiples of 1/64 below 2^11: sums are exact */
         assert_true(total[i] + residual[i] == gradient[i] * (float)STEPS);
-        assert_true(residual[i] < 12); /* no element waits for longer than the largest need */
+        assert_true(residual[i] < 12); /* no element waits longer than the largest one requires */
     }
 }
 
-static void feedback_refuses_indexes_out_of_range_untouched(void **state)
+static void feedback_with_an_index_out_of_range_changes_nothing(void **state)
 {
     float r[3] = {1, 2, 3};
     const uint64_t index[2] = {0, 3};
@@ -389,8 +389,8 @@ static void feedback_refuses_indexes_out_of_range_untouched(void **state)
     assert_true(r[0] == 1);
 }
 
-/* What feedback subtracts of a message without rounding is what the message does not deliver. */
-static void messages_of_all_packings_are_subtracted(void **state)
+/* For packings without rounding, feedback leaves exactly the elements that the message does not contain. */
+static void feedback_subtracts_messages_of_all_packings(void **state)
 {
     const size_t n = 301;
     int kind;
@@ -425,8 +425,9 @@ static void messages_of_all_packings_are_subtracted(void **state)
     }
 }
 
-/* Of all messages, and in all places of a block: refused with index and value, nothing changed. */
-static void nothing_finite_becomes_infinite(void **state)
+/* For every packing and place in a block, overflow fails with the index and the value, and changes
+ * nothing. */
+static void overflow_fails_and_changes_nothing(void **state)
 {
     enum { N = 150 };
     const size_t places[4] = {0, 63, 64, 149};
@@ -444,7 +445,7 @@ static void nothing_finite_becomes_infinite(void **state)
         for (p = 0; p < 4; p++)
             for (sign = -1; sign <= 1; sign += 2) {
                 const size_t at = places[p];
-                int sums = kind > (int)DDP_PACK_DENSE; /* those cannot hold infinities */
+                int sums = kind > (int)DDP_PACK_DENSE; /* only these packings cannot contain infinities */
 
                 for (i = 0; i < N; i++) x[i] = y[i] = before[i] = 1;
                 y[at] = before[at] = sums ? (float)sign * FLT_MAX : 1;
@@ -461,20 +462,19 @@ static void nothing_finite_becomes_infinite(void **state)
                 snprintf(name, sizeof name, "x[%zu] = %g", at, (double)y[at]);
                 assert_int_equal(ddp_unpack_add(out, bytes, y, N, &err), DDP_NUMERIC);
                 if (!strstr(err.msg, name)) fail_msg("%s, not %s", err.msg, name);
-                y[at] = before[at] = -y[at]; /* subtracting it would overflow too */
+                y[at] = before[at] = -y[at]; /* subtracting the same message overflows too */
                 snprintf(name, sizeof name, "x[%zu] = %g", at, (double)y[at]);
                 assert_int_equal(ddp_feedback_subtract(out, bytes, y, N, &err), DDP_NUMERIC);
                 if (!strstr(err.msg, name)) fail_msg("%s, not %s", err.msg, name);
                 assert_true(same_bits(y, before, N));
-                if (sums) { /* of different signs they are fine */
+                if (sums) { /* values of opposite signs do not overflow */
                     assert_int_equal(ddp_unpack_add(out, bytes, y, N, NULL), DDP_OK);
                     assert_true(fabsf(y[at]) < 1e33f);
                     continue;
                 }
-                assert_int_equal(ddp_unpack_store(out, bytes, y, N, NULL), DDP_OK); /* there is nothing to add
-                                                                                       it to */
+                assert_int_equal(ddp_unpack_store(out, bytes, y, N, NULL), DDP_OK); /* storing does not add */
                 assert_true(same_bits(y, x, N));
-                y[at] = NAN; /* what is not a number already stays so */
+                y[at] = NAN; /* a NaN in the target stays NaN */
                 x[at] = 1e38f;
                 assert_int_equal(ddp_pack_sparse(DDP_PACK_I32, N, N, index, x, out, sizeof out, &bytes, NULL),
                                  DDP_OK);
@@ -483,7 +483,7 @@ static void nothing_finite_becomes_infinite(void **state)
             }
 }
 
-static void gradients_that_are_not_finite_are_refused_untouched(void **state)
+static void non_finite_gradients_fail_and_change_nothing(void **state)
 {
     enum { N = 40 };
     const float bad[4] = {INFINITY, -INFINITY, NAN, FLT_MAX};
@@ -500,12 +500,12 @@ static void gradients_that_are_not_finite_are_refused_untouched(void **state)
             for (j = 0; j < N; j++) r[j] = before[j] = g[j] = 1;
             r[at] = before[at] = FLT_MAX;
             g[at] = bad[i];
-            g[N - 1 - at] = at % 2 ? 1e38f : g[N - 1 - at]; /* large, and no fault of its own */
+            g[N - 1 - at] = at % 2 ? 1e38f : g[N - 1 - at]; /* large, but valid */
             assert_int_equal(ddp_feedback_add(r, g, N, &err), DDP_NUMERIC);
             assert_true(strstr(err.msg, "= 3.40282e+38 + ") != NULL);
             assert_true(same_bits(r, before, N));
         }
-    r[0] = FLT_MAX; /* 2^103 is half the last place: the least that overflows */
+    r[0] = FLT_MAX; /* 2^103 is half an ulp of FLT_MAX: the smallest addend that overflows */
     assert_int_equal(ddp_feedback_add(r, &half, 1, &err), DDP_NUMERIC);
     assert_int_equal(ddp_feedback_add(r, &less, 1, &err), DDP_OK);
     assert_true(r[0] == FLT_MAX);
@@ -515,7 +515,7 @@ static void gradients_that_are_not_finite_are_refused_untouched(void **state)
 
 /* ---- quantisation ---- */
 
-/* The rule as it is documented, element by element, with a division each. */
+/* The documented rule, element by element, with a division for each. */
 static void reference_message(ddp_packing packing, const float *x, size_t n, unsigned char *out)
 {
     const double top = packing == DDP_PACK_INT8 ? 127 : 7;
@@ -559,9 +559,9 @@ static void same_as_reference(ddp_packing packing, const float *x, size_t n)
     free(want);
 }
 
-/* Scales of all mantissas' kinds and all exponents, and beside each of their half levels the floats
- * next to it: where a reciprocal could go wrong. */
-static void quantising_by_a_reciprocal_is_quantising_by_division(void **state)
+/* Scales with all kinds of mantissas and all exponents, and the floats next to each half level, where
+ * multiplying by a reciprocal could round differently. */
+static void quantising_by_a_reciprocal_equals_division(void **state)
 {
     ddp_rng r = ddp_rng_seed(11, 0);
     float x[301];
@@ -594,7 +594,7 @@ static void quantising_by_a_reciprocal_is_quantising_by_division(void **state)
         }
 }
 
-static void halves_of_a_level_go_away_from_zero(void **state)
+static void half_levels_round_away_from_zero(void **state)
 {
     float x[255];
     unsigned char out[24 + 16 + 255];
@@ -620,8 +620,8 @@ static void halves_of_a_level_go_away_from_zero(void **state)
     assert_int_equal(out[31], (4 + 8) | (7 + 8) << 4);
 }
 
-/* Sterbenz: the residual of a quantised message is not rounded. */
-static void what_a_level_leaves_out_is_kept_to_the_bit(void **state)
+/* By Sterbenz' lemma the residual of a quantised message is exact. */
+static void quantisation_residual_is_exact(void **state)
 {
     enum { N = 130 };
     float x[N], y[N], r[N];
@@ -646,7 +646,7 @@ static void what_a_level_leaves_out_is_kept_to_the_bit(void **state)
         for (i = 0; i < N; i++) {
             float sum = y[i] + r[i];
 
-            assert_true((double)y[i] + (double)r[i] == (double)x[i]); /* equal but for -0 */
+            assert_true((double)y[i] + (double)r[i] == (double)x[i]); /* equal except for -0 */
             assert_true(sum == x[i] && (x[i] == 0 || same_bits(&sum, x + i, 1)));
         }
     }
@@ -677,8 +677,7 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
             assert_true(y[i] == (float)(q * s));
             assert_true(fabs((double)y[i]) <= (double)FLT_MAX);
         }
-        /* the next finer scale could not hold the largest; this one can, but at the end of the
-         * range of floats */
+        /* the next smaller scale could not represent the largest value; this one can, except near FLT_MAX */
         assert_true(largest > 0 || s == 0);
         assert_true((double)(float)(top * s) >= largest || largest > 0.999 * (double)FLT_MAX);
         assert_true(largest == 0 || (double)(float)(top * (double)nextafterf(scale, 0)) < largest);
@@ -686,12 +685,12 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
     memcpy(again, out, bound);
     assert_int_equal(ddp_pack_quantised(packing, y, n, again, bound, &bytes, NULL), DDP_OK);
     assert_int_equal(ddp_unpack_store(again, bytes, z, n, NULL), DDP_OK);
-    for (i = 0; i < n; i++) { /* what was received is quantised to itself */
+    for (i = 0; i < n; i++) { /* decoded values quantise to themselves */
         float scale;
         memcpy(&scale, out + 24 + 4 * (i / 64), sizeof scale);
         assert_true(scale < FLT_MIN || same_bits(y + i, z + i, 1));
     }
-    for (i = 0; i < n; i++) z[i] = -x[i]; /* of the other sign: no sum overflows */
+    for (i = 0; i < n; i++) z[i] = -x[i]; /* opposite signs: no sum overflows */
     memcpy(r, x, n * sizeof *r);
     assert_int_equal(ddp_unpack_add(out, bytes, z, n, NULL), DDP_OK);
     assert_int_equal(ddp_feedback_subtract(out, bytes, r, n, NULL), DDP_OK);
@@ -707,7 +706,7 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
     free(r);
 }
 
-static void a_level_is_off_by_half_a_scale_at_most(void **state)
+static void quantisation_error_is_at_most_half_a_scale(void **state)
 {
     static const size_t sizes[] = {1, 2, 63, 64, 65, 127, 1000};
     static const double scales[] = {1, 1e-3, 1e30, 1e-30, 1e-38, 3e-44, 1e37};
@@ -722,9 +721,9 @@ static void a_level_is_off_by_half_a_scale_at_most(void **state)
                 float *x = normals(sizes[s], j);
                 for (i = 0; i < sizes[s]; i++) x[i] = (float)((double)x[i] * scales[j]);
                 check_quantised(packing, x, sizes[s]);
-                if (j == 0) /* small whole numbers: exact halves of a level */
+                if (j == 0) /* small integers: exact half levels */
                     for (i = 0; i < sizes[s]; i++) x[i] = (float)(i % 255) - 127;
-                if (j == 1) /* zeros of both signs, and a block of its own for them */
+                if (j == 1) /* zeros of both signs, in a separate block */
                     for (i = 0; i < sizes[s]; i++) x[i] = i < 64 ? (i % 2 ? 0.0f : -0.0f) : x[i];
                 if (j == 2) x[sizes[s] / 2] = -FLT_MAX;
                 if (j == 3) x[sizes[s] / 2] = FLT_TRUE_MIN;
@@ -759,7 +758,8 @@ static void only_finite_numbers_are_quantised(void **state)
 
 /* ---- hostile bytes ---- */
 
-/* Any outcome is fine but a touched array on refusal, or (under the sanitizers) a stray access. */
+/* Receives a message. It may fail or succeed, but a failure must not change the array. Sanitizers check
+ * memory accesses. */
 static int receive(const unsigned char *message, size_t bytes, size_t n)
 {
     unsigned char *exact = (unsigned char *)must(bytes);
@@ -800,7 +800,7 @@ static sent send_any(int kind, size_t n)
     return s;
 }
 
-static void damaged_messages_are_refused_or_harmless(void **state)
+static void damaged_messages_fail_or_decode_safely(void **state)
 {
     ddp_rng r = ddp_rng_seed(6, 6);
     int kind, round;
@@ -814,7 +814,7 @@ static void damaged_messages_are_refused_or_harmless(void **state)
         assert_false(receive(s.message, s.bytes, 300));
         assert_false(receive(s.message, s.bytes, 302));
         for (cut = 0; cut < s.bytes; cut++) assert_false(receive(s.message, cut, 301));
-        for (cut = 1; cut <= 8; cut++) { /* and none is longer than it says */
+        for (cut = 1; cut <= 8; cut++) { /* and no message may have extra bytes */
             unsigned char *more = (unsigned char *)must(s.bytes + 8);
 
             memset(more + s.bytes, 0, 8);
@@ -828,7 +828,7 @@ static void damaged_messages_are_refused_or_harmless(void **state)
             size_t longer = round % 8 ? 0 : (size_t)ddp_rng_below(&r, 9);
             memset(bad + s.bytes, 0, 8);
             memcpy(bad, s.message, s.bytes);
-            while (hits--) { /* half of them in the header */
+            while (hits--) { /* half of the changes are in the header */
                 size_t range = round % 2 ? DDP_PACK_HEAD : s.bytes;
                 bad[ddp_rng_below(&r, range)] = round % 3 ? (unsigned char)ddp_rng_u64(&r) : 255;
             }
@@ -868,14 +868,14 @@ static void each_rule_of_a_message_is_enforced(void **state)
         assert_false(receive(bad, bytes, 10));
     }
     memcpy(bad, good, bytes);
-    put_u64(bad + 24, 9); /* twice the same */
+    put_u64(bad + 24, 9); /* the same index twice */
     assert_false(receive(bad, bytes, 10));
     put_u64(bad + 24, UINT64_MAX);
     assert_false(receive(bad, bytes, 10));
     put_u64(bad + 24, 3);
     put_u64(bad + 32, 10); /* out of range */
     assert_false(receive(bad, bytes, 10));
-    put_u64(bad + 32, 2); /* descending */
+    put_u64(bad + 32, 2); /* descending indices */
     assert_false(receive(bad, bytes, 10));
     memcpy(bad, good, bytes);
     bad[24 + 16 + 3] = 0x7f;
@@ -899,20 +899,20 @@ static void each_rule_of_a_gap_is_enforced(void **state)
     assert_true(receive(m, bytes, 300));
     m[34] = 3; /* 451: out of range */
     assert_false(receive(m, bytes, 300));
-    m[34] = 0; /* 67 in two bytes: longer than needed */
+    m[34] = 0; /* 67 in two bytes, longer than needed */
     assert_false(receive(m, bytes, 300));
-    m[34] = 0x81; /* ends within a gap */
+    m[34] = 0x81; /* ends inside a gap */
     assert_false(receive(m, bytes, 300));
     assert_int_equal(ddp_unpack_store(m, bytes, x, 300, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "gap 1 of the message, behind index 4,"));
-    m[32] = m[33] = 0x80; /* the first one has no end already */
+    m[32] = m[33] = 0x80; /* the first gap does not end */
     assert_int_equal(ddp_unpack_store(m, bytes, x, 300, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "gap 0 of the message, behind index 0,"));
     m[32] = 4;
     m[33] = 3;
-    m[34] = 1; /* complete before the end */
+    m[34] = 1; /* complete before the end of the message */
     assert_false(receive(m, bytes, 300));
-    memset(m + 28, 255, 20); /* a gap without end; n large, so that the size is allowed */
+    memset(m + 28, 255, 20); /* a gap without end; n is large, so that the size is allowed */
     put_u64(m + 8, (uint64_t)1 << 40);
     put_u64(m + 16, 1);
     for (i = 28; i < 48; i++) {
@@ -921,8 +921,8 @@ static void each_rule_of_a_gap_is_enforced(void **state)
     }
 }
 
-/* Ten bytes can shift a bit out of 64: 2 << 63 must not become a gap of 0. */
-static void a_gap_of_ten_bytes_does_not_wrap(void **state)
+/* A gap of ten bytes can shift a bit beyond 64 bits: 2 << 63 must not become a gap of 0. */
+static void gap_of_ten_bytes_does_not_wrap(void **state)
 {
     unsigned char m[24 + 8 + 11];
     float none = 3;
@@ -933,14 +933,14 @@ static void a_gap_of_ten_bytes_does_not_wrap(void **state)
     memcpy(m, "DDPC\1\3", 6);
     put_u64(m + 8, (uint64_t)1 << 40);
     put_u64(m + 16, 2);
-    memset(m + 32, 0x80, 9); /* then 2 and the next gap, 0 */
+    memset(m + 32, 0x80, 9); /* then 2, and the next gap 0 */
     m[41] = 2;
     assert_int_equal(ddp_unpack_add(m, sizeof m, &none, (size_t)1 << 40, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "gap 0"));
     assert_true(none == 3);
 }
 
-/* A number that no packing has; C++ frowns at the cast. */
+/* An invalid packing. C++ rejects a plain cast. */
 static ddp_packing packing_of(int number)
 {
     ddp_packing p;
@@ -949,8 +949,8 @@ static ddp_packing packing_of(int number)
     return p;
 }
 
-/* Each pointer of each call in turn. */
-static void what_is_missing_is_named(void **state)
+/* Passes NULL for each pointer of each call in turn. */
+static void missing_arguments_are_named(void **state)
 {
     static uint64_t scratch[600000];
     const uint64_t index[2] = {4, 9};
@@ -1005,7 +1005,7 @@ static void what_is_missing_is_named(void **state)
     assert_int_equal(ddp_keep_count(10, 0.5), 10);
 }
 
-static void errors_of_messages_name_what_they_found(void **state)
+static void message_errors_name_the_invalid_value(void **state)
 {
     const uint64_t index[2] = {4, 9};
     float value[2] = {1, 2}, x[10];
@@ -1064,7 +1064,7 @@ static void each_rule_of_levels_is_enforced(void **state)
         assert_false(receive(m, bytes, 3));
     }
     ddp_pack_quantised(DDP_PACK_INT4, x, 3, m, sizeof m, &bytes, NULL);
-    m[29] = (unsigned char)(m[29] & 15); /* the unused half */
+    m[29] = (unsigned char)(m[29] & 15); /* the unused half byte */
     assert_false(receive(m, bytes, 3));
 }
 
@@ -1081,7 +1081,7 @@ static ddp_error refused(ddp_packing packing, size_t n, size_t k, const uint64_t
     return err;
 }
 
-static void the_sender_refuses_what_the_receiver_would(void **state)
+static void sender_rejects_the_same_values_as_the_receiver(void **state)
 {
     const uint64_t twice[2] = {4, 4}, beyond[2] = {4, 10}, good[2] = {4, 9};
     float value[2] = {1, 2};
@@ -1103,7 +1103,7 @@ static void the_sender_refuses_what_the_receiver_would(void **state)
     assert_true(err.code == DDP_NUMERIC && strstr(err.msg, "element 9"));
 }
 
-static void names_of_packings_are_what_the_programs_spell(void **state)
+static void packing_names_match_the_command_line(void **state)
 {
     ddp_packing p;
     ddp_error err;
@@ -1124,34 +1124,34 @@ static void names_of_packings_are_what_the_programs_spell(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_sent_arrives_bit_for_bit),
-        cmocka_unit_test(the_bytes_are_those_of_the_format),
-        cmocka_unit_test(no_message_exceeds_its_bound),
+        cmocka_unit_test(messages_arrive_bit_identical),
+        cmocka_unit_test(message_bytes_match_the_documented_format),
+        cmocka_unit_test(messages_never_exceed_their_size_bound),
         cmocka_unit_test(delta_takes_five_and_a_third_bytes_at_one_percent),
-        cmocka_unit_test(dense_messages_keep_infinities_and_refuse_nan),
-        cmocka_unit_test(nothing_behind_an_array_is_looked_at),
-        cmocka_unit_test(lengths_of_payloads_say_how_many_values),
-        cmocka_unit_test(a_frame_of_no_known_type_is_none),
-        cmocka_unit_test(every_element_is_sent_or_kept_back_bit_for_bit),
-        cmocka_unit_test(with_feedback_nothing_is_lost_for_good),
-        cmocka_unit_test(feedback_refuses_indexes_out_of_range_untouched),
-        cmocka_unit_test(messages_of_all_packings_are_subtracted),
-        cmocka_unit_test(nothing_finite_becomes_infinite),
-        cmocka_unit_test(gradients_that_are_not_finite_are_refused_untouched),
-        cmocka_unit_test(quantising_by_a_reciprocal_is_quantising_by_division),
-        cmocka_unit_test(halves_of_a_level_go_away_from_zero),
-        cmocka_unit_test(what_a_level_leaves_out_is_kept_to_the_bit),
-        cmocka_unit_test(a_level_is_off_by_half_a_scale_at_most),
+        cmocka_unit_test(dense_messages_keep_infinities_and_reject_nan),
+        cmocka_unit_test(memory_after_an_array_is_not_read),
+        cmocka_unit_test(payload_length_gives_the_number_of_values),
+        cmocka_unit_test(frame_of_unknown_type_is_rejected),
+        cmocka_unit_test(every_element_is_either_sent_or_retained_exactly),
+        cmocka_unit_test(error_feedback_eventually_sends_every_value),
+        cmocka_unit_test(feedback_with_an_index_out_of_range_changes_nothing),
+        cmocka_unit_test(feedback_subtracts_messages_of_all_packings),
+        cmocka_unit_test(overflow_fails_and_changes_nothing),
+        cmocka_unit_test(non_finite_gradients_fail_and_change_nothing),
+        cmocka_unit_test(quantising_by_a_reciprocal_equals_division),
+        cmocka_unit_test(half_levels_round_away_from_zero),
+        cmocka_unit_test(quantisation_residual_is_exact),
+        cmocka_unit_test(quantisation_error_is_at_most_half_a_scale),
         cmocka_unit_test(only_finite_numbers_are_quantised),
-        cmocka_unit_test(damaged_messages_are_refused_or_harmless),
+        cmocka_unit_test(damaged_messages_fail_or_decode_safely),
         cmocka_unit_test(each_rule_of_a_message_is_enforced),
         cmocka_unit_test(each_rule_of_a_gap_is_enforced),
-        cmocka_unit_test(a_gap_of_ten_bytes_does_not_wrap),
-        cmocka_unit_test(what_is_missing_is_named),
-        cmocka_unit_test(errors_of_messages_name_what_they_found),
+        cmocka_unit_test(gap_of_ten_bytes_does_not_wrap),
+        cmocka_unit_test(missing_arguments_are_named),
+        cmocka_unit_test(message_errors_name_the_invalid_value),
         cmocka_unit_test(each_rule_of_levels_is_enforced),
-        cmocka_unit_test(the_sender_refuses_what_the_receiver_would),
-        cmocka_unit_test(names_of_packings_are_what_the_programs_spell),
+        cmocka_unit_test(sender_rejects_the_same_values_as_the_receiver),
+        cmocka_unit_test(packing_names_match_the_command_line),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

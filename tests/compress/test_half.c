@@ -37,14 +37,14 @@ static uint32_t to_bits(float x)
     return bits;
 }
 
-/* The nearer of the two neighbours with 8 bits of mantissa, of equals the even one. */
+/* Rounds to the nearer of the two values with 8 bits of mantissa; a tie goes to the even one. */
 static float rounded(float x)
 {
     uint32_t low = to_bits(x) & 0xffff0000u;
     double below = (double)from_bits(low), above, at = (double)x;
 
     if (!isfinite(x)) return isnan(x) ? from_bits(to_bits(x) | 0x00400000u) : x;
-    if ((low & 0x7fffffffu) == 0x7f7f0000u) /* the largest; what is next would be 2^128 */
+    if ((low & 0x7fffffffu) == 0x7f7f0000u) /* the largest value; the next one would be 2^128 */
         above = x > 0 ? ldexp(1, 128) : -ldexp(1, 128);
     else
         above = (double)from_bits(low + 0x10000u);
@@ -64,7 +64,7 @@ static void rounding_is_to_nearest_even_and_nan_stays_nan(void **state)
             y = x;
             ddp__bfloat_round(&y, 1);
             ddp__bfloat_halve(&half, &x, 1);
-            memcpy((char *)wide + 2, &half, 2); /* the second half of the first value */
+            memcpy((char *)wide + 2, &half, 2); /* the second half of the first float */
             ddp__bfloat_widen(wide, (const uint16_t *)(const void *)wide + 1, 1);
             if (isnan(x)) {
                 assert_true(isnan(y) && isnan(wide[0]));
@@ -76,7 +76,7 @@ static void rounding_is_to_nearest_even_and_nan_stays_nan(void **state)
         }
 }
 
-static void a_block_is_widened_in_place(void **state)
+static void block_is_widened_in_place(void **state)
 {
     float x[1001];
     uint16_t half[1001];
@@ -99,7 +99,7 @@ typedef struct half_case {
     float scale;
 } half_case;
 
-/* Large and small, some not finite. */
+/* Large and small values, some not finite. */
 static float half_value(int rank, size_t i)
 {
     if (i % 97 == 13 && rank == 1) return INFINITY;
@@ -157,7 +157,7 @@ static void half_once(net_rank *me, void *user)
     free(data);
 }
 
-static void sums_of_halves_are_those_of_a_plain_loop(void **state)
+static void sums_of_halves_match_a_plain_loop(void **state)
 {
     static const size_t sizes[] = {0, 1, 3, 13, 1000, 100003};
     (void)state;
@@ -179,12 +179,12 @@ static void sums_of_halves_are_those_of_a_plain_loop(void **state)
                 if (s == 5) set.rate = 1e8;
                 if (s == 10) set.delay_s = 0.001;
                 set.cfg.deterministic = s % 2;
-                if (s % 2 == 0) set.cfg.ring_bytes = 1; /* yet never a ring */
+                if (s % 2 == 0) set.cfg.ring_bytes = 1; /* but never a ring */
                 net_run(&set, half_once, &c);
             }
 }
 
-/* Halves and floats in turn, many in flight. */
+/* Messages in halves and floats alternate, many in flight. */
 static void halves_and_floats(net_rank *me, void *user)
 {
     enum { MESSAGES = 60, N = 5003 };
@@ -219,7 +219,7 @@ static void halves_and_floats(net_rank *me, void *user)
     free(data);
 }
 
-static void halves_and_floats_travel_side_by_side(void **state)
+static void halves_and_floats_are_in_flight_together(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
@@ -266,7 +266,7 @@ static void refuse_half(net_rank *me, void *user)
         net_fail(me, "%.200s", me->err.msg);
 }
 
-static void ranks_that_disagree_are_told(void **state)
+static void ranks_with_different_wires_fail(void **state)
 {
     ddp_verb verb = DDP_ALL_REDUCE;
     net_setup set;
@@ -316,7 +316,7 @@ static void plain_sums_stay_exact(void **state)
 
 /* ---- training ---- */
 
-static void training_in_halves_has_the_same_bits_everywhere(void **state)
+static void bfloat16_training_is_bit_identical_on_every_transport(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP};
     lab first, other, exact;
@@ -345,8 +345,8 @@ static void training_in_halves_has_the_same_bits_everywhere(void **state)
     }
 }
 
-/* Gradients in bfloat16 reach what float32 reaches; averaged parameters keep 8 bits. */
-static void training_in_halves_gets_there(void **state)
+/* With bfloat16 gradients, training reaches the float32 loss. Averaged parameters retain only 8 bits. */
+static void bfloat16_training_reaches_the_float32_loss(void **state)
 {
     double ssgd[2], local[2];
     (void)state;
@@ -364,13 +364,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounding_is_to_nearest_even_and_nan_stays_nan),
-        cmocka_unit_test(a_block_is_widened_in_place),
-        cmocka_unit_test(sums_of_halves_are_those_of_a_plain_loop),
-        cmocka_unit_test(halves_and_floats_travel_side_by_side),
-        cmocka_unit_test(ranks_that_disagree_are_told),
+        cmocka_unit_test(block_is_widened_in_place),
+        cmocka_unit_test(sums_of_halves_match_a_plain_loop),
+        cmocka_unit_test(halves_and_floats_are_in_flight_together),
+        cmocka_unit_test(ranks_with_different_wires_fail),
         cmocka_unit_test(plain_sums_stay_exact),
-        cmocka_unit_test(training_in_halves_has_the_same_bits_everywhere),
-        cmocka_unit_test(training_in_halves_gets_there),
+        cmocka_unit_test(bfloat16_training_is_bit_identical_on_every_transport),
+        cmocka_unit_test(bfloat16_training_reaches_the_float32_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,9 +26,9 @@ extern "C" {
 
 enum { BLOCK = 64, MOST = 100003 };
 
-/* ---- the plain way ---- */
+/* ---- reference ---- */
 
-/* What a block of values becomes, with a division for each. */
+/* Quantises a block with one division per value, in place. */
 static void plain_block(float *x, size_t n)
 {
     float largest = 0, s;
@@ -50,7 +50,8 @@ static void plain_round(float *x, size_t n)
     for (size_t at = 0; at < n; at += BLOCK) plain_block(x + at, n - at < BLOCK ? n - at : BLOCK);
 }
 
-/* The mean of rounded contributions, rounded; rest[r] gets what that cut off rank r's segment. */
+/* The quantised mean of quantised contributions. rest[r] receives the residual of the result in rank r's
+ * segment. */
 static void plain_mean(float *const *x, float *const *rest, int world, size_t n, float scale)
 {
     const size_t w = (size_t)world;
@@ -84,8 +85,8 @@ static float int8_value(const int8_case *c, int rank, size_t i)
 {
     float x = net_value(rank, i, 9);
 
-    if (i / BLOCK % 5 == 3) return 0; /* a block of zeros */
-    return c->tiny ? x * 3e-43f : x;  /* of denormals */
+    if (i / BLOCK % 5 == 3) return 0; /* one block of zeros */
+    return c->tiny ? x * 3e-43f : x;  /* with denormals */
 }
 
 static void int8_once(net_rank *me, void *user)
@@ -126,10 +127,10 @@ static void int8_once(net_rank *me, void *user)
                 net_fail(me, "n %lu value %lu: %a, not %a", (unsigned long)c->n, (unsigned long)i,
                          (double)pieces[p].data[k], (double)want[0][i]);
     if (memcmp(own_rest, rest[me->rank], c->n * sizeof(float)))
-        net_fail(me, "n %lu: another rest", (unsigned long)c->n);
+        net_fail(me, "n %lu: the residual differs", (unsigned long)c->n);
     ddp__engine_stats(me->engine, &stats);
-    /* contributions and results: no more than a byte and a sixteenth for each value, and a scale
-     * for what is left of each segment */
+    /* contributions and results: at most 1 + 1/16 bytes per value, plus a scale for the last block of each
+     * segment */
     if ((double)stats.payload_sent > 2 * 1.0625 * (double)c->n * (me->world - 1) + 40 * me->world ||
         stats.algorithm != 'd')
         net_fail(me, "n %lu: %ld bytes; algorithm %c", (unsigned long)c->n, (long)stats.payload_sent,
@@ -150,7 +151,7 @@ static void int8_setup(net_setup *set, int world, int tcp)
     set->cfg.coder = ddp__blocks_coder();
 }
 
-static void sums_of_blocks_are_those_of_a_plain_loop(void **state)
+static void sums_of_blocks_match_a_plain_loop(void **state)
 {
     static const size_t sizes[] = {0, 1, 3, 64, 65, 1000, MOST};
     (void)state;
@@ -167,16 +168,16 @@ static void sums_of_blocks_are_those_of_a_plain_loop(void **state)
                 int8_setup(&set, world, tcp);
                 set.cfg.check_writes = s == 4;
                 set.cfg.max_count = MOST;
-                if (c.n == 1000) set.cfg.chunk_bytes = 64; /* becomes one block */
+                if (c.n == 1000) set.cfg.chunk_bytes = 64; /* small chunks become one block */
                 if (s == 6) set.rate = 1e8;
                 if (s == 12) set.delay_s = 0.001;
                 set.cfg.deterministic = s % 2;
-                if (s % 2 == 0) set.cfg.ring_bytes = 1; /* yet never a ring */
+                if (s % 2 == 0) set.cfg.ring_bytes = 1; /* but never a ring */
                 net_run(&set, int8_once, &c);
             }
 }
 
-/* Blocks and floats in turn, many in flight. */
+/* Messages in blocks and floats alternate, many in flight. */
 static void blocks_and_floats(net_rank *me, void *user)
 {
     enum { MESSAGES = 40, N = 5003 };
@@ -210,7 +211,7 @@ static void blocks_and_floats(net_rank *me, void *user)
     free(data);
 }
 
-static void blocks_and_floats_travel_side_by_side(void **state)
+static void blocks_and_floats_are_in_flight_together(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
@@ -244,7 +245,7 @@ static void one_value(net_rank *me, void *user)
         net_fail(me, "status %d, %.200s", (int)s, me->err.msg);
 }
 
-static void what_has_no_level_or_no_partner_is_told_to_all(void **state)
+static void unquantisable_values_and_different_wires_fail_on_all_ranks(void **state)
 {
     float bad;
     net_setup set;
@@ -257,7 +258,7 @@ static void what_has_no_level_or_no_partner_is_told_to_all(void **state)
         }
 }
 
-static void an_int8_frame_says_so(void **state)
+static void int8_frames_declare_their_coding(void **state)
 {
     unsigned char head[DDP__FRAME_BYTES];
     ddp__frame f, g;
@@ -271,7 +272,7 @@ static void an_int8_frame_says_so(void **state)
         assert_int_equal(f.length, n + (n + 63) / 64 * 4);
         assert_int_equal(ddp__frame_values(&f), n);
     }
-    for (f.length = 68; f.length <= 72; f.length++) /* a scale, and no value it is of */
+    for (f.length = 68; f.length <= 72; f.length++) /* a scale without values */
         assert_true((ddp__frame_values(&f) == SIZE_MAX) == (f.length > 68));
     ddp__frame_encode(&f, head);
     assert_int_equal(ddp__frame_decode(head, &g), 1);
@@ -288,7 +289,7 @@ static int call_int8(ddp_ctx *d, void *user)
     bad = ddp_all_reduce(d, x, 2, 1);
     if (bad || x[1] != 1.001f + 1.001f) return 99;
     bad = exchange(d, DDP_ALL_REDUCE, coded(DDP_AS_INT8), y, 2, 1, 0);
-    if (int8 && (bad || y[0] == x[0] || y[0] != y[1])) return 99; /* one level */
+    if (int8 && (bad || y[0] == x[0] || y[0] != y[1])) return 99; /* one quantisation level */
     if (!int8 &&
         (bad != (int)DDP_ARG || !strstr(ddp_last_error(d)->msg, "opened for bfloat16; open it with wire = "
                                                                 "DDP_WIRE_INT8")))
@@ -311,13 +312,13 @@ static void plain_sums_stay_exact(void **state)
     }
 }
 
-/* ---- strategies, by hand ---- */
+/* ---- strategies, compared with a plain loop ---- */
 
 enum { HAND = 1300, HAND_STEPS = 12 };
 
 typedef struct hand {
     ddp_config cfg;
-    int break_at; /* a gradient is not finite there; 0 = never */
+    int break_at; /* step in which a gradient is not finite; 0: never */
     float w[3][HAND];
 } hand;
 
@@ -326,7 +327,7 @@ static float hand_gradient(float w, int rank, size_t i, int step)
     return 0.1f * w + net_value(rank, i, (unsigned)step) * (i % 64 == 7 ? 1e-2f : 1e-6f);
 }
 
-/* Three layers, the middle one in two blocks with a buffer between them. */
+/* Three layers; the middle one has two blocks with a buffer between them. */
 static int hand_worker(ddp_ctx *d, void *user)
 {
     static const size_t from[] = {0, 100, 170, 900, HAND};
@@ -363,7 +364,8 @@ static int hand_worker(ddp_ctx *d, void *user)
         for (int l = 0; !bad && l < 3; l++) bad = ddp_forward_begin(d, l);
         for (int i = 0; i < HAND; i++) g[i] = hand_gradient(w[i], ddp_rank(d), (size_t)i, step);
         if (h->break_at && step == h->break_at && ddp_rank(d) == 1) g[101] = NAN;
-        buffer[0] = 1e-30f * (float)(ddp_rank(d) + 1); /* 0 if it went with the large values */
+        /* would round to 0 in one block with the large values */
+        buffer[0] = 1e-30f * (float)(ddp_rank(d) + 1);
         buffer[1] = 1000;
         for (int l = 2; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
         if (!bad) bad = ddp_step_end(d);
@@ -377,7 +379,7 @@ static int hand_worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* The messages of a strategy: of values from..to, the last layer first where they are gradients. */
+/* Applies the messages of a strategy to values from..to, for gradients with the last layer first. */
 static void hand_plain(ddp_strategy strategy, int period, float (*w)[HAND])
 {
     static const size_t from[] = {0, 100, 900, HAND};
@@ -390,7 +392,7 @@ static void hand_plain(ddp_strategy strategy, int period, float (*w)[HAND])
     for (int step = 0; step < HAND_STEPS; step++) {
         for (int r = 0; r < 3; r++)
             for (int i = 0; i < HAND; i++) g[r][i] = hand_gradient(w[r][i], r, (size_t)i, step);
-        if (strategy == DDP_SSGD) { /* one message: layers 2, 1, 0 */
+        if (strategy == DDP_SSGD) { /* one message with layers 2, 1, 0 */
             for (int r = 0; r < 3; r++) {
                 size_t n = 0;
                 for (int l = 2; l >= 0; l--)
@@ -431,7 +433,7 @@ static void hand_plain(ddp_strategy strategy, int period, float (*w)[HAND])
     }
 }
 
-static void strategies_do_what_a_plain_loop_does(void **state)
+static void strategies_with_int8_match_a_plain_loop(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD};
     static float want[3][HAND];
@@ -466,7 +468,7 @@ static void strategies_do_what_a_plain_loop_does(void **state)
 
 /* ---- training ---- */
 
-static void training_in_blocks_has_the_same_bits_everywhere(void **state)
+static void int8_training_is_bit_identical_on_every_transport(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP, DDP_ENP};
     lab first, other, exact;
@@ -490,9 +492,9 @@ static void training_in_blocks_has_the_same_bits_everywhere(void **state)
             assert_memory_equal(first.params[r], other.params[r], *first.values * sizeof(float));
         }
         assert_true(lab_distance(&exact, &first) > 0);
-        /* fewer bytes make another plan */
+        /* smaller messages lead to another plan */
         assert_true(lab_distance(&exact, &first) < (s >= 3 ? 0.1 : 0.002));
-        if (s == 0) /* of the others sync_all is a large part, in float32 */
+        if (s == 0) /* for the other strategies ddp_sync_all, in float32, is a large part of the traffic */
             assert_true(first.stats[0].bytes_sent < exact.stats[0].bytes_sent / 2);
         lab_free(&first);
         lab_free(&other);
@@ -505,7 +507,7 @@ static void training_in_blocks_has_the_same_bits_everywhere(void **state)
 typedef struct saved {
     ddp_config cfg;
     char folder[64];
-    int from, save, to; /* steps; save < 0: load first */
+    int from, save, to; /* number of steps; save < 0: load first */
     float w[3][HAND];
 } saved;
 
@@ -541,8 +543,9 @@ static int saved_worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* In the middle of a period: the base of the changes and the rest of each rank are part of it. */
-static void training_goes_on_from_a_checkpoint(void **state)
+/* Saves within a period. The checkpoint includes each rank's anchor of the parameter deltas and its
+ * residual. */
+static void int8_training_resumes_bit_identical(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_WFBP, DDP_LOCALSGD, DDP_ENP};
     saved *x = (saved *)lab_share(sizeof *x);
@@ -580,8 +583,8 @@ static void training_goes_on_from_a_checkpoint(void **state)
     munmap(x, sizeof *x);
 }
 
-/* Gradients and changes in int8 blocks reach what float32 reaches. */
-static void training_in_blocks_gets_there(void **state)
+/* With gradients and parameter deltas in int8 blocks, training reaches the float32 loss. */
+static void int8_training_reaches_the_float32_loss(void **state)
 {
     double ssgd[2], local[2];
     (void)state;
@@ -598,15 +601,15 @@ static void training_in_blocks_gets_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_of_blocks_are_those_of_a_plain_loop),
-        cmocka_unit_test(blocks_and_floats_travel_side_by_side),
-        cmocka_unit_test(what_has_no_level_or_no_partner_is_told_to_all),
-        cmocka_unit_test(an_int8_frame_says_so),
+        cmocka_unit_test(sums_of_blocks_match_a_plain_loop),
+        cmocka_unit_test(blocks_and_floats_are_in_flight_together),
+        cmocka_unit_test(unquantisable_values_and_different_wires_fail_on_all_ranks),
+        cmocka_unit_test(int8_frames_declare_their_coding),
         cmocka_unit_test(plain_sums_stay_exact),
-        cmocka_unit_test(strategies_do_what_a_plain_loop_does),
-        cmocka_unit_test(training_in_blocks_has_the_same_bits_everywhere),
-        cmocka_unit_test(training_goes_on_from_a_checkpoint),
-        cmocka_unit_test(training_in_blocks_gets_there),
+        cmocka_unit_test(strategies_with_int8_match_a_plain_loop),
+        cmocka_unit_test(int8_training_is_bit_identical_on_every_transport),
+        cmocka_unit_test(int8_training_resumes_bit_identical),
+        cmocka_unit_test(int8_training_reaches_the_float32_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* [pure] Top-K and Random-K: the same set as a full sort, on kind and unkind data, and nothing else. */
+/* [pure] Top-K and Random-K: Top-K selects the same set as a full sort, on ordinary and adversarial data. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "compress/topk.c"
@@ -57,7 +57,7 @@ static float *data_new(size_t n, int kind, uint64_t seed)
             break;
         }
         x[i] = (float)g;
-        if (kind == BITS) { /* any pattern that is not NaN: infinities now and then */
+        if (kind == BITS) { /* any bit pattern except NaN, including infinities */
             uint32_t bits = (uint32_t)ddp_rng_u64(&r);
             if ((bits & 0x7fffffff) > 0x7f800000) bits &= 0xff800000;
             memcpy(x + i, &bits, sizeof bits);
@@ -66,7 +66,7 @@ static float *data_new(size_t n, int kind, uint64_t seed)
     return x;
 }
 
-/* ---- the oracle: a full sort that knows nothing of bit patterns ---- */
+/* ---- oracle: a full sort that does not use bit patterns ---- */
 
 typedef struct ranked {
     double size;
@@ -102,7 +102,7 @@ static ranked *full_sort(const float *x, size_t n)
     return all;
 }
 
-/* ---- the function under test, with exactly the memory it asks for ---- */
+/* ---- the function under test, with exactly the scratch memory that it requires ---- */
 
 typedef struct chosen {
     uint64_t *index;
@@ -149,7 +149,7 @@ static void same_as_sort(const float *x, size_t n, size_t k, const ranked *all, 
     chosen_free(&c);
 }
 
-static void the_set_is_that_of_a_full_sort(void **state)
+static void topk_selects_the_same_set_as_a_full_sort(void **state)
 {
     static const size_t sizes[] = {1, 2, 3, 15, 16, 17, 100, 4095, 4096, 4097, 32767, 32768, 40000, 100003};
     size_t s, j;
@@ -180,7 +180,7 @@ static void the_set_is_that_of_a_full_sort(void **state)
         }
 }
 
-static void every_k_of_a_short_array_is_right(void **state)
+static void every_k_of_a_short_array_is_correct(void **state)
 {
     size_t n, k;
     int kind;
@@ -196,10 +196,9 @@ static void every_k_of_a_short_array_is_right(void **state)
         }
 }
 
-/* Long enough for a list with less room than there are elements. */
-/* Only long arrays are sampled, and after two samples that misled all is collected: a floor of -1. The second
- * sample's threshold lets twice as many through. Room is for k, a quarter more and 65536, and no more are
- * looked at. */
+/* The largest size is long enough for a list that is shorter than the array. */
+/* Only long arrays are sampled. After two misleading samples all elements are collected (floor -1). The
+ * second threshold admits twice as many elements. The list has room for 1.25 k + 65536 elements. */
 static void long_arrays_are_sampled_twice_at_most(void **state)
 {
     enum { BEHIND = 65536 };
@@ -233,7 +232,7 @@ static void long_arrays_are_sampled_twice_at_most(void **state)
     }
 }
 
-/* The reference, without scratch: the k-th magnitude bit by bit, 31 passes. */
+/* Reference without scratch memory: finds the k-th magnitude bit by bit in 31 passes. */
 static void topk_plain(const float *x, size_t n, size_t k, uint64_t *index, float *value)
 {
     uint32_t nth = 0, bit;
@@ -285,7 +284,7 @@ static void long_arrays_equal_the_plain_reference(void **state)
     }
 }
 
-/* The sample of an array whose bit patterns count up is the list of the positions it looks at. */
+/* If the bit patterns of an array count up, its sample is the list of the sampled positions. */
 static unsigned char *sampled_positions(size_t n)
 {
     unsigned char *seen = (unsigned char *)calloc(n, 1);
@@ -305,7 +304,7 @@ static unsigned char *sampled_positions(size_t n)
     return seen;
 }
 
-static void a_sample_that_misleads_costs_time_but_not_the_result(void **state)
+static void misleading_samples_do_not_change_the_result(void **state)
 {
     const size_t n = 600000, k = 6000;
     unsigned char *seen = sampled_positions(n);
@@ -319,10 +318,10 @@ static void a_sample_that_misleads_costs_time_but_not_the_result(void **state)
     for (way = 0; way < 5; way++) {
         ranked *all;
         for (i = 0; i < n; i++) {
-            float size = (float)(i * 7919 % 20011 + 1) * FLT_TRUE_MIN; /* neighbours, all of them */
-            /* 0: all that is large is sampled: too few are found, twice; 1: nothing large is
-             * sampled: everything is collected, in cuts; 2, 3: the same, ever larger or equal;
-             * 4: the same, and behind the cuts a few are larger by the least there is */
+            float size = (float)(i * 7919 % 20011 + 1) * FLT_TRUE_MIN; /* adjacent floats */
+            /* 0: only sampled elements are large, so two samples admit too few; 1: sampled elements are 0,
+             * so everything is collected and the list is pruned; 2, 3: the same with increasing or equal
+             * values; 4: the same, and after the pruning a few elements are larger by one ulp */
             if (way == 0) x[i] = seen[i] ? size + 1 : size;
             if (way == 1) x[i] = seen[i] ? 0 : size;
             if (way == 2) x[i] = seen[i] ? 0 : (float)i + 1;
@@ -338,9 +337,9 @@ static void a_sample_that_misleads_costs_time_but_not_the_result(void **state)
     free(x);
 }
 
-/* A list so full before the last, short piece of the array that the piece does not fit: it is cut
- * once more. What lies behind the scratch stays as it is. */
-static void the_last_piece_finds_room(void **state)
+/* The list is so full before the last, short piece of the array that it is pruned once more. Memory after
+ * the scratch stays unchanged. */
+static void full_list_is_pruned_for_the_last_piece(void **state)
 {
     enum { BEHIND = 65536 };
     const size_t n = 73632, k = 6000, bytes = ddp_topk_scratch(n, k);
@@ -360,13 +359,13 @@ static void the_last_piece_finds_room(void **state)
     free(index);
 }
 
-static void equal_magnitudes_are_kept_from_the_front(void **state)
+static void equal_magnitudes_are_selected_from_the_front(void **state)
 {
     const float x[8] = {1, -2, 2, 0, -2, 2, 3, -0.0f};
     chosen c;
 
     (void)state;
-    c = choose(x, 8, 3); /* the 3 and the first two of size 2 */
+    c = choose(x, 8, 3); /* 3 and the first two elements of magnitude 2 */
     assert_int_equal((int)c.index[0], 1);
     assert_int_equal((int)c.index[1], 2);
     assert_int_equal((int)c.index[2], 6);
@@ -378,7 +377,7 @@ static void equal_magnitudes_are_kept_from_the_front(void **state)
     chosen_free(&c);
 }
 
-static void infinities_are_the_largest_and_denormals_count(void **state)
+static void infinities_rank_highest_and_denormals_count(void **state)
 {
     float x[5];
     chosen c;
@@ -400,7 +399,7 @@ static void infinities_are_the_largest_and_denormals_count(void **state)
 
 /* ---- errors ---- */
 
-static void a_nan_anywhere_is_named_and_nothing_is_written(void **state)
+static void nan_is_named_and_nothing_is_written(void **state)
 {
     static const size_t sizes[] = {1, 20, 5000, 300000};
     static const int signs[] = {0, 1};
@@ -415,13 +414,13 @@ static void a_nan_anywhere_is_named_and_nothing_is_written(void **state)
             float *x = data_new(n, j % 2 ? ZEROS : BITS, j), *value = (float *)calloc(k, sizeof *x);
             uint64_t *index = (uint64_t *)calloc(k, sizeof *index);
             void *scratch = malloc(bytes);
-            uint32_t nan = signs[j % 2] ? 0xff800001u : 0x7fffffffu; /* the least and the most */
+            uint32_t nan = signs[j % 2] ? 0xff800001u : 0x7fffffffu; /* the smallest and the largest NaN */
             char name[40];
             ddp_error err;
 
             assert_true(value && index && scratch);
             memcpy(x + first, &nan, sizeof nan);
-            nan ^= 0x80000002u; /* another one behind it is larger or smaller */
+            nan ^= 0x80000002u; /* a second NaN after it, larger or smaller */
             if (first + 5 < n) memcpy(x + first + 5, &nan, sizeof nan);
             assert_int_equal(ddp_topk(x, n, k, scratch, bytes, index, value, &err), DDP_NUMERIC);
             snprintf(name, sizeof name, "x[%zu] is NaN", first);
@@ -434,8 +433,8 @@ static void a_nan_anywhere_is_named_and_nothing_is_written(void **state)
         }
 }
 
-/* So many NaNs that the sample's threshold is one, and the first of them is smaller than it. */
-static void the_first_of_many_nans_is_named(void **state)
+/* So many NaNs that the sample's threshold is a NaN, and the first NaN is below it. */
+static void first_of_many_nans_is_named(void **state)
 {
     const size_t n = 100003, k = 1000;
     const uint32_t most = 0xffffffffu, least = 0x7f800001u;
@@ -456,7 +455,7 @@ static void the_first_of_many_nans_is_named(void **state)
     free(scratch);
 }
 
-static void bad_arguments_are_refused_in_a_sentence(void **state)
+static void invalid_arguments_fail_with_an_error(void **state)
 {
     float x[4] = {1, 2, 3, 4};
     uint64_t index[5] = {9, 9, 9, 9, 9}, *scratch;
@@ -517,10 +516,10 @@ static void random_k_draws_every_set_equally_often(void **state)
             chi += (seen[b] - each) * (seen[b] - each) / each;
         }
     assert_int_equal(sets, 20);
-    assert_true(chi < 44); /* 19 degrees of freedom: once in 1,000 */
+    assert_true(chi < 44); /* 19 degrees of freedom: exceeded once in 1,000 */
 }
 
-static void random_k_is_the_same_everywhere_and_covers_its_range(void **state)
+static void random_k_is_reproducible_and_covers_its_range(void **state)
 {
     const size_t n = 100003;
     float *x = data_new(n, NORMAL, 1);
@@ -540,7 +539,7 @@ static void random_k_is_the_same_everywhere_and_covers_its_range(void **state)
         for (i = 1; i < k; i++) assert_true(index[i] > index[i - 1] && index[i] < n);
     }
     index[0] = 7;
-    x[n - 1] = NAN; /* the last that is drawn */
+    x[n - 1] = NAN; /* the last index that is drawn */
     assert_int_equal(ddp_randomk(x, n, n, 3, scratch, bytes, index, NULL, &err), DDP_NUMERIC);
     assert_true(index[0] == 7);
     for (i = 0; i < n; i++) x[i] = NAN;
@@ -556,19 +555,19 @@ static void random_k_is_the_same_everywhere_and_covers_its_range(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_set_is_that_of_a_full_sort),
-        cmocka_unit_test(every_k_of_a_short_array_is_right),
+        cmocka_unit_test(topk_selects_the_same_set_as_a_full_sort),
+        cmocka_unit_test(every_k_of_a_short_array_is_correct),
         cmocka_unit_test(long_arrays_are_sampled_twice_at_most),
         cmocka_unit_test(long_arrays_equal_the_plain_reference),
-        cmocka_unit_test(a_sample_that_misleads_costs_time_but_not_the_result),
-        cmocka_unit_test(the_last_piece_finds_room),
-        cmocka_unit_test(equal_magnitudes_are_kept_from_the_front),
-        cmocka_unit_test(infinities_are_the_largest_and_denormals_count),
-        cmocka_unit_test(a_nan_anywhere_is_named_and_nothing_is_written),
-        cmocka_unit_test(the_first_of_many_nans_is_named),
-        cmocka_unit_test(bad_arguments_are_refused_in_a_sentence),
+        cmocka_unit_test(misleading_samples_do_not_change_the_result),
+        cmocka_unit_test(full_list_is_pruned_for_the_last_piece),
+        cmocka_unit_test(equal_magnitudes_are_selected_from_the_front),
+        cmocka_unit_test(infinities_rank_highest_and_denormals_count),
+        cmocka_unit_test(nan_is_named_and_nothing_is_written),
+        cmocka_unit_test(first_of_many_nans_is_named),
+        cmocka_unit_test(invalid_arguments_fail_with_an_error),
         cmocka_unit_test(random_k_draws_every_set_equally_often),
-        cmocka_unit_test(random_k_is_the_same_everywhere_and_covers_its_range),
+        cmocka_unit_test(random_k_is_reproducible_and_covers_its_range),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

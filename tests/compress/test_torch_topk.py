@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """[test-all: needs PyTorch] ddp_topk against PyTorch: the set of a stable sort by magnitude, and the values of torch.topk.
 
-Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
+Exit 77 if PyTorch or a C compiler is missing. CC chooses the compiler."""
 import ctypes
 import glob
 import os
@@ -69,7 +69,7 @@ def main():
                 x = data(n)
                 for k in sorted({1, n // 1000, n // 100, n // 3, n}):
                     ok = (k < 1 or check(lib, name, x, k)) and ok
-            companion.result(name, ok, "" if ok else "another set or other values")
+            companion.result(name, ok, "" if ok else "the set or the values differ")
     return companion.end()
 
 

@@ -1,5 +1,5 @@
-/* What the tests of bfloat16 and int8 on the wire share: messages in pieces, how far a training is from
- * another, and one small enough to reach its end. Include after cmocka.h. */
+/* Shared by the tests of bfloat16 and int8 on the wire: messages in pieces, the distance between two
+ * trainings, and a training small enough to converge. Include after cmocka.h. */
 #ifndef TESTS_WIRE_LAB_H
 #define TESTS_WIRE_LAB_H
 
@@ -30,10 +30,10 @@ enum { FIT = 24, ROWS = 64, STEPS = 200 };
 
 typedef struct fit {
     ddp_config cfg;
-    double first, last; /* mean squared error of rank 0 */
+    double first, last; /* mean squared error on rank 0 */
 } fit;
 
-/* Least squares, each worker with rows of its own. */
+/* Least squares; each worker has its own rows. */
 static int fit_worker(ddp_ctx *d, void *user)
 {
     fit *f = (fit *)user;

@@ -1,6 +1,6 @@
-/* A device made of this machine's memory: every address of it is moved to where nothing is mapped, so
- * that code that touches it other than through the backend table dies at once. Operators are the CPU's.
- * Work is done when it is queued; hold waits at once. */
+/* A device in this machine's memory. Its addresses are shifted to unmapped memory, so that access without
+ * the backend table crashes at once. Its operators are the CPU's. Work is done when it is queued; hold
+ * waits at once. */
 #ifndef TESTS_FAKE_DEVICE_H
 #define TESTS_FAKE_DEVICE_H
 
@@ -14,7 +14,7 @@
 enum { FAKE_MIRRORS = 64, FAKE_SLOTS = 65536 };
 
 typedef struct fake_mirror {
-    float *master, *copy; /* here */
+    float *master, *copy; /* host addresses */
     size_t count;
 } fake_mirror;
 
@@ -26,38 +26,38 @@ typedef struct fake_device {
     fake_mirror mirror[FAKE_MIRRORS];
     int mirrors;
     double squares;
-    size_t used;      /* bytes */
-    ddp__pool *rooms; /* what its operators, the CPU's, work in */
+    size_t used;      /* in bytes */
+    ddp__pool *rooms; /* work memory of its operators */
     long work, updates;
     ddp_error error;
     const float *early_from;
     float early;
     ddp_backend_peers peers;
-    struct fake_net *net; /* NULL = not joined */
+    struct fake_net *net; /* NULL: not joined */
 } fake_device;
 
-/* The network of the devices of a process that joined under one name: a message takes the arrays of
- * all ranks at once, when the last of them has come. */
+/* The network of the devices that joined under one name in this process. A message reduces the arrays of
+ * all ranks when the last rank has called. */
 typedef struct fake_net {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int name, joined, left, here;
-    long done;               /* messages */
+    long done;               /* completed messages */
     float *const *arrays[8]; /* [rank] */
     long averages, sums, spreads;
-    size_t floats; /* averaged or summed, for each rank */
+    size_t floats; /* averaged or summed, per rank */
 } fake_net;
 
-/* What tests ask of all fake devices of a process. */
+/* Settings and counters of all fake devices of a process. */
 typedef struct fake_wishes {
-    size_t limit;    /* bytes of a device */
-    long fail_at;    /* the so-many-th piece of work fails; 0 = none */
-    int no_slots;    /* the stager finds no memory */
-    double float_s;  /* what a message of the devices' network takes for each float */
-    fake_net net[8]; /* of all that joined since the last test */
+    size_t limit;    /* memory of a device, in bytes */
+    long fail_at;    /* number of the work item that fails; 0: none */
+    int no_slots;    /* the stager has no memory */
+    double float_s;  /* duration of a message of the devices' network, in seconds per float */
+    fake_net net[8]; /* all networks that were joined since the last test */
     int nets;
     long follows, splits;
-    long alive; /* arrays and devices that nobody has freed; atomic */
+    long alive; /* arrays and devices not yet freed; atomic */
 } fake_wishes;
 
 static fake_wishes fake;
@@ -71,7 +71,7 @@ static void *fake_here(const void *p)
     return (void *)((uintptr_t)p - FAKE_AWAY);
 }
 
-/* One more piece of work. */
+/* Counts one more work item. */
 static void fake_work(fake_device *f)
 {
     f->work++;
@@ -81,7 +81,7 @@ static void fake_work(fake_device *f)
     }
 }
 
-/* Masters that overlap n bytes from at on have changed. */
+/* Updates the copies whose masters overlap the n bytes at `at`, which have changed. */
 static void fake_refresh(fake_device *f, const void *at, size_t n)
 {
     const char *from = (const char *)at, *to = from + n;
@@ -296,7 +296,7 @@ static void fake_compensate(void *self, float *x, const float *now, const float 
     fake_refresh((fake_device *)self, fake_here(x), count * sizeof *x);
 }
 
-/* As blocks.c splits values, where the backend leaves it to that. */
+/* Splits values as blocks.c does, for backends that leave it to blocks.c. */
 static void fake_split(void *self, int bits, float *x, void *out, size_t count)
 {
     const ddp_packing packing = bits == 8 ? DDP_PACK_INT8 : DDP_PACK_INT4;
@@ -314,7 +314,7 @@ static void fake_split(void *self, int bits, float *x, void *out, size_t count)
         return;
     }
     ddp__quantised_fill(packing, at, count, codes);
-    for (i = 0; i < count; i++) { /* a denormal scale says nothing */
+    for (i = 0; i < count; i++) { /* values with a denormal scale have code 0 */
         float scale;
         memcpy(&scale, codes + 4 * (i / 64), 4);
         if (scale < FLT_MIN && bits == 8)
@@ -522,7 +522,7 @@ static ddp_status fake_join(void *self, const ddp_backend_peers *p, ddp_error *e
     return DDP_OK;
 }
 
-/* Element by element in rank order, times scale; spread: those of rank 0. */
+/* Combines element by element in rank order, times scale. spread: copies rank 0's values. */
 static void fake_combine(fake_net *n, int world, int spread, float scale, const size_t *counts, int arrays)
 {
     int a, r;
@@ -621,7 +621,7 @@ static void fake_leave(void *self, int on_error)
     f->net = NULL;
 }
 
-/* What the networks did since the last call of this. */
+/* Returns the counters of all networks since the last call. */
 static fake_net fake_nets(void)
 {
     fake_net all;

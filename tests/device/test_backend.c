@@ -1,8 +1,9 @@
-/* Everything that lies on a device is reached through the backend table: the same bits as on the CPU,
- * on a device whose memory nobody else can touch. */
+/* All data on a device is accessed through the backend table, and results are bit-identical to the CPU.
+ * The fake device's memory cannot be accessed in any other way. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#undef DDP__METER_AGREE /* a case compares links by what was measured: with as much care as elsewhere */
+#undef DDP__METER_AGREE /* one case compares measured links, so they are measured with the usual number of
+                         * transfers */
 #undef DDP__PROBE_LAST_S
 #include "measure/timing.c"
 
@@ -41,7 +42,7 @@ static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule ru
     lab_free(&device);
 }
 
-static void every_strategy_gives_the_cpus_bits(void **state)
+static void every_strategy_is_bit_identical_to_the_cpu(void **state)
 {
     int s;
 
@@ -149,7 +150,7 @@ static void picture_compare(picture *a, picture *b)
     free(b->buffers);
 }
 
-static void a_graph_of_images_gives_the_cpus_bits(void **state)
+static void image_graph_is_bit_identical_to_the_cpu(void **state)
 {
     const ddp_backend fakes = fake_backend();
     picture cpu, device;
@@ -198,7 +199,7 @@ static int still(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void without_a_gradient_nothing_moves(void **state)
+static void layers_without_a_gradient_do_not_change(void **state)
 {
     static const ddp_strategy some[] = {DDP_WFBP, DDP_BYTESCHEDULER, DDP_DEFT,
                                         DDP_BSP,  DDP_DILOCO,        DDP_LOCALSGD};
@@ -225,7 +226,7 @@ static void without_a_gradient_nothing_moves(void **state)
     }
 }
 
-static void weights_come_from_a_device_and_go_to_one(void **state)
+static void weights_are_saved_from_and_loaded_to_a_device(void **state)
 {
     const ddp_backend fakes = fake_backend();
     char one[] = "/tmp/backend_weights_XXXXXX";
@@ -303,7 +304,7 @@ static void journey_go(const ddp_backend *b, journey *j)
     assert_int_equal(fake.alive, 0);
 }
 
-static void a_checkpoint_moves_between_device_and_cpu(void **state)
+static void checkpoint_moves_between_device_and_cpu(void **state)
 {
     const ddp_backend fakes = fake_backend();
     static journey whole, first, second;
@@ -350,7 +351,7 @@ static const char *sentence_of(ddp_config *cfg, lab_model model)
     return text;
 }
 
-static void what_cannot_be_is_said(void **state)
+static void unsupported_settings_fail_with_an_error(void **state)
 {
     const ddp_backend b = fake_backend();
     ddp_backend lone = fake_backend();
@@ -400,7 +401,7 @@ static int builds_llama(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void memory_and_kernels_that_lack_are_named(void **state)
+static void missing_memory_and_kernels_are_named(void **state)
 {
     const ddp_backend b = fake_backend();
     ddp_config cfg;
@@ -414,7 +415,7 @@ static void memory_and_kernels_that_lack_are_named(void **state)
     assert_int_equal(ddp_launch(&cfg, builds_llama, text, NULL), 0);
     assert_non_null(strstr(text, "rms_norm"));
     assert_non_null(strstr(text, "no kernel for the fake backend"));
-    /* too small for the plan, and at a later allocation */
+    /* too little memory for the memory plan, and for a later allocation */
     for (fake.limit = 1000; fake.limit < 12000; fake.limit += 5000) {
         ddp_config one = cfg;
         ddp_graph *g;
@@ -443,7 +444,7 @@ static void memory_and_kernels_that_lack_are_named(void **state)
     fake.no_slots = 0;
 }
 
-static void a_failure_in_a_step_ends_all_ranks(void **state)
+static void failure_in_a_step_ends_all_ranks(void **state)
 {
     const ddp_backend b = fake_backend();
     ddp_config cfg;
@@ -460,11 +461,11 @@ static int leaves_early(ddp_ctx *d, void *user)
 {
     lab x = *(lab *)user;
 
-    if (ddp_rank(d) == 1) x.steps = 4; /* and is gone while others wait for its averages */
+    if (ddp_rank(d) == 1) x.steps = 4; /* and closes its context while others wait for it */
     return lab_graph(d, &x);
 }
 
-static void a_lost_peer_is_an_error_and_no_hang(void **state)
+static void lost_peer_is_an_error_without_a_hang(void **state)
 {
     const ddp_backend b = fake_backend();
     ddp_error err;
@@ -483,7 +484,7 @@ static void a_lost_peer_is_an_error_and_no_hang(void **state)
 
 /* ---- elastic worlds ---- */
 
-/* Rank 2 dies between two steps, when nothing is in flight; the others go on without it. */
+/* Rank 2 exits between two steps, with no message in flight. The other ranks continue without it. */
 static int dies_in_the_middle(ddp_ctx *d, void *user)
 {
     lab *x = (lab *)user;
@@ -523,7 +524,7 @@ static int dies_in_the_middle(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void devices_go_on_without_a_lost_rank(void **state)
+static void devices_continue_without_a_lost_rank(void **state)
 {
     const ddp_backend b = fake_backend();
     int s;
@@ -553,9 +554,9 @@ static void devices_go_on_without_a_lost_rank(void **state)
     }
 }
 
-/* ---- from device to device ---- */
+/* ---- network between devices ---- */
 
-/* Rank by rank, as ddp_launch has no site for each. */
+/* Sets the site of each rank, because ddp_launch has one setting for all. */
 static int in_its_site(ddp_ctx *d, void *user)
 {
     lab *x = (lab *)user;
@@ -590,7 +591,7 @@ static void networks_give_the_cpus_bits(ddp_strategy strategy, lab_model model, 
     lab_free(&device);
 }
 
-static void the_devices_network_gives_the_cpus_bits(void **state)
+static void device_network_is_bit_identical_to_the_cpu(void **state)
 {
     fake_net did;
     int s;
@@ -603,8 +604,9 @@ static void the_devices_network_gives_the_cpus_bits(void **state)
     }
 }
 
-/* Two of three sums of two levels, whatever the sites' sizes; alone in a site, and all in one. */
-static void two_levels_give_the_cpus_bits(void **state)
+/* The hierarchical all-reduce runs two of its three sums on the devices, for any size of sites. Also with
+ * one rank per site, and with one site. */
+static void hierarchical_all_reduce_is_bit_identical_to_the_cpu(void **state)
 {
     fake_net did;
     long follows;
@@ -617,7 +619,7 @@ static void two_levels_give_the_cpus_bits(void **state)
         follows = fake.follows;
         assert_int_equal(did.joined, 2);
         assert_true(did.averages == 0 && did.sums > 6 && did.spreads == did.sums);
-        assert_int_equal(follows, did.sums); /* what the first of each site sent on */
+        assert_int_equal(follows, did.sums); /* messages of the first rank of each site */
         networks_give_the_cpus_bits((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 3, 1, 2, &did);
         assert_int_equal(did.joined, 2);
         assert_true(did.sums > 6);
@@ -647,8 +649,8 @@ static int over_both(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* All layers are sent at the end of a period: the links share them whatever the clock says. */
-static void both_links_give_the_cpus_bits(void **state)
+/* All layers are sent at the end of a period, so both links are used whatever times are measured. */
+static void both_links_are_bit_identical_to_the_cpu(void **state)
 {
     const ddp_backend b = fake_backend();
     both_links device;
@@ -664,7 +666,7 @@ static void both_links_give_the_cpus_bits(void **state)
     lab_run(&cpu);
     device.lab.cfg.backend = &b;
     device.lab.cfg.device.nccl = 2;
-    device.lab.cfg.net = "4mbit,1ms"; /* so slow that a busy machine hardly matters */
+    device.lab.cfg.net = "4mbit,1ms"; /* so slow that the load of the machine hardly matters */
     device.lab.cfg.deterministic = 0; /* the links are measured */
     device.lab.cfg.profile_steps = 2;
     fake.float_s = 1e-5;
@@ -684,7 +686,7 @@ static void both_links_give_the_cpus_bits(void **state)
     lab_free(&device.lab);
 }
 
-static void a_rank_lost_behind_an_average_is_no_hang(void **state)
+static void rank_lost_during_an_average_is_an_error_without_a_hang(void **state)
 {
     const ddp_backend b = fake_backend();
     int site;
@@ -696,7 +698,7 @@ static void a_rank_lost_behind_an_average_is_no_hang(void **state)
         lab_new(&x, 2, DDP_LOCALSGD, 3);
         x.cfg.backend = &b;
         x.cfg.device.nccl = 1;
-        x.cfg.site = site; /* both in one, or none */
+        x.cfg.site = site; /* both ranks in one site, or without sites */
         x.cfg.timeout.peer_s = 3;
         x.model = LAB_MLP;
         x.no_sync_all = 1;
@@ -707,7 +709,7 @@ static void a_rank_lost_behind_an_average_is_no_hang(void **state)
     }
 }
 
-static void muon_stays_on_the_cpu(void **state)
+static void muon_with_a_backend_fails(void **state)
 {
     const ddp_backend b = fake_backend();
     ddp_error err;
@@ -723,7 +725,7 @@ static void muon_stays_on_the_cpu(void **state)
     lab_free(&x);
 }
 
-/* ---- a loop of one's own, a rule of one's own, and the times of a device ---- */
+/* ---- user-defined training loops and update rules, and times measured on a device ---- */
 
 static void own_rule(const ddp_optimizer *self, const ddp_update *u)
 {
@@ -785,7 +787,7 @@ static int own_loop(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void an_own_loop_is_timed_by_the_device(void **state)
+static void user_loop_is_timed_by_the_device(void **state)
 {
     const ddp_backend b = fake_backend();
     ddp_config cfg;
@@ -809,22 +811,22 @@ static void an_own_loop_is_timed_by_the_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_strategy_gives_the_cpus_bits),
-        cmocka_unit_test(a_graph_of_images_gives_the_cpus_bits),
-        cmocka_unit_test(without_a_gradient_nothing_moves),
-        cmocka_unit_test(weights_come_from_a_device_and_go_to_one),
-        cmocka_unit_test(a_checkpoint_moves_between_device_and_cpu),
-        cmocka_unit_test(what_cannot_be_is_said),
-        cmocka_unit_test(memory_and_kernels_that_lack_are_named),
-        cmocka_unit_test(a_failure_in_a_step_ends_all_ranks),
-        cmocka_unit_test(a_lost_peer_is_an_error_and_no_hang),
-        cmocka_unit_test(devices_go_on_without_a_lost_rank),
-        cmocka_unit_test(the_devices_network_gives_the_cpus_bits),
-        cmocka_unit_test(two_levels_give_the_cpus_bits),
-        cmocka_unit_test(both_links_give_the_cpus_bits),
-        cmocka_unit_test(a_rank_lost_behind_an_average_is_no_hang),
-        cmocka_unit_test(muon_stays_on_the_cpu),
-        cmocka_unit_test(an_own_loop_is_timed_by_the_device),
+        cmocka_unit_test(every_strategy_is_bit_identical_to_the_cpu),
+        cmocka_unit_test(image_graph_is_bit_identical_to_the_cpu),
+        cmocka_unit_test(layers_without_a_gradient_do_not_change),
+        cmocka_unit_test(weights_are_saved_from_and_loaded_to_a_device),
+        cmocka_unit_test(checkpoint_moves_between_device_and_cpu),
+        cmocka_unit_test(unsupported_settings_fail_with_an_error),
+        cmocka_unit_test(missing_memory_and_kernels_are_named),
+        cmocka_unit_test(failure_in_a_step_ends_all_ranks),
+        cmocka_unit_test(lost_peer_is_an_error_without_a_hang),
+        cmocka_unit_test(devices_continue_without_a_lost_rank),
+        cmocka_unit_test(device_network_is_bit_identical_to_the_cpu),
+        cmocka_unit_test(hierarchical_all_reduce_is_bit_identical_to_the_cpu),
+        cmocka_unit_test(both_links_are_bit_identical_to_the_cpu),
+        cmocka_unit_test(rank_lost_during_an_average_is_an_error_without_a_hang),
+        cmocka_unit_test(muon_with_a_backend_fails),
+        cmocka_unit_test(user_loop_is_timed_by_the_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* What is sent from a device in other ways than as floats to all: to servers, and in few bits. The same bits
- * as on the CPU, on a device whose memory nobody else can touch. */
+/* Other messages from a device than all-reduces of floats: to servers, and in few bits. Results are
+ * bit-identical to the CPU. The fake device's memory can only be accessed through the backend table. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -12,9 +12,9 @@
 #include "device/fake_device.h"
 #include "strategy/strategy_lab.h"
 
-static ddp_backend backend, plain; /* the latter leaves blocks to this machine */
+static ddp_backend backend, plain; /* plain: quantises on the host */
 
-/* The same training here and on a device. */
+/* One training on the CPU and one on a device. */
 typedef struct both {
     lab run[2];
 } both;
@@ -27,7 +27,7 @@ static ddp_config *both_new(both *x, int world, ddp_strategy strategy, lab_model
     return &x->run[0].cfg;
 }
 
-/* The parameters of all who compute, bit for bit. */
+/* Compares the parameters of all workers bit for bit. */
 static void both_run(both *x, const char *what)
 {
     lab *cpu = &x->run[0], *device = &x->run[1], empty;
@@ -51,9 +51,9 @@ static void both_run(both *x, const char *what)
         assert_true(*cpu->values > 0 && *cpu->values == *device->values);
         for (r = 0; r < cpu->cfg.world - servers; r++) {
             if (memcmp(cpu->params[r], device->params[r], *cpu->values * sizeof(float)))
-                fail_msg("%s, %s, model %d, rule %d, rank %d%s: other bits",
+                fail_msg("%s, %s, model %d, rule %d, rank %d%s: other parameters",
                          ddp_strategy_name(cpu->cfg.strategy), what, (int)cpu->model, (int)cpu->rule, r,
-                         own ? ", blocks made here" : "");
+                         own ? ", quantised on the host" : "");
             assert_true(cpu->stats[r].deferred_pct == device->stats[r].deferred_pct);
         }
         assert_int_equal(fake.alive, 0);
@@ -65,7 +65,7 @@ static void both_run(both *x, const char *what)
 
 /* ---- servers ---- */
 
-static void every_server_gives_the_cpus_bits(void **state)
+static void servers_are_bit_identical_to_the_cpu(void **state)
 {
     static const int servers[] = {1, 2, DDP_SERVERS_COLOCATED};
     int s, k;
@@ -81,11 +81,11 @@ static void every_server_gives_the_cpus_bits(void **state)
             c->server.staleness = k;
             c->osp.defer = 0.6;
             x.run[0].rates = 1;
-            both_run(&x, k < 2 ? "servers of their own" : "co-located");
+            both_run(&x, k < 2 ? "dedicated servers" : "co-located");
         }
 }
 
-static void every_way_of_osp_gives_the_cpus_bits(void **state)
+static void osp_is_bit_identical_to_the_cpu_with_every_setting(void **state)
 {
     static const ddp_lgp lgp[] = {DDP_LGP_ON, DDP_LGP_EMA, DDP_LGP_OFF};
     int k, paper, apart;
@@ -104,7 +104,7 @@ static void every_way_of_osp_gives_the_cpus_bits(void **state)
             }
 }
 
-static void servers_are_reached_over_tcp_and_alone(void **state)
+static void servers_work_over_tcp_and_with_one_worker(void **state)
 {
     both x;
     ddp_config *c;
@@ -121,16 +121,16 @@ static void servers_are_reached_over_tcp_and_alone(void **state)
     c = both_new(&x, 1, DDP_OSP, LAB_MLP, LAB_ADAMW);
     c->server.count = DDP_SERVERS_COLOCATED;
     c->osp.defer = 0.6;
-    both_run(&x, "one worker, its own server");
+    both_run(&x, "one worker with a colocated server");
 }
 
-/* ---- few bits ---- */
+/* ---- quantised messages ---- */
 
 static const ddp_wire wires[] = {DDP_WIRE_F32,  DDP_WIRE_BF16, DDP_WIRE_INT8,
                                  DDP_WIRE_INT4, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
 static const char *const wire_names[] = {"f32", "bf16", "int8", "int4", "e3m0", "topk"};
 
-static void changes_in_every_coding_give_the_cpus_bits(void **state)
+static void parameter_deltas_in_every_coding_are_bit_identical_to_the_cpu(void **state)
 {
     static const ddp_overlap overlaps[] = {DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM, DDP_OVERLAP_EAGER};
     int w, k;
@@ -144,7 +144,7 @@ static void changes_in_every_coding_give_the_cpus_bits(void **state)
             c->wire = wires[w];
             c->outer.overlap = overlaps[k];
             both_run(&x, wire_names[w]);
-            c = both_new(&x, 3, DDP_DILOCO, LAB_MLP, LAB_ADAMW); /* each keeps all of the momentum */
+            c = both_new(&x, 3, DDP_DILOCO, LAB_MLP, LAB_ADAMW); /* every rank stores the whole momentum */
             c->wire = wires[w];
             c->outer.overlap = overlaps[k];
             c->transport = DDP_TCP;
@@ -157,7 +157,7 @@ static void changes_in_every_coding_give_the_cpus_bits(void **state)
     both_run(&x, "compensated");
 }
 
-static void int8_averages_give_the_cpus_bits(void **state)
+static void int8_averages_are_bit_identical_to_the_cpu(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD,          DDP_WFBP,     DDP_LOCALSGD,
                                               DDP_ENP,           DDP_DREAMDDP, DDP_MGWFBP,
@@ -175,8 +175,8 @@ static void int8_averages_give_the_cpus_bits(void **state)
     }
 }
 
-/* Gradients of all layers in one message in one step, in one for each in the next: a rank's segments are
- * others. */
+/* Sends the gradients of all layers in one message in one step, and in one message per layer in the next,
+ * so that a rank's segments change. */
 static int turns_step_end(ddp_ctx *d, void *self, int forward)
 {
     const int layers = ddp_layers(d), apart = (int)(ddp_step(d) % 2);
@@ -209,7 +209,7 @@ static int turns_step_end(ddp_ctx *d, void *self, int forward)
     return bad;
 }
 
-static void messages_of_changing_lengths_give_the_cpus_bits(void **state)
+static void messages_of_changing_lengths_are_bit_identical_to_the_cpu(void **state)
 {
     ddp_strategy_ops ops;
     ddp_config *c;
@@ -232,7 +232,7 @@ static void messages_of_changing_lengths_give_the_cpus_bits(void **state)
 typedef struct journey {
     ddp_config cfg;
     const char *save, *load;
-    int steps, bad_step; /* the latter has an input without a number; 0: none has */
+    int steps, bad_step; /* bad_step: step whose input contains a NaN; 0: none */
     float (*params)[LAB_VALUES];
 } journey;
 
@@ -291,7 +291,7 @@ static void journey_go(journey *j, const ddp_backend *b, const char *save, const
     assert_int_equal(fake.alive, 0);
 }
 
-/* From the device to the CPU, and from there to the device. */
+/* A checkpoint moves from the device to the CPU, and from there to the device. */
 static void journey_both_ways(ddp_strategy strategy, ddp_wire wire, ddp_overlap overlap, int servers)
 {
     static float whole[LAB_RANKS][LAB_VALUES], half[LAB_RANKS][LAB_VALUES];
@@ -336,9 +336,9 @@ static void checkpoints_move_between_device_and_cpu(void **state)
     journey_both_ways(DDP_DREAMDDP, DDP_WIRE_INT8, DDP_OVERLAP_NONE, 0);
 }
 
-/* ---- what cannot be ---- */
+/* ---- unsupported settings ---- */
 
-static void what_cannot_be_is_said(void **state)
+static void unsupported_settings_fail_with_an_error(void **state)
 {
     ddp_error err;
     lab x;
@@ -359,8 +359,8 @@ static void what_cannot_be_is_said(void **state)
     lab_free(&x);
 }
 
-/* What has no code ends the run with its layer's name; it is found beside the device. */
-static void a_value_without_a_code_is_said(void **state)
+/* A value that the wire cannot encode ends the run with the layer's name. The device detects it. */
+static void unencodable_value_fails_with_the_layer_name(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DILOCO, DDP_SPARSELOCO};
     static float params[LAB_RANKS][LAB_VALUES];
@@ -391,15 +391,15 @@ static void a_value_without_a_code_is_said(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_server_gives_the_cpus_bits),
-        cmocka_unit_test(every_way_of_osp_gives_the_cpus_bits),
-        cmocka_unit_test(servers_are_reached_over_tcp_and_alone),
-        cmocka_unit_test(changes_in_every_coding_give_the_cpus_bits),
-        cmocka_unit_test(int8_averages_give_the_cpus_bits),
-        cmocka_unit_test(messages_of_changing_lengths_give_the_cpus_bits),
+        cmocka_unit_test(servers_are_bit_identical_to_the_cpu),
+        cmocka_unit_test(osp_is_bit_identical_to_the_cpu_with_every_setting),
+        cmocka_unit_test(servers_work_over_tcp_and_with_one_worker),
+        cmocka_unit_test(parameter_deltas_in_every_coding_are_bit_identical_to_the_cpu),
+        cmocka_unit_test(int8_averages_are_bit_identical_to_the_cpu),
+        cmocka_unit_test(messages_of_changing_lengths_are_bit_identical_to_the_cpu),
         cmocka_unit_test(checkpoints_move_between_device_and_cpu),
-        cmocka_unit_test(what_cannot_be_is_said),
-        cmocka_unit_test(a_value_without_a_code_is_said),
+        cmocka_unit_test(unsupported_settings_fail_with_an_error),
+        cmocka_unit_test(unencodable_value_fails_with_the_layer_name),
     };
 
     backend = plain = fake_backend();

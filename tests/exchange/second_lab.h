@@ -1,4 +1,4 @@
-/* Two links between the same workers: what the tests of them and their timings share. Include it after
+/* Two links between the same workers: helpers of the tests and the timing programs. Include after
  * cmocka.h. */
 #ifndef SECOND_LAB_H
 #define SECOND_LAB_H
@@ -25,7 +25,7 @@ static void run_worker(const ddp_config *c, int (*fn)(ddp_ctx *, void *), void *
     if (ddp_launch(c, fn, user, &err)) fail_msg("%s", err.msg);
 }
 
-/* Returns the line of what is wrong as a failure. */
+/* Checks a condition in a worker. On failure it prints the line and returns DDP_FAILED. */
 #define NEED(what)                                                                      \
     do {                                                                                \
         if (!(what)) {                                                                  \
@@ -39,7 +39,7 @@ static float value(int rank, int i) { return (float)(i % 7 * (rank + 1)); }
 
 typedef struct both {
     size_t n[2];    /* floats over each link */
-    double took[8]; /* threads only */
+    double took[8]; /* per rank, in seconds; threads only */
 } both;
 
 static int reduce_both(ddp_ctx *d, void *user)
@@ -86,7 +86,7 @@ static int measure(ddp_ctx *d, void *user)
                 1e3 * first.link.alpha_s, 1e3 * second.link.alpha_s, 1e6 * first.link.beta_s,
                 1e6 * second.link.beta_s, second.mu);
     NEED(first.mu == 1);
-    /* two ranks: beta = 1 / rate; alpha = two delays and what threads add */
+    /* two ranks: beta = 1 / rate; alpha = two delays plus the delay of threads */
     NEED(first.link.beta_s > 0.19e-6 && second.link.beta_s > 0.38e-6);
     NEED(second.mu > 1.7 && second.mu < 2.3);
     NEED(second.link.beta_s < 0.48e-6);
@@ -98,8 +98,8 @@ enum { LAYERS = 6, STEPS = 9 };
 typedef struct trained {
     ddp_config cfg;
     float w[3][LAYERS * N];
-    int64_t sent[2]; /* by rank 0 over either link */
-    int taken;       /* layers that go over the second */
+    int64_t sent[2]; /* by rank 0, per link */
+    int taken;       /* layers that use the second link */
     double step_s;
 } trained;
 

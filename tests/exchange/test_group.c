@@ -1,4 +1,5 @@
-/* Groups, two levels and the ring's order: against plain sums, bits equal on all ranks. */
+/* Process groups, hierarchical all-reduce and the ring's order, compared with plain sums. All ranks must
+ * be bit-identical. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -62,7 +63,7 @@ static void fill(float *x, size_t n, int rank)
         return 14;                                              \
     }
 
-/* In rank order, as a direct all-reduce sums. */
+/* Sums in rank order, as a direct all-reduce does. */
 static float sum_of(const int *ranks, int n, size_t i, float scale)
 {
     float s = value(ranks[0], i);
@@ -70,7 +71,7 @@ static float sum_of(const int *ranks, int n, size_t i, float scale)
     return s * scale;
 }
 
-/* ---- groups ---- */
+/* ---- process groups ---- */
 
 static int several_groups(ddp_ctx *d, trial *t)
 {
@@ -109,7 +110,8 @@ static int several_groups(ddp_ctx *d, trial *t)
                     CHECK(x[i] == (i / 5 == (size_t)place ? sum_of(list[g], size[g], i, 2) : value(rank, i)));
                 CHECK(exchange(d, DDP_ALL_GATHER, in_group(group[g]), all, (size_t)size[g], 1, 0) == 0);
             }
-            if (g == round % 4) { /* the world in between, at another place in each round */
+            /* an all-reduce over all ranks in between, at another place in each round */
+            if (g == round % 4) {
                 static const int everybody[] = {0, 1, 2, 3, 4};
                 fill(x, n, rank);
                 CHECK(ddp_all_reduce(d, x, n, 1) == 0);
@@ -120,7 +122,7 @@ static int several_groups(ddp_ctx *d, trial *t)
     return 0;
 }
 
-static void groups_have_collectives_of_their_own(void **state)
+static void groups_have_separate_collectives(void **state)
 {
     trial t;
 
@@ -145,10 +147,10 @@ static int wrong_group(ddp_ctx *d, trial *t)
     CHECK(ddp_group(d, first, 2, &group) == 0);
     if (t->order[0] == 3) return exchange(d, DDP_ALL_REDUCE, in_group(2), x, 2, 1, 0);
     if (t->order[0] == 4) return exchange(d, DDP_BROADCAST, in_group(group), x, 2, 1, 2);
-    return exchange(d, DDP_ALL_REDUCE, in_group(group), x, 2, 1, 0); /* rank 2 is not in it */
+    return exchange(d, DDP_ALL_REDUCE, in_group(group), x, 2, 1, 0); /* rank 2 is not in the group */
 }
 
-static void wrong_groups_are_refused(void **state)
+static void invalid_groups_fail(void **state)
 {
     trial t;
     int kind;
@@ -163,7 +165,7 @@ static void wrong_groups_are_refused(void **state)
     run(&t, DDP_THREADS, 3, DDP_UNSUPPORTED);
 }
 
-/* ---- two levels ---- */
+/* ---- hierarchical all-reduce ---- */
 
 static int two_levels(ddp_ctx *d, trial *t)
 {
@@ -188,7 +190,7 @@ static int two_levels(ddp_ctx *d, trial *t)
     return 0;
 }
 
-static void sites_sum_in_two_levels(void **state)
+static void sites_sum_hierarchically(void **state)
 {
     static const int sites[][MOST] = {{0, 0, 1, 1, 0, 0}, {0, 1, 0, 1, 0, 1}, {7, 7, 7, 2, 2, 2},
                                       {0, 0, 0, 1, 1, 2}, {0, 0, 0, 0, 0, 0}, {5, 4, 3, 2, 1, 0}};
@@ -224,7 +226,7 @@ static int ordered_ring(ddp_ctx *d, trial *t)
         int next = 0;
         for (int k = 0; k < r.world; k++)
             if (t->order[k] == a && t->order[(k + 1) % r.world] == b) next = 1;
-        r.pair[i].rate = next ? 1e8 : 1e6; /* only one ring is fast */
+        r.pair[i].rate = next ? 1e8 : 1e6; /* only the links along one ring are fast */
         r.pair[i].ping_s = r.pair[i].ping_median_s = r.pair[i].link.alpha_s = 1e-5;
         r.pair[i].link.beta_s = 1 / r.pair[i].rate;
     }
@@ -245,8 +247,8 @@ static int ordered_ring(ddp_ctx *d, trial *t)
     return 0;
 }
 
-/* Rings in two orders sum in two orders: the bits tell them apart. */
-static void the_ring_goes_where_links_are_fast(void **state)
+/* Rings in two orders sum in two orders, so their results differ in the last bits. */
+static void ring_follows_the_fast_links(void **state)
 {
     static int orders[][5] = {{0, 1, 2, 3, 4}, {0, 3, 1, 4, 2}};
     uint64_t hash[2];
@@ -274,10 +276,10 @@ static void the_ring_goes_where_links_are_fast(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_have_collectives_of_their_own),
-        cmocka_unit_test(wrong_groups_are_refused),
-        cmocka_unit_test(sites_sum_in_two_levels),
-        cmocka_unit_test(the_ring_goes_where_links_are_fast),
+        cmocka_unit_test(groups_have_separate_collectives),
+        cmocka_unit_test(invalid_groups_fail),
+        cmocka_unit_test(sites_sum_hierarchically),
+        cmocka_unit_test(ring_follows_the_fast_links),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

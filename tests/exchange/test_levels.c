@@ -1,4 +1,5 @@
-/* [asan] Averages in two levels: inside the sites, then between them; messages that wait for others. */
+/* [asan] Hierarchical averages: inside the sites, then between them; messages that wait for other
+ * messages. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "context/context.h"
@@ -24,9 +25,9 @@ extern "C" {
 
 #include "comm/net_world.h"
 
-/* ---- messages that wait ---- */
+/* ---- messages that wait for other messages ---- */
 
-/* Chains of three messages in unlike groups, many in flight, each rank at its own pace. */
+/* Chains of three messages in groups of different ranks, many in flight, each rank at its own pace. */
 static void chains(net_rank *me, void *user)
 {
     enum { CHAINS = 30, LENGTH = 701 };
@@ -90,7 +91,7 @@ static void chains(net_rank *me, void *user)
     free(x);
 }
 
-static void messages_begin_when_the_one_before_is_done(void **state)
+static void message_starts_when_its_predecessor_is_complete(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 8; kind++) {
@@ -113,7 +114,7 @@ static const size_t counts[LAYERS] = {701, 2, 600};
 typedef struct run {
     ddp_config cfg;
     int site[RANKS];
-    int leaves[RANKS]; /* the step before which a rank leaves; 0: never */
+    int leaves[RANKS]; /* the step before which a rank closes its context; 0: never */
     float w[RANKS][MOST];
     int64_t sent[RANKS];
 } run;
@@ -134,7 +135,7 @@ static int worker(ddp_ctx *d, void *user)
     size_t at = 0;
     int bad = 0, l, step;
 
-    d->cfg.site = x->site[rank]; /* every rank its own, as DREAMDDP_SITE gives it */
+    d->cfg.site = x->site[rank]; /* a different site per rank, as with DREAMDDP_SITE */
     for (l = 0; !bad && l < LAYERS; at += counts[l++]) {
         memset(&layer, 0, sizeof layer);
         layer.params = w + at;
@@ -186,7 +187,7 @@ static void run_it(run *x)
     if (ddp_launch(&x->cfg, worker, x, &err)) fail_msg("%s", err.msg);
 }
 
-/* Gradients summed inside the sites, then over the sites, by hand. */
+/* Reference: sums the gradients inside the sites, then over the sites. */
 static void plain(const run *x, float (*w)[MOST])
 {
     static float v[RANKS][MOST], g[RANKS][MOST];
@@ -201,8 +202,8 @@ static void plain(const run *x, float (*w)[MOST])
         for (int l = 0; l < LAYERS; at += counts[l++])
             for (size_t i = 0; i < counts[l]; i++) {
                 float all = 0;
-                for (int first = 0, sites = 0, seen = 0; first < world; first++) { /* sites by their lowest
-                                                                                      rank */
+                for (int first = 0, sites = 0, seen = 0; first < world; first++) { /* sites in the order of
+                                                                                    * their lowest ranks */
                     float sum = 0;
                     int n = 0;
                     if ((x->leaves[first] && step >= x->leaves[first]) || seen >> x->site[first] & 1)
@@ -225,7 +226,8 @@ static void plain(const run *x, float (*w)[MOST])
     }
 }
 
-static const int equal_sites[4] = {1, 2, 1, 2}, unlike_sites[5] = {1, 2, 2, 3, 2}, one_site[4] = {7, 7, 7, 7};
+static const int equal_sites[4] = {1, 2, 1, 2}, unequal_sites[5] = {1, 2, 2, 3, 2},
+                 one_site[4] = {7, 7, 7, 7};
 
 static void gradients_are_summed_inside_the_sites_first(void **state)
 {
@@ -234,7 +236,7 @@ static void gradients_are_summed_inside_the_sites_first(void **state)
     (void)state;
     for (int s = 0; s < 2; s++)
         for (int unlike = 0; unlike < 2; unlike++) {
-            run_config(&x, s ? DDP_WFBP : DDP_SSGD, unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
+            run_config(&x, s ? DDP_WFBP : DDP_SSGD, unlike ? 5 : 4, unlike ? unequal_sites : equal_sites);
             run_it(&x);
             plain(&x, want);
             for (int r = 0; r < x.cfg.world; r++) assert_memory_equal(x.w[r], want[0], 1303 * sizeof(float));
@@ -262,7 +264,7 @@ static void parameters_are_the_same_on_all_ranks(void **state)
     for (int s = 0; s < 3; s++)
         for (int kind = 0; kind < 4; kind++) {
             const int unlike = kind % 2;
-            run_config(&two, strategies[s], unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
+            run_config(&two, strategies[s], unlike ? 5 : 4, unlike ? unequal_sites : equal_sites);
             run_config(&one, strategies[s], unlike ? 5 : 4, none);
             if (kind == 2) two.cfg.wire = one.cfg.wire = DDP_WIRE_BF16;
             if (kind == 3) {
@@ -276,8 +278,8 @@ static void parameters_are_the_same_on_all_ranks(void **state)
         }
 }
 
-/* No coding is between sites where there are none. */
-static void one_site_of_all_is_one_level_of_floats(void **state)
+/* With a single site no message crosses sites, so no message is quantised. */
+static void single_site_is_bit_identical_to_no_sites(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_LOCALSGD};
     static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8};
@@ -293,8 +295,7 @@ static void one_site_of_all_is_one_level_of_floats(void **state)
             two.cfg.elastic.min_world = w == 1;
             run_it(&two);
             run_it(&one);
-            for (int r = 0; r < 4; r++) /* what parameters changed by, in blocks, has a last place of its
-                                           own */
+            for (int r = 0; r < 4; r++) /* parameter deltas in blocks round differently in the last bit */
                 if (s && wires[w] == DDP_WIRE_INT8)
                     assert_true(distance(&two, &one) < 1e-6);
                 else
@@ -302,8 +303,8 @@ static void one_site_of_all_is_one_level_of_floats(void **state)
         }
 }
 
-/* Processes that meet over TCP, with their results in shared memory. */
-static void processes_hold_the_bits_of_threads(void **state)
+/* Compares threads with processes over TCP, which write their results to shared memory. */
+static void processes_are_bit_identical_to_threads(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP};
     static run threads;
@@ -312,7 +313,7 @@ static void processes_hold_the_bits_of_threads(void **state)
     assert_true(tcp != MAP_FAILED);
     for (int s = 0; s < 3; s++)
         for (int kind = 0; kind < 3; kind++) {
-            const int world = kind == 1 ? 5 : 4, *site = kind == 1 ? unlike_sites : equal_sites;
+            const int world = kind == 1 ? 5 : 4, *site = kind == 1 ? unequal_sites : equal_sites;
             run_config(&threads, strategies[s], world, site);
             run_config(tcp, strategies[s], world, site);
             tcp->cfg.transport = DDP_TCP;
@@ -327,8 +328,8 @@ static void processes_hold_the_bits_of_threads(void **state)
     munmap(tcp, sizeof *tcp);
 }
 
-/* The same bits while nobody is lost, and about the same bytes. */
-static void an_elastic_world_has_the_same_bits(void **state)
+/* Without a lost rank, an elastic world is bit-identical to a fixed one, with about the same bytes. */
+static void elastic_world_is_bit_identical_to_a_fixed_one(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP};
     static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8};
@@ -338,8 +339,8 @@ static void an_elastic_world_has_the_same_bits(void **state)
     for (int s = 0; s < 4; s++)
         for (int kind = 0; kind < 6; kind++) {
             const int unlike = kind % 2;
-            run_config(&elastic, strategies[s], unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
-            run_config(&fixed, strategies[s], unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
+            run_config(&elastic, strategies[s], unlike ? 5 : 4, unlike ? unequal_sites : equal_sites);
+            run_config(&fixed, strategies[s], unlike ? 5 : 4, unlike ? unequal_sites : equal_sites);
             elastic.cfg.wire = fixed.cfg.wire = wires[kind / 2];
             elastic.cfg.elastic.min_world = 2;
             elastic.cfg.debug.check_writes = 1;
@@ -347,14 +348,15 @@ static void an_elastic_world_has_the_same_bits(void **state)
             run_it(&fixed);
             for (int r = 0; r < elastic.cfg.world; r++)
                 assert_memory_equal(elastic.w[r], fixed.w[0], sizeof fixed.w[0]);
-            for (int r = 0; r < elastic.cfg.world; r++) /* as many cross sites side by side, and words of the
-                                                           world */
+            for (int r = 0; r < elastic.cfg.world; r++) /* the same messages between sites, plus control
+                                                         * messages */
                 assert_true((double)elastic.sent[r] < 1.05 * (double)fixed.sent[r] + 4000);
         }
 }
 
-/* Rank after rank leaves: one of a site, its lowest, the last of it. The sites go on with those who live. */
-static void sites_go_on_with_those_who_live(void **state)
+/* Ranks leave one after another: one of a site, its lowest rank, its last rank. The sites continue with
+ * the live ranks. */
+static void sites_continue_without_ranks_that_left(void **state)
 {
     static const int leaves[][5] = {
         {0, 0, 4, 0, 0}, {0, 4, 0, 0, 0}, {4, 0, 0, 0, 0}, {0, 3, 6, 0, 0}, {0, 3, 0, 5, 0}};
@@ -367,7 +369,7 @@ static void sites_go_on_with_those_who_live(void **state)
     for (int i = 0; i < 5; i++)
         for (int over_tcp = 0; over_tcp < 2; over_tcp++) {
             run *x = over_tcp ? tcp : &threads;
-            run_config(x, DDP_SSGD, 5, unlike_sites);
+            run_config(x, DDP_SSGD, 5, unequal_sites);
             x->cfg.transport = over_tcp ? DDP_TCP : DDP_THREADS;
             x->cfg.elastic.min_world = 2;
             memcpy(x->leaves, leaves[i], sizeof x->leaves);
@@ -380,8 +382,8 @@ static void sites_go_on_with_those_who_live(void **state)
     munmap(tcp, sizeof *tcp);
 }
 
-/* Gradients that never change, one of each block a thousand times the others: without error feedback those
- * would be lost. */
+/* Constant gradients. In each block one is a thousand times the others, which would be rounded to 0
+ * without error feedback. */
 static int constant(ddp_ctx *d, void *user)
 {
     run *x = (run *)user;
@@ -409,7 +411,7 @@ static int constant(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void blocks_between_sites_lose_nothing(void **state)
+static void int8_between_sites_uses_error_feedback(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_LOCALSGD};
     static run x;
@@ -417,22 +419,24 @@ static void blocks_between_sites_lose_nothing(void **state)
 
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
-        const int world = kind % 2 ? 5 : 4, *site = kind % 2 ? unlike_sites : equal_sites;
+        const int world = kind % 2 ? 5 : 4, *site = kind % 2 ? unequal_sites : equal_sites;
         run_config(&x, strategies[kind / 2], world, site);
         x.cfg.wire = DDP_WIRE_INT8;
         if (ddp_launch(&x.cfg, constant, &x, &err)) fail_msg("%s", err.msg);
         for (int i = 0; i < 1303; i++) {
             double mean = 0;
             for (int r = 0; r < world; r++) mean += (i % 50 ? 0.01 * (1 + (i + r) % 3) : 10.0) / world;
-            /* a level of a block is 10 members / 127, and as much is cut off of sums and results */
+            /* a quantisation level is 10 members / 127; sums and results are each rounded by up to half of
+             * it */
             if (fabs((double)x.w[0][i] + 150 * mean) > 0.5 * (kind / 2 ? 3 : 1) * 3 * 10.0 * 3 / 127)
                 fail_msg("kind %d, value %d: %g, not %g", kind, i, (double)x.w[0][i], -150 * mean);
         }
     }
 }
 
-/* Blocks between sites, floats inside: the same bits on all ranks and transports, near those of floats. */
-static void blocks_cross_sites_alone(void **state)
+/* Messages between sites are int8 blocks, inside sites floats. All ranks and transports must be
+ * bit-identical, and near the result of floats. */
+static void only_messages_between_sites_are_quantised(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP};
     static run threads, floats;
@@ -442,7 +446,7 @@ static void blocks_cross_sites_alone(void **state)
     assert_true(tcp != MAP_FAILED);
     for (int s = 0; s < 4; s++)
         for (int unlike = 0; unlike < 2; unlike++) {
-            const int world = unlike ? 5 : 4, *site = unlike ? unlike_sites : equal_sites;
+            const int world = unlike ? 5 : 4, *site = unlike ? unequal_sites : equal_sites;
             run_config(&threads, strategies[s], world, site);
             run_config(&floats, strategies[s], world, site);
             run_config(tcp, strategies[s], world, site);
@@ -462,7 +466,7 @@ static void blocks_cross_sites_alone(void **state)
     munmap(tcp, sizeof *tcp);
 }
 
-static void mistakes_are_told(void **state)
+static void invalid_settings_fail_with_an_error(void **state)
 {
     static const int some[4] = {1, 2, 0, 1};
     static run x;
@@ -480,16 +484,16 @@ static void mistakes_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_begin_when_the_one_before_is_done),
+        cmocka_unit_test(message_starts_when_its_predecessor_is_complete),
         cmocka_unit_test(gradients_are_summed_inside_the_sites_first),
         cmocka_unit_test(parameters_are_the_same_on_all_ranks),
-        cmocka_unit_test(one_site_of_all_is_one_level_of_floats),
-        cmocka_unit_test(processes_hold_the_bits_of_threads),
-        cmocka_unit_test(an_elastic_world_has_the_same_bits),
-        cmocka_unit_test(sites_go_on_with_those_who_live),
-        cmocka_unit_test(blocks_between_sites_lose_nothing),
-        cmocka_unit_test(blocks_cross_sites_alone),
-        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(single_site_is_bit_identical_to_no_sites),
+        cmocka_unit_test(processes_are_bit_identical_to_threads),
+        cmocka_unit_test(elastic_world_is_bit_identical_to_a_fixed_one),
+        cmocka_unit_test(sites_continue_without_ranks_that_left),
+        cmocka_unit_test(int8_between_sites_uses_error_feedback),
+        cmocka_unit_test(only_messages_between_sites_are_quantised),
+        cmocka_unit_test(invalid_settings_fail_with_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,10 +23,10 @@ enum { LAYERS = 2, VALUES = 300, BAD_STEP = 3, BAD_RANK = 1, BAD_LAYER = 1, STEP
 
 /* Shared by the ranks of a run, which are threads. */
 typedef struct board {
-    float bad; /* what one value of a gradient becomes */
-    int own;   /* the program updates */
+    float bad; /* replaces one value of a gradient */
+    int own;   /* the program applies the update itself */
     long counted[2], steps[2];
-    float last[2]; /* a parameter of the layer at the end */
+    float last[2]; /* a parameter of the layer at the end of the run */
     int lines;
     pthread_mutex_t lock;
 } board;
@@ -96,7 +96,7 @@ static int run(board *b, ddp_strategy strategy, ddp_wire wire, int no_check, ddp
     return ddp_launch(&cfg, train, b, err);
 }
 
-static void a_nan_on_one_rank_is_an_error_that_names_rank_layer_and_step(void **state)
+static void nan_on_one_rank_fails_with_rank_layer_and_step(void **state)
 {
     static const ddp_strategy strategy[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DEFT,
                                             DDP_BSP,  DDP_OSP,  DDP_DILOCO};
@@ -116,8 +116,8 @@ static void a_nan_on_one_rank_is_an_error_that_names_rank_layer_and_step(void **
         }
 }
 
-/* A GradScaler of PyTorch looks for these values, and leaves the step out. */
-static void the_programs_own_update_gets_the_values_one_log_line_and_a_count(void **state)
+/* A PyTorch GradScaler needs these values, to skip the step. */
+static void user_update_receives_nan_with_one_log_line_and_a_count(void **state)
 {
     board b = {NAN, 1, {0, 0}, {0, 0}, {0, 0}, 0, PTHREAD_MUTEX_INITIALIZER};
     ddp_error err;
@@ -130,7 +130,7 @@ static void the_programs_own_update_gets_the_values_one_log_line_and_a_count(voi
     assert_int_equal(b.lines, 1);
 }
 
-static void no_finite_check_switches_it_off(void **state)
+static void no_finite_check_disables_the_error(void **state)
 {
     board b = {NAN, 0, {0, 0}, {0, 0}, {0, 0}, 0, PTHREAD_MUTEX_INITIALIZER};
     ddp_error err;
@@ -141,7 +141,7 @@ static void no_finite_check_switches_it_off(void **state)
     assert_int_equal(b.counted[BAD_RANK], 0);
 }
 
-static void a_nan_is_found_where_the_layer_was_skipped_in_another_micro_batch(void **state)
+static void nan_is_found_in_a_layer_skipped_in_another_micro_batch(void **state)
 {
     board b = {NAN, 0, {0, 0}, {0, 0}, {0, 0}, 0, PTHREAD_MUTEX_INITIALIZER};
     ddp_error err;
@@ -155,7 +155,7 @@ static void a_nan_is_found_where_the_layer_was_skipped_in_another_micro_batch(vo
     assert_non_null(strstr(err.msg, "the gradient of layer b is nan on rank 1"));
 }
 
-static void the_first_value_that_is_not_finite_is_found_anywhere(void **state)
+static void first_non_finite_value_is_found_at_any_index(void **state)
 {
     static float x[3000];
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
@@ -176,11 +176,11 @@ static void the_first_value_that_is_not_finite_is_found_anywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_nan_on_one_rank_is_an_error_that_names_rank_layer_and_step),
-        cmocka_unit_test(the_programs_own_update_gets_the_values_one_log_line_and_a_count),
-        cmocka_unit_test(no_finite_check_switches_it_off),
-        cmocka_unit_test(a_nan_is_found_where_the_layer_was_skipped_in_another_micro_batch),
-        cmocka_unit_test(the_first_value_that_is_not_finite_is_found_anywhere),
+        cmocka_unit_test(nan_on_one_rank_fails_with_rank_layer_and_step),
+        cmocka_unit_test(user_update_receives_nan_with_one_log_line_and_a_count),
+        cmocka_unit_test(no_finite_check_disables_the_error),
+        cmocka_unit_test(nan_is_found_in_a_layer_skipped_in_another_micro_batch),
+        cmocka_unit_test(first_non_finite_value_is_found_at_any_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

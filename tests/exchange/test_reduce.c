@@ -1,5 +1,5 @@
-/* Reductions of floats, doubles and 64-bit integers, and collectives of bytes: in rank order, in pieces, with
- * one worker, with servers, with lost workers, and with calls that differ. */
+/* Reductions of floats, doubles and 64-bit integers, and collectives of bytes: results in rank order,
+ * large messages, one worker, servers, lost workers, and calls that differ between ranks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -24,9 +24,9 @@ extern "C" {
 #define DDP__MESSAGE_BYTES ((size_t)1000)
 #include "exchange/reduce.c"
 
-enum { WORLD = 4, LONG = 180000 }; /* doubles in more than one piece of 4 MiB */
+enum { WORLD = 4, LONG = 180000 }; /* more doubles than fit into one piece of 4 MiB */
 
-/* In a worker: cmocka's own assertions belong to the main thread. */
+/* For workers: cmocka's own assertions only work in the main thread. */
 #define CHECK(cond)                                                                          \
     do {                                                                                     \
         if (!(cond)) {                                                                       \
@@ -58,14 +58,14 @@ static void launch(ddp_config c, int (*fn)(ddp_ctx *, void *), void *user, int e
         fail_msg("%d instead of %d: %s", code, expected, err.msg);
 }
 
-/* No sum of two of them is exact. */
+/* The sum of any two of these values is inexact. */
 static double real(int rank, size_t i)
 {
     return (rank + 1) * 0.1 + (double)(i % 1013) / 3e7 - (double)(i % 7);
 }
 static int64_t whole(int rank, size_t i) { return ((int64_t)1 << 53) + rank * 5 - (int64_t)(i % 9); }
 
-/* The combination of ranks `from` to `to` - 1. */
+/* Combines the values of ranks 0 to `to` - 1. */
 static double real_of(ddp_reduction op, int to, size_t i)
 {
     double x = real(0, i);
@@ -145,7 +145,7 @@ static int bytes(ddp_ctx *d, void *user)
     unsigned char x[WORLD * 1037];
 
     (void)user;
-    for (size_t n = 0; n <= 1037; n = n * 2 + 3) { /* in messages of 1000, or 4 x 250 */
+    for (size_t n = 0; n <= 1037; n = n * 2 + 3) { /* in messages of at most 1000 bytes, or 4 x 250 */
         memset(x, rank, sizeof x);
         CHECK(ddp_broadcast_bytes(d, x, 3 * n, 2) == 0);
         for (size_t i = 0; i < sizeof x; i++) CHECK(x[i] == (i < 3 * n ? 2 : rank));
@@ -185,14 +185,14 @@ static void values_are_combined_in_rank_order(void **state)
     launch(of_world(DDP_THREADS, WORLD), sums_out_of_range, NULL, 0, "");
 }
 
-static void bytes_travel_in_several_messages(void **state)
+static void large_byte_arrays_are_sent_in_several_messages(void **state)
 {
     (void)state;
     launch(of_world(DDP_THREADS, WORLD), bytes, NULL, 0, "");
     launch(of_world(DDP_TCP, WORLD), bytes, NULL, 0, "");
 }
 
-static void one_worker_keeps_its_values(void **state)
+static void single_worker_keeps_its_values(void **state)
 {
     (void)state;
     launch(of_world(DDP_THREADS, 1), alone, NULL, 0, "");
@@ -245,7 +245,7 @@ static int without_the_lost(ddp_ctx *d, void *user)
     return 0;
 }
 
-/* Rank 2 dies somewhere in a call: from there on each value is the mean over those that are left. */
+/* Rank 2 exits during a call. Later calls combine the values of the remaining ranks. */
 static int during_a_call(ddp_ctx *d, void *user)
 {
     static double x[LONG];
@@ -280,7 +280,7 @@ static void lost_workers_are_left_out(void **state)
     for (int us = 20000; us < 100000; us += 17000) launch(c, during_a_call, &us, 0, "");
 }
 
-/* ---- calls that differ, and arguments that cannot be ---- */
+/* ---- calls that differ between ranks, and invalid arguments ---- */
 
 static int different(ddp_ctx *d, void *user)
 {
@@ -307,7 +307,7 @@ static int different(ddp_ctx *d, void *user)
     return code;
 }
 
-static void calls_that_differ_are_named(void **state)
+static void calls_that_differ_between_ranks_are_named(void **state)
 {
     static const char *const words[] = {"ddp_all_reduce_int64 with DDP_SUM",
                                         "ddp_all_reduce_double with DDP_MAX", "", ""};
@@ -338,7 +338,7 @@ static int wrong(ddp_ctx *d, void *user)
     }
 }
 
-static void wrong_arguments_are_named(void **state)
+static void invalid_arguments_are_named(void **state)
 {
     static const char *const words[] = {
         "ddp_all_reduce_double: reduction 16843009 does not exist", "ddp_all_reduce_float: the array",
@@ -351,7 +351,7 @@ static void wrong_arguments_are_named(void **state)
     assert_int_equal(ddp_all_reduce_double(NULL, NULL, 0, DDP_SUM), DDP_ARG);
 }
 
-/* ---- the place in a machine ---- */
+/* ---- local rank ---- */
 
 static int where(ddp_ctx *d, void *user)
 {
@@ -359,7 +359,7 @@ static int where(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void local_rank_is_of_the_launcher(void **state)
+static void local_rank_comes_from_the_launcher(void **state)
 {
     ddp_config c = of_world(DDP_THREADS, 1);
     int place = 0;
@@ -382,13 +382,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_combined_in_rank_order),
-        cmocka_unit_test(bytes_travel_in_several_messages),
-        cmocka_unit_test(one_worker_keeps_its_values),
+        cmocka_unit_test(large_byte_arrays_are_sent_in_several_messages),
+        cmocka_unit_test(single_worker_keeps_its_values),
         cmocka_unit_test(servers_take_no_part),
         cmocka_unit_test(lost_workers_are_left_out),
-        cmocka_unit_test(calls_that_differ_are_named),
-        cmocka_unit_test(wrong_arguments_are_named),
-        cmocka_unit_test(local_rank_is_of_the_launcher),
+        cmocka_unit_test(calls_that_differ_between_ranks_are_named),
+        cmocka_unit_test(invalid_arguments_are_named),
+        cmocka_unit_test(local_rank_comes_from_the_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static int use_both(ddp_ctx *d, void *user)
             after[k] = s.bytes_sent;
         }
         NEED(s.link.beta_s >= 0 && ddp_barrier(d) == 0);
-        /* heartbeats may pass on the other */
+        /* only heartbeats use the other link */
         NEED(after[link] - before[link] > 4 * N && after[!link] - before[!link] < 1000);
     }
     {
@@ -67,7 +67,7 @@ static int use_both(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void each_link_carries_what_is_sent_over_it(void **state)
+static void each_link_counts_its_own_traffic(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp < 2; tcp++) {
@@ -78,9 +78,10 @@ static void each_link_carries_what_is_sent_over_it(void **state)
     }
 }
 
-/* ---- at once ---- */
+/* ---- both links at the same time ---- */
 
-/* 40 and 20 Mbit/s: 2 MB take 0.4 s over the first, and 3 MB over both at once. On a virtual clock. */
+/* At 40 and 20 Mbit/s, 2 MB take 0.4 s over the first link, and 3 MB take 0.4 s over both. Runs on a
+ * virtual clock. */
 static double simulate_both(const ddp_config *c, size_t first, size_t second, double least)
 {
     ddp_error err;
@@ -96,7 +97,7 @@ static double simulate_both(const ddp_config *c, size_t first, size_t second, do
     return took;
 }
 
-static void two_links_at_once_have_nearly_the_sum_of_the_rates(void **state)
+static void two_links_reach_nearly_the_sum_of_their_rates(void **state)
 {
     ddp_config c;
     double one, other, two;
@@ -111,9 +112,9 @@ static void two_links_at_once_have_nearly_the_sum_of_the_rates(void **state)
     assert_true(two < 1.1 * (one > other ? one : other));
 }
 
-/* ---- measured ---- */
+/* ---- measurement ---- */
 
-static void each_link_is_measured_alone(void **state)
+static void each_link_is_measured_separately(void **state)
 {
     ddp_config c;
     ddp_error err;
@@ -139,7 +140,7 @@ static int ask_for_more(ddp_ctx *d, void *user)
     return (int)DDP_ARG;
 }
 
-static void a_link_that_is_not_there_is_named(void **state)
+static void missing_link_is_named(void **state)
 {
     ddp_config c;
     ddp_ctx *d;
@@ -161,7 +162,8 @@ static void a_link_that_is_not_there_is_named(void **state)
     c.network.net2 = "none";
     d = ddp_open(&c, &err);
     assert_int_equal(ddp_links(d), 0);
-    assert_int_equal(exchange(d, DDP_ALL_REDUCE, on_link(1), x, 1, 3, 0), 0); /* alone: nothing travels */
+    /* a single worker sends nothing */
+    assert_int_equal(exchange(d, DDP_ALL_REDUCE, on_link(1), x, 1, 3, 0), 0);
     assert_true(x[0] == 3);
     ddp_close(d);
 }
@@ -197,7 +199,7 @@ static void an_abort_reaches_both_links(void **state)
 
 static const ddp_strategy every[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
 
-/* Which link a message takes changes no bit; and both are used. */
+/* Both links are used, and the choice of the link does not change the result. */
 static void strategies_use_both_links(void **state)
 {
     static const char *const net[3][2] = {
@@ -206,7 +208,8 @@ static void strategies_use_both_links(void **state)
     (void)state;
     for (int s = 0; s < 5; s++)
         for (int k = 0; k < (s % 3 == 1 ? 3 : 1); k++) {
-            const int most = every[s] == DDP_SSGD ? 0 : LAYERS - 1; /* one message: the faster */
+            /* a single message uses the faster link */
+            const int most = every[s] == DDP_SSGD ? 0 : LAYERS - 1;
             trained_config(&one, every[s], DDP_THREADS, net[k][0], NULL);
             trained_config(&two, every[s], DDP_THREADS, net[k][0], net[k][1]);
             run_worker(&one.cfg, train, &one);
@@ -214,12 +217,12 @@ static void strategies_use_both_links(void **state)
             for (int r = 0; r < 3; r++) assert_memory_equal(two.w[r], one.w[0], sizeof one.w[0]);
             if (k == 0) assert_true(most ? two.taken > 0 && two.taken <= most : two.taken == 0);
             if (k == 0 && most) assert_true(two.sent[1] > 8 * N);
-            if (k == 1) assert_int_equal(two.taken, 0); /* it would take seconds */
+            if (k == 1) assert_int_equal(two.taken, 0); /* the second link would take seconds */
             if (k == 2) assert_true(two.taken >= LAYERS - 1);
         }
 }
 
-/* Where gradients take longer than everything else two equal links take about half the time. */
+/* If gradients dominate the step time, a second link of the same rate halves it. */
 static void two_links_shorten_a_step(void **state)
 {
     static trained one, two;
@@ -235,8 +238,8 @@ static void two_links_shorten_a_step(void **state)
     assert_true(two.step_s < 0.8 * one.step_s);
 }
 
-/* Measured links, rank 0's choice on all ranks. */
-static void the_choice_follows_what_was_measured(void **state)
+/* Links are measured, and all ranks use rank 0's choice. */
+static void link_choice_follows_the_measurement(void **state)
 {
     static trained two;
     ddp_error err;
@@ -258,14 +261,14 @@ static void the_choice_follows_what_was_measured(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_link_carries_what_is_sent_over_it),
-        cmocka_unit_test(two_links_at_once_have_nearly_the_sum_of_the_rates),
-        cmocka_unit_test(each_link_is_measured_alone),
-        cmocka_unit_test(a_link_that_is_not_there_is_named),
+        cmocka_unit_test(each_link_counts_its_own_traffic),
+        cmocka_unit_test(two_links_reach_nearly_the_sum_of_their_rates),
+        cmocka_unit_test(each_link_is_measured_separately),
+        cmocka_unit_test(missing_link_is_named),
         cmocka_unit_test(an_abort_reaches_both_links),
         cmocka_unit_test(strategies_use_both_links),
         cmocka_unit_test(two_links_shorten_a_step),
-        cmocka_unit_test(the_choice_follows_what_was_measured),
+        cmocka_unit_test(link_choice_follows_the_measurement),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

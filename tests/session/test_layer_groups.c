@@ -263,7 +263,7 @@ static void stages_measure_and_plan_for_themselves(void **state)
     run_free(x);
 }
 
-static void mistakes_are_told(void **state)
+static void invalid_settings_fail_with_an_error(void **state)
 {
     static const struct {
         shape shape;
@@ -303,7 +303,7 @@ int main(void)
         cmocka_unit_test(stages_train_as_if_they_were_alone),
         cmocka_unit_test(shared_layers_and_those_of_a_few_ranks_live_together),
         cmocka_unit_test(stages_measure_and_plan_for_themselves),
-        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(invalid_settings_fail_with_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
