@@ -17,7 +17,7 @@ import sys
 
 
 RENAMED = {
-    "a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone": "a_worker_needs_1_mib_and_4_chunks_per_peer_beyond_training_alone",
+    "a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone": "worker_needs_1_mib_and_4_chunks_per_peer",
     "a_flipped_bit_is_found_unless_nobody_looks": "corrupt_frame_ends_the_link_unless_checksums_are_off",
 }
 

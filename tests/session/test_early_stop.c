@@ -1,5 +1,5 @@
-/* [asan] Early stopping as docs/tutorials/c-loop.md shows it: all ranks leave the loop after the same step,
- * with equal parameters. */
+/* [asan] Early stopping as shown in docs/tutorials/c-loop.md: all ranks leave the loop after the same
+ * step, with equal parameters. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -35,8 +35,8 @@ static int should_stop(ddp_ctx *d, float loss, float *best, int *worse)
     return *worse == 3;
 }
 
-/* The mean over the ranks is lowest after step 109. The loss of rank 0 rises from step 39 on, that of rank 2
- * always falls. */
+/* The mean over the ranks is lowest after step 109. The loss of rank 0 rises from step 39, and the loss of
+ * rank 2 always falls. */
 static float validation_loss(int rank, int step)
 {
     const float turn = rank == 0 ? 40 : rank == 1 ? 110 : 1e6f, at = (float)(step + 1);
@@ -86,7 +86,7 @@ static void all_ranks_stop_after_the_same_step(void **state)
         x.cfg.transport = DDP_THREADS;
         if (ddp_launch(&x.cfg, train, &x, &err)) fail_msg("%s", err.msg);
         for (int r = 0; r < WORLD; r++) {
-            /* the evaluations after the steps 119, 129 and 139 are worse than the one after step 109 */
+            /* the evaluations after steps 119, 129 and 139 are worse than the one after step 109 */
             assert_int_equal(x.stopped[r], x.rank_0_decides ? 57 : 139);
             assert_memory_equal(x.w[r], x.w[0], sizeof x.w[0]);
         }

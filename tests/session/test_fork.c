@@ -1,5 +1,5 @@
-/* A process that is forked from a worker: its calls fail, its ddp_close closes descriptors only, and the run
- * continues. */
+/* A process that is forked from a worker: its calls fail, its ddp_close only closes descriptors, and the
+ * run continues. */
 #include "dreamddp.h"
 
 #include <setjmp.h>
@@ -22,7 +22,7 @@ extern "C" {
 
 enum { STEPS = 12, FORK_AT = 5, VALUES = 40, HANGS_S = 300 };
 
-/* Sockets of this process but its standard streams. */
+/* Number of open sockets, without the standard streams. */
 static int sockets(void)
 {
     struct stat s;
@@ -41,7 +41,7 @@ static int wrong(const char *what)
 #define SEE(condition) \
     if (!(condition)) bad |= wrong(#condition)
 
-/* Each of these would wait for a thread that the child does not have. */
+/* Each of these calls would wait for a thread that the child does not have. */
 static int calls_fail(ddp_ctx *d, ddp_graph *g)
 {
     ddp_link_stats link;
@@ -77,7 +77,7 @@ static int calls_fail(ddp_ctx *d, ddp_graph *g)
     return bad;
 }
 
-/* Of a run over TCP no descriptor is left. */
+/* tcp: the child must close all sockets of the run. */
 static int child(ddp_ctx *d, ddp_graph *g, int tcp)
 {
     const int before = sockets();
@@ -89,8 +89,8 @@ static int child(ddp_ctx *d, ddp_graph *g, int tcp)
     return bad;
 }
 
-/* A child that calls nothing but ddp_close, as an exit handler does, and one that tries all. Returns how many
- * failed. */
+/* Forks a child that only calls ddp_close, as an exit handler does, and one that tries every call. Returns
+ * how many failed. */
 static int fork_children(ddp_ctx *d, ddp_graph *g, int tcp)
 {
     int bad = 0;
@@ -111,7 +111,7 @@ static int fork_children(ddp_ctx *d, ddp_graph *g, int tcp)
     return bad;
 }
 
-/* A graph that two threads compute. */
+/* A graph that is computed with two threads. */
 static ddp_graph *small_graph(ddp_ctx *d, ddp_node **loss)
 {
     ddp_graph *g = ddp_graph_new(d);

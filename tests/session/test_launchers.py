@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One training run, started in every way there is: by itself, from two terminals, by way of a file,
-and with what each launcher puts into the environment. All end with the same parameters, bit for bit.
+"""One training run, started in every supported way: as one command, from two terminals, with a file as address,
+and with the environment variables of each launcher. All end with bit-identical parameters.
 
-Needs build/train_gpt (`make all`). test_torchrun.py has the real torchrun."""
+Needs build/train_gpt (`make all`). test_torchrun.py runs the real torchrun."""
 import json
 import os
 import re
@@ -17,37 +17,37 @@ from cases import Skipped, run_cases  # noqa: E402
 
 
 @case
-def two_terminals():
+def ranks_train_from_two_terminals():
     right = alone(2)
     for host in ("127.0.0.1", "tcp://127.0.0.1", "[::1]"):
         if "::1" in host and not os.path.exists("/proc/net/if_inet6"):
             continue
         where = ["--workers", 2, "--addr", "%s:%d" % (host, free_port())]
         second = start([*where, "--rank", 1])
-        time.sleep(0.2)  # as a user would, who has to change the terminal
+        time.sleep(0.2)  # as a user who switches terminals
         done = finish([start([*where, "--rank", 0]), second])
-        expect(trained(done, 2) == right, "other parameters by way of " + host)
+        expect(trained(done, 2) == right, "other parameters with address " + host)
         expect("rank 1 listens on %s:" % host.replace("tcp://", "") in done[1][2], done[1][2])
 
 
 @case
-def a_file_instead_of_an_address():
+def ranks_connect_through_a_file():
     right, path = alone(3), os.path.join(os.getcwd(), "run")
     for given in ({}, {"DREAMDDP_RUN_ID": "monday"}):
-        with open(path, "w") as f:  # left over
+        with open(path, "w") as f:  # a stale file
             f.write("127.0.0.1:%d %d\n" % (free_port(), 5))
         ranks = [start(["--workers", 3, "--addr", "file://" + path, "--rank", r], given) for r in (2, 1)]
         time.sleep(0.3)
         ranks.append(start(["--workers", 3, "--addr", "file://" + path, "--rank", 0], given))
-        expect(trained(finish(ranks[::-1]), 3) == right, "other parameters by way of a file")
-        expect(not os.path.exists(path), "the file is still there")
+        expect(trained(finish(ranks[::-1]), 3) == right, "other parameters with a file as address")
+        expect(not os.path.exists(path), "the file was not removed")
 
 
 @case
 def every_launcher_is_recognised():
     right = alone(2)
     port = free_port(2)
-    torch_server = socket.socket()  # of init_process_group or of torchrun's agent: it uses MASTER_PORT
+    torch_server = socket.socket()  # init_process_group or torchrun's agent listens at MASTER_PORT
     torch_server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     torch_server.bind(("", port))
     torch_server.listen(8)
@@ -65,7 +65,7 @@ def every_launcher_is_recognised():
     for name, env in launchers.items():
         extra = {} if name == "torchrun" else {"DREAMDDP_ADDR": "127.0.0.1:%d" % free_port()}
         done = finish([start(env={**env(r), **extra}) for r in range(2)])
-        expect(trained(done, 2) == right, "other parameters as %s says" % name)
+        expect(trained(done, 2) == right, "other parameters with %s" % name)
         line = "rank 1 of 2, as %s says" % name
         expect(line in done[1][2], "no '%s' in %s" % (line, done[1][2]))
         if name == "torchrun":
@@ -88,7 +88,7 @@ exec """
 
 
 @case
-def workers_meet_on_a_machine_without_ipv4():
+def workers_connect_on_a_machine_without_ipv4():
     right = alone(2)
     ddprun = [os.path.join(BUILD, "ddprun"), "-n", "2", "--no-prefix", "--quiet"]
     train = AS_LAUNCHED + " ".join("'%s'" % word for word in GPT)
@@ -119,7 +119,7 @@ def workers_meet_on_a_machine_without_ipv4():
 
 
 @case
-def mistakes_are_named():
+def invalid_variables_are_named():
     for env, words in (({"RANK": 0}, "WORLD_SIZE is not"),
                        ({"DREAMDDP_WORLD_SIZE": 2}, "DREAMDDP_RANK is not"),
                        ({"OMPI_COMM_WORLD_SIZE": 2}, "OMPI_COMM_WORLD_RANK is not"),
@@ -142,15 +142,15 @@ def mistakes_are_named():
 
 
 def launched(world, args=(), env=()):
-    """Ranks 0 to world-1, as Open MPI starts them."""
+    """Starts ranks 0 to world - 1 as Open MPI does, and waits for them."""
     addr = "127.0.0.1:%d" % free_port()
     return finish([start(args, {"OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": world, "DREAMDDP_ADDR": addr, **dict(env)})
                    for r in range(world)])
 
 
 @case
-def the_launcher_says_how_many_workers_there_are():
-    """Options that depend on their number need no --workers; another number is an error."""
+def world_size_comes_from_the_launcher():
+    """Options that depend on the number of workers need no --workers. A wrong --workers is an error."""
     right = alone(3)
     expect(trained(launched(3, ["--min-world", 2]), 3) == right, "other parameters with --min-world")
     pipelined = trained(finish([start(["--workers", 2, "--stages", 2])]), 2)
@@ -168,12 +168,12 @@ def the_launcher_says_how_many_workers_there_are():
 
 
 @case
-def runs_do_not_mix():
-    """A worker of another run comes first: it leaves at once, the right one trains."""
+def worker_of_another_run_is_rejected():
+    """A worker of another run connects first. It fails at once, and the right worker trains."""
     right, addr = alone(2), "127.0.0.1:%d" % free_port()
     where = ["--workers", 2, "--addr", addr, "--rank"]
     root = start([*where, 0], {"DREAMDDP_RUN_ID": "new"})
-    # finish() gives up before that time-out
+    # finish() fails before this time-out ends
     code, _, err = finish([start([*where, 1], {"DREAMDDP_RUN_ID": "old", "DREAMDDP_CONNECT_TIMEOUT": 900})])[0]
     expect(code, "it trained")
     expect("belongs to run" in err and "('old')" in err, err)
@@ -182,21 +182,21 @@ def runs_do_not_mix():
 
 
 @case
-def a_broken_link_comes_back():
-    """Without any setting; DREAMDDP_RESUME=0 makes it a lost peer."""
+def broken_link_reconnects():
+    """Broken links reconnect by default. With DREAMDDP_RESUME=0 a broken link is a lost peer."""
     with open("drops", "w") as f:
         f.write("".join("t=%g drop 0-1\n" % (0.1 * i) for i in range(1, 5)))
     args = ["--workers", 2, "--steps", 3000, "--net-script", "drops"]
     right = trained(finish([start(["--workers", 2, "--steps", 3000])]), 2)
     done = finish([start(args)])
-    expect(trained(done, 2) == right, "other parameters than over a link that holds")
+    expect(trained(done, 2) == right, "other parameters than without broken links")
     expect(re.search(r"link to rank \d .* is back after [\d.]+ s", done[0][2]), "no link broke: " + done[0][2][-600:])
     code, _, err = finish([start(args, {"DREAMDDP_RESUME": 0})])[0]
     expect(code == 3 and "was lost" in err, "exit %d: %s" % (code, err[-300:]))
 
 
 @case
-def a_second_process_of_a_rank_is_told_that_the_run_has_begun():
+def second_process_of_a_rank_fails_after_the_start():
     for more in ([], ["--max-world", 4]):
         folder = os.path.join(os.getcwd(), "saved%d" % len(more))
         where = ["--workers", 2, "--min-world", 1, *more, "--addr", "127.0.0.1:%d" % free_port(), "--steps", 3000]
@@ -212,8 +212,9 @@ def a_second_process_of_a_rank_is_told_that_the_run_has_begun():
 
 
 @case
-def two_mpiruns_do_not_mix():
-    """Two runs of three on one port, all at the same time: one trains, whole, the other says why not."""
+def two_mpiruns_on_one_port_do_not_mix():
+    """Two runs of three ranks start on one port at the same time. One trains with all its ranks, the other fails
+    with the reason."""
     right = alone(3)
     for attempt in range(4):
         port = free_port()
@@ -221,7 +222,7 @@ def two_mpiruns_do_not_mix():
                   "OMPI_COMM_WORLD_LOCAL_RANK": r, "PMIX_NAMESPACE": name,
                   "DREAMDDP_ADDR": "127.0.0.1:%d" % port, "DREAMDDP_CONNECT_TIMEOUT": 30}
                  for r in range(3)] for name in (758185985, 758185986)]
-        # rank 0 of the one, then workers of the other, which find it
+        # rank 0 of one run, then workers of the other run that connect to it
         order = [runs[0][0], runs[1][1], runs[1][2], runs[1][0], runs[0][1], runs[0][2]]
         if attempt % 2:
             order = [runs[0][0], runs[0][1], runs[1][2], runs[1][0], runs[1][1], runs[0][2]]
@@ -234,20 +235,20 @@ def two_mpiruns_do_not_mix():
         whole = [s for s in sides if all(d[0] == 0 for d in s)]
         other = [s for s in sides if s not in whole]
         expect(len(whole) == 1, "exit codes %s" % [[d[0] for d in s] for s in sides])
-        expect(trained(whole[0], 3) == right, "other parameters than alone")
-        expect(all(d[0] for d in other[0]), "one of the other run trained: %s" % [d[0] for d in other[0]])
+        expect(trained(whole[0], 3) == right, "other parameters than a run that one command starts")
+        expect(all(d[0] for d in other[0]), "a rank of the other run trained: %s" % [d[0] for d in other[0]])
         expect(all("another run" in d[2] for d in other[0]), [d[2][-300:] for d in other[0]])
 
 
 @case
-def two_mpiruns_have_ports_of_their_own():
-    """Without an address: both runs train at the same time."""
+def two_mpiruns_without_an_address_use_different_ports():
+    """Without an address, both runs train at the same time."""
     right = alone(2)
     runs = [[start(env={"OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_SIZE": 2,
                         "OMPI_COMM_WORLD_LOCAL_RANK": r, "PMIX_NAMESPACE": "%d.%d" % (os.getpid(), run)})
              for r in range(2)] for run in range(2)]
     for ranks in runs:
-        expect(trained(finish(ranks), 2) == right, "other parameters than alone")
+        expect(trained(finish(ranks), 2) == right, "other parameters than a run that one command starts")
 
 
 if __name__ == "__main__":

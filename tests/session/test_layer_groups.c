@@ -1,5 +1,5 @@
-/* Layers that only some of the ranks average: pipeline stages with replicas of their own, and
- * shared layers beside those of a few ranks. */
+/* Layers that only some ranks average: pipeline stages with replicas, and layers of a few ranks together
+ * with layers that all ranks share. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -26,16 +26,16 @@ typedef enum shape { STAGES, EXPERTS } shape;
 typedef struct run {
     ddp_config cfg;
     shape shape;
-    int stage; /* of a world that is this stage alone; -1: of all */
+    int stage; /* of a run with only this stage; -1: both stages */
     int hooks;
-    int bad; /* what one rank does wrong */
+    int bad; /* the usage error of one rank */
     float w[RANKS][MOST];
     int step_of[RANKS][8];
     int layers[RANKS];
     ddp_stats stats[RANKS];
 } run;
 
-/* Stage 0 has three layers, stage 1 five; with experts all ranks have these four. */
+/* Stage 0 has three layers, stage 1 five. With EXPERTS all ranks have these four layers. */
 static int sizes_of(shape s, int stage, size_t *count)
 {
     static const size_t first[] = {700, 33, 1000}, second[] = {1, 512, 77, 400, 900},
@@ -46,7 +46,7 @@ static int sizes_of(shape s, int stage, size_t *count)
     return n;
 }
 
-/* Layers 1 and 2 belong to the ranks of one half. */
+/* Layers 1 and 2 are averaged by one half of the ranks. */
 static int is_expert(shape s, int layer) { return s == EXPERTS && (layer == 1 || layer == 2); }
 
 static float start_of(int half, int layer, size_t i)
@@ -145,8 +145,8 @@ static const ddp_strategy every[] = {DDP_SSGD,     DDP_WFBP,   DDP_LOCALSGD,   D
                                      DDP_USBYTE,   DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
 enum { EVERY = sizeof every / sizeof every[0] };
 
-/* Two stages side by side have the bits of each stage trained by two workers alone. */
-static void stages_train_as_if_they_were_alone(void **state)
+/* Two stages that train at the same time are bit-identical to each stage trained by two workers. */
+static void two_stages_are_bit_identical_to_separate_runs(void **state)
 {
     (void)state;
     for (int s = 0; s < EVERY; s++)
@@ -170,7 +170,7 @@ static void stages_train_as_if_they_were_alone(void **state)
         }
 }
 
-/* The plain way: layers 0 and 3 are averaged over all ranks, 1 and 2 over a half. */
+/* Reference: layers 0 and 3 are averaged over all ranks, layers 1 and 2 over half of them. */
 static void experts_plain(int period, float (*w)[MOST])
 {
     static float v[RANKS][MOST], g[RANKS][MOST];
@@ -187,7 +187,8 @@ static void experts_plain(int period, float (*w)[MOST])
             for (l = 0, at = 0; l < L; at += count[l++])
                 for (i = 0; i < count[l]; i++)
                     g[r][at + i] = gradient_of(w[r][at + i], r / 2, r % 2, l, i, step);
-        for (int pass = 0; pass < 2; pass++) { /* gradients, an update, parameters */
+        /* first pass: gradients and the update; second pass: parameters */
+        for (int pass = 0; pass < 2; pass++) {
             float(*x)[MOST] = pass ? w : g;
             for (r = 0; r < RANKS && pass; r++)
                 for (i = 0; i < MOST; i++) {
@@ -209,7 +210,7 @@ static void experts_plain(int period, float (*w)[MOST])
     }
 }
 
-static void shared_layers_and_those_of_a_few_ranks_live_together(void **state)
+static void shared_layers_and_layers_of_some_ranks_train_together(void **state)
 {
     static float want[RANKS][MOST];
     (void)state;
@@ -218,7 +219,7 @@ static void shared_layers_and_those_of_a_few_ranks_live_together(void **state)
             run *x = run_new(every[s], RANKS);
             x->shape = EXPERTS;
             x->cfg.transport = tcp ? DDP_TCP : DDP_THREADS;
-            x->cfg.period = STEPS; /* so that ddp_sync_all finds them equal */
+            x->cfg.period = STEPS; /* average in the last step, so that ddp_sync_all finds equal parameters */
             run_it(x);
             experts_plain(every[s] == DDP_LOCALSGD ? STEPS : 0, want);
             for (int r = 0; r < RANKS; r++) {
@@ -227,7 +228,7 @@ static void shared_layers_and_those_of_a_few_ranks_live_together(void **state)
             }
             run_free(x);
         }
-    for (int s = 3; s < 5; s++) { /* shared layers equal everywhere, experts within a half */
+    for (int s = 3; s < 5; s++) { /* shared layers are equal on all ranks, expert layers within each half */
         run *x = run_new(every[s], RANKS);
         x->shape = EXPERTS;
         x->hooks = 1;
@@ -242,8 +243,8 @@ static void shared_layers_and_those_of_a_few_ranks_live_together(void **state)
     }
 }
 
-/* Profiles are measured, links probed and plans made within each stage. */
-static void stages_measure_and_plan_for_themselves(void **state)
+/* Profiles, link measurements and plans are made within each stage. */
+static void stages_measure_and_plan_separately(void **state)
 {
     run *x = run_new(DDP_DREAMDDP, RANKS);
     (void)state;
@@ -256,9 +257,9 @@ static void stages_measure_and_plan_for_themselves(void **state)
         assert_int_equal(x->layers[r], r < 2 ? 3 : 5);
         assert_memory_equal(x->step_of[r], x->step_of[r / 2 * 2], sizeof x->step_of[r]);
         assert_memory_equal(x->w[r], x->w[r / 2 * 2], sizeof x->w[r]);
-        /* among threads of a busy machine the start of a message can take as long as the whole of it */
+        /* on a busy machine, starting a message between threads can take as long as the whole message */
         assert_true(x->stats[r].link.alpha_s + x->stats[r].link.beta_s > 0);
-        assert_true(x->stats[r].slowest_rank / 2 == r / 2); /* of its own stage */
+        assert_true(x->stats[r].slowest_rank / 2 == r / 2); /* a rank of the same stage */
     }
     run_free(x);
 }
@@ -300,9 +301,9 @@ static void invalid_settings_fail_with_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stages_train_as_if_they_were_alone),
-        cmocka_unit_test(shared_layers_and_those_of_a_few_ranks_live_together),
-        cmocka_unit_test(stages_measure_and_plan_for_themselves),
+        cmocka_unit_test(two_stages_are_bit_identical_to_separate_runs),
+        cmocka_unit_test(shared_layers_and_layers_of_some_ranks_train_together),
+        cmocka_unit_test(stages_measure_and_plan_separately),
         cmocka_unit_test(invalid_settings_fail_with_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

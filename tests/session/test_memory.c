@@ -1,5 +1,5 @@
-/* [long, asan, test-all: slow] Every byte is counted: the memory of a worker beyond training alone. A step
- * allocates nothing, all memory is freed, and any allocation may fail. */
+/* [long, asan, test-all: slow] Counts every byte of memory that a worker needs in addition to local
+ * training. A step allocates nothing, all memory is freed, and any allocation may fail. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "context/context.h"
@@ -18,27 +18,28 @@ extern "C" {
 }
 #endif
 
-/* ---- the counting allocator: bookkeeping through the macros, tensors through the config ---- */
+/* ---- the counting allocator: bookkeeping through the macros, tensors through ddp_config ---- */
 
 static struct {
     pthread_mutex_t lock;
     size_t live, peak;
-    long calls;          /* of any kind, frees included */
-    long taken, fail_at; /* allocations so far; this one fails (0 = none) */
-    int fail_rest;       /* and all after it */
-    int wrong;           /* blocks freed with another size than they were allocated with */
+    long calls;          /* calls of any kind, including frees */
+    long taken, fail_at; /* number of allocations; this one fails (0: none) */
+    int fail_rest;       /* and all later ones */
+    int wrong;           /* blocks freed with another size than they had */
 } memory = {PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, 0, 0, 0};
 
 enum { HEAD = 64 };
 
-/* Of each block: all, but under ThreadSanitizer, which looks at every byte of what a run sends from. */
+/* Bytes of a block that are filled with a pattern. All, except under ThreadSanitizer, which tracks every
+ * byte. */
 #ifdef __SANITIZE_THREAD__
 #define POISONED ((size_t)4096)
 #else
 #define POISONED SIZE_MAX
 #endif
 
-/* The block's size lies before it. kind tells the two ways apart. */
+/* Stored before each block. kind: bookkeeping or tensors. */
 typedef struct head {
     size_t bytes;
     int kind;
@@ -127,19 +128,19 @@ static void count_reset(long fail_at, int fail_rest)
     memory.wrong = 0;
 }
 
-static void all_is_given_back(void)
+static void all_memory_is_freed(void)
 {
     if (memory.live || memory.wrong)
         fail_msg("%zu bytes leaked, %d blocks freed with a wrong size", memory.live, memory.wrong);
 }
 
-/* ---- training under the counters ---- */
+/* ---- training with the counters ---- */
 
 enum { RANKS = 8, LAYERS = 3, COUNT = 700 };
 
-/* What the ranks report, in memory shared with worker processes. */
+/* Results of the ranks, in memory shared with worker processes. */
 typedef struct outcome {
-    long calls[RANKS]; /* of the allocator during the steps that are counted */
+    long calls[RANKS]; /* allocator calls in the counted steps */
     size_t peak[RANKS];
     int bad[RANKS], opened[RANKS];
     size_t params, staging;
@@ -147,20 +148,20 @@ typedef struct outcome {
 
 typedef struct trial {
     ddp_config cfg;
-    long inputs, width, classes; /* of a perceptron; 0 = hand-written layers */
+    long inputs, width, classes; /* of a perceptron; 0: hand-written layers */
     int muon;                    /* else AdamW */
-    int layers_of_last;          /* hand-written: layers of the last rank */
-    int steady_after, steps;     /* no allocation from the one to the other; 0: not counted */
-    int stages;                  /* of a GPT with tied weights, on a pipeline; 0: none */
+    int layers_of_last;          /* hand-written: number of layers on the last rank */
+    int steady_after, steps;     /* allocator calls are counted between these steps; 0: not counted */
+    int stages;                  /* of a GPT with tied weights in a pipeline; 0: no pipeline */
     ddp_pipeline schedule;
-    pthread_barrier_t meet; /* the ranks of the threads transport */
+    pthread_barrier_t meet; /* for the ranks of the threads transport */
     outcome *out;
 } trial;
 
-/* How trials of the outer family send what they changed by, and when it lands. */
+/* Overlap and wire of the outer strategies' parameter deltas. */
 static ddp_overlap way;
 static ddp_wire wire;
-static int sites; /* 1: ranks 0 and 1 are one, rank 2 another; 0: none */
+static int sites; /* 1: ranks 0 and 1 form a site, rank 2 another; 0: no sites */
 
 static void trial_new(trial *t, ddp_strategy strategy, int world)
 {
@@ -170,13 +171,13 @@ static void trial_new(trial *t, ddp_strategy strategy, int world)
     t->cfg.transport = DDP_THREADS;
     t->cfg.period = 2;
     t->cfg.no_env = 1;
-    t->cfg.timeout.peer_s = 60; /* sanitizers on a busy machine */
+    t->cfg.timeout.peer_s = 60; /* for sanitizers on a busy machine */
     if (strategy >= DDP_BSP && strategy <= DDP_OSP) t->cfg.server.count = DDP_SERVERS_COLOCATED;
     t->cfg.server.staleness = 1;
     t->cfg.osp.defer = 0.5;
     t->cfg.profile_steps = 3;
     t->cfg.outer.overlap = way;
-    if (way == DDP_OVERLAP_EAGER) t->cfg.outer.momentum = 0.9; /* it has none by default */
+    if (way == DDP_OVERLAP_EAGER) t->cfg.outer.momentum = 0.9; /* eager has no momentum by default */
     t->cfg.wire = wire;
     t->cfg.allocator.alloc = tensor_alloc;
     t->cfg.allocator.free = tensor_free;
@@ -188,7 +189,7 @@ static void trial_new(trial *t, ddp_strategy strategy, int world)
 
 static void trial_free(trial *t) { munmap(t->out, sizeof *t->out); }
 
-/* All ranks are here. With processes each counts alone. */
+/* Waits for all ranks. With processes each rank counts separately. */
 static void meet(trial *t, const ddp_ctx *d)
 {
     if (t->steady_after && ddp_world(d) > 1 && t->cfg.transport == DDP_THREADS)
@@ -270,7 +271,7 @@ static ddp_pipe *build_stages(ddp_ctx *d, const trial *t)
     return ddp_pipe_open(d, g, loss, &p);
 }
 
-/* Labels and tokens are 0, as they were allocated. */
+/* Labels and tokens stay 0. */
 static int piped_step(ddp_ctx *d, ddp_pipe *p)
 {
     int bad = ddp_pipe_step(p);
@@ -292,7 +293,7 @@ static int train(ddp_ctx *d, void *user)
     ddp_node *loss = NULL;
 
     t->out->opened[rank] = 1;
-    if (sites) d->cfg.site = 1 + rank / 2; /* every rank its own, as DREAMDDP_SITE gives it */
+    if (sites) d->cfg.site = 1 + rank / 2; /* a different site per rank, as with DREAMDDP_SITE */
     if (t->stages) {
         p = build_stages(d, t);
         bad = p ? 0 : (int)ddp_last_error(d)->code;
@@ -345,13 +346,13 @@ enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 /* ---- tests ---- */
 
-#ifdef __SANITIZE_THREAD__ /* the surplus does not depend on the width, the minutes do */
+#ifdef __SANITIZE_THREAD__ /* the additional memory does not depend on the width, but the run time does */
 enum { WIDTH = 128, MOST_WORKERS = 4 };
 #else
 enum { WIDTH = 256, MOST_WORKERS = 8 };
 #endif
 
-/* Peak bytes of one worker, threads: the hub's rings included, an equal share each. */
+/* Peak memory of one worker in bytes. With threads, an equal share of the shared hub is included. */
 static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport, size_t *staging,
                       size_t *params)
 {
@@ -369,7 +370,7 @@ static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport,
     t.steps = 3;
     count_reset(0, 0);
     if (trial_run(&t, &err)) fail_msg("%s", err.msg);
-    all_is_given_back();
+    all_memory_is_freed();
     if (transport == DDP_TCP)
         for (r = 0; r < world; r++) peak = t.out->peak[r] > peak ? t.out->peak[r] : peak;
     else
@@ -380,7 +381,7 @@ static size_t peak_of(ddp_strategy strategy, int world, ddp_transport transport,
     return peak;
 }
 
-static void a_worker_needs_1_mib_and_4_chunks_per_peer_beyond_training_alone(void **state)
+static void worker_needs_1_mib_and_4_chunks_per_peer(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_DREAMDDP, DDP_LOCALSGD, DDP_WFBP};
     const size_t chunk = (size_t)256 << 10;
@@ -398,8 +399,8 @@ static void a_worker_needs_1_mib_and_4_chunks_per_peer_beyond_training_alone(voi
                  world <= (strategies[s] == DDP_DREAMDDP ? MOST_WORKERS : 4); world += world == 4 ? 4 : 1) {
                 size_t allowed = ((size_t)1 << 20) + (size_t)(world - 1) * 4 * chunk;
                 if (tcp)
-                    allowed += (size_t)(world - 1) << 22; /* what can be sent again: 4 MiB per peer, of
-                                                                  which only what is used is touched */
+                    allowed += (size_t)(world - 1) << 22; /* the resend buffer: 4 MiB per peer, of which
+                                                           * only the used part is touched */
                 size_t more =
                     peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) - alone;
                 print_message("%s, %d workers, %s: %zu KiB more, %zu allowed; engine %zu\n",
@@ -411,7 +412,7 @@ static void a_worker_needs_1_mib_and_4_chunks_per_peer_beyond_training_alone(voi
     if (most) fail_msg("%zu bytes too many", most);
 }
 
-static void deft_needs_two_gradient_copies_beyond_wfbp(void **state)
+static void deft_needs_two_more_gradient_copies_than_wfbp(void **state)
 {
     size_t staging, params, wfbp, deft, copies;
 
@@ -424,9 +425,9 @@ static void deft_needs_two_gradient_copies_beyond_wfbp(void **state)
     assert_true(deft <= wfbp + copies + ((size_t)256 << 10));
 }
 
-/* A worker of osp has of what is late its parameters before, its own gradients and their mean; all else is on
- * the servers. */
-static void late_layers_need_three_times_their_bytes(void **state)
+/* For its deferred layers, a worker of osp stores the previous parameters, its own gradients and their
+ * mean. All other state is on the servers. */
+static void deferred_layers_need_three_times_their_bytes(void **state)
 {
     size_t peak[2][2], params = 0;
 
@@ -443,22 +444,23 @@ static void late_layers_need_three_times_their_bytes(void **state)
         t.classes = 512;
         count_reset(0, 0);
         if (trial_run(&t, &err)) fail_msg("%s", err.msg);
-        all_is_given_back();
+        all_memory_is_freed();
         for (int r = 0; r < 2; r++) peak[k][r] = t.out->peak[r];
         params = t.out->params;
         trial_free(&t);
     }
     for (int r = 0; r < 2; r++) {
         const size_t more = peak[1][r] - peak[0][r], late = params / 2 * sizeof(float);
-        print_message("rank %d: %zu KiB more for %zu KiB that are late\n", r, more >> 10, late >> 10);
+        print_message("rank %d: %zu KiB more for %zu KiB of deferred layers\n", r, more >> 10, late >> 10);
         assert_true(more > 2 * late && more <= 3 * late + ((size_t)64 << 10));
     }
 }
 
-/* Floats for each parameter beyond local SGD. */
-static void the_outer_family_takes_what_it_says(void **state)
+/* Floats per parameter in addition to local SGD. */
+static void outer_strategies_need_the_documented_memory(void **state)
 {
-    static const double more[] = {0, 1.25, 2.25, 3.25}; /* anchor, a fourth of the momentum; in flight; own */
+    /* the anchor and a quarter of the momentum; one copy in flight; one own copy */
+    static const double more[] = {0, 1.25, 2.25, 3.25};
     size_t staging, params, base;
 
     (void)state;
@@ -469,13 +471,13 @@ static void the_outer_family_takes_what_it_says(void **state)
         way = (ddp_overlap)w;
         floats = ((double)peak_of(DDP_DILOCO, 4, DDP_THREADS, &staging, &params) - (double)base) /
                  sizeof(float) / (double)params;
-        print_message("overlap %d: %.3f floats for each parameter, %.2f said\n", w, floats, more[w]);
+        print_message("overlap %d: %.3f floats per parameter, %.2f documented\n", w, floats, more[w]);
         if (!(fabs(floats - more[w]) < 0.01)) fail_msg("%.3f floats, not %.2f", floats, more[w]);
     }
     way = DDP_OVERLAP_DEFAULT;
 }
 
-static void an_outer_step_allocates_nothing(void **state)
+static void outer_step_allocates_nothing(void **state)
 {
     (void)state;
     for (int w = (int)DDP_OVERLAP_NONE; w <= (int)DDP_OVERLAP_EAGER; w++)
@@ -500,7 +502,7 @@ static void an_outer_step_allocates_nothing(void **state)
             for (int r = 0; r < 3; r++)
                 if (t.out->calls[r])
                     fail_msg("overlap %d, wire %d: %ld allocations", w, (int)wire, t.out->calls[r]);
-            all_is_given_back();
+            all_memory_is_freed();
             trial_free(&t);
         }
     way = DDP_OVERLAP_DEFAULT;
@@ -508,7 +510,7 @@ static void an_outer_step_allocates_nothing(void **state)
     sites = 0;
 }
 
-static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
+static void step_with_an_adopted_plan_allocates_nothing(void **state)
 {
     int s, world, graph, transport, r, n = 0;
 
@@ -523,7 +525,7 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                     trial_new(&t, all_strategies[s], world);
                     t.cfg.transport = (ddp_transport)transport;
                     t.cfg.period =
-                        5; /* the first look at a drifted link, which may plan again, comes later */
+                        5; /* the first check for link drift, which may recompute the plan, comes later */
                     t.cfg.plan.fill = DDP_FILL_EXACT;
                     if (all_strategies[s] == DDP_DREAMDDP) t.cfg.average.split_params = 50;
                     t.cfg.average.state_period[0] = 2;
@@ -542,12 +544,12 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                         if (t.out->calls[r])
                             fail_msg("%s, %d workers: %ld calls of the allocator in 9 steps",
                                      ddp_strategy_name(all_strategies[s]), world, t.out->calls[r]);
-                    all_is_given_back();
+                    all_memory_is_freed();
                     trial_free(&t);
                 }
 }
 
-static void a_step_of_stages_allocates_nothing(void **state)
+static void step_of_a_pipeline_allocates_nothing(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_DREAMDDP};
 
@@ -571,12 +573,12 @@ static void a_step_of_stages_allocates_nothing(void **state)
             if (t.out->calls[r])
                 fail_msg("%s, %s: %ld calls of the allocator in 9 steps", ddp_pipeline_name(t.schedule),
                          ddp_strategy_name(t.cfg.strategy), t.out->calls[r]);
-        all_is_given_back();
+        all_memory_is_freed();
         trial_free(&t);
     }
 }
 
-static void everything_is_given_back_after_errors(void **state)
+static void all_memory_is_freed_after_errors(void **state)
 {
     ddp_config cfg;
     ddp_error err;
@@ -589,38 +591,38 @@ static void everything_is_given_back_after_errors(void **state)
         t.layers_of_last = LAYERS + 1;
         count_reset(0, 0);
         assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
-        all_is_given_back();
+        all_memory_is_freed();
         trial_free(&t);
     }
     trial_new(&t, DDP_DREAMDDP, 2);
     t.cfg.profile_path = "no/such/profile.csv";
     count_reset(0, 0);
     assert_int_not_equal(trial_run(&t, &err), DDP_OK);
-    all_is_given_back();
+    all_memory_is_freed();
     trial_free(&t);
     memset(&cfg, 0, sizeof cfg);
     cfg.net = "fast";
-    cfg.run_id = "a string of its own";
+    cfg.run_id = "a private string";
     count_reset(0, 0);
     assert_null(ddp_open(&cfg, &err));
-    all_is_given_back();
+    all_memory_is_freed();
     cfg.net = NULL;
     cfg.world = 2;
     cfg.no_env = 1;
-    cfg.transport = DDP_THREADS; /* only through ddp_launch */
+    cfg.transport = DDP_THREADS; /* valid only with ddp_launch */
     assert_null(ddp_open(&cfg, &err));
-    all_is_given_back();
+    all_memory_is_freed();
 }
 
-static int exhausted_stages; /* of exhaust, 0: no pipeline */
+static int exhausted_stages; /* of exhaust; 0: no pipeline */
 
-/* Lets each third allocation fail until a run needs fewer; SWEEP=whole in the environment: each. The first
- * one differs from strategy to strategy. */
+/* Lets every third allocation fail, until a run needs fewer allocations. With SWEEP=whole in the
+ * environment, every allocation. The first one depends on the strategy. */
 static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
 {
     const char *sweep = getenv("SWEEP");
     const int whole = sweep && !strcmp(sweep, "whole"), sampled = exhausted_stages ? SAMPLED(21) : SAMPLED(7);
-    const int step = whole ? 1 : sampled > 3 ? sampled : 3; /* odd: both modes are tried */
+    const int step = whole ? 1 : sampled > 3 ? sampled : 3; /* odd, so that both modes are tried */
     long k;
 
     for (k = whole ? 1 : 1 + (int)strategy % 3;; k += step) {
@@ -646,21 +648,21 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         memset(&err, 0, sizeof err);
         count_reset(k, rest);
         code = trial_run(&t, &err);
-        all_is_given_back();
+        all_memory_is_freed();
         if (memory.taken < k) {
             if (code) fail_msg("%s", err.msg);
             trial_free(&t);
-            if (k > 20 && k % 2 == 0) return; /* both modes are through */
+            if (k > 20 && k % 2 == 0) return; /* both modes have succeeded */
             continue;
         }
-        /* the rank that saw the other leave may be the first to report */
+        /* a rank that lost its peer may report first */
         if (code != DDP_MEMORY && !(world > 1 && code == DDP_PEER_LOST))
             fail_msg("%s, %d workers, allocation %ld fails: status %d \"%s\"", ddp_strategy_name(strategy),
                      world, k, code, err.msg);
         assert_true(strlen(err.msg) > 10);
         for (r = 0; r < world; r++)
             if (t.out->opened[r] && !t.out->bad[r])
-                fail_msg("%s, %d workers, allocation %ld fails: rank %d noticed nothing",
+                fail_msg("%s, %d workers, allocation %ld fails: rank %d returned no error",
                          ddp_strategy_name(strategy), world, k, r);
         trial_free(&t);
     }
@@ -712,14 +714,14 @@ static void stages_survive_any_allocation_that_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_worker_needs_1_mib_and_4_chunks_per_peer_beyond_training_alone),
-        cmocka_unit_test(deft_needs_two_gradient_copies_beyond_wfbp),
-        cmocka_unit_test(late_layers_need_three_times_their_bytes),
-        cmocka_unit_test(a_step_allocates_nothing_once_the_plan_is_adopted),
-        cmocka_unit_test(a_step_of_stages_allocates_nothing),
-        cmocka_unit_test(the_outer_family_takes_what_it_says),
-        cmocka_unit_test(an_outer_step_allocates_nothing),
-        cmocka_unit_test(everything_is_given_back_after_errors),
+        cmocka_unit_test(worker_needs_1_mib_and_4_chunks_per_peer),
+        cmocka_unit_test(deft_needs_two_more_gradient_copies_than_wfbp),
+        cmocka_unit_test(deferred_layers_need_three_times_their_bytes),
+        cmocka_unit_test(step_with_an_adopted_plan_allocates_nothing),
+        cmocka_unit_test(step_of_a_pipeline_allocates_nothing),
+        cmocka_unit_test(outer_strategies_need_the_documented_memory),
+        cmocka_unit_test(outer_step_allocates_nothing),
+        cmocka_unit_test(all_memory_is_freed_after_errors),
         cmocka_unit_test(one_worker_survives_any_allocation_that_fails),
         cmocka_unit_test(several_workers_survive_any_allocation_that_fails),
         cmocka_unit_test(stages_survive_any_allocation_that_fails),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""[long, test-all: needs Open MPI] The mpi transport under mpirun: the same bits as tcp and threads, thread levels, ranks
-that die or stop, and what a user can do wrong.
+"""[long, test-all: needs Open MPI] The mpi transport with mpirun: results bit-identical to tcp and threads, thread levels, ranks
+that die or stop, and user mistakes.
 
 Needs mpicc, mpirun, build/train_gpt and build/bench_allreduce (`make all`); skipped without MPI."""
 import json
@@ -17,9 +17,9 @@ from cases import Wrong, case, expect, run_cases, skip_script  # noqa: E402
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_", "PMI"))}
-# as root, and with more ranks than cores, Open MPI wants to be told
+# Open MPI needs these to run as root, and with more ranks than cores
 ENV.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
-           OMPI_MCA_mpi_yield_when_idle="1", DREAMDDP_PEER_TIMEOUT="120")  # a busy machine loses no rank
+           OMPI_MCA_mpi_yield_when_idle="1", DREAMDDP_PEER_TIMEOUT="120")  # so that no rank is declared lost on a busy machine
 GPT = "train_gpt --layers 2 --heads 2 --dim 16 --seq 20 --batch 2 --steps 8 --data text --quiet --deterministic".split()
 
 PROGRAM = r"""
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 
 
 def run(command, ranks=0, code=0, env=()):
-    """stdout, stdout and stderr; code None: anything but 0."""
+    """Runs a command. Returns stdout, and stdout plus stderr. code None: any exit code except 0."""
     words = [*(["mpirun", "-n", str(ranks)] if ranks else []),
              os.path.abspath("program") if command[0] == "program" else os.path.join(BUILD, command[0]),
              *map(str, command[1:])]
@@ -100,7 +100,7 @@ def last(out):
 
 
 @case
-def all_transports_give_the_same_bits(_):
+def all_reduce_is_bit_identical_on_all_transports(_):
     for ranks in (2, 3, 4):
         for size in (4, 4 * 1023, 3 << 20):
             base = ["bench_allreduce", "--ranks", ranks, "--bytes", size, "--iters", 2, "--deterministic"]
@@ -111,7 +111,7 @@ def all_transports_give_the_same_bits(_):
 
 
 @case
-def training_gives_the_same_bits(_):
+def training_is_bit_identical_over_mpi_and_tcp(_):
     for ranks, strategy in ((2, "ssgd"), (3, "localsgd"), (4, "dreamddp"), (2, "wfbp"), (3, "enp"), (3, "usbyte"), (3, "deft")):
         base = [*GPT, "--strategy", strategy, "--period", 3]
         mpi = last(run([*base, "--transport", "mpi"], ranks)[0])
@@ -122,7 +122,7 @@ def training_gives_the_same_bits(_):
 
 
 @case
-def servers_give_the_same_bits(_):
+def servers_are_bit_identical_over_mpi_and_tcp(_):
     for workers, servers, strategy in ((2, 1, "bsp"), (2, 1, "r2sp"), (3, "colocated", "osp"), (2, 1, "osp")):
         base = [*GPT, "--strategy", strategy, "--servers", servers, *(["--defer", 0.6] if strategy == "osp" else [])]
         ranks = workers + (servers if servers == 1 else 0)
@@ -139,11 +139,11 @@ def the_program_may_have_initialised_mpi(_):
     for rank in range(3):
         expect("rank %d of 3: 3 6 9, level 2" % rank in out or "rank %d of 3: 3 6 9, level 3" % rank in out,
                "no sum of rank %d in: %s" % (rank, out))
-    expect(out.count("after 9") == 3, "MPI was not left to the program: " + out)
+    expect(out.count("after 9") == 3, "the program could not use MPI after ddp_close: " + out)
 
 
 @case
-def a_thread_level_that_is_too_low_is_named(_):
+def too_low_thread_level_is_named(_):
     both = run(["program", "plain"], 2)[1]
     expect(both.count("refused") == 2, "not refused on both ranks: " + both)
     for word in ("MPI_THREAD_SINGLE", "MPI_Init_thread", "MPI_THREAD_SERIALIZED"):
@@ -151,27 +151,27 @@ def a_thread_level_that_is_too_low_is_named(_):
 
 
 @case
-def mpi_begins_once_per_process(_):
+def reopening_after_mpi_finalize_fails(_):
     both = run(["program", "twice"], 2)[1]
     expect(both.count("again 2:") == 2 and both.count("was finalised in this process") == 2, both)
 
 
 @case
-def other_ranks_than_mpis_are_refused(_):
+def ranks_that_differ_from_mpi_fail(_):
     both = run(["program", "literal"], 2, None)[1]
     expect("to MPI it is rank" in both and "of 2" in both, both)
 
 
 @case
-def a_killed_rank_ends_the_job(_):
+def killed_rank_ends_the_job(_):
     both = run(["program", "killed"], 3, None)[1]
     expect("rank 1" in both and ("signal 9" in both or "lost" in both or "closed" in both), both)
 
 
 @case
-def a_rank_that_stands_still_ends_the_job(_):
+def stopped_rank_ends_the_job(_):
     both = run(["program", "still"], 3, None)[1]
-    expect("dreamddp: rank" in both and "rank 1" in both, "no sentence of ours: " + both)
+    expect("dreamddp: rank" in both and "rank 1" in both, "no error of the library: " + both)
 
 
 @case
@@ -181,7 +181,7 @@ def all_ranks_may_be_idle_for_three_time_outs(_):
 
 
 @case
-def what_a_user_can_do_wrong(_):
+def user_mistakes_fail_with_an_error(_):
     mistakes = [
         (["bench_allreduce", "--transport", "mpi", "--ranks", 3], "mpirun -n 3"),
         (["bench_allreduce", "--transport", "mpy"], "tcp, threads or mpi"),

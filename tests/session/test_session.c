@@ -1,4 +1,4 @@
-/* [long] The context: what it refuses and in which words, and what it promises about plans and peers. */
+/* [long] The context: usage errors and their messages, plans, and lost peers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "measure/account.c"
@@ -20,13 +20,13 @@ extern "C" {
 
 enum { LAYERS = 3, COUNT = 50 };
 
-/* A program under test: ranks run body; every rank's error is kept. */
+/* A program under test. All ranks run body; the error of each rank is saved. */
 typedef struct trial {
     ddp_config cfg;
     int (*body)(ddp_ctx *d, struct trial *t);
     ddp_error error[4]; /* per rank; threads share this memory */
     int flag;
-    char told[4][400]; /* what rank r was told */
+    char told[4][400]; /* ddp_unlike() on each rank */
 } trial;
 
 static void trial_new(trial *t, int world, int (*body)(ddp_ctx *, trial *))
@@ -53,7 +53,7 @@ static int trial_worker(ddp_ctx *d, void *user)
 
 static int trial_run(trial *t, ddp_error *err) { return ddp_launch(&t->cfg, trial_worker, t, err); }
 
-/* On a virtual clock: what the links take, and no processor time. */
+/* Runs on a virtual clock, with the times of the links but no compute time. */
 static int trial_simulate(trial *t, ddp_error *err)
 {
     return ddp_simulate(&t->cfg, NULL, trial_worker, t, NULL, err);
@@ -100,7 +100,7 @@ static int one_step(ddp_ctx *d)
     return bad ? bad : ddp_step_end(d);
 }
 
-/* ---- ranks that disagree ---- */
+/* ---- ranks with different settings ---- */
 
 static int registers_one_layer_more_on_rank_1(ddp_ctx *d, trial *t)
 {
@@ -108,7 +108,7 @@ static int registers_one_layer_more_on_rank_1(ddp_ctx *d, trial *t)
     return start(d, LAYERS + (ddp_rank(d) == 1), COUNT);
 }
 
-static void another_number_of_layers_is_named_with_both_counts(void **state)
+static void different_layer_counts_fail_with_both_counts(void **state)
 {
     trial t;
     ddp_error err;
@@ -136,7 +136,7 @@ static int registers_a_smaller_layer_on_rank_2(ddp_ctx *d, trial *t)
     return bad ? bad : ddp_backward_end(d, 1); /* the first hook starts the session */
 }
 
-static void another_layer_size_is_named_with_layer_and_rank(void **state)
+static void different_layer_sizes_fail_with_layer_and_rank(void **state)
 {
     trial t;
     ddp_error err;
@@ -158,7 +158,7 @@ static int opens_with_another_period(ddp_ctx *d, trial *t)
     return start(d, LAYERS, COUNT);
 }
 
-static void another_period_is_named_with_both(void **state)
+static void different_periods_fail_with_both_values(void **state)
 {
     trial t;
     ddp_error err;
@@ -186,12 +186,12 @@ static int opens_with_another_setting(ddp_ctx *d, trial *t)
         if (t->flag == 9) d->cfg.wire = DDP_WIRE_BF16;
         if (t->flag == 10) d->cfg.outer.lr = 0.5 + 1e-12;
         if (t->flag == 11) d->cfg.security.no_checksum = 1;
-        if (t->flag == 12) d->cfg.plan.solver = DDP_SOLVER_SCATTER; /* the default by its name */
+        if (t->flag == 12) d->cfg.plan.solver = DDP_SOLVER_SCATTER; /* the default, given by name */
     }
     return start(d, LAYERS, COUNT);
 }
 
-static void other_settings_are_named_with_both(void **state)
+static void different_settings_fail_with_both_values(void **state)
 {
     static const char *const words[] = {
         "rank 1 has average_state 1, rank 0 has 0: start every rank with the same",
@@ -231,7 +231,7 @@ static int takes_another_momentum_on_rank_1(ddp_ctx *d, trial *t)
     return bad ? bad : ddp_set_optimizer(d, &o);
 }
 
-static void another_momentum_is_told(void **state)
+static void different_momentum_fails_with_both_values(void **state)
 {
     trial t;
     ddp_error err;
@@ -251,7 +251,7 @@ static int takes_another_rule_on_rank_1(ddp_ctx *d, trial *t)
     return bad ? bad : ddp_set_optimizer(d, &o);
 }
 
-static void another_optimizer_is_named_with_both(void **state)
+static void different_optimizers_fail_with_both_names(void **state)
 {
     trial t;
     ddp_error err;
@@ -263,7 +263,7 @@ static void another_optimizer_is_named_with_both(void **state)
            "rank 1 has the optimizer adam, rank 0 has sgd: start every rank with the same");
 }
 
-/* A graph in which dropout has another probability, or another place, on rank 1. */
+/* A graph whose dropout has another probability or another place on rank 1. */
 static int builds_with_other_dropout(ddp_ctx *d, trial *t)
 {
     const float p = ddp_rank(d) == 1 && t->flag == 0 ? 0.25f : 0.5f;
@@ -282,7 +282,7 @@ static int builds_with_other_dropout(ddp_ctx *d, trial *t)
     return ddp_set_optimizer(d, &o);
 }
 
-static void other_dropout_is_told(void **state)
+static void different_dropout_fails(void **state)
 {
     trial t;
     ddp_error err;
@@ -300,7 +300,7 @@ static void other_dropout_is_told(void **state)
         "have equal layers and different places or rates of dropout: start every rank with the same model");
 }
 
-/* Two periods in, the schedules part. */
+/* The schedules differ after two periods. */
 static int follows_another_schedule_on_rank_1(ddp_ctx *d, trial *t)
 {
     int bad = start(d, LAYERS, COUNT);
@@ -313,7 +313,7 @@ static int follows_another_schedule_on_rank_1(ddp_ctx *d, trial *t)
     return bad;
 }
 
-static void another_learning_rate_in_a_step_is_named_with_both(void **state)
+static void different_learning_rates_fail_with_the_step(void **state)
 {
     trial t;
     ddp_error err;
@@ -337,7 +337,7 @@ static int has_another_batch_on_rank_1(ddp_ctx *d, trial *t)
     return 0;
 }
 
-static void other_batches_are_one_warning(void **state)
+static void different_batch_sizes_give_one_warning(void **state)
 {
     static const char *const words[] = {"rank 0 has batch size 4 (rank 1: 8): the run continues, and "
                                         "averages give every rank the same weight",
@@ -356,7 +356,7 @@ static void other_batches_are_one_warning(void **state)
     }
 }
 
-/* ---- hooks out of order ---- */
+/* ---- hooks in the wrong order ---- */
 
 static int forgets_a_layer_on_rank_1(ddp_ctx *d, trial *t)
 {
@@ -369,7 +369,7 @@ static int forgets_a_layer_on_rank_1(ddp_ctx *d, trial *t)
     return bad ? bad : ddp_sync_all(d);
 }
 
-static void a_forgotten_backward_end_is_named_on_every_rank(void **state)
+static void missing_backward_end_is_named_on_every_rank(void **state)
 {
     trial t;
     ddp_error err;
@@ -382,7 +382,7 @@ static void a_forgotten_backward_end_is_named_on_every_rank(void **state)
         expect(&t.error[r], DDP_USAGE, "layer second had 0 of 1 ddp_backward_end calls on rank 1");
 }
 
-/* Its data are longer, or do not divide by the number of workers. */
+/* Rank 0 has more data, or the data do not divide by the number of workers. */
 static int takes_a_step_more_on_rank_0(ddp_ctx *d, trial *t)
 {
     int bad = start(d, LAYERS, COUNT);
@@ -392,7 +392,7 @@ static int takes_a_step_more_on_rank_0(ddp_ctx *d, trial *t)
     return bad ? bad : ddp_sync_all(d);
 }
 
-static void ranks_with_unequal_steps_say_how_many_and_in_which_call(void **state)
+static void unequal_step_counts_fail_with_counts_and_calls(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_WFBP, DDP_DREAMDDP, DDP_DILOCO, DDP_LOCALSGD};
     trial t;
@@ -452,7 +452,7 @@ static int reports_a_loss_that_is_no_number(ddp_ctx *d, trial *t)
     return bad ? bad : ddp_report(d, &info);
 }
 
-/* Calls ddp_forward_begin in the first step, so that transfers may end late, then no more. */
+/* Calls ddp_forward_begin in the first step, so that transfers may end late, and then stops calling it. */
 static int stops_calling_forward_begin(ddp_ctx *d, trial *t)
 {
     int bad = start(d, LAYERS, COUNT), l, step;
@@ -466,7 +466,7 @@ static int stops_calling_forward_begin(ddp_ctx *d, trial *t)
     return bad;
 }
 
-static void misuse_is_a_sentence_with_the_layer(void **state)
+static void misuse_fails_with_the_layer_name(void **state)
 {
     static const struct {
         int (*body)(ddp_ctx *, trial *);
@@ -489,7 +489,8 @@ static void misuse_is_a_sentence_with_the_layer(void **state)
         for (world = 1; world <= 2; world++) {
             trial t;
             ddp_error err;
-            if (cases[i].body == stops_calling_forward_begin && world == 1) continue; /* nothing travels */
+            /* a single worker sends nothing */
+            if (cases[i].body == stops_calling_forward_begin && world == 1) continue;
             trial_new(&t, world, cases[i].body);
             assert_int_equal(trial_run(&t, &err), cases[i].code);
             expect(&t.error[0], cases[i].code, cases[i].words);
@@ -513,7 +514,7 @@ static int reports_now_and_then(ddp_ctx *d, trial *t)
     return bad || one_step(d);
 }
 
-static void what_is_reported_is_of_a_step_but_the_loss_stays(void **state)
+static void report_is_reset_each_step_except_the_loss(void **state)
 {
     trial t;
     ddp_error err;
@@ -539,7 +540,7 @@ static int trains_without_gradients(ddp_ctx *d, trial *t)
     return bad ? bad : ddp_step_end(d);
 }
 
-/* Ranks whose program forgot them would part in silence. */
+/* If only some ranks had gradients, the replicas would diverge without an error. */
 static void gradient_strategies_need_gradients(void **state)
 {
     (void)state;
@@ -568,7 +569,7 @@ static int calls_on_after_an_error(ddp_ctx *d, trial *t)
                                                                                           : DDP_FAILED;
 }
 
-static void the_first_error_stays_and_later_calls_do_nothing(void **state)
+static void first_error_is_kept_and_later_calls_fail(void **state)
 {
     trial t;
     ddp_error err;
@@ -578,7 +579,7 @@ static void the_first_error_stays_and_later_calls_do_nothing(void **state)
     assert_int_equal(trial_run(&t, &err), DDP_ARG);
 }
 
-static void null_is_refused_without_a_crash(void **state)
+static void null_arguments_fail_without_a_crash(void **state)
 {
     ddp_stats s;
 
@@ -595,7 +596,7 @@ static void null_is_refused_without_a_crash(void **state)
     ddp_abort(NULL, NULL);
 }
 
-static void an_all_zero_config_is_one_worker_without_network(void **state)
+static void zero_config_is_one_worker_without_network(void **state)
 {
     ddp_config cfg;
     ddp_error err;
@@ -613,14 +614,15 @@ static void an_all_zero_config_is_one_worker_without_network(void **state)
     ddp_close(d);
 }
 
-static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **unused)
+static void too_large_optimizer_state_fails_before_allocation(void **unused)
 {
     ddp_config c;
     ddp_optimizer o = ddp_adamw(0.1f, 0.9f, 0.999f, 1e-8f, 0);
     ddp_layer layer;
     ddp_error err;
     ddp_ctx *d;
-    float x = 0, *far = (float *)(((uintptr_t)1 << 60) + (uintptr_t)&x); /* arrays that no machine has */
+    /* more memory than any machine has */
+    float x = 0, *far = (float *)(((uintptr_t)1 << 60) + (uintptr_t)&x);
 
     (void)unused;
     memset(&c, 0, sizeof c);
@@ -633,13 +635,13 @@ static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **
     layer.grads = far;
     layer.count = (size_t)1 << 50;
     assert_int_equal(ddp_add_layer(d, &layer), DDP_OK);
-    assert_int_equal(ddp_set_optimizer(d, &o), DDP_MEMORY); /* the session starts there */
+    assert_int_equal(ddp_set_optimizer(d, &o), DDP_MEMORY); /* the session starts in this call */
     assert_non_null(strstr(ddp_last_error(d)->msg, "9007199254740992 bytes of optimizer state (adamw)"));
     assert_non_null(strstr(ddp_last_error(d)->msg, "this process may use"));
     ddp_close(d);
 }
 
-static void a_senseless_config_is_refused_by_field(void **state)
+static void invalid_config_fails_with_the_field_name(void **state)
 {
     static const struct {
         size_t offset;
@@ -699,7 +701,7 @@ static ddp_status resolve(const ddp_config *given, ddp_config *out, ddp_error *e
     return ddp__config_resolve(given, ddp__built_in(), out, &ops, err);
 }
 
-static void switches_of_the_environment_are_1_or_0(void **state)
+static void environment_switches_must_be_1_or_0(void **state)
 {
     static const char *const name[] = {"DREAMDDP_INSECURE", "DREAMDDP_DETERMINISTIC"};
     ddp_config given, c;
@@ -728,8 +730,8 @@ static void switches_of_the_environment_are_1_or_0(void **state)
     }
 }
 
-/* Two machines would each look for rank 0 on their own loopback. */
-static void a_launcher_that_does_not_know_rank_0_is_not_guessed(void **state)
+/* On two machines, each would look for rank 0 on its own loopback address. */
+static void unknown_address_of_rank_0_fails(void **state)
 {
     ddp_config given, c;
     ddp_error err;
@@ -756,7 +758,7 @@ static void a_launcher_that_does_not_know_rank_0_is_not_guessed(void **state)
     unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
 }
 
-static void the_run_id_of_the_environment_is_used(void **state)
+static void run_id_of_the_environment_is_used(void **state)
 {
     static const char *const ids[] = {"night", "night", "day"};
     ddp_config given, c[3];
@@ -784,7 +786,7 @@ static DDP__UNUSED int writes_at_once(ddp_ctx *d, trial *t)
 
     if (!bad) bad = ddp_forward_begin(d, 0);
     if (!bad) bad = ddp_backward_end(d, 0);
-    arrays[ddp_rank(d)][0][0][7] += 1.0f; /* the first chunk cannot have left: the link is slow */
+    arrays[ddp_rank(d)][0][0][7] += 1.0f; /* the link is slow, so the first chunk has not been sent */
     if (!bad) bad = ddp_step_end(d);
     if (!bad) bad = ddp_wait(d);
     (void)t;
@@ -799,7 +801,7 @@ static DDP__UNUSED int writes_before_the_result_lands(ddp_ctx *d, trial *t)
     (void)t;
     if (!bad) bad = ddp_forward_begin(d, 0);
     if (!bad) bad = ddp_backward_end(d, 0);
-    /* the contribution leaves within a millisecond and needs 2 s to arrive */
+    /* the message leaves within a millisecond and needs 2 s to arrive */
     until = ddp_now() + 0.2;
     ddp__sleep_until(until);
     arrays[ddp_rank(d)][0][0][ddp_rank(d) ? 3 : COUNT - 3] += 1.0f;
@@ -808,7 +810,7 @@ static DDP__UNUSED int writes_before_the_result_lands(ddp_ctx *d, trial *t)
     return bad;
 }
 
-static void a_write_to_a_layer_in_flight_is_reported_by_name(void **state)
+static void write_to_a_layer_in_flight_fails_with_its_name(void **state)
 {
 #if defined(__SANITIZE_THREAD__)
     (void)state;
@@ -833,7 +835,7 @@ static void a_write_to_a_layer_in_flight_is_reported_by_name(void **state)
 #endif
 }
 
-/* ---- peers ---- */
+/* ---- lost peers ---- */
 
 static int one_rank_is_killed(ddp_ctx *d, trial *t)
 {
@@ -847,7 +849,7 @@ static int one_rank_is_killed(ddp_ctx *d, trial *t)
     return bad && ddp_lost_rank(d) != 2 ? DDP_FAILED : bad;
 }
 
-static void a_killed_process_ends_the_run_with_its_rank(void **state)
+static void killed_process_ends_the_run_with_its_rank(void **state)
 {
     trial t;
     ddp_error err;
@@ -882,7 +884,7 @@ static int is_aborted_from_another_thread(ddp_ctx *d, trial *t)
     return bad;
 }
 
-static void abort_reaches_every_rank_with_its_sentence(void **state)
+static void abort_reaches_every_rank_with_its_message(void **state)
 {
     trial t;
     ddp_error err;
@@ -938,7 +940,7 @@ static void collectives_work_without_layers(void **state)
     }
 }
 
-/* ---- measured plan ---- */
+/* ---- measured plans ---- */
 
 static int computes_for_a_while(ddp_ctx *d, trial *t)
 {
@@ -961,7 +963,7 @@ static int computes_for_a_while(ddp_ctx *d, trial *t)
     p = ddp_profile_get(d);
     if (bad || !p || p->layers != LAYERS) return bad ? bad : DDP_FAILED;
     for (l = 0; l < LAYERS; l++) {
-        /* a sleep is never shorter than asked for */
+        /* a sleep never takes less than the requested time */
         if (!(p->forward_s[l] >= 0.0019 * (l + 1)) || !(p->backward_s[l] >= 0.0039 * (l + 1)))
             return DDP_FAILED;
         if (strcmp(p->name[l], l == 0 ? "first" : l == 1 ? "second" : "third")) return DDP_FAILED;
@@ -970,7 +972,7 @@ static int computes_for_a_while(ddp_ctx *d, trial *t)
     return 0;
 }
 
-static void the_hooks_measure_the_layers_and_a_plan_follows(void **state)
+static void hooks_measure_the_layers_and_a_plan_follows(void **state)
 {
     trial t;
     ddp_error err;
@@ -982,7 +984,7 @@ static void the_hooks_measure_the_layers_and_a_plan_follows(void **state)
     assert_int_equal(t.flag, 1);
 }
 
-/* Twelve messages at once take what the link's three numbers say. */
+/* Twelve messages in flight together must take the time that the measured link parameters predict. */
 static int sends_a_burst(ddp_ctx *d, trial *t)
 {
     static float zeros[4][12][COUNT];
@@ -1015,32 +1017,32 @@ static int sends_a_burst(ddp_ctx *d, trial *t)
     took = ddp_now() - begin;
     if (ddp_rank(d) == 0) {
         const double said = d->session->profile.alpha_s + 12 * (gap + d->measure->link[0].beta_s * bytes);
-        print_message(
-            "alpha %.3f ms, gap %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, said %.2f\n",
-            1e3 * d->session->profile.alpha_s, 1e3 * gap, 1e3 * d->measure->link[0].beta_s * bytes,
-            1e3 * took, 1e3 * said);
+        print_message("alpha %.3f ms, overhead %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, "
+                      "predicted %.2f\n",
+                      1e3 * d->session->profile.alpha_s, 1e3 * gap, 1e3 * d->measure->link[0].beta_s * bytes,
+                      1e3 * took, 1e3 * said);
         t->flag = gap > 1e-4 && took > 0.75 * said && took < 1.3 * said;
     }
     return 0;
 }
 
-static void messages_cost_more_than_their_bytes(void **state)
+static void per_message_overhead_is_measured(void **state)
 {
     ddp_error err;
     trial t;
 
     (void)state;
     trial_new(&t, 3, sends_a_burst);
-    if (trial_run(&t, &err)) fail_msg("%s", err.msg); /* no clocks, no gap */
+    if (trial_run(&t, &err)) fail_msg("%s", err.msg); /* without clocks the per-message overhead is 0 */
     trial_new(&t, 3, sends_a_burst);
     t.cfg.deterministic = 0;
-    t.cfg.net = "1mbit,1ms"; /* of the headers alone a message has a millisecond or so */
+    t.cfg.net = "1mbit,1ms"; /* the headers alone take about a millisecond per message */
     if (trial_simulate(&t, &err)) fail_msg("%s", err.msg);
     assert_int_equal(t.flag, 1);
 }
 
-/* At step 12 the plan is made as if the link were four times as fast as it is: what a link that
- * slows down by four leaves behind. */
+/* At step 12 the plan assumes a link four times as fast as it is. The state is the same as after a
+ * slowdown of the link. */
 static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
 {
     static float big[2][2][2][30000];
@@ -1071,14 +1073,14 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
         }
         if (!bad) bad = ddp_step_end(d);
     }
-    /* planned again with the slower link: the plan's own figures, not only the estimate, moved */
+    /* the plan was recomputed for the slower link: its own times changed, not only the estimate */
     if (ddp_rank(d) == 0)
         t->flag = before > 0 && d->measure->link[0].beta_s > 2 * before &&
                   d->session->profile.comm_s[0] > 2 * before * 120000;
     return bad ? bad : ddp_sync_all(d);
 }
 
-/* A link that seems faster was charged with other bytes. */
+/* If messages were charged with wrong sizes, the link would seem faster. */
 static int trains_on_a_steady_link(ddp_ctx *d, trial *t)
 {
     static float big[2][2][2][30000];
@@ -1108,7 +1110,7 @@ static int trains_on_a_steady_link(ddp_ctx *d, trial *t)
     return bad;
 }
 
-static void a_message_is_charged_with_its_own_bytes(void **state)
+static void link_estimate_uses_the_bytes_of_each_message(void **state)
 {
     static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8};
     static const ddp_strategy strategies[] = {DDP_DREAMDDP, DDP_BYTESCHEDULER, DDP_MGWFBP};
@@ -1129,7 +1131,7 @@ static void a_message_is_charged_with_its_own_bytes(void **state)
         }
 }
 
-static void the_plan_follows_a_link_that_slows_down(void **state)
+static void plan_is_recomputed_after_a_link_slows_down(void **state)
 {
     trial t;
     ddp_error err;
@@ -1147,7 +1149,7 @@ static void write_text(const char *path, const char *text)
     assert_int_equal(ddp__file_write(path, text, strlen(text), NULL), DDP_OK);
 }
 
-static void plans_are_read_from_the_json_of_the_planner(void **state)
+static void plans_are_read_from_planner_json(void **state)
 {
     static const struct {
         const char *text, *words;
@@ -1187,9 +1189,9 @@ static void plans_are_read_from_the_json_of_the_planner(void **state)
     assert_int_equal(ddp_plan_read(path, 3, &p, &err), DDP_IO);
 }
 
-/* ---- the hidden share of one step ---- */
+/* ---- the overlapped part of communication in one step ---- */
 
-static void the_sweep_agrees_with_unit_cells(void **state)
+static void exposed_time_matches_a_count_of_unit_cells(void **state)
 {
     ddp_rng r = ddp_rng_seed(5, 0);
     int trial_number;
@@ -1222,38 +1224,38 @@ static void the_sweep_agrees_with_unit_cells(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_number_of_layers_is_named_with_both_counts),
-        cmocka_unit_test(another_layer_size_is_named_with_layer_and_rank),
-        cmocka_unit_test(another_period_is_named_with_both),
-        cmocka_unit_test(other_settings_are_named_with_both),
-        cmocka_unit_test(another_momentum_is_told),
-        cmocka_unit_test(another_optimizer_is_named_with_both),
-        cmocka_unit_test(other_dropout_is_told),
-        cmocka_unit_test(another_learning_rate_in_a_step_is_named_with_both),
-        cmocka_unit_test(other_batches_are_one_warning),
-        cmocka_unit_test(switches_of_the_environment_are_1_or_0),
-        cmocka_unit_test(a_launcher_that_does_not_know_rank_0_is_not_guessed),
-        cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
-        cmocka_unit_test(what_is_reported_is_of_a_step_but_the_loss_stays),
-        cmocka_unit_test(ranks_with_unequal_steps_say_how_many_and_in_which_call),
-        cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
+        cmocka_unit_test(different_layer_counts_fail_with_both_counts),
+        cmocka_unit_test(different_layer_sizes_fail_with_layer_and_rank),
+        cmocka_unit_test(different_periods_fail_with_both_values),
+        cmocka_unit_test(different_settings_fail_with_both_values),
+        cmocka_unit_test(different_momentum_fails_with_both_values),
+        cmocka_unit_test(different_optimizers_fail_with_both_names),
+        cmocka_unit_test(different_dropout_fails),
+        cmocka_unit_test(different_learning_rates_fail_with_the_step),
+        cmocka_unit_test(different_batch_sizes_give_one_warning),
+        cmocka_unit_test(environment_switches_must_be_1_or_0),
+        cmocka_unit_test(unknown_address_of_rank_0_fails),
+        cmocka_unit_test(missing_backward_end_is_named_on_every_rank),
+        cmocka_unit_test(report_is_reset_each_step_except_the_loss),
+        cmocka_unit_test(unequal_step_counts_fail_with_counts_and_calls),
+        cmocka_unit_test(misuse_fails_with_the_layer_name),
         cmocka_unit_test(gradient_strategies_need_gradients),
-        cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),
-        cmocka_unit_test(null_is_refused_without_a_crash),
-        cmocka_unit_test(an_all_zero_config_is_one_worker_without_network),
-        cmocka_unit_test(state_that_fits_no_machine_is_refused_before_it_is_asked_for),
-        cmocka_unit_test(a_senseless_config_is_refused_by_field),
-        cmocka_unit_test(the_run_id_of_the_environment_is_used),
-        cmocka_unit_test(a_write_to_a_layer_in_flight_is_reported_by_name),
-        cmocka_unit_test(a_killed_process_ends_the_run_with_its_rank),
-        cmocka_unit_test(abort_reaches_every_rank_with_its_sentence),
+        cmocka_unit_test(first_error_is_kept_and_later_calls_fail),
+        cmocka_unit_test(null_arguments_fail_without_a_crash),
+        cmocka_unit_test(zero_config_is_one_worker_without_network),
+        cmocka_unit_test(too_large_optimizer_state_fails_before_allocation),
+        cmocka_unit_test(invalid_config_fails_with_the_field_name),
+        cmocka_unit_test(run_id_of_the_environment_is_used),
+        cmocka_unit_test(write_to_a_layer_in_flight_fails_with_its_name),
+        cmocka_unit_test(killed_process_ends_the_run_with_its_rank),
+        cmocka_unit_test(abort_reaches_every_rank_with_its_message),
         cmocka_unit_test(collectives_work_without_layers),
-        cmocka_unit_test(the_hooks_measure_the_layers_and_a_plan_follows),
-        cmocka_unit_test(messages_cost_more_than_their_bytes),
-        cmocka_unit_test(the_plan_follows_a_link_that_slows_down),
-        cmocka_unit_test(a_message_is_charged_with_its_own_bytes),
-        cmocka_unit_test(plans_are_read_from_the_json_of_the_planner),
-        cmocka_unit_test(the_sweep_agrees_with_unit_cells),
+        cmocka_unit_test(hooks_measure_the_layers_and_a_plan_follows),
+        cmocka_unit_test(per_message_overhead_is_measured),
+        cmocka_unit_test(plan_is_recomputed_after_a_link_slows_down),
+        cmocka_unit_test(link_estimate_uses_the_bytes_of_each_message),
+        cmocka_unit_test(plans_are_read_from_planner_json),
+        cmocka_unit_test(exposed_time_matches_a_count_of_unit_cells),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* ddp_share: the program replaces its parameters between two steps, and every strategy continues from the
- * values of rank 0. */
+/* ddp_share: a program replaces its parameters between two steps, and every strategy continues with rank
+ * 0's values. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -33,7 +33,7 @@ static void fill(program *p, int salt)
         for (int i = 0; i < VALUES; i++) p->w[l][i] = value_of(l, i, salt);
 }
 
-/* One step with an update of the program's own: gradients differ from rank to rank. */
+/* One step with an update by the program. Gradients differ between ranks. */
 static int step(ddp_ctx *d, program *p)
 {
     for (int l = LAYERS - 1; l >= 0; l--) {
@@ -70,10 +70,10 @@ static int replace_and_train(ddp_ctx *d, void *user)
         bad |= ddp_add_block(d, name, p->w[l], p->g[l], VALUES);
     }
     bad |= ddp_set_optimizer(d, &own) || !is_filled(p, 0);
-    for (int s = 0; s < 3 * PERIOD - 1 && !bad; s++) bad = step(d, p); /* averages may be on their way */
+    for (int s = 0; s < 3 * PERIOD - 1 && !bad; s++) bad = step(d, p); /* averages may be in flight */
     fill(p, 7 + rank);
     bad = bad || ddp_share(d) || !is_filled(p, 7);
-    /* at rate 0 nothing moves them: neither an old anchor nor momentum, nor what was still on its way */
+    /* with learning rate 0 the parameters stay, whatever anchor, momentum or average was left */
     p->rate = 0;
     for (int s = 0; s < 4 * PERIOD && !bad; s++) bad = step(d, p) || !is_filled(p, 7);
     bad = bad || ddp_sync_all(d) || !is_filled(p, 7);
@@ -99,7 +99,7 @@ static void train(ddp_strategy strategy, ddp_overlap overlap, ddp_wire wire)
                  ddp_wire_name(wire), err.msg);
 }
 
-static void every_strategy_begins_from_what_was_loaded(void **state)
+static void every_strategy_continues_from_the_shared_parameters(void **state)
 {
     static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP,     DDP_USBYTE, DDP_LOCALSGD,
                                        DDP_ENP,  DDP_DREAMDDP, DDP_DILOCO, DDP_SPARSELOCO};
@@ -108,7 +108,7 @@ static void every_strategy_begins_from_what_was_loaded(void **state)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) train(all[i], DDP_OVERLAP_NONE, DDP_WIRE_DEFAULT);
 }
 
-static void late_and_rounded_averages_too(void **state)
+static void delayed_and_quantised_averages_do_not_change_shared_parameters(void **state)
 {
     static const ddp_wire wire[] = {DDP_WIRE_F32, DDP_WIRE_INT8, DDP_WIRE_INT4};
 
@@ -131,10 +131,10 @@ static int share_in_a_step(ddp_ctx *d, void *user)
     bad = ddp_add_block(d, "a", w[0], g[0], 8) || ddp_add_block(d, "b", w[1], g[1], 8) ||
           ddp_set_optimizer(d, &own);
     bad = bad || ddp_backward_end(d, 1);
-    return bad || ddp_share(d) != DDP_USAGE; /* the context, and so ddp_launch, has the error */
+    return bad || ddp_share(d) != DDP_USAGE; /* the error is also in the context, and so in ddp_launch */
 }
 
-static void not_in_the_middle_of_a_step(void **state)
+static void share_within_a_step_fails(void **state)
 {
     ddp_config c = DDP__ZEROS;
     ddp_error err = DDP__ZEROS;
@@ -148,9 +148,9 @@ static void not_in_the_middle_of_a_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_strategy_begins_from_what_was_loaded),
-        cmocka_unit_test(late_and_rounded_averages_too),
-        cmocka_unit_test(not_in_the_middle_of_a_step),
+        cmocka_unit_test(every_strategy_continues_from_the_shared_parameters),
+        cmocka_unit_test(delayed_and_quantised_averages_do_not_change_shared_parameters),
+        cmocka_unit_test(share_within_a_step_fails),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

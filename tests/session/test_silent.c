@@ -1,6 +1,6 @@
-/* [long] Where a program of one's own goes wrong, a sentence says where: memory that was freed too early,
- * layers without names, models that differ, values that are no layer's; and what is allowed: evaluation that
- * calls ddp_forward_begin. */
+/* [long] Mistakes of a user program give an error that names the place: memory freed too early, layers
+ * without names, models that differ, operations outside layers. Evaluation that calls ddp_forward_begin is
+ * allowed. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -45,7 +45,7 @@ static float *pages(size_t n)
     return (float *)p;
 }
 
-/* ---- memory that was freed too early ---- */
+/* ---- memory freed too early ---- */
 
 static int frees(ddp_ctx *d, void *user)
 {
@@ -83,7 +83,7 @@ static void freed_memory_is_named_at_once(void **state)
         ddp_error err;
         double begin;
         configure(&x, i < 4 ? DDP_TCP : DDP_THREADS, of[i % 2], 2);
-        x.cfg.net = "20mbit,1ms"; /* a layer takes more than a second */
+        x.cfg.net = "20mbit,1ms"; /* a layer takes more than a second to send */
         x.cfg.gradient.bucket_bytes = 1;
         x.cfg.period = 1;
         x.cfg.timeout.peer_s = 120;
@@ -94,11 +94,11 @@ static void freed_memory_is_named_at_once(void **state)
             fail_msg("%d: %s", i, err.msg);
         assert_non_null(strstr(err.msg, "after ddp_sync_all or ddp_close"));
         assert_int_equal(err.code, DDP_USAGE);
-        assert_true(ddp_now() - begin < 100); /* not after peer_timeout_s */
+        assert_true(ddp_now() - begin < 100); /* before peer_timeout_s is over */
     }
 }
 
-/* ---- sentences ---- */
+/* ---- error messages ---- */
 
 static int unnamed(ddp_ctx *d, void *user)
 {
@@ -118,7 +118,7 @@ static int unnamed(ddp_ctx *d, void *user)
     return ddp_step_end(d);
 }
 
-static void layers_without_names_are_called_once(void **state)
+static void layers_without_names_are_named_by_number_once(void **state)
 {
     static const struct {
         int way;
@@ -140,8 +140,8 @@ static void layers_without_names_are_called_once(void **state)
     }
 }
 
-/* Rank 1 comes too late to the average of the buffers, which are no layer's message; or it is in the middle
- * of a step. */
+/* Rank 1 is late for the average of the buffers, which belongs to no layer; or ddp_sync_all comes within a
+ * step. */
 static int late(ddp_ctx *d, void *user)
 {
     const run *x = (const run *)user;
@@ -159,12 +159,12 @@ static int late(ddp_ctx *d, void *user)
     layer.block_count = 2;
     if (ddp_add_layer(d, &layer) || ddp_backward_end(d, 0)) return 1;
     if (x->way == 0 && ddp_step_end(d)) return 1;
-    if (x->way == 0 && r == 1) /* until the time-out of rank 0 has ended the run */
+    if (x->way == 0 && r == 1) /* wait until the time-out on rank 0 has ended the run */
         while (ddp__engine_error(d->engine, &err) == DDP_OK) ddp__sleep_until(ddp_now() + 0.01);
     return ddp_sync_all(d);
 }
 
-static void what_is_no_layer_has_its_own_words(void **state)
+static void error_outside_a_layer_names_the_operation(void **state)
 {
     static run x;
     ddp_error err;
@@ -172,7 +172,7 @@ static void what_is_no_layer_has_its_own_words(void **state)
     configure(&x, DDP_THREADS, DDP_WFBP, 2);
     x.cfg.timeout.op_s = 1;
     assert_int_equal(ddp_launch(&x.cfg, late, &x, &err), DDP_TIMEOUT);
-    /* who waits says so, or who is waited for, whichever looks first */
+    /* either rank may detect the time-out first */
     if (!strstr(err.msg, "all-reduce of parameters and buffers (step 1)") &&
         !strstr(err.msg, "all-reduce of parameters and buffers, which this rank (1) has not submitted"))
         fail_msg("%s", err.msg);
@@ -181,7 +181,7 @@ static void what_is_no_layer_has_its_own_words(void **state)
     if (!strstr(err.msg, "in the middle of a step: layer 0 has had")) fail_msg("%s", err.msg);
 }
 
-/* ---- evaluation, and what the statistics say of the link ---- */
+/* ---- evaluation, and link statistics ---- */
 
 static int evaluates(ddp_ctx *d, void *user)
 {
@@ -197,7 +197,8 @@ static int evaluates(ddp_ctx *d, void *user)
         bad = ddp_add_block(d, l == 0 ? "a" : l == 1 ? "b" : "c", w[r][l], g[r][l], 64);
     bad = bad || ddp_set_optimizer(d, &o);
     for (int step = 0; step < 12 && !bad; step++) {
-        for (int pass = 0; pass < (x->way ? 3 : 1) && !bad; pass++) /* all but the last evaluate */
+        /* evaluate in all passes except the last */
+        for (int pass = 0; pass < (x->way ? 3 : 1) && !bad; pass++)
             for (int l = 0; l < LAYERS && !bad; l++) bad = ddp_forward_begin(d, l);
         for (int l = LAYERS - 1; l >= 0 && !bad; l--) {
             for (int i = 0; i < 64; i++) g[r][l][i] = 0.1f * w[r][l][i] + 0.01f * (float)((i + r + step) % 5);
@@ -210,7 +211,7 @@ static int evaluates(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void evaluation_may_begin_forwards(void **state)
+static void evaluation_may_call_forward_begin(void **state)
 {
     static const ddp_strategy of[] = {DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP, DDP_DEFT, DDP_DILOCO};
     (void)state;
@@ -260,9 +261,9 @@ static int buckets(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* 2 (P - 1) / P of 80 ns a byte with four workers are 120: a bucket has the bytes of all its layers, and its
- * last one is a hundredth of them. */
-static void a_bucket_is_all_its_bytes(void **state)
+/* With four workers 2 (P - 1) / P of 80 ns per byte is 120 ns. The last layer of a bucket has only a
+ * hundredth of its bytes, so the estimate must use all layers. */
+static void link_estimate_counts_all_bytes_of_a_bucket(void **state)
 {
     static run x;
     ddp_error err;
@@ -276,10 +277,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(freed_memory_is_named_at_once),
-        cmocka_unit_test(layers_without_names_are_called_once),
-        cmocka_unit_test(what_is_no_layer_has_its_own_words),
-        cmocka_unit_test(evaluation_may_begin_forwards),
-        cmocka_unit_test(a_bucket_is_all_its_bytes),
+        cmocka_unit_test(layers_without_names_are_named_by_number_once),
+        cmocka_unit_test(error_outside_a_layer_names_the_operation),
+        cmocka_unit_test(evaluation_may_call_forward_begin),
+        cmocka_unit_test(link_estimate_counts_all_bytes_of_a_bucket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

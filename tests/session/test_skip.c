@@ -1,6 +1,6 @@
-/* Layers without a gradient (ddp_skip), under every strategy: a layer that all ranks skip stays where it is,
- * one that some skip gets what the others have, and ddp_sync_all leaves equal replicas, whatever happened
- * before. */
+/* Layers without a gradient (ddp_skip), with every strategy: a layer that all ranks skip keeps its
+ * parameters, and a layer that some ranks skip is updated as on the other ranks. ddp_sync_all always makes
+ * the replicas equal. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "context/context.h"
@@ -19,7 +19,7 @@ extern "C" {
 
 enum { RANKS = 4, LAYERS = 3, EACH = 70, VALUES = LAYERS * EACH, PERIOD = 2 };
 
-/* of the middle layer */
+/* When the middle layer is skipped. */
 typedef enum way {
     NEVER,
     ALL_FROM_4,
@@ -30,16 +30,15 @@ typedef enum way {
     ALL_FOR_A_PERIOD
 } way;
 
-/* When ddp_skip is called: in the layer's turn, in the first micro-batch only, or after all other layers. */
+/* When ddp_skip is called: in the layer's turn, only in the first micro-batch, or after all other layers. */
 typedef enum moment { IN_TURN, ONCE, LAST, MOMENTS } moment;
 
 typedef struct run {
     ddp_config cfg;
     way way;
     moment moment;
-    int steps, hooks, sites; /* sites: two ranks in each */
-    int at;                  /* > 0: the step before which all ranks synchronise, and the layer is
-                                      noted */
+    int steps, hooks, sites; /* sites: two ranks per site */
+    int at;                  /* above 0: the step before which all ranks synchronise and save the layer */
     float before[VALUES], end[RANKS + 1][VALUES];
 } run;
 
@@ -94,8 +93,7 @@ static int backward(ddp_ctx *d, const run *x, const float *w, float *g, int step
         for (int i = l * EACH; i < (l + 1) * EACH && !(l == 1 && (none || zeros)); i++)
             g[i] += 0.2f * w[i] + 0.1f * (float)((3 * i + 5 * step + 7 * rank + micro) % 11 - 5);
         for (int i = l * EACH; i < (l + 1) * EACH && l == 1 && none; i++)
-            g[i] = 777; /* left from something
-                                                                                         else */
+            g[i] = 777; /* an old value, which must not be used */
         if (l != 1 || !none)
             bad = ddp_backward_end(d, l);
         else if (x->moment == IN_TURN || (x->moment == ONCE && micro == 0))
@@ -113,7 +111,7 @@ static int train(ddp_ctx *d, void *user)
     int bad = 0;
 
     memset(g, 0, sizeof g);
-    if (x->sites) d->cfg.site = 1 + rank / 2; /* as DREAMDDP_SITE gives it */
+    if (x->sites) d->cfg.site = 1 + rank / 2; /* as with DREAMDDP_SITE */
     for (int i = 0; i < VALUES; i++) w[i] = 0.25f * (float)(i % 11) - 1;
     for (int l = 0; l < LAYERS && !bad; l++) {
         ddp_layer layer;
@@ -149,8 +147,8 @@ static void launch(run *x)
                      (int)x->way, r);
 }
 
-/* One, two and four workers: their means of equal numbers are exact. */
-static void a_layer_that_all_ranks_skip_stays(void **state)
+/* With one, two and four workers the mean of equal values is exact. */
+static void layer_skipped_by_all_ranks_keeps_its_parameters(void **state)
 {
     static run x;
 
@@ -161,9 +159,10 @@ static void a_layer_that_all_ranks_skip_stays(void **state)
             x.at = 4;
             launch(&x);
             if (memcmp(x.before + EACH, x.end[0] + EACH, EACH * sizeof(float)))
-                fail_msg("%s, %d workers: the skipped layer moved", ddp_strategy_name(every[s]), workers);
+                fail_msg("%s, %d workers: the skipped layer changed", ddp_strategy_name(every[s]), workers);
             if (!memcmp(x.before, x.end[0], EACH * sizeof(float)))
-                fail_msg("%s, %d workers: the others did not", ddp_strategy_name(every[s]), workers);
+                fail_msg("%s, %d workers: the other layers did not change", ddp_strategy_name(every[s]),
+                         workers);
         }
 }
 
@@ -184,8 +183,9 @@ static void replicas_are_equal_after_any_skip(void **state)
             }
 }
 
-/* What gradient strategies and bsp make of it is what ssgd does, over every way in which sums travel. */
-static void skips_change_no_bit_between_strategies(void **state)
+/* With skips, gradient strategies, bsp and ssp stay bit-identical to ssgd, with every all-reduce
+ * algorithm. */
+static void gradient_strategies_with_skips_are_bit_identical(void **state)
 {
     static const ddp_strategy same[] = {DDP_WFBP,   DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER,
                                         DDP_USBYTE, DDP_BSP,    DDP_SSP};
@@ -209,9 +209,8 @@ static void skips_change_no_bit_between_strategies(void **state)
     }
 }
 
-/* An elastic world computes an outer step before it is known that all ranks skipped the layer for a
- * period. */
-static void skips_change_no_bit_in_an_elastic_world(void **state)
+/* An elastic world computes an outer step before it knows that all ranks skipped the layer for a period. */
+static void elastic_world_with_skips_is_bit_identical(void **state)
 {
     static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4,
                                      DDP_WIRE_E3M0};
@@ -235,8 +234,8 @@ static void skips_change_no_bit_in_an_elastic_world(void **state)
             }
 }
 
-/* Sums that go round a ring, or travel as bfloat16 or int8, tell it as well. */
-static void a_skip_travels_with_every_sum(void **state)
+/* Ring all-reduces, and sums in bfloat16 or int8, also transfer the information that a layer was skipped. */
+static void every_algorithm_and_wire_transfers_skips(void **state)
 {
     static run x;
 
@@ -253,12 +252,12 @@ static void a_skip_travels_with_every_sum(void **state)
         if (k == 7) x.cfg.elastic.min_world = 2;
         launch(&x);
         if (memcmp(x.before + EACH, x.end[0] + EACH, EACH * sizeof(float)))
-            fail_msg("case %d: the skipped layer moved", k);
+            fail_msg("case %d: the skipped layer changed", k);
     }
 }
 
-/* A rank that skips counts as one with zeros. */
-static void one_rank_that_skips_has_zeros(void **state)
+/* A rank that skips a layer contributes zeros. */
+static void rank_that_skips_contributes_zeros(void **state)
 {
     static const ddp_strategy some[] = {DDP_SSGD, DDP_BSP, DDP_BYTESCHEDULER, DDP_DEFT, DDP_OSP};
     static run a, b;
@@ -271,11 +270,11 @@ static void one_rank_that_skips_has_zeros(void **state)
         launch(&a);
         launch(&b);
         if (memcmp(a.end[0], b.end[0], sizeof a.end[0]))
-            fail_msg("%s: not as zeros", ddp_strategy_name(some[s]));
+            fail_msg("%s: the result differs from zero gradients", ddp_strategy_name(some[s]));
     }
 }
 
-/* ---- replicas that a program has made unequal ---- */
+/* ---- replicas made unequal by the program ---- */
 
 enum { OWN_UPDATE_LEFT_OUT, WRITES_PARAMETERS, WRITES_FROZEN };
 
@@ -309,7 +308,7 @@ static int unequal(ddp_ctx *d, void *user)
     return bad ? bad : ddp_sync_all(d);
 }
 
-static void sync_all_makes_any_parameters_equal(void **state)
+static void sync_all_makes_unequal_parameters_equal(void **state)
 {
     static run x;
     ddp_error err;
@@ -318,7 +317,8 @@ static void sync_all_makes_any_parameters_equal(void **state)
     for (int s = 0; s < EVERY; s++)
         for (int what = OWN_UPDATE_LEFT_OUT; what <= WRITES_FROZEN; what++) {
             const int later = (ddp_strategy_traits(every[s]) & DDP_NEEDS_SERVERS) || every[s] == DDP_DEFT;
-            if (what == OWN_UPDATE_LEFT_OUT && later) continue; /* which refuse it */
+            /* these strategies reject updates by the program */
+            if (what == OWN_UPDATE_LEFT_OUT && later) continue;
             begin(&x, every[s], 3, NEVER);
             x.at = what;
             if (ddp_launch(&x.cfg, unequal, &x, &err))
@@ -333,13 +333,13 @@ static void sync_all_makes_any_parameters_equal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_layer_that_all_ranks_skip_stays),
+        cmocka_unit_test(layer_skipped_by_all_ranks_keeps_its_parameters),
         cmocka_unit_test(replicas_are_equal_after_any_skip),
-        cmocka_unit_test(skips_change_no_bit_between_strategies),
-        cmocka_unit_test(skips_change_no_bit_in_an_elastic_world),
-        cmocka_unit_test(a_skip_travels_with_every_sum),
-        cmocka_unit_test(one_rank_that_skips_has_zeros),
-        cmocka_unit_test(sync_all_makes_any_parameters_equal),
+        cmocka_unit_test(gradient_strategies_with_skips_are_bit_identical),
+        cmocka_unit_test(elastic_world_with_skips_is_bit_identical),
+        cmocka_unit_test(every_algorithm_and_wire_transfers_skips),
+        cmocka_unit_test(rank_that_skips_contributes_zeros),
+        cmocka_unit_test(sync_all_makes_unequal_parameters_equal),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

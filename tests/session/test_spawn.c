@@ -1,4 +1,4 @@
-/* Forked ranks and their supervisor: results, sentences, deaths, and no orphans. */
+/* Forked ranks and their supervisor: results, errors, deaths, and no orphans. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "session/launch.c"
@@ -32,7 +32,7 @@ static board *new_board(void)
     return b;
 }
 
-/* Waits up to 10 s for a process that is not our child to be gone. */
+/* Waits up to 10 s for a process to end that is not a child of this one. */
 static int gone(int pid)
 {
     double end = ddp_now() + 10;
@@ -63,7 +63,7 @@ static ddp_status meet_and_leave(int rank, int fd, const char *addr, void *user,
     return DDP_OK;
 }
 
-static void forked_ranks_meet_at_the_address_given(void **state)
+static void forked_ranks_connect_at_the_given_address(void **state)
 {
     board *b = new_board();
     ddp_error err;
@@ -93,11 +93,11 @@ static ddp_status fail_in_turn(int rank, int fd, const char *addr, void *user, d
         return ddp__fail(err, DDP_FORMAT, "layer 'head' has no parameters");
     }
     while (!(first = ddp__atomic_load(&b->pid[1])) && ddp_now() < end) sit(0.01);
-    gone(first); /* later than rank 1, as its consequence */
+    gone(first); /* after rank 1, as a consequence of its failure */
     return DDP_PEER_LOST;
 }
 
-static void the_first_failing_rank_gives_code_and_sentence(void **state)
+static void first_failing_rank_gives_code_and_message(void **state)
 {
     board *b = new_board();
     ddp_error err;
@@ -115,7 +115,7 @@ static ddp_status only_two_fails(int rank, int fd, const char *addr, void *user,
     return rank == 2 ? ddp__fail(err, DDP_NUMERIC, "loss is not finite at step 3") : DDP_OK;
 }
 
-static void a_sentence_crosses_from_a_process_and_a_thread(void **state)
+static void error_message_is_returned_from_processes_and_threads(void **state)
 {
     ddp_error err;
     (void)state;
@@ -138,14 +138,14 @@ static ddp_status one_kills_itself(int rank, int fd, const char *addr, void *use
         sit(0.1);
         kill(getpid(), SIGKILL);
     }
-    if (rank == 0) { /* does not end by itself, nor by SIGTERM */
+    if (rank == 0) { /* does not end by itself, nor after SIGTERM */
         signal(SIGTERM, SIG_IGN);
         sit(60);
     }
-    return ddp__fail(err, DDP_PEER_LOST, "noticed"); /* before the supervisor may have */
+    return ddp__fail(err, DDP_PEER_LOST, "noticed"); /* perhaps before the supervisor detects it */
 }
 
-static void a_killed_rank_is_named_and_the_others_are_ended(void **state)
+static void killed_rank_is_named_and_the_others_are_ended(void **state)
 {
     board *b = new_board();
     char expected[100];
@@ -182,7 +182,7 @@ static void *cancel_soon(void *arg)
     return NULL;
 }
 
-static void a_request_to_stop_ends_all_ranks(void **state)
+static void stop_request_ends_all_ranks(void **state)
 {
     board *b = new_board();
     pthread_t thread;
@@ -221,14 +221,14 @@ static void outlived(int stopped)
     munmap(b, sizeof *b);
 }
 
-static void no_rank_outlives_a_killed_supervisor(void **state)
+static void ranks_end_when_the_supervisor_is_killed(void **state)
 {
     (void)state;
     outlived(0);
 }
 
-/* A stopped process hears no other signal. */
-static void no_stopped_rank_outlives_a_killed_supervisor(void **state)
+/* A stopped process receives no signal except SIGKILL. */
+static void stopped_ranks_end_when_the_supervisor_is_killed(void **state)
 {
     (void)state;
     outlived(1);
@@ -244,7 +244,7 @@ static ddp_status leave_by_exit(int rank, int fd, const char *addr, void *user, 
     return DDP_OK;
 }
 
-static void a_rank_that_calls_exit_is_named(void **state)
+static void rank_that_calls_exit_is_named(void **state)
 {
     ddp_error err;
     (void)state;
@@ -258,7 +258,7 @@ static ddp_status print_something(int rank, int fd, const char *addr, void *user
     (void)fd;
     (void)addr;
     (void)err;
-    fprintf((FILE *)user, "rank %d\n", rank); /* left in the buffer */
+    fprintf((FILE *)user, "rank %d\n", rank); /* left in the stdio buffer */
     return DDP_OK;
 }
 
@@ -279,7 +279,7 @@ static void buffered_text_is_written_once(void **state)
     fclose(f);
 }
 
-static void impossible_counts_are_refused(void **state)
+static void invalid_worker_counts_fail(void **state)
 {
     ddp_error err;
     (void)state;
@@ -291,16 +291,16 @@ static void impossible_counts_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forked_ranks_meet_at_the_address_given),
-        cmocka_unit_test(the_first_failing_rank_gives_code_and_sentence),
-        cmocka_unit_test(a_sentence_crosses_from_a_process_and_a_thread),
-        cmocka_unit_test(a_killed_rank_is_named_and_the_others_are_ended),
-        cmocka_unit_test(a_request_to_stop_ends_all_ranks),
-        cmocka_unit_test(no_rank_outlives_a_killed_supervisor),
-        cmocka_unit_test(no_stopped_rank_outlives_a_killed_supervisor),
-        cmocka_unit_test(a_rank_that_calls_exit_is_named),
+        cmocka_unit_test(forked_ranks_connect_at_the_given_address),
+        cmocka_unit_test(first_failing_rank_gives_code_and_message),
+        cmocka_unit_test(error_message_is_returned_from_processes_and_threads),
+        cmocka_unit_test(killed_rank_is_named_and_the_others_are_ended),
+        cmocka_unit_test(stop_request_ends_all_ranks),
+        cmocka_unit_test(ranks_end_when_the_supervisor_is_killed),
+        cmocka_unit_test(stopped_ranks_end_when_the_supervisor_is_killed),
+        cmocka_unit_test(rank_that_calls_exit_is_named),
         cmocka_unit_test(buffered_text_is_written_once),
-        cmocka_unit_test(impossible_counts_are_refused),
+        cmocka_unit_test(invalid_worker_counts_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

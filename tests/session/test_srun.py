@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""[test-all: needs Slurm] srun: the same bits over tcp and mpi as without a launcher, on a Slurm of one node that this test
-starts for itself, in a folder of its own, at ports of its own.
+"""[test-all: needs Slurm] srun: runs over tcp and mpi are bit-identical to a run without a launcher. This test starts a Slurm
+cluster of one node in a temporary folder, on free ports.
 
 Needs slurmctld, slurmd, srun and sinfo (Debian: slurm-wlm, which tools/deps.sh does not install) and build/train_gpt;
-skipped where they are not there, or where Slurm does not come up."""
+skipped if one of them is missing or Slurm does not start."""
 import getpass
 import json
 import os
@@ -53,7 +53,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 def environment(**extra):
-    # as root Open MPI wants to be told
+    # Open MPI needs these to run as root
     return dict({k: v for k, v in os.environ.items() if not OWN.search(k)}, OMPI_ALLOW_RUN_AS_ROOT="1",
                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", DREAMDDP_LOG="info", DREAMDDP_CONNECT_TIMEOUT="20", **extra)
 
@@ -83,12 +83,13 @@ def trained(folder, *args, **extra):
     code, out, err = run(folder, *args, **extra)
     expect(code == 0, "%s: exit code %d: %s" % (" ".join(args), code, err[-800:]))
     objects = [line for line in out.splitlines() if line.startswith("{")]
-    expect(len(objects) == 1, "rank 0 alone has a result: %s" % out)
+    expect(len(objects) == 1, "not exactly one result: %s" % out)
     return json.loads(objects[0]), err
 
 
 def one_node(folder):
-    """Slurm's two daemons and the variables that lead srun to them; None where it does not come up."""
+    """Starts Slurm's two daemons. Returns them, and the variables with which srun finds them; None if Slurm does
+    not start."""
     host = socket.gethostname().split(".")[0]
     for name in ("state", "spool"):
         os.mkdir(os.path.join(folder, name))
@@ -130,13 +131,13 @@ def compare(folder, slurm):
         expect("of 4, as %s says" % says in err, "%s: %s" % (flags, err))
 
     def without_address():
-        # nothing of ours is set: Slurm's variables name the host, and the port follows from job and step
+        # without variables of this library: Slurm's variables name the host, and the port follows from job and step
         result, _ = trained(folder, "srun", "-n", "3", *GPT, **slurm)
         expect(result["workers"] == 3, result)
 
     def without_pmix():
         code, _, err = run(folder, "srun", "-n", "2", *GPT, "--transport", "mpi", **slurm)
-        expect(code != 0, "MPI without MPI")
+        expect(code != 0, "MPI started without PMIx")
         if "DDP_USE_MPI" in err:
             raise Skipped("built without MPI")
         expect("srun --mpi=pmix" in err, err)
@@ -148,16 +149,16 @@ def compare(folder, slurm):
         expect(result["workers"] == 4 and result["param_hash"] == alone["param_hash"], "mpi: %s" % result)
 
     for flags, says in (("--mpi=none", "Slurm"), ("--mpi=pmi2", "MPICH"), ("--mpi=pmix", "PMIx")):
-        attempt("srun %s over tcp" % flags, lambda: over_tcp(flags, says))
-    attempt("srun without an address", without_address)
-    attempt("the mpi transport without PMIx names the option", without_pmix)
-    attempt("srun --mpi=pmix over mpi", over_mpi)
+        attempt("srun %s trains over tcp" % flags, lambda: over_tcp(flags, says))
+    attempt("srun trains without an address", without_address)
+    attempt("the mpi transport without PMIx fails with the option to add", without_pmix)
+    attempt("srun --mpi=pmix trains over mpi", over_mpi)
     return check.close()
 
 
 def main():
     if not all(map(shutil.which, ("slurmctld", "slurmd", "srun", "sinfo"))):
-        skip_script("no Slurm; Debian has it in slurm-wlm")
+        skip_script("Slurm is not installed (Debian: slurm-wlm)")
     with tempfile.TemporaryDirectory(prefix="srun.") as folder:
         with open(os.path.join(folder, "text"), "w") as f:
             f.write("the quick brown fox jumps over the lazy dog\n" * 40)

@@ -1,5 +1,5 @@
-/* [asan] ddp_add_stack: the tensors of all layers in one array each, as in llm.c, against ddp_add_block in a
- * loop. */
+/* [asan] ddp_add_stack, with the tensors of all layers in one array each as in llm.c, compared with
+ * ddp_add_block in a loop. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -15,15 +15,15 @@ extern "C" {
 }
 #endif
 
-/* embed: 4 values; three layers h0 to h2 of a weight of 5 and a bias of 2 values; head: 3 values. */
+/* embed: 4 values; three layers h0 to h2 with a weight of 5 and a bias of 2 values; head: 3 values. */
 enum { WORLD = 2, STEPS = 7, COPIES = 3, EMBED = 4, WEIGHT = 5, BIAS = 2, HEAD = 3, LAYERS = COPIES + 2 };
 enum { ALL = EMBED + COPIES * (WEIGHT + BIAS) + HEAD };
 
 typedef struct run {
     ddp_config cfg;
-    int loop; /* ddp_add_block for each array, instead of ddp_add_stack */
+    int loop; /* calls ddp_add_block for each array instead of ddp_add_stack */
     float end[WORLD][ALL];
-    float grads[WORLD][ALL]; /* of the last step, after ddp_step_end */
+    float grads[WORLD][ALL]; /* gradients of the last step, after ddp_step_end */
 } run;
 
 static int add_tensor(ddp_ctx *d, int loop, float *w, float *g, size_t count)
@@ -89,7 +89,7 @@ static void configure(run *x, ddp_strategy s, int loop)
     x->cfg.transport = DDP_THREADS;
 }
 
-static void a_stack_trains_as_its_blocks_do(void **state)
+static void stack_is_bit_identical_to_separate_blocks(void **state)
 {
     static const ddp_strategy some[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP, DDP_DILOCO};
     static run stack, loop;
@@ -107,7 +107,7 @@ static void a_stack_trains_as_its_blocks_do(void **state)
     }
 }
 
-static void a_stack_without_gradients_is_frozen(void **state)
+static void stack_without_gradients_is_frozen(void **state)
 {
     static ddp_config cfg;
     static float w[6];
@@ -126,7 +126,7 @@ static void a_stack_without_gradients_is_frozen(void **state)
     ddp_close(d);
 }
 
-static void mistakes_are_errors_with_the_values(void **state)
+static void invalid_stacks_fail_with_the_values(void **state)
 {
     static float w[8], g[8];
     static char longest[202];
@@ -179,9 +179,9 @@ static void mistakes_are_errors_with_the_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stack_trains_as_its_blocks_do),
-        cmocka_unit_test(a_stack_without_gradients_is_frozen),
-        cmocka_unit_test(mistakes_are_errors_with_the_values),
+        cmocka_unit_test(stack_is_bit_identical_to_separate_blocks),
+        cmocka_unit_test(stack_without_gradients_is_frozen),
+        cmocka_unit_test(invalid_stacks_fail_with_the_values),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

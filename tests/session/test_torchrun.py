@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] The trainer under the real torchrun: the same bits as without it. Exit 77 where
-torchrun is not installed, or takes more than 120 s to say what it can do.
+"""[test-all: needs PyTorch] The trainer with the real torchrun is bit-identical to a run without it. Exit 77 if
+torchrun is not installed, or if torchrun --help takes more than 120 s.
 
 Needs build/train_gpt (`make all`)."""
 import json
@@ -14,14 +14,14 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from training import GPT, OWN, alone, case, expect, free_port  # noqa: E402
 from cases import Wrong, run_cases, skip_script  # noqa: E402
 
-ABOUT = ""  # torchrun --help
+ABOUT = ""  # output of torchrun --help
 
 
 def torchrun(words):
-    """The object that the run printed, and everything else it said."""
+    """Runs torchrun. Returns the JSON object that the run printed, and stderr."""
     env = {k: v for k, v in os.environ.items() if not OWN.search(k)}
     env.update(DREAMDDP_LOG="info", DREAMDDP_CONNECT_TIMEOUT="60", OMP_NUM_THREADS="1")
-    # 1.13 under Python 3.11 stumbles over its own defaults of these two
+    # torchrun 1.13 with Python 3.11 fails on its own defaults of these two options
     for more in ([], "-r 0:1 -t 0:1".split()):
         p = subprocess.Popen(["torchrun", *more, *words, *GPT], env=env, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
@@ -39,7 +39,7 @@ def torchrun(words):
 
 
 def option(name):
-    """An option of torchrun, whose older versions have underscores only."""
+    """The name of a torchrun option; older versions only accept underscores."""
     return "--" + name.replace("-", "-" if "--no-python" in ABOUT else "_")
 
 
@@ -51,12 +51,12 @@ def trains(*words):
 
 
 @case
-def torchrun_by_itself():
+def torchrun_trains():
     trains(option("master-port"), str(free_port(2)))
 
 
 @case
-def torchrun_standalone():
+def torchrun_standalone_trains():
     trains("--standalone")
 
 

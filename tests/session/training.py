@@ -22,7 +22,7 @@ def write_text():
 
 
 def case(function):
-    """A case that runs in a folder of its own, with a text in it."""
+    """Registers a case that runs in its own folder, which contains a text."""
     def with_text(_):
         write_text()
         function()
@@ -30,7 +30,7 @@ def case(function):
 
 
 def free_port(count=1):
-    """A port that is free, and the next ones too."""
+    """A free port, followed by count - 1 more free ports."""
     for _ in range(100):
         held = []
         try:
@@ -55,7 +55,7 @@ def start(args=(), env=(), launcher=()):
 
 
 def finish(procs):
-    """[(exit code, the object on the last line or None, stderr)]"""
+    """Waits for the processes. Returns [(exit code, the object on the last line or None, stderr)]."""
     done = []
     for p in procs:
         try:
@@ -70,7 +70,7 @@ def finish(procs):
 
 
 def trained(done, world):
-    """The hash of all parameters; every rank of the world ended well."""
+    """Checks that every rank of the world succeeded. Returns the hash of all parameters."""
     for rank, (code, _, err) in enumerate(done):
         expect(code == 0, "rank %d: exit %d: %s" % (rank, code, err[-600:]))
     result = done[0][1]
