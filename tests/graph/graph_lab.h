@@ -1,8 +1,8 @@
-/* Operators that a user might write, random graphs of them, and a context that only records. */
+/* Operators as a user might write them, random graphs of them, and a fake context that only records calls. */
 #ifndef TESTS_GRAPH_LAB_H
 #define TESTS_GRAPH_LAB_H
 
-/* ---- operators a user might write; float only, plain loops ---- */
+/* ---- user-defined operators; float only, plain loops ---- */
 
 static ddp_status linear_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -28,7 +28,8 @@ static ddp_status linear_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* The weight is another node's: param[0] is given, out is (.., its rows). */
+/* The weight belongs to another node and is given as param[0]. The output is as wide as the weight has
+ * rows. */
 static ddp_status tied_shape(ddp_op_spec *s, ddp_error *err)
 {
     if (s->params != 1) return ddp__fail(err, DDP_ARG, "needs a tied node");
@@ -134,7 +135,7 @@ static void put(const ddp_op_call *c, int input, long i, float value)
     if (d) d[i] = c->add_in[input] ? d[i] + value : value;
 }
 
-/* FusionLLM's CustomReLU; backward reads out. */
+/* FusionLLM's CustomReLU. Its backward reads out. */
 static void relu_forward(const ddp_op_call *c)
 {
     long i, n = ddp_shape_count(&c->spec->out);
@@ -172,7 +173,7 @@ static void add_backward(const ddp_op_call *c)
         for (i = 0; i < n; i++) put(c, k, i, ((const float *)c->grad_out)[i]);
 }
 
-/* Keeps the slope for backward, which reads neither in nor out. */
+/* Saves the slope for backward, which reads neither in nor out. */
 static ddp_status tanh_shape(ddp_op_spec *s, ddp_error *err)
 {
     s->saved = (size_t)ddp_shape_count(&s->in[0]);
@@ -219,8 +220,8 @@ static void drop_backward(const ddp_op_call *c)
     for (i = 0; i < n; i++) put(c, 0, i, mask(c, i) * ((const float *)c->grad_out)[i]);
 }
 
-/* Scales each column by its buffer, which a training forward then moves towards the column's mean:
- * running a forward twice is seen in the buffer, in the output, and in what backward reads. */
+/* Scales each column by its buffer. A training forward then moves the buffer towards the column's mean, so
+ * running a forward twice changes the buffer, the output, and the input of backward. */
 static ddp_status drift_shape(ddp_op_spec *s, ddp_error *err)
 {
     const long width = s->in[0].dim[s->in[0].dims - 1];
@@ -261,7 +262,7 @@ static void drift_backward(const ddp_op_call *c)
         put(c, 0, i, ((const float *)c->saved)[i % width] * ((const float *)c->grad_out)[i]);
 }
 
-/* half the sum of squares of x - y; the gradient may lie over x */
+/* Half the sum of squares of x - y. The gradient may overwrite x. */
 static ddp_status square_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(same_shape(s, err));
@@ -339,8 +340,8 @@ static inline ddp_node *lookup(ddp_graph *g, ddp_node *tokens, double vocabulary
 }
 
 /* A random graph on (5, 7) arrays with many consumers per node; every output is used. buffers: some
- * operators have them. cut, unless NULL, draws where segments to recompute begin and end; the
- * nodes are the same. */
+ * operators have buffers. cut: if not NULL, places segments for recomputation at random; the nodes stay
+ * the same. */
 static inline ddp_node *random_model(ddp_graph *g, ddp_rng *r, int size, int buffers, ddp_rng *cut)
 {
     static const char *const unary[] = {"my_linear", "custom_relu", "my_tanh", "my_drop", "my_drift"};
@@ -379,7 +380,7 @@ static inline ddp_node *random_model(ddp_graph *g, ddp_rng *r, int size, int buf
     return node[0];
 }
 
-/* All gradients in one array that the caller frees. */
+/* Copies all gradients into one array, which the caller frees. */
 static inline float *all_gradients(ddp_graph *g, size_t *bytes)
 {
     float *out = (float *)calloc(ddp_param_count(g), sizeof *out);
@@ -416,18 +417,18 @@ static inline void one_pass(ddp_graph *g, ddp_node *loss)
     assert_int_equal(ddp_backward(g, loss), 0);
 }
 
-/* ---- a context that only records ---- */
+/* ---- a fake context that only records calls ---- */
 
 typedef struct fake_ctx {
-    ddp__host host; /* a ddp_ctx begins with it */
+    ddp__host host; /* first member, as in ddp_ctx */
     char log[2000];
-    char refuse[16]; /* the entry that is answered with DDP_NET */
+    char refuse[16]; /* the log entry that returns DDP_NET */
     double flops[8];
     size_t count[8];
     float *grads[8];
-    float seen[8][16]; /* head of the gradients at backward_end */
+    float seen[8][16]; /* first gradients of each layer at backward_end */
     int layers;
-    int more; /* passes that follow in this step */
+    int more; /* later passes in this step */
 } fake_ctx;
 
 static int fake_note(ddp_ctx *d, const char *what, int layer)

@@ -1,4 +1,4 @@
-/* [asan] The graph with operators of its own: registration, layers, hooks, memory plan, ranges. */
+/* [asan] The graph with user-defined operators: registration, layers, hooks, memory plan, ranges. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,7 +22,7 @@ extern "C" {
 static long g_allocations; /* calls of realloc and of the counting allocator */
 static size_t g_bytes;
 
-/* Bookkeeping goes through a counter, so that "no allocation" can be asserted. */
+/* Counts allocations, so that a test can check that there are none. */
 void *heap_realloc(void *p, size_t bytes)
 {
     g_allocations++;
@@ -34,7 +34,7 @@ void heap_free(void *p) { free(p); }
 
 /* ---- tests ---- */
 
-static void a_user_operator_trains_as_worked_out_by_hand(void **unused)
+static void user_operator_matches_values_computed_by_hand(void **unused)
 {
     static const float x[2] = {3, -2};
     ddp_graph *g = graph_with_ops(NULL);
@@ -72,7 +72,7 @@ static void a_user_operator_trains_as_worked_out_by_hand(void **unused)
     assert_true(fabsf(ddp_node_gradient(g, l, 1)[1] + 0.05f) < 1e-6f);
     assert_int_equal(ddp_forward(g), 0);
     assert_int_equal(ddp_backward(g, loss), 0);
-    assert_true(fabsf(dw[0] - 9) < 1e-6f); /* added to */
+    assert_true(fabsf(dw[0] - 9) < 1e-6f); /* gradients accumulate */
     ddp_zero_gradients(g);
     assert_true(dw[0] == 0);
     ddp_graph_free(g);
@@ -103,7 +103,7 @@ static ddp_node *tied_model(ddp_graph *g, ddp_node **table)
     return loss;
 }
 
-static void a_tied_layer_is_ready_after_its_last_use(void **unused)
+static void tied_layer_is_ready_after_its_last_use(void **unused)
 {
     fake_ctx f;
     ddp_graph *g = graph_with_ops(fake_open(&f));
@@ -138,7 +138,7 @@ static void a_tied_layer_is_ready_after_its_last_use(void **unused)
     fake_close(&f);
 }
 
-/* Central differences of the loss in n values against d. */
+/* Compares the derivative d with central differences of the loss in n values. */
 static void check_slope(ddp_graph *g, ddp_node *loss, float *w, const float *d, int n)
 {
     int i;
@@ -157,7 +157,7 @@ static void check_slope(ddp_graph *g, ddp_node *loss, float *w, const float *d, 
     }
 }
 
-static void a_tied_gradient_is_the_sum_over_its_uses(void **unused)
+static void tied_gradient_is_the_sum_over_its_uses(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
     ddp_node *table, *loss = tied_model(g, &table);
@@ -173,8 +173,9 @@ static void a_tied_gradient_is_the_sum_over_its_uses(void **unused)
     ddp_graph_free(g);
 }
 
-/* Two micro-batches of a step: the sum of the one use and that of the other, added once. */
-static void uses_of_a_tied_weight_are_summed_apart(void **unused)
+/* In a step of two micro-batches, the gradients of the owner and of the tied use are summed separately,
+ * and added once at the end. */
+static void gradients_of_tied_uses_are_summed_separately(void **unused)
 {
     float use[15], own[15];
     fake_ctx f[2];
@@ -202,7 +203,7 @@ static void uses_of_a_tied_weight_are_summed_apart(void **unused)
             } else
                 assert_true(got == use[i] + own[i] && got != own[i]);
         }
-        if (run) assert_true(g->node[tied]->grad[0][0] == 0); /* the next step begins anew */
+        if (run) assert_true(g->node[tied]->grad[0][0] == 0); /* the next step starts from zero */
         fake_close(&f[run]);
     }
 }
@@ -216,7 +217,7 @@ static void gradients_of_all_consumers_are_added(void **unused)
     (void)unused;
     ddp_layer_begin(g, "only");
     l = op1(g, "my_linear", x, 7);
-    a = op2(g, "my_add", l, l); /* twice in one operator */
+    a = op2(g, "my_add", l, l); /* used twice by one operator */
     b = op1(g, "my_tanh", l, 0);
     a = op2(g, "my_add", a, op2(g, "my_add", b, op1(g, "my_linear", l, 7)));
     loss = op2(g, "my_square", a, y);
@@ -228,7 +229,7 @@ static void gradients_of_all_consumers_are_added(void **unused)
     ddp_graph_free(g);
 }
 
-static void any_operator_can_borrow_its_weight(void **unused)
+static void operators_can_borrow_a_weight(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
     ddp_node *x = ddp_input(g, "x", DDP_F32, 2, 3), *a, *b;
@@ -240,7 +241,7 @@ static void any_operator_can_borrow_its_weight(void **unused)
     ddp_layer_end(g);
     ddp_layer_begin(g, "second");
     b = ddp_apply(g, "my_linear", 1, &a, 1, &width, a);
-    b = ddp_apply(g, "my_linear", 1, &b, 1, &width, b); /* of the borrower: the same owner */
+    b = ddp_apply(g, "my_linear", 1, &b, 1, &width, b); /* borrows from a borrower: the same owner */
     ddp_layer_end(g);
     assert_int_equal(ddp_graph_build(g), 0);
     assert_ptr_equal(ddp_node_param(g, b, 0, NULL), ddp_node_param(g, a, 0, NULL));
@@ -249,7 +250,7 @@ static void any_operator_can_borrow_its_weight(void **unused)
     ddp_graph_free(g);
 }
 
-static void a_hook_that_fails_stops_the_pass(void **unused)
+static void failing_hook_stops_the_pass(void **unused)
 {
     fake_ctx f;
     ddp_graph *g = graph_with_ops(fake_open(&f));
@@ -269,7 +270,7 @@ static void a_hook_that_fails_stops_the_pass(void **unused)
     fake_close(&f);
 }
 
-static void a_pass_allocates_nothing(void **unused)
+static void passes_allocate_nothing(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
     ddp_node *table, *loss = tied_model(g, &table);
@@ -285,7 +286,7 @@ static void a_pass_allocates_nothing(void **unused)
     ddp_graph_free(g);
 }
 
-static void sharing_memory_changes_no_bit(void **unused)
+static void memory_sharing_is_bit_identical(void **unused)
 {
     int trial, shared = 0;
 
@@ -323,7 +324,7 @@ static void sharing_memory_changes_no_bit(void **unused)
     assert_true(shared > 280);
 }
 
-/* Outputs (what = 0) or gradients (what = 1) of nodes up to last that are used after it. */
+/* Copies outputs (what = 0) or gradients (what = 1) of nodes up to last that later nodes use. */
 static void carry(ddp_graph *g, ddp_state *from, ddp_state *to, int last, int what)
 {
     int i, j, k;
@@ -369,7 +370,7 @@ static void three_ranges_on_three_states_equal_the_whole(void **unused)
         for (k = 0; k < 3; k++) {
             s[k] = ddp_state_new(g);
             assert_non_null(s[k]);
-            ddp_state_micro_batch(s[k], 1); /* the number of the built-in state's first pass */
+            ddp_state_micro_batch(s[k], 1); /* the micro-batch number of the built-in state's first pass */
         }
         fill_inputs((float *)ddp_state_data(s[0], g->node[1]), (float *)ddp_state_data(s[0], g->node[0]));
         for (k = 0; k < 3; k++) {
@@ -425,7 +426,7 @@ static void dropout_repeats_in_backward_and_changes_per_step(void **unused)
 
     (void)unused;
     ddp_layer_begin(g, "only");
-    l = op1(g, "my_linear", x, 32); /* zero weights: its output is its bias, one */
+    l = op1(g, "my_linear", x, 32); /* zero weights: the output equals the bias, which is 1 */
     d = op1(g, "my_drop", l, 0);
     loss = op2(g, "my_square", d, y);
     ddp_layer_end(g);
@@ -436,7 +437,7 @@ static void dropout_repeats_in_backward_and_changes_per_step(void **unused)
     memcpy(first, ddp_output(g, d), sizeof first);
     assert_int_equal(ddp_backward(g, loss), 0);
     db = ddp_node_gradient(g, l, 1);
-    for (i = 0; i < 32; i++) { /* loss = mask^2 / 2 at bias 1, so db = sum of squares of the mask */
+    for (i = 0; i < 32; i++) { /* the loss is mask^2 / 2 at bias 1, so db is the sum of squares of the mask */
         float want = 0;
         int row;
 
@@ -509,7 +510,7 @@ static void stack_layers(ddp_graph *g, int layers, long rows, double c, double v
     ddp_layer_end(g);
 }
 
-static void a_model_too_large_to_build_can_be_planned(void **unused)
+static void too_large_model_can_be_planned(void **unused)
 {
     ddp_graph *g;
     ddp_node_info info;
@@ -534,7 +535,7 @@ static void a_model_too_large_to_build_can_be_planned(void **unused)
     assert_int_equal(ddp_param_count(g), 48L * (14 * 1600 * 1600 + 9 * 1600) + 50257L * 1601);
     assert_true(fabs(flops / (2.0 * 1024 * 1024 * 1600 * (48 * 1600.0 * 14 + 50257)) - 1) < 1e-9);
     arena = ddp_activation_bytes(g);
-    print_message("48 layers: %d nodes, %.2f ms, %zu KB of bookkeeping; a state would take %zu GB\n",
+    print_message("48 layers: %d nodes, %.2f ms, %zu KB of bookkeeping; a state would need %zu GB\n",
                   ddp_node_count(g), 1e3 * t, g_bytes / 1024, arena >> 30);
     assert_int_equal(ddp_node_describe(g, -1, &info), DDP_ARG);
     ddp_graph_free(g);
@@ -554,8 +555,8 @@ static void refuse_free(void *user, void *p, size_t bytes)
     (void)bytes;
 }
 
-/* malloc would promise such memory, and the process be killed while it is filled with zeros. */
-static void a_graph_larger_than_the_machine_is_refused_with_a_remedy(void **unused)
+/* malloc would overcommit such memory, and the kernel would kill the process while it is zeroed. */
+static void too_large_graph_fails_with_a_remedy(void **unused)
 {
     static const char *const remedy[] = {"use a smaller batch, or recompute the blocks", "activations",
                                          "use a smaller model"};
@@ -596,7 +597,7 @@ static void a_graph_larger_than_the_machine_is_refused_with_a_remedy(void **unus
     }
 }
 
-static void a_thousand_layers_build_and_waste_little_memory(void **unused)
+static void thousand_layers_build_with_little_waste(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
     double t = ddp_now();
@@ -612,7 +613,7 @@ static void a_thousand_layers_build_and_waste_little_memory(void **unused)
                   g->plain.bytes[DDP__ARENA_OWN]);
     assert_true((double)g->reuse.bytes[DDP__ARENA_OWN] <= 1.05 * (double)g->reuse.live_bytes);
     assert_true(g->plain.bytes[DDP__ARENA_OWN] > g->reuse.bytes[DDP__ARENA_OWN] + logits);
-    /* the gradient of the logits lies over them */
+    /* the gradient of the logits shares their memory */
     assert_int_equal(g->reuse.gradient[ddp__count(g->node) - 2], g->reuse.out[ddp__count(g->node) - 2]);
     ddp_graph_free(g);
 }
@@ -622,11 +623,11 @@ static void expect_error(ddp_graph *g, ddp_status code, const char *part)
     assert_int_equal(ddp_graph_build(g), code);
     if (!strstr(ddp_graph_error(g)->msg, part))
         fail_msg("\"%s\" lacks \"%s\"", ddp_graph_error(g)->msg, part);
-    assert_int_equal(ddp_forward(g), code); /* sticky */
+    assert_int_equal(ddp_forward(g), code); /* the error is sticky */
     ddp_graph_free(g);
 }
 
-static void mistakes_while_building_are_named(void **unused)
+static void build_mistakes_are_named(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL), *h = graph_with_ops(NULL);
     ddp_node *x = ddp_input(g, "x", DDP_F32, 32, 64), *b = ddp_input(g, "y", DDP_F32, 1, 3), *in[5];
@@ -636,7 +637,7 @@ static void mistakes_while_building_are_named(void **unused)
     (void)unused;
     ddp_layer_begin(g, "body");
     assert_null(op2(g, "my_add", x, b));
-    assert_null(op1(g, "custom_relu", op1(g, "my_linear", NULL, 3), 0)); /* passes through */
+    assert_null(op1(g, "custom_relu", op1(g, "my_linear", NULL, 3), 0)); /* NULL passes through */
     expect_error(g, DDP_ARG, "layer \"body\", operator my_add with inputs (32, 64) and (1, 3): the two");
 
     x = ddp_input(h, "x", DDP_F32, 2, 2);
@@ -724,7 +725,7 @@ static void mistakes_while_building_are_named(void **unused)
     expect_error(g, DDP_ARG, "the tied node's parameter 0 has another shape");
 }
 
-static void mistakes_while_running_are_named(void **unused)
+static void run_mistakes_are_named(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
     ddp_node *table, *loss = tied_model(g, &table);
@@ -780,7 +781,7 @@ static void repeated_layer_names_get_numbers(void **unused)
     ddp_graph_free(g);
 }
 
-static void a_context_frees_its_graphs_unless_the_user_did(void **unused)
+static void context_frees_its_graphs_unless_the_user_did(void **unused)
 {
     fake_ctx f;
     ddp_graph *a = ddp_graph_new(fake_open(&f)), *b = ddp_graph_new((ddp_ctx *)(void *)&f);
@@ -796,26 +797,25 @@ static void a_context_frees_its_graphs_unless_the_user_did(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_user_operator_trains_as_worked_out_by_hand),
-        cmocka_unit_test(a_tied_layer_is_ready_after_its_last_use),
-        cmocka_unit_test(a_tied_gradient_is_the_sum_over_its_uses),
-        cmocka_unit_test(uses_of_a_tied_weight_are_summed_apart),
-        cmocka_unit_test(gradients_of_all_consumers_are_added),
-        cmocka_unit_test(any_operator_can_borrow_its_weight),
-        cmocka_unit_test(a_hook_that_fails_stops_the_pass),
-        cmocka_unit_test(a_pass_allocates_nothing),
-        cmocka_unit_test(sharing_memory_changes_no_bit),
-        cmocka_unit_test(three_ranges_on_three_states_equal_the_whole),
-        cmocka_unit_test(ranges_give_the_gradient_of_a_fed_input),
-        cmocka_unit_test(dropout_repeats_in_backward_and_changes_per_step),
-        cmocka_unit_test(initialisation_depends_on_seed_and_position_only),
-        cmocka_unit_test(a_model_too_large_to_build_can_be_planned),
-        cmocka_unit_test(a_graph_larger_than_the_machine_is_refused_with_a_remedy),
-        cmocka_unit_test(a_thousand_layers_build_and_waste_little_memory),
-        cmocka_unit_test(mistakes_while_building_are_named),
-        cmocka_unit_test(mistakes_while_running_are_named),
-        cmocka_unit_test(repeated_layer_names_get_numbers),
-        cmocka_unit_test(a_context_frees_its_graphs_unless_the_user_did)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(user_operator_matches_values_computed_by_hand),
+                                       cmocka_unit_test(tied_layer_is_ready_after_its_last_use),
+                                       cmocka_unit_test(tied_gradient_is_the_sum_over_its_uses),
+                                       cmocka_unit_test(gradients_of_tied_uses_are_summed_separately),
+                                       cmocka_unit_test(gradients_of_all_consumers_are_added),
+                                       cmocka_unit_test(operators_can_borrow_a_weight),
+                                       cmocka_unit_test(failing_hook_stops_the_pass),
+                                       cmocka_unit_test(passes_allocate_nothing),
+                                       cmocka_unit_test(memory_sharing_is_bit_identical),
+                                       cmocka_unit_test(three_ranges_on_three_states_equal_the_whole),
+                                       cmocka_unit_test(ranges_give_the_gradient_of_a_fed_input),
+                                       cmocka_unit_test(dropout_repeats_in_backward_and_changes_per_step),
+                                       cmocka_unit_test(initialisation_depends_on_seed_and_position_only),
+                                       cmocka_unit_test(too_large_model_can_be_planned),
+                                       cmocka_unit_test(too_large_graph_fails_with_a_remedy),
+                                       cmocka_unit_test(thousand_layers_build_with_little_waste),
+                                       cmocka_unit_test(build_mistakes_are_named),
+                                       cmocka_unit_test(run_mistakes_are_named),
+                                       cmocka_unit_test(repeated_layer_names_get_numbers),
+                                       cmocka_unit_test(context_frees_its_graphs_unless_the_user_did)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* [long, asan, test-all: slow] Segments that run again in backward: bit-identical in less memory, and a plan
- * that a simulation of the arena confirms. */
+/* [long, asan, test-all: slow] Segments that are recomputed in backward: bit-identical with less memory,
+ * and a memory plan that a simulation of the arena confirms. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -16,11 +16,11 @@ extern "C" {
 #endif
 #include "graph/graph_lab.h"
 
-/* ---- the checker: operators that compute nothing but follow every array through the arena ----
+/* ---- the checker: operators that compute nothing but track every array in the arena ----
  *
- * Each 64 bytes of the arena carry a tag: which array was written there last. What an operator may
- * read by its contract must carry the right tag, and must still do so after it wrote. Nothing here
- * knows lifetimes. */
+ * Each 64 bytes of the arena have a tag: the array that was last written there. An input of an operator
+ * must have the right tag, and must still have it after the operator's own writes. The checker does not
+ * use the planned lifetimes. */
 
 enum { VALUE = 1, SAVED, GRADIENT, SHADOW, KINDS };
 
@@ -29,7 +29,7 @@ static struct {
     ddp_node *loss;
     long *tag;
     size_t units;
-    int *forwards; /* [nodes] runs of a node */
+    int *forwards; /* [nodes] forward runs of each node */
     long reads;
 } sim;
 
@@ -46,7 +46,7 @@ static size_t sim_unit(const void *at, size_t elements, int kind, int node)
     const size_t offset = (size_t)((const char *)at - sim.g->state->arena[DDP__ARENA_OWN]);
 
     if (!at || offset % 64 || offset / 64 + (4 * elements + 63) / 64 > sim.units)
-        sim_fault(kind, node, "lies outside the arena");
+        sim_fault(kind, node, "is outside the arena");
     return offset / 64;
 }
 
@@ -64,7 +64,7 @@ static void sim_read(const void *at, size_t elements, int kind, int node)
     sim.reads++;
     while (n--)
         if (sim.tag[u + n] != (long)node * KINDS + kind)
-            sim_fault(kind, node, "is read after something else was written there");
+            sim_fault(kind, node, "is read after it was overwritten");
 }
 
 static const ddp_node *sim_node(const ddp_op_call *c)
@@ -76,7 +76,7 @@ static const ddp_node *sim_node(const ddp_op_call *c)
 
 static size_t sim_count(int node) { return (size_t)ddp_shape_count(&sim.g->node[node]->spec.out); }
 
-/* Reads the inputs; after is 1 when out is written: it may have taken the place of input 0. */
+/* Reads the inputs. over: the output if it may have overwritten input 0, else NULL. */
 static void sim_inputs(const ddp_op_call *c, const ddp_node *n, const void *over)
 {
     int k;
@@ -119,7 +119,7 @@ static void sim_forward(const ddp_op_call *c)
     sim_read(c->out, sim_count(n->index), VALUE, n->index);
 }
 
-/* What a backward may read. */
+/* Reads everything that a backward may read. */
 static void sim_backward_reads(const ddp_op_call *c, const ddp_node *n)
 {
     sim_read(c->grad_out, sim_count(n->index), GRADIENT, n->index);
@@ -135,7 +135,7 @@ static void sim_backward(const ddp_op_call *c)
     int k;
 
     if (n == sim.loss) sim_write(c->grad_out, 1, GRADIENT, n->index);
-    if (n->spec.grad_over_input && c->grad_in[0] == c->in[0]) /* not written over yet */
+    if (n->spec.grad_over_input && c->grad_in[0] == c->in[0]) /* not overwritten yet */
         sim_read(c->in[0], sim_count(n->input[0]), VALUE, n->input[0]);
     for (k = 0; k < n->spec.inputs; k++) {
         if (!c->grad_in[k]) continue;
@@ -148,7 +148,7 @@ static void sim_backward(const ddp_op_call *c)
         if (c->grad_in[k]) sim_read(c->grad_in[k], sim_count(n->input[k]), GRADIENT, n->input[k]);
 }
 
-/* What ddp_output promises after forward: the node's own value, or that of a user in place. */
+/* After forward, ddp_output returns the node's own value, or that of a node that overwrote it in place. */
 static void sim_outputs(void)
 {
     int i, j;
@@ -159,15 +159,15 @@ static void sim_outputs(void)
 
         if (!out) continue;
         tag = sim.tag[sim_unit(out, 1, VALUE, i)];
-        if (tag % KINDS != VALUE) sim_fault(VALUE, i, "is gone when forward ends");
+        if (tag % KINDS != VALUE) sim_fault(VALUE, i, "is lost when forward ends");
         for (j = (int)(tag / KINDS); j > i; j = sim.g->node[j]->input[0])
             if (!sim.g->node[j]->spec.in_place_ok) break;
-        if (i != j) sim_fault(VALUE, i, "is gone when forward ends");
+        if (i != j) sim_fault(VALUE, i, "is lost when forward ends");
         sim_read(out, sim_count(i), VALUE, (int)(tag / KINDS));
     }
 }
 
-/* Follows one pass through the arena of a built graph. Returns how often operators ran again. */
+/* Follows one pass through the arena of a built graph. Returns the number of recomputed operators. */
 static int simulate(ddp_graph *g, ddp_node *loss)
 {
     static const ddp_op follow = {"follow", NULL, sim_forward, sim_backward};
@@ -196,7 +196,7 @@ static int simulate(ddp_graph *g, ddp_node *loss)
         assert_in_range(sim.forwards[i], real[i] != NULL, 1 + (real[i] != NULL));
         again += sim.forwards[i] == 2;
         assert_int_equal(sim.forwards[i] == 2, g->reuse.fate[i] == DDP__AGAIN);
-        if (g->reuse.fate[i] == DDP__DROPPED) /* what it saved for backward is gone, too */
+        if (g->reuse.fate[i] == DDP__DROPPED) /* saved values for backward would be lost too */
             assert_false(g->node[i]->has_gradient && g->node[i]->spec.saved);
     }
     assert_true(sim.reads > 2 * ddp__count(g->node));
@@ -224,7 +224,7 @@ static void all_buffers(ddp_graph *g, float *out, size_t room)
     }
 }
 
-/* Two passes whose gradients add up, parameters moved in between. */
+/* Runs two passes with accumulated gradients, and changes the parameters between them. */
 static float two_passes(ddp_graph *g, ddp_node *loss)
 {
     size_t n, i;
@@ -246,7 +246,7 @@ static float two_passes(ddp_graph *g, ddp_node *loss)
 
 enum { BUFFERS = 64 * 7 };
 
-static void random_graphs_give_the_same_bits(void **unused)
+static void random_graphs_with_recomputation_are_bit_identical(void **unused)
 {
     static float kept[2][BUFFERS];
     int trial, again = 0, smaller = 0, moved = 0;
@@ -284,11 +284,11 @@ static void random_graphs_give_the_same_bits(void **unused)
             ddp_graph_free(g[k]);
         }
     }
-    print_message("%d operators ran again; less memory in %d of 300 graphs\n", again, smaller);
+    print_message("%d operators recomputed; less memory in %d of 300 graphs\n", again, smaller);
     assert_true(again > 1000 && moved > 1000 && smaller > 50);
 }
 
-static void random_plans_keep_what_is_read(void **unused)
+static void random_memory_plans_keep_every_array_until_its_last_read(void **unused)
 {
     int trial, again = 0;
 
@@ -305,10 +305,10 @@ static void random_plans_keep_what_is_read(void **unused)
     assert_true(again > 1000);
 }
 
-/* ---- one graph, looked at closely ---- */
+/* ---- the order of recomputation in one graph ---- */
 
 static char order[400];
-static int order_runs[8]; /* forward runs of the operator whose argument is the place */
+static int order_runs[8]; /* forward runs per operator; its argument is the index */
 
 static ddp_status note_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -327,7 +327,7 @@ static void note(const ddp_op_call *c, const char *what)
     strcat(order, entry);
 }
 
-/* y = w x; backward reads its input. */
+/* y = w x. Its backward reads the input. */
 static void note_forward(const ddp_op_call *c)
 {
     long i;
@@ -367,8 +367,8 @@ static int order_end(ddp_ctx *d, int layer) { return order_hook(d, "E", layer); 
 
 static const ddp_op note_op = {"note", note_shape, note_forward, note_backward};
 
-/* 0 before a segment, 1 2 | 3 inside it over two layers, 4 behind it and beside the loss, a
- * segment of its own; the loss reads 3. */
+/* Node 0 precedes a segment with nodes 1, 2 and 3, which spans two layers. Nodes 4 and 5 follow the loss
+ * in another segment. The loss reads node 3. */
 static ddp_graph *noted(ddp_ctx *d, ddp_node **n, ddp_node **loss)
 {
     ddp_graph *g = graph_with_ops(d);
@@ -395,7 +395,7 @@ static ddp_graph *noted(ddp_ctx *d, ddp_node **n, ddp_node **loss)
     return g;
 }
 
-static void a_segment_runs_again_in_the_backward_of_its_last_layer(void **unused)
+static void segment_is_recomputed_in_the_backward_of_its_last_layer(void **unused)
 {
     static const ddp__hooks hooks = {fake_add, order_forward, order_begin, order_end, fake_last};
     fake_ctx f;
@@ -413,13 +413,13 @@ static void a_segment_runs_again_in_the_backward_of_its_last_layer(void **unused
     assert_string_equal(order, "F0 f0 F1 f1 f2 F2 f3 F3 f4 f5 ");
     order[0] = 0;
     assert_int_equal(ddp_backward(g, loss), 0);
-    /* 3 gives what the segment gives, 4 and 5 lie behind the loss: none of them runs again */
+    /* 3 is the output of its segment, 4 and 5 come after the loss: none of them is recomputed */
     assert_string_equal(order, "B3 E3 B2 f1 f2 b3 E2 B1 b2 b1 E1 B0 b0 E0 ");
     for (i = 0; i < 6; i++) assert_int_equal(order_runs[i], i == 1 || i == 2 ? 2 : 1);
     fake_close(&f);
 }
 
-static void what_is_dropped_is_not_shown_and_the_rest_is(void **unused)
+static void only_outputs_that_are_kept_can_be_read(void **unused)
 {
     ddp_node *n[6], *loss;
     ddp_graph *g = noted(NULL, n, &loss);
@@ -444,12 +444,12 @@ static void what_is_dropped_is_not_shown_and_the_rest_is(void **unused)
     assert_null(ddp_output(g, n[2]));
     assert_memory_equal(ddp_output(g, n[3]), x, 35 * sizeof *x);
     assert_false(ddp_value(g, loss) < trained || ddp_value(g, loss) > trained);
-    assert_int_equal(ddp_backward(g, loss), DDP_USAGE); /* as without segments */
+    assert_int_equal(ddp_backward(g, loss), DDP_USAGE); /* the same error as without segments */
     ddp_graph_free(g);
 
     g = noted(NULL, n, &loss);
     x = (const float *)ddp_data(g, "x");
-    s = ddp_state_new(g); /* keeps everything */
+    s = ddp_state_new(g); /* this state keeps everything */
     memcpy(ddp_state_data(s, g->node[0]), x, 35 * sizeof *x);
     assert_int_equal(ddp_forward_range(s, 0, ddp_node_count(g) - 1), 0);
     for (i = 0; i < 6; i++) assert_memory_equal(ddp_state_data(s, n[i]), x, 35 * sizeof *x);
@@ -459,7 +459,7 @@ static void what_is_dropped_is_not_shown_and_the_rest_is(void **unused)
 
 /* ---- the models ---- */
 
-#ifdef __SANITIZE_THREAD__ /* what takes minutes there has no threads */
+#ifdef __SANITIZE_THREAD__ /* some models would take minutes */
 enum { GPT2, LLAMA2, RESNET18, MODELS, RESNET50, VGG11, LAST_OF_TWO = GPT2 };
 #else
 enum { GPT2, LLAMA2, RESNET18, RESNET50, VGG11, MODELS, LAST_OF_TWO = RESNET18 };
@@ -501,7 +501,7 @@ static ddp_node *add_model(ddp_graph *g, int model, int recompute)
                              : ddp_resnet(g, &resnet, NULL);
 }
 
-/* Random tokens or images, equal for equal steps. */
+/* Fills in random tokens or images, the same for the same step and rank. */
 static void model_batch(ddp_graph *g, int model, int step, int rank)
 {
     ddp_rng r = ddp_rng_seed(7, (uint64_t)(10 * step + rank));
@@ -520,12 +520,12 @@ static void model_batch(ddp_graph *g, int model, int step, int rank)
 
 typedef struct trained {
     int model, recompute, steps;
-    uint64_t hash[2]; /* of gradients, parameters and buffers, of each rank */
+    uint64_t hash[2]; /* of gradients, and of parameters and buffers, per rank */
     float loss[2];
     size_t bytes;
 } trained;
 
-/* Two micro-batches a step. */
+/* Trains with two micro-batches per step. */
 static int train(ddp_ctx *d, void *user)
 {
     trained *t = (trained *)user;
@@ -582,14 +582,14 @@ static trained run(int model, int recompute, int threads, int world, ddp_strateg
     cfg.world = world;
     cfg.strategy = strategy;
     cfg.period = 2;
-    cfg.profile_steps = -1; /* the plan is there at once */
+    cfg.profile_steps = -1; /* the plan exists from the start */
     cfg.micro_batches = 2;
     cfg.seed = 4;
     if (ddp_launch(&cfg, train, &t, &err)) fail_msg("%s: %s", model_names[model], err.msg);
     return t;
 }
 
-static void models_train_to_the_same_bits_on_any_number_of_threads(void **unused)
+static void models_train_bit_identical_on_any_number_of_threads(void **unused)
 {
     static const int threads[] = {1, 2, 3, 40};
     int model, k;
@@ -603,13 +603,13 @@ static void models_train_to_the_same_bits_on_any_number_of_threads(void **unused
             const trained t = run(model, 1, threads[k], 1, DDP_SSGD);
 
             if (memcmp(plain.hash, t.hash, sizeof t.hash) || memcmp(plain.loss, t.loss, 4))
-                fail_msg("%s, %d threads: other bits", model_names[model], threads[k]);
+                fail_msg("%s, %d threads: the results differ", model_names[model], threads[k]);
             assert_true(t.bytes < plain.bytes);
         }
     }
 }
 
-static void two_workers_under_a_plan_train_to_the_same_bits(void **unused)
+static void two_workers_with_a_plan_train_bit_identical(void **unused)
 {
     int model;
 
@@ -619,13 +619,13 @@ static void two_workers_under_a_plan_train_to_the_same_bits(void **unused)
         const trained t = run(model, 1, 1, 2, DDP_DREAMDDP);
 
         assert_memory_equal(plain.hash, t.hash, sizeof t.hash);
-        assert_memory_not_equal(&t.hash[0], &t.hash[1], sizeof *t.hash); /* other data */
+        assert_memory_not_equal(&t.hash[0], &t.hash[1], sizeof *t.hash); /* the ranks have different data */
     }
 }
 
-static void model_plans_keep_what_is_read(void **unused)
+static void model_memory_plans_keep_every_array_until_its_last_read(void **unused)
 {
-    /* of 12 and 11: not the last product, nor the sum behind it, nor the dropout between them */
+    /* of 12 and 11 operators, without the last product, the sum after it, and the dropout between them */
     static const int again_per_model[5] = {3 * 9, 3 * 9};
     int model, recompute;
 
@@ -638,7 +638,7 @@ static void model_plans_keep_what_is_read(void **unused)
 
             if (ddp_graph_build(g)) fail_msg("%s", ddp_graph_error(g)->msg);
             again = simulate(g, loss);
-            print_message("%s: %d of %d nodes run again, %zu bytes, at least %zu\n", model_names[model],
+            print_message("%s: %d of %d nodes recomputed, %zu bytes, at least %zu\n", model_names[model],
                           again, ddp__count(g->node), g->reuse.bytes[DDP__ARENA_OWN], g->reuse.live_bytes);
             assert_true(recompute ? again > ddp__count(g->node) / 3 : again == 0);
             if (recompute && again_per_model[model]) assert_int_equal(again, again_per_model[model]);
@@ -667,9 +667,9 @@ static size_t gpt2_bytes(long layers, long heads, long dim, long context, int re
     return bytes;
 }
 
-/* Whole logits are 206 MB and 824 MB; with recomputation a chunk of 256 rows lies beside the gradient of the
- * table. */
-static void gpt2_needs_the_stated_memory(void **unused)
+/* Whole logits are 206 MB and 824 MB. With recomputation, the chunk of 256 rows is stored in addition to
+ * the gradient of the table. */
+static void gpt2_needs_the_documented_memory(void **unused)
 {
     (void)unused;
     assert_int_equal(gpt2_bytes(6, 6, 384, 256, 0), 379478080);
@@ -681,18 +681,18 @@ static void gpt2_needs_the_stated_memory(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_graphs_give_the_same_bits),
-        cmocka_unit_test(random_plans_keep_what_is_read),
-        cmocka_unit_test(a_segment_runs_again_in_the_backward_of_its_last_layer),
-        cmocka_unit_test(what_is_dropped_is_not_shown_and_the_rest_is),
-        cmocka_unit_test(models_train_to_the_same_bits_on_any_number_of_threads),
-        cmocka_unit_test(two_workers_under_a_plan_train_to_the_same_bits),
-        cmocka_unit_test(model_plans_keep_what_is_read),
-        cmocka_unit_test(gpt2_needs_the_stated_memory),
+        cmocka_unit_test(random_graphs_with_recomputation_are_bit_identical),
+        cmocka_unit_test(random_memory_plans_keep_every_array_until_its_last_read),
+        cmocka_unit_test(segment_is_recomputed_in_the_backward_of_its_last_layer),
+        cmocka_unit_test(only_outputs_that_are_kept_can_be_read),
+        cmocka_unit_test(models_train_bit_identical_on_any_number_of_threads),
+        cmocka_unit_test(two_workers_with_a_plan_train_bit_identical),
+        cmocka_unit_test(model_memory_plans_keep_every_array_until_its_last_read),
+        cmocka_unit_test(gpt2_needs_the_documented_memory),
     };
 
-#if defined(__SANITIZE_THREAD__) /* the others have no threads */
-    cmocka_set_test_filter("*_train_to_the_same_bits*");
+#if defined(__SANITIZE_THREAD__) /* the other tests have no threads */
+    cmocka_set_test_filter("*_train_bit_identical*");
 #endif
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* [asan] Batch norm inside training: running statistics in evaluation, and how they are averaged. */
+/* [asan] Batch norm in training: running statistics in evaluation, and how they are averaged. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -52,7 +52,7 @@ static void fill(ddp_graph *g, uint64_t seed)
     for (i = 0; i < B; i++) y[i] = (int32_t)ddp_rng_below(&r, CLASSES);
 }
 
-static void evaluation_normalises_with_the_running_statistics(void **unused)
+static void evaluation_normalises_with_running_statistics(void **unused)
 {
     ddp_node *conv;
     const float *mean, *var, *in;
@@ -74,12 +74,12 @@ static void evaluation_normalises_with_the_running_statistics(void **unused)
         if (step) continue;
         for (i = 0; i < WIDE; i++) assert_true(mean[i] != 0 && var[i] != 1);
     }
-    memcpy(kept, mean, sizeof kept); /* both: they are neighbours */
+    memcpy(kept, mean, sizeof kept); /* both buffers, which are adjacent */
     fill(g, 9);
     assert_int_equal(ddp_evaluate(g), DDP_OK);
     assert_memory_equal(kept, mean, sizeof kept);
 
-    s = ddp_state_new(g); /* where every array keeps its own memory, the input of the norm is seen */
+    s = ddp_state_new(g); /* a separate state keeps every array, so the input of the norm can be read */
     conv = g->node[v.norm->input[0]];
     memcpy(ddp_state_data(s, g->node[0]), ddp_data(g, "inputs"), B * C * SIDE * SIDE * 4);
     assert_int_equal(ddp_forward_range(s, 0, conv->index), DDP_OK);
@@ -111,7 +111,7 @@ static int worker(ddp_ctx *d, void *user)
     int step, code = ddp_set_optimizer(d, &sgd);
 
     for (step = 0; !code && step < 4; step++) {
-        fill(g, (uint64_t)(10 * step + rank)); /* each its own images */
+        fill(g, (uint64_t)(10 * step + rank)); /* different images per rank */
         code = ddp_forward(g) || ddp_backward(g, v.loss) || ddp_step_end(d);
     }
     memcpy(m->before[rank], ddp_layer_buffers(g, 0, &count), bytes);
@@ -144,7 +144,7 @@ static void running_statistics_are_averaged_with_their_layer(void **unused)
             const float mean = (m.before[0][i] + m.before[1][i]) / 2;
             assert_true(fabsf(m.after[0][i] - mean) < 1e-6f * (1 + fabsf(mean)));
         }
-        if (s < 2) /* gradient strategies average no parameters during training */
+        if (s < 2) /* gradient strategies do not average parameters during training */
             assert_memory_not_equal(m.before[0], m.before[1], sizeof m.before[0]);
     }
 }
@@ -152,7 +152,7 @@ static void running_statistics_are_averaged_with_their_layer(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(evaluation_normalises_with_the_running_statistics),
+        cmocka_unit_test(evaluation_normalises_with_running_statistics),
         cmocka_unit_test(running_statistics_are_averaged_with_their_layer),
     };
 

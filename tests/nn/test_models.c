@@ -1,4 +1,4 @@
-/* [asan] The ready-made models: sizes, layers, refusals, initial values, and that they learn. */
+/* [asan] The ready-made models: sizes, layers, rejected configurations, initial values, and learning. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -65,7 +65,7 @@ static void gpt2_small_has_124439808_parameters_before_it_is_built(void **unused
     ddp_graph_free(g);
 }
 
-static void the_other_gpt2_sizes_are_the_published_ones(void **unused)
+static void other_gpt2_sizes_match_the_published_ones(void **unused)
 {
     static const long shape[3][3] = {{24, 16, 1024}, {36, 20, 1280}, {48, 25, 1600}};
     static const size_t params[3] = {354823168, 774030080, 1557611200};
@@ -83,8 +83,8 @@ static void the_other_gpt2_sizes_are_the_published_ones(void **unused)
     }
 }
 
-/* DreamDDP's "Llama-2 175M": 8 blocks of width 512, 8 heads, an MLP of 11,008, 32,000 tokens. */
-static void the_papers_llama2_has_176431616_parameters_before_it_is_built(void **unused)
+/* DreamDDP's "Llama-2 175M": 8 blocks of width 512, 8 heads, an MLP of width 11,008, 32,000 tokens. */
+static void llama2_of_the_paper_has_176431616_parameters_before_it_is_built(void **unused)
 {
     ddp_llama2_config c;
     ddp_graph *g = ddp_graph_new(NULL);
@@ -112,9 +112,9 @@ static void the_papers_llama2_has_176431616_parameters_before_it_is_built(void *
     ddp_graph_free(g);
 }
 
-/* Llama-2 7B (6,738,415,616) and 70B (68,976,648,192), as published with the weights; then a tied
- * small one with default sizes, by hand. */
-static void the_other_llama2_sizes_are_the_published_ones(void **unused)
+/* Llama-2 7B (6,738,415,616 parameters) and 70B (68,976,648,192), as published with the weights; then a
+ * small tied one with default sizes, computed by hand. */
+static void other_llama2_sizes_match_the_published_ones(void **unused)
 {
     static const long shape[3][6] = {/* layers, heads, kv_heads, dim, hidden, vocabulary */
                                      {32, 32, 0, 4096, 11008, 32000},
@@ -164,7 +164,7 @@ static void llama2_refused(long heads, long kv_heads, long dim, const char *part
     ddp_graph_free(g);
 }
 
-static void impossible_llamas_are_refused_in_a_sentence(void **unused)
+static void invalid_llama_configs_fail_with_an_error(void **unused)
 {
     (void)unused;
     llama2_refused(4, 3, 32, "4 heads cannot share 3");
@@ -185,7 +185,7 @@ static void gpt2_refused(ddp_gpt2_config c, const char *part)
     ddp_graph_free(g);
 }
 
-static void impossible_models_are_refused_in_a_sentence(void **unused)
+static void invalid_model_configs_fail_with_an_error(void **unused)
 {
     ddp_gpt2_config c = gpt2(65, 8, 2, 2, 16, 2);
     ddp_mlp_config m;
@@ -234,7 +234,7 @@ static void impossible_models_are_refused_in_a_sentence(void **unused)
     }
 }
 
-static void an_mlp_has_one_layer_per_linear_operator(void **unused)
+static void mlp_has_one_layer_per_linear_operator(void **unused)
 {
     ddp_mlp_config m;
     ddp_graph *g = ddp_graph_new(NULL);
@@ -255,7 +255,7 @@ static void an_mlp_has_one_layer_per_linear_operator(void **unused)
     ddp_graph_free(g);
 }
 
-/* Root mean square of parameter k of the n-th operator of that name. */
+/* Root mean square of parameter k of the n-th operator with that name. */
 static double deviation(ddp_graph *g, const char *layer, const char *op, int nth, int k)
 {
     ddp_node_info info;
@@ -270,7 +270,7 @@ static double deviation(ddp_graph *g, const char *layer, const char *op, int nth
         w = ddp_layer_params(g, info.layer_index, &count);
         for (i = 0; i < count; i++)
             if (ddp_node_param(g, g->node[n], k, NULL) == w + i) done = 1;
-        assert_int_equal(done, 1); /* parameters lie in their layer's block */
+        assert_int_equal(done, 1); /* parameters are in their layer's block */
         w = ddp_node_param(g, g->node[n], k, &shape);
         count = (size_t)ddp_shape_count(&shape);
         return sqrt(ddp__sum_squares(w, count) / (double)count);
@@ -279,7 +279,7 @@ static double deviation(ddp_graph *g, const char *layer, const char *op, int nth
     return 0;
 }
 
-static void gpt2_starts_with_the_published_deviations(void **unused)
+static void gpt2_initial_deviations_match_the_published_ones(void **unused)
 {
     ddp_gpt2_config c = gpt2(301, 64, 8, 4, 64, 1);
     ddp_graph *g = ddp_graph_new(NULL);
@@ -297,8 +297,8 @@ static void gpt2_starts_with_the_published_deviations(void **unused)
     ddp_graph_free(g);
 }
 
-/* A language model of 600 rows, whose sums over rows are cut into three: GPT-2, Llama 2 with a matrix of its
- * own and tied. */
+/* A language model of 600 rows, whose sums over rows are split into three: GPT-2, Llama 2 with a separate
+ * head, and Llama 2 with a tied head. */
 static ddp_node *wide_model(ddp_graph *g, int kind, int recompute, ddp_node **logits)
 {
     ddp_gpt2_config c = gpt2(1009, 150, 1, 2, 16, 4);
@@ -325,13 +325,15 @@ static ddp_graph *wide_graph(int kind, int recompute, ddp_node **logits, ddp_nod
     if (ddp_graph_build(g)) fail_msg("%s", ddp_graph_error(g)->msg);
     for (int i = 0; i < 600; i++) {
         ((int32_t *)ddp_data(g, "tokens"))[i] = (int32_t)ddp_rng_below(&r, 1009);
-        ((int32_t *)ddp_data(g, "labels"))[i] = (int32_t)ddp_rng_below(&r, 1010) - 1; /* some do not count */
+        /* -1: ignored by the loss */
+        ((int32_t *)ddp_data(g, "labels"))[i] = (int32_t)ddp_rng_below(&r, 1010) - 1;
     }
     return g;
 }
 
-/* With recompute, and where nobody asked for them: loss and gradients keep every bit. */
-static void logits_that_nobody_asks_for_never_exist_whole(void **unused)
+/* If the logits are not requested, recompute computes them in chunks. Loss and gradients stay
+ * bit-identical. */
+static void unrequested_logits_are_computed_in_chunks(void **unused)
 {
     (void)unused;
     for (int kind = 0; kind < 3; kind++) {
@@ -357,13 +359,13 @@ static void logits_that_nobody_asks_for_never_exist_whole(void **unused)
         ddp_graph_free(b);
         a = wide_graph(kind, 0, &logits, &whole);
         b = wide_graph(kind, 0, NULL, &loss);
-        assert_int_equal(ddp_node_count(b), ddp_node_count(a)); /* memory is not dear */
+        assert_int_equal(ddp_node_count(b), ddp_node_count(a)); /* without recompute there are no chunks */
         ddp_graph_free(a);
         ddp_graph_free(b);
     }
 }
 
-/* One step of a graph without a context: the loss before the update. */
+/* One step of a graph without a context. Returns the loss before the update. */
 static float train_step(ddp_graph *g, ddp_node *loss, const ddp_optimizer *rule, float **state, long number)
 {
     ddp_update u;
@@ -388,7 +390,7 @@ static float train_step(ddp_graph *g, ddp_node *loss, const ddp_optimizer *rule,
     return value;
 }
 
-static void an_mlp_learns_a_separable_task(void **unused)
+static void mlp_learns_a_separable_task(void **unused)
 {
     ddp_mlp_config m;
     ddp_graph *g = ddp_graph_new(NULL);
@@ -424,7 +426,7 @@ static void an_mlp_learns_a_separable_task(void **unused)
     ddp_graph_free(g);
 }
 
-static void a_tiny_gpt2_learns_a_repeating_text(void **unused)
+static void tiny_gpt2_learns_a_repeating_text(void **unused)
 {
     static const char line[] = "the quick brown fox jumps over the lazy dog. ";
     ddp_gpt2_config c = gpt2(0, 16, 2, 2, 32, 4);
@@ -457,7 +459,8 @@ static void a_tiny_gpt2_learns_a_repeating_text(void **unused)
         last = train_step(g, loss, &rule, state, s);
         if (s == 0) first = last;
     }
-    assert_true(fabs((double)first - chance) < 0.1 * chance); /* small weights: near uniform */
+    /* small weights give a nearly uniform prediction */
+    assert_true(fabs((double)first - chance) < 0.1 * chance);
     if (!((double)last < 0.6 * chance)) fail_msg("loss %g of ln V %g", (double)last, chance);
     for (k = 0; k < 8; k++) DDP_FREE(state[k]);
     ddp__text_free(&text);
@@ -469,16 +472,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_small_has_124439808_parameters_before_it_is_built),
-        cmocka_unit_test(the_papers_llama2_has_176431616_parameters_before_it_is_built),
-        cmocka_unit_test(the_other_llama2_sizes_are_the_published_ones),
-        cmocka_unit_test(impossible_llamas_are_refused_in_a_sentence),
-        cmocka_unit_test(the_other_gpt2_sizes_are_the_published_ones),
-        cmocka_unit_test(impossible_models_are_refused_in_a_sentence),
-        cmocka_unit_test(an_mlp_has_one_layer_per_linear_operator),
-        cmocka_unit_test(gpt2_starts_with_the_published_deviations),
-        cmocka_unit_test(logits_that_nobody_asks_for_never_exist_whole),
-        cmocka_unit_test(an_mlp_learns_a_separable_task),
-        cmocka_unit_test(a_tiny_gpt2_learns_a_repeating_text),
+        cmocka_unit_test(llama2_of_the_paper_has_176431616_parameters_before_it_is_built),
+        cmocka_unit_test(other_llama2_sizes_match_the_published_ones),
+        cmocka_unit_test(invalid_llama_configs_fail_with_an_error),
+        cmocka_unit_test(other_gpt2_sizes_match_the_published_ones),
+        cmocka_unit_test(invalid_model_configs_fail_with_an_error),
+        cmocka_unit_test(mlp_has_one_layer_per_linear_operator),
+        cmocka_unit_test(gpt2_initial_deviations_match_the_published_ones),
+        cmocka_unit_test(unrequested_logits_are_computed_in_chunks),
+        cmocka_unit_test(mlp_learns_a_separable_task),
+        cmocka_unit_test(tiny_gpt2_learns_a_repeating_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* [asan] Muon against plain loops bit for bit, which matrices a graph has, and training with it: strategies,
- * transports and threads change no bit. */
+/* [asan] Muon: bit-identical to plain loops, the matrices of a graph, and training that is bit-identical
+ * with any strategy, transport and number of threads. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -25,7 +25,7 @@ static float *some(size_t n, uint64_t seed)
     return x;
 }
 
-/* ---- the rule, one product and one sum after the other ---- */
+/* ---- reference: products and sums in a fixed order ---- */
 
 static float times(float a, float b)
 {
@@ -91,7 +91,7 @@ static void plain_muon(float *w, const float *g, float *v, size_t rows, size_t c
     free(b);
 }
 
-/* One update by the library's rule; threads 0: none beside the caller. */
+/* One update by the library. threads 0: only the calling thread. */
 static void library_muon(float *w, const float *g, float *v, size_t rows, size_t columns, int threads)
 {
     const ddp_optimizer o = ddp_muon(0.25f, 0.5f, 0.95f, 0.125f);
@@ -114,7 +114,7 @@ static void library_muon(float *w, const float *g, float *v, size_t rows, size_t
     free(desk.at);
 }
 
-static void products_are_added_in_their_order(void **state)
+static void products_are_summed_in_order(void **state)
 {
     static const size_t size[][2] = {{1, 1},   {1, 9},   {9, 1},    {5, 7},    {7, 5},   {16, 16},
                                      {17, 33}, {33, 17}, {20, 300}, {300, 20}, {70, 261}};
@@ -140,8 +140,8 @@ static void products_are_added_in_their_order(void **state)
     }
 }
 
-/* All singular values of the direction are near 1: its rows, scaled, are nearly orthogonal. */
-static void the_direction_is_nearly_orthogonal(void **state)
+/* All singular values of the direction are near 1, so its scaled rows are nearly orthogonal. */
+static void direction_is_nearly_orthogonal(void **state)
 {
     enum { ROWS = 12, COLUMNS = 40 };
     float *w = (float *)calloc(ROWS * COLUMNS, 4), *v = (float *)calloc(ROWS * COLUMNS, 4),
@@ -161,7 +161,7 @@ static void the_direction_is_nearly_orthogonal(void **state)
     free(g);
 }
 
-static void a_gradient_of_zeros_leaves_the_decay(void **state)
+static void zero_gradient_only_decays_the_weights(void **state)
 {
     float w[6] = {8, 8, 8, 8, 8, 8}, v[6] = {0}, g[6] = {0};
 
@@ -170,7 +170,7 @@ static void a_gradient_of_zeros_leaves_the_decay(void **state)
     for (int i = 0; i < 6; i++) assert_true(w[i] == 7.5f && v[i] == 0.0f);
 }
 
-/* ---- which matrices there are ---- */
+/* ---- the matrices of a graph ---- */
 
 typedef struct seen {
     size_t shape[40][2], others;
@@ -190,7 +190,7 @@ static void look(const ddp_optimizer *self, const ddp_update *u)
     }
 }
 
-/* One step of a graph model under a rule that only looks. */
+/* Runs one step of a graph model with a rule that only records shapes. */
 static void look_at(seen *x, ddp_node *(*model)(ddp_graph *))
 {
     ddp_config c;
@@ -268,15 +268,15 @@ static int has(const seen *x, size_t rows, size_t columns)
     return n;
 }
 
-static void graphs_know_their_matrices_but_tables_and_heads(void **state)
+static void graph_matrices_exclude_tables_and_heads(void **state)
 {
     seen x;
 
     (void)state;
-    look_at(&x, gpt2); /* tied: the head is the table */
+    look_at(&x, gpt2); /* tied: the head is the token table */
     assert_int_equal(x.n, 4);
     assert_true(has(&x, 27, 9) == 1 && has(&x, 9, 9) == 1 && has(&x, 36, 9) == 1 && has(&x, 9, 36) == 1);
-    look_at(&x, llama2); /* a head of its own, (11, 8) */
+    look_at(&x, llama2); /* a separate head, (11, 8) */
     assert_true(x.n >= 4 && !has(&x, 11, 8) && has(&x, 8, 12) == 1);
     look_at(&x, picture);
     assert_int_equal(x.n, 1);
@@ -284,14 +284,14 @@ static void graphs_know_their_matrices_but_tables_and_heads(void **state)
     assert_int_equal(x.others, 4 + 4 * 5 + 5);
 }
 
-/* ---- layers of one's own ---- */
+/* ---- user-defined layers ---- */
 
 enum { BLOCK = 60 };
 
-/* One layer of a block of 60, in which 3 x 4 and 5 x 2 matrices begin at 7 and 30. */
+/* A layer with a block of 60 values, in which a 3 x 4 matrix begins at 7 and a 5 x 2 matrix at 30. */
 static int own_layer(ddp_ctx *d, float *w, float *g, int matrices)
 {
-    const ddp_matrix m[] = {{w + 30, 5, 2}, {w + 7, 3, 4}}; /* in whatever order */
+    const ddp_matrix m[] = {{w + 30, 5, 2}, {w + 7, 3, 4}}; /* in any order */
     ddp_layer layer;
 
     memset(&layer, 0, sizeof layer);
@@ -303,7 +303,7 @@ static int own_layer(ddp_ctx *d, float *w, float *g, int matrices)
     return ddp_add_layer(d, &layer);
 }
 
-static void a_block_is_updated_matrix_by_matrix(void **state)
+static void block_is_updated_matrix_by_matrix(void **state)
 {
     static const size_t cut[] = {0, 7, 19, 30, 40, BLOCK};
     const ddp_optimizer o = ddp_muon(0.01f, 0.03f, 0.95f, 0.1f),
@@ -323,7 +323,7 @@ static void a_block_is_updated_matrix_by_matrix(void **state)
     assert_int_equal(own_layer(d, w, g, 2) | ddp_set_optimizer(d, &o), 0);
     for (long step = 0; step < 3; step++) {
         assert_int_equal(ddp_backward_end(d, 0) | ddp_step_end(d), 0);
-        memcpy(g, given, BLOCK * sizeof *g); /* it was zeroed */
+        memcpy(g, given, BLOCK * sizeof *g); /* ddp_step_end zeroed it */
         for (int i = 0; i < 5; i++) {
             const ddp_optimizer *rule = i % 2 ? &o : &rest;
             ddp_update u;
@@ -367,7 +367,7 @@ static int no_step(ddp_ctx *d, void *self, int forward)
     return 0;
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void invalid_matrices_and_settings_fail(void **state)
 {
     ddp_strategy_ops serves;
     const ddp_optimizer o = ddp_muon(0.01f, 0.03f, 0.95f, 0.1f);
@@ -442,7 +442,7 @@ static void trained(lab *x, int world, lab_model model, ddp_strategy s, ddp_tran
         assert_memory_equal(x->params[0], x->params[r], *x->values * sizeof(float));
 }
 
-static void strategies_and_transports_change_no_bit(void **state)
+static void muon_is_bit_identical_with_any_strategy_and_transport(void **state)
 {
     static const ddp_strategy alike[] = {DDP_WFBP, DDP_USBYTE, DDP_MGWFBP};
     lab a, b;
@@ -469,13 +469,13 @@ static void strategies_and_transports_change_no_bit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_added_in_their_order),
-        cmocka_unit_test(the_direction_is_nearly_orthogonal),
-        cmocka_unit_test(a_gradient_of_zeros_leaves_the_decay),
-        cmocka_unit_test(graphs_know_their_matrices_but_tables_and_heads),
-        cmocka_unit_test(a_block_is_updated_matrix_by_matrix),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(strategies_and_transports_change_no_bit),
+        cmocka_unit_test(products_are_summed_in_order),
+        cmocka_unit_test(direction_is_nearly_orthogonal),
+        cmocka_unit_test(zero_gradient_only_decays_the_weights),
+        cmocka_unit_test(graph_matrices_exclude_tables_and_heads),
+        cmocka_unit_test(block_is_updated_matrix_by_matrix),
+        cmocka_unit_test(invalid_matrices_and_settings_fail),
+        cmocka_unit_test(muon_is_bit_identical_with_any_strategy_and_transport),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* [asan] Update rules, clipping and learning-rate schedules against hand-worked numbers and plain loops.
- */
+/* [asan] Update rules, clipping and learning-rate schedules, compared with numbers computed by hand and
+ * with plain loops. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -70,7 +70,7 @@ static void momentum_and_decay_follow_the_definition(void **unused)
     assert_true(v[0] == 4.125f && w[0] == 3.25f - 0.25f * 4.125f);
 }
 
-static void the_first_adam_step_is_lr_times_the_sign(void **unused)
+static void first_adam_step_is_lr_times_the_sign(void **unused)
 {
     ddp_optimizer o = ddp_adam(0.1f, 0.9f, 0.999f, 1e-8f, 0);
     float w[2] = {1, 1}, s[4] = {0, 0, 0, 0};
@@ -84,7 +84,7 @@ static void the_first_adam_step_is_lr_times_the_sign(void **unused)
     assert_true(near((double)s[2], 0.025, 1e-6)); /* square */
 }
 
-static void adamw_shrinks_the_weights_apart_from_the_gradient(void **unused)
+static void adamw_decays_weights_separately_from_the_gradient(void **unused)
 {
     ddp_optimizer o = ddp_adamw(0.5f, 0.9f, 0.999f, 1e-8f, 0.25f);
     float w[1] = {8}, s[2] = {0, 0};
@@ -95,7 +95,7 @@ static void adamw_shrinks_the_weights_apart_from_the_gradient(void **unused)
     assert_true(w[0] == 7.0f && s[0] == 0.0f && s[1] == 0.0f);
 }
 
-/* Every product and every sum through memory, so that nothing can be fused. */
+/* Stores every product and every sum to memory, so that the compiler cannot fuse them. */
 static float times(float a, float b)
 {
     volatile float p = a * b;
@@ -108,7 +108,7 @@ static float plus(float a, float b)
     return s;
 }
 
-static void updates_round_every_product(void **unused)
+static void sgd_updates_are_not_fused(void **unused)
 {
     float w[MOST], g[MOST], v[MOST], old_w[MOST], old_v[MOST];
     int i, nesterov, fused_differs = 0;
@@ -133,10 +133,10 @@ static void updates_round_every_product(void **unused)
             fused_differs += fmaf(0.7f, old_v[i], d) != want;
         }
     }
-    assert_true(fused_differs > 5); /* else this test could not fail */
+    assert_true(fused_differs > 5); /* otherwise this test could not fail */
 }
 
-static void adam_rounds_every_product(void **unused)
+static void adam_updates_are_not_fused(void **unused)
 {
     ddp_optimizer o = ddp_adamw(0.01f, 0.9f, 0.99f, 1e-6f, 0.1f);
     float w[MOST], g[MOST], s[2 * MOST], old_w[MOST], old_m[MOST], old_v[MOST];
@@ -165,7 +165,7 @@ static void adam_rounds_every_product(void **unused)
     }
 }
 
-static void a_block_of_any_size_is_updated_and_nothing_beyond_it(void **unused)
+static void update_changes_exactly_the_block(void **unused)
 {
     ddp_optimizer rule[3];
     size_t n, i, k;
@@ -193,7 +193,7 @@ static void a_block_of_any_size_is_updated_and_nothing_beyond_it(void **unused)
     }
 }
 
-static void sums_of_squares_agree_with_a_plain_loop_at_every_size(void **unused)
+static void sums_of_squares_match_a_plain_loop_at_every_size(void **unused)
 {
     float x[MOST];
     double want;
@@ -207,7 +207,7 @@ static void sums_of_squares_agree_with_a_plain_loop_at_every_size(void **unused)
     }
 }
 
-static void clipping_scales_down_and_never_up(void **unused)
+static void clipping_never_scales_up(void **unused)
 {
     float x[3] = {3, 0, 4};
     float s = ddp__clip_factor(ddp__sum_squares(x, 3), 1);
@@ -251,13 +251,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_sgd_subtracts_the_scaled_gradient),
         cmocka_unit_test(momentum_and_decay_follow_the_definition),
-        cmocka_unit_test(the_first_adam_step_is_lr_times_the_sign),
-        cmocka_unit_test(adamw_shrinks_the_weights_apart_from_the_gradient),
-        cmocka_unit_test(updates_round_every_product),
-        cmocka_unit_test(adam_rounds_every_product),
-        cmocka_unit_test(a_block_of_any_size_is_updated_and_nothing_beyond_it),
-        cmocka_unit_test(sums_of_squares_agree_with_a_plain_loop_at_every_size),
-        cmocka_unit_test(clipping_scales_down_and_never_up),
+        cmocka_unit_test(first_adam_step_is_lr_times_the_sign),
+        cmocka_unit_test(adamw_decays_weights_separately_from_the_gradient),
+        cmocka_unit_test(sgd_updates_are_not_fused),
+        cmocka_unit_test(adam_updates_are_not_fused),
+        cmocka_unit_test(update_changes_exactly_the_block),
+        cmocka_unit_test(sums_of_squares_match_a_plain_loop_at_every_size),
+        cmocka_unit_test(clipping_never_scales_up),
         cmocka_unit_test(schedules_follow_their_definition),
     };
 

@@ -1,4 +1,4 @@
-/* [asan] Drawing text from a trained model: examples/common/sampling.h. */
+/* [asan] Sampling text from a trained model: examples/common/sampling.h. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -31,11 +31,11 @@ static sampling options(long length, long top_k, double temperature)
     return s;
 }
 
-/* 40,000 draws of five tokens; counts within five deviations of what the softmax says. */
-static void draws_follow_the_softmax_of_the_likeliest(void **unused)
+/* 40,000 draws of five tokens. The counts must be within five deviations of the softmax. */
+static void draws_follow_the_softmax_of_the_top_k(void **unused)
 {
     static const float x[5] = {0.5f, -1.0f, 2.0f, 1.0f, 1.0f};
-    static const long top_k[4] = {0, 5, 3, 2}; /* 2: the second and its equal */
+    static const long top_k[4] = {0, 5, 3, 2}; /* top 2 includes the third token, which equals the second */
     int c, i, k;
 
     (void)unused;
@@ -52,12 +52,12 @@ static void draws_follow_the_softmax_of_the_likeliest(void **unused)
         for (k = 0; k < 5; k++) {
             const double want = 40000 * p[k] / sum, room = 5 * sqrt(want) + 0.5;
             if (!(fabs((double)count[k] - want) < room))
-                fail_msg("top %ld: token %d came %ld times, expected %g", top_k[c], k, count[k], want);
+                fail_msg("top %ld: token %d drawn %ld times, expected %g", top_k[c], k, count[k], want);
         }
     }
 }
 
-static void temperature_zero_and_the_best_one_take_the_maximum(void **unused)
+static void temperature_zero_and_top_1_draw_the_maximum(void **unused)
 {
     static const float x[4] = {-3.0f, 7.0f, 7.5f, -INFINITY};
     ddp_rng r = ddp_rng_seed(1, 0);
@@ -74,7 +74,7 @@ static void temperature_zero_and_the_best_one_take_the_maximum(void **unused)
     }
 }
 
-/* The model of one word, trained until it knows it. */
+/* A model of one word, trained until it repeats the word. */
 enum { CONTEXT = 16, LETTERS = 8 };
 static const int word[LETTERS] = {3, 1, 4, 1, 5, 2, 6, 0};
 
@@ -95,7 +95,7 @@ static ddp_node *add_model(ddp_graph *g, int llama, long batch, long context, dd
     return llama ? ddp_llama2(g, &l, logits) : ddp_gpt2(g, &c, logits);
 }
 
-static void a_model_of_one_word_repeats_it_past_its_window(void **unused)
+static void model_of_one_word_repeats_it_beyond_its_context(void **unused)
 {
     int llama, i, k;
 
@@ -148,9 +148,9 @@ static void a_model_of_one_word_repeats_it_past_its_window(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_follow_the_softmax_of_the_likeliest),
-        cmocka_unit_test(temperature_zero_and_the_best_one_take_the_maximum),
-        cmocka_unit_test(a_model_of_one_word_repeats_it_past_its_window),
+        cmocka_unit_test(draws_follow_the_softmax_of_the_top_k),
+        cmocka_unit_test(temperature_zero_and_top_1_draw_the_maximum),
+        cmocka_unit_test(model_of_one_word_repeats_it_beyond_its_context),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

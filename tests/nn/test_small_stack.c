@@ -1,4 +1,4 @@
-/* Training in threads that have as little stack as musl gives a thread: 128 KiB. */
+/* Trains in threads with a stack of 128 KiB, as musl gives to a thread. */
 #include "dreamddp.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ extern "C" {
 }
 #endif
 
-/* The frames of a sanitizer are several times as large. */
+/* The stack frames of a sanitizer are several times as large. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STACK = 2 << 20 };
 #else
@@ -33,7 +33,7 @@ typedef struct rank_job {
     ddp_config cfg;
     model_fn model;
     ddp_optimizer optimizer;
-    ddp_error err; /* code DDP_OK: it trained */
+    ddp_error err; /* DDP_OK: training succeeded */
 } rank_job;
 
 static ddp_node *tokens_model(ddp_graph *g)
@@ -51,7 +51,8 @@ static ddp_node *tokens_model(ddp_graph *g)
     return ddp_gpt2(g, &c, NULL);
 }
 
-/* Windows over images, of all planes and of one plane each, and products at their edges. */
+/* Convolution and pooling windows over all planes and over single planes, and matrix products at the edges
+ * of tiles. */
 static ddp_node *images_model(ddp_graph *g)
 {
     const ddp_shape s = {4, {BATCH, 3, SIDE, SIDE}};
@@ -135,13 +136,13 @@ static void run(model_fn model, ddp_strategy strategy, ddp_optimizer optimizer)
         if (job[r].err.code) fail_msg("rank %d: %s", r, job[r].err.msg);
 }
 
-static void a_language_model_trains_on_a_stack_of_128_kib(void **state)
+static void language_model_trains_on_a_stack_of_128_kib(void **state)
 {
     (void)state;
     run(tokens_model, DDP_DREAMDDP, ddp_muon(1e-3f, 1e-2f, 0.95f, 0.1f));
 }
 
-static void an_image_model_trains_on_a_stack_of_128_kib(void **state)
+static void image_model_trains_on_a_stack_of_128_kib(void **state)
 {
     (void)state;
     run(images_model, DDP_WFBP, ddp_sgd(0.01f, 0.9f));
@@ -150,8 +151,8 @@ static void an_image_model_trains_on_a_stack_of_128_kib(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_language_model_trains_on_a_stack_of_128_kib),
-        cmocka_unit_test(an_image_model_trains_on_a_stack_of_128_kib),
+        cmocka_unit_test(language_model_trains_on_a_stack_of_128_kib),
+        cmocka_unit_test(image_model_trains_on_a_stack_of_128_kib),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] GPT-2 and Llama-2 against PyTorch from the same parameters: logits to 1e-4, and the loss of every
+"""[test-all: needs PyTorch] GPT-2 and Llama-2 compared with PyTorch from the same parameters: logits to 1e-4, and the loss of every
 one of 50 steps of AdamW on the same batches to 1e-3.
 
-Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
+Exit 77 if PyTorch or a C compiler is missing. CC chooses the compiler."""
 import os
 import sys
 
@@ -17,7 +17,7 @@ from torch_models import MODELS
 
 
 class Run:
-    """What the library printed of one training run."""
+    """The output of one training run of the library."""
 
     def __init__(self, name, heads, kv_heads, tied):
         self.name, self.heads, self.kv_heads = name, int(heads), int(kv_heads)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] The built-in update rules against torch.optim: 20 steps, relative difference below 1e-6.
+"""[test-all: needs PyTorch] The built-in update rules compared with torch.optim: 20 steps, relative difference below 1e-6.
 
-Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
+Exit 77 if PyTorch or a C compiler is missing. CC chooses the compiler."""
 import os
 import sys
 
@@ -39,7 +39,7 @@ MUON = [(17, 59, 0.02, 0.95, 0.01), (59, 17, 0.02, 0.95, 0.0), (24, 24, 0.01, 0.
 
 
 def newton_schulz(u):
-    """torch.optim.Muon's, in float32 where that takes bfloat16."""
+    """The direction of torch.optim.Muon, in float32 instead of bfloat16."""
     x = u.T if u.size(0) > u.size(1) else u
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(5):
@@ -49,7 +49,8 @@ def newton_schulz(u):
 
 
 def run_muon(program, case):
-    """The largest difference by the root mean square, against that formula; and, where PyTorch has Muon, against it."""
+    """Returns the largest difference relative to the root mean square, from the formula above and, if PyTorch has
+    Muon, from torch.optim.Muon."""
     rows, columns, lr, momentum, decay = case
     args = ["muon"] + [repr(x) for x in (lr, momentum, 0.0, 0.0, decay)] + [str(STEPS), str(rows * columns), str(rows)]
     worst, w, v, whole, opt, worst_whole = 0.0, None, None, None, None, 0.0
@@ -76,8 +77,8 @@ def run_muon(program, case):
 
 
 def difference(ours, theirs, cancels):
-    """Largest relative difference. Where terms of both signs are added a value near zero keeps
-    the rounding of its terms, so it is compared with the root mean square of the array."""
+    """Returns the largest relative difference. If terms of both signs are added, a value near zero keeps their
+    rounding error, so it is compared with the root mean square of the array."""
     size = theirs.abs()
     if cancels:
         size = torch.maximum(size, theirs.pow(2).mean().sqrt())
@@ -119,7 +120,7 @@ def main():
         name = "muon " + " ".join(map(str, case))
         if companion.chosen(name):
             worst, whole = run_muon(program, case)
-            ok = worst < 1e-5 and whole < 0.005  # its bfloat16 products
+            ok = worst < 1e-5 and whole < 0.005  # torch.optim.Muon multiplies in bfloat16
             companion.result(name, ok, "largest relative difference %.2e, %.2e from torch.optim.Muon" % (worst, whole))
     return companion.end()
 

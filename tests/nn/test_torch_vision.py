@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] ResNet-18 and VGG-16 against PyTorch from the same parameters: losses of five training steps, the
-running statistics they leave, evaluation with those, and the logits of VGG.
+"""[test-all: needs PyTorch] ResNet-18 and VGG-16 compared with PyTorch from the same parameters: losses of five training steps, the
+running statistics after them, evaluation with these statistics, and the logits of VGG.
 
-An activation within rounding of 0 may pass a ReLU here and not there, which a large learning rate
-would blow up: PyTorch's own float32 parts from its float64 by 6e-5 in five steps at 0.02.
+An activation within a rounding error of 0 may pass a ReLU in only one of the libraries. A large learning rate
+would amplify this: at 0.02, PyTorch's float32 and float64 differ by 6e-5 after five steps.
 
-Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
+Exit 77 if PyTorch or a C compiler is missing. CC chooses the compiler."""
 import os
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def buffers(model):
 
 
 class Reader:
-    """What the C program wrote, array by array."""
+    """Reads the arrays that the C program wrote, in order."""
 
     def __init__(self, data):
         self.all, self.at = torch.frombuffer(bytearray(data), dtype=torch.float32), 0
@@ -90,7 +90,7 @@ def check_resnet(r):
     worst = max(difference(r.take(*b.shape), b) for b in buffers(model))
     check("ResNet-18, running statistics after them", worst, 1e-3)
 
-    # evaluation: from our parameters and statistics, as training has moved both a little apart
+    # evaluation starts from the C program's parameters and statistics, because the two trainings differ a little
     r.at -= sum(a.numel() for a in list(model.parameters()) + buffers(model))
     r.load(model.parameters())
     r.load(buffers(model))

@@ -1,5 +1,5 @@
-/* Helper of test_torch_models.py: trains a small language model on the text argv[1] and prints
- * what PyTorch needs to do the same, a line each: the parameters as they start and the tokens and
+/* Helper of test_torch_models.py: trains a small language model on the text argv[1] and prints the data
+ * that PyTorch needs for the same training, one per line: the initial parameters, and the tokens and
  * labels of every step; then the logits of the first batch and the loss of every step. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

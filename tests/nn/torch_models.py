@@ -1,4 +1,4 @@
-"""The library's models in PyTorch, with its parameters in its order: GPT-2 and Llama-2 as plain
+"""The library's models in PyTorch, with parameters in the library's order: GPT-2 and Llama-2 as plain
 functions of the parameters, ResNet-18 for 32 x 32 images as a module.
 
 Used by tests/nn/test_torch_models.py, tests/nn/test_torch_vision.py and bench/torch_*.py."""
@@ -10,7 +10,7 @@ from torch import nn
 import torch.nn.functional as F
 
 
-SDPA = False  # PyTorch's fused attention, from 2.0 on: faster, with sums in another order
+SDPA = False  # use PyTorch's fused attention (2.0 or later), which is faster but sums in another order
 
 
 @functools.lru_cache(maxsize=None)

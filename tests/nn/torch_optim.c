@@ -1,4 +1,4 @@
-/* Runs one built-in update rule and prints start, gradients, parameters and state of each step,
+/* Runs one built-in update rule and prints initial values, gradients, parameters and state of each step,
  * one line each, for test_torch_optim.py and test_same_bits.sh.
  *   torch_optim sgd|nesterov|adam|adamw|muon LR HYPER0 HYPER1 EPS DECAY STEPS COUNT [ROWS] */
 #define DREAMDDP_IMPLEMENTATION
@@ -13,7 +13,7 @@ static void print_line(const char *what, const float *x, size_t n)
     printf("\n");
 }
 
-/* rows 0: the block is no matrix. */
+/* rows 0: the block is not a matrix. */
 static void run(const ddp_optimizer *rule, long steps, size_t n, size_t rows)
 {
     size_t states = (size_t)(rows ? rule->matrix_state : rule->state_per_param), i;

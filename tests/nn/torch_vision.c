@@ -1,6 +1,6 @@
-/* Helper of test_torch_vision.py: runs ResNet-18 (or with "vgg" VGG-16) on drawn images and writes
- * all that PyTorch needs to do the same as float32: images, labels, parameters; then of VGG the
- * logits; of ResNet the loss of each training step, parameters and buffers after them, the logits
+/* Helper of test_torch_vision.py: runs ResNet-18 (or with "vgg" VGG-16) on random images and writes the
+ * data that PyTorch needs for the same computation as float32: images, labels, parameters; for VGG then
+ * the logits; for ResNet the loss of each training step, parameters and buffers after training, the logits
  * of ddp_evaluate, and the buffers after it. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -9,7 +9,7 @@
 
 static void write_floats(const float *x, size_t n) { fwrite(x, sizeof *x, n, stdout); }
 
-/* All parameters, or all buffers, in the order of the operators. */
+/* Writes all parameters, or all buffers, in the order of the operators. */
 static void write_arrays(ddp_graph *g, int buffers)
 {
     int i, k;
