@@ -1,5 +1,5 @@
-/* Plain collectives of a program that knows nothing but the header: over all ranks, groups, sites and two
- * links, among threads and processes, and what their wrong use is told. */
+/* Plain collectives of a program that only uses the header: over all ranks, groups, sites and two links,
+ * with threads and processes; and the errors of wrong use. */
 #include "dreamddp.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ extern "C" {
 
 enum { WORLD = 4, N = 5003 };
 
-/* In a worker: cmocka's own assertions belong to the main thread. */
+/* For workers: cmocka's own assertions only work in the main thread. */
 #define CHECK(cond)                                                                          \
     do {                                                                                     \
         if (!(cond)) {                                                                       \
@@ -38,7 +38,7 @@ static void fill(float *x, size_t n, int rank)
     for (i = 0; i < n; i++) x[i] = number(rank, i);
 }
 
-/* 1 if x[i] is scale times the sum over the ranks of the bits of `who`. */
+/* Returns 1 if x[i] is scale times the sum over the ranks whose bits are set in `who`. */
 static int is_sum(const float *x, size_t n, unsigned who, float scale)
 {
     size_t i;
@@ -133,7 +133,7 @@ static int in_groups(ddp_ctx *d, void *user)
     return 0;
 }
 
-/* One list of arrays into another, replacing or adding; bytes; from whichever rank comes first. */
+/* Exchanges lists of arrays that replace or add to other arrays, bytes, and a receive from any rank. */
 static int by_message(ddp_ctx *d, void *user)
 {
     const int rank = ddp_rank(d);
@@ -163,7 +163,7 @@ static int by_message(ddp_ctx *d, void *user)
     m.to = to;
     m.to_count = 2;
     m.layer = DDP_NO_LAYER;
-    CHECK(ddp_exchange(d, &m) == 0 && is_sum(x, 300, 1u << rank, 1)); /* what is sent stays */
+    CHECK(ddp_exchange(d, &m) == 0 && is_sum(x, 300, 1u << rank, 1)); /* the source stays unchanged */
     for (i = 0; i < 300; i++) is[i] = number(0, i) + number(1, i) + number(2, i) + number(3, i);
     for (i = 0; i < 300; i++) CHECK(y[(i + 100) % 300] == is[i]);
     for (i = 0; i < 300; i++) y[i] = 1;
@@ -203,7 +203,7 @@ static int by_message(ddp_ctx *d, void *user)
     }
     m.priority = -1;
     m.verb = rank == 1 ? DDP_SEND : DDP_RECEIVE;
-    m.peer = rank == 1 ? 0 : 1; /* urgent */
+    m.peer = rank == 1 ? 0 : 1; /* high priority */
     one.data = rank ? x : y;
     if (rank < 2) CHECK(ddp_exchange(d, &m) == 0 && is_sum(one.data, 40, 2, 1));
     return 0;
@@ -259,7 +259,7 @@ static int rounded(ddp_ctx *d, void *user)
     float x[200];
     size_t i;
 
-    fill(x, 200, ddp_rank(d)); /* small whole numbers: bfloat16 has them all */
+    fill(x, 200, ddp_rank(d)); /* small whole numbers, which bfloat16 represents exactly */
     if (user) {
         CHECK(exchange(d, DDP_ALL_REDUCE, 0, 0, DDP_AS_INT8, x, 200, 0) == 0);
         for (i = 0; i < 200; i++) CHECK(fabsf(x[i] - (float)(30 + 4 * (int)(i % 11))) < 1);
@@ -278,7 +278,7 @@ static void launch(ddp_config cfg, int (*fn)(ddp_ctx *, void *), void *user)
     if (ddp_launch(&cfg, fn, user, &err)) fail_msg("%s", err.msg);
 }
 
-static void they_sum_over_all_ranks(void **state)
+static void collectives_work_over_all_ranks(void **state)
 {
     ddp_config cfg;
     int a, transport;
@@ -295,7 +295,7 @@ static void they_sum_over_all_ranks(void **state)
     assert_false(ddp_algorithm_named("diagonal", &cfg.algorithm));
 }
 
-static void they_sum_in_groups_and_between_sites(void **state)
+static void collectives_work_in_groups_and_between_sites(void **state)
 {
     ddp_config cfg;
 
@@ -306,7 +306,7 @@ static void they_sum_in_groups_and_between_sites(void **state)
     launch(cfg, in_groups, NULL);
 }
 
-static void any_message_can_be_exchanged(void **state)
+static void exchange_sends_any_message(void **state)
 {
     ddp_config cfg;
 
@@ -317,7 +317,7 @@ static void any_message_can_be_exchanged(void **state)
     launch(cfg, by_message, NULL);
 }
 
-static void a_second_link_has_its_own(void **state)
+static void second_link_has_separate_collectives(void **state)
 {
     ddp_config cfg;
 
@@ -343,7 +343,7 @@ static void links_can_be_measured(void **state)
     launch(cfg, measured, NULL);
 }
 
-static void sums_can_travel_in_fewer_bytes(void **state)
+static void sums_can_be_sent_in_fewer_bytes(void **state)
 {
     ddp_config cfg;
     int one = 1;
@@ -357,7 +357,7 @@ static void sums_can_travel_in_fewer_bytes(void **state)
     launch(cfg, rounded, &one);
 }
 
-/* ---- wrong use ---- */
+/* ---- errors of wrong use ---- */
 
 static int wrong(ddp_ctx *d, void *user)
 {
@@ -424,12 +424,12 @@ static int wrong(ddp_ctx *d, void *user)
     }
     if (!code || code != (int)ddp_last_error(d)->code || strlen(ddp_last_error(d)->msg) < 10) {
         fprintf(stderr, "wrong use %d: %d '%s'\n", which, code, ddp_last_error(d)->msg);
-        return 0; /* the launch then succeeds, which the caller takes for a failure */
+        return 0; /* the launch then succeeds, which the caller counts as a failure */
     }
     return ddp_barrier(d) == code ? code : 0;
 }
 
-static void wrong_use_is_told_on_every_rank(void **state)
+static void wrong_use_fails_on_every_rank(void **state)
 {
     int which;
 
@@ -472,13 +472,13 @@ static void one_worker_needs_no_network(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(they_sum_over_all_ranks),
-        cmocka_unit_test(they_sum_in_groups_and_between_sites),
-        cmocka_unit_test(any_message_can_be_exchanged),
-        cmocka_unit_test(a_second_link_has_its_own),
+        cmocka_unit_test(collectives_work_over_all_ranks),
+        cmocka_unit_test(collectives_work_in_groups_and_between_sites),
+        cmocka_unit_test(exchange_sends_any_message),
+        cmocka_unit_test(second_link_has_separate_collectives),
         cmocka_unit_test(links_can_be_measured),
-        cmocka_unit_test(sums_can_travel_in_fewer_bytes),
-        cmocka_unit_test(wrong_use_is_told_on_every_rank),
+        cmocka_unit_test(sums_can_be_sent_in_fewer_bytes),
+        cmocka_unit_test(wrong_use_fails_on_every_rank),
         cmocka_unit_test(one_worker_needs_no_network),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

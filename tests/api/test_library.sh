@@ -1,9 +1,9 @@
 #!/bin/bash
-# [test-all: compiles the library five times] What make split, make lib and make install give: only public names can be seen in either library, and
-# programs in C and C++ build with each in the way that pkg-config tells.
+# [test-all: compiles the library five times] The results of make split, make lib and make install: both libraries export only public names, and
+# programs in C and C++ build with each of them, with the flags of pkg-config.
 cd "$(dirname "$0")/../.." || exit 1
 make -s split lib || exit 1
-work=$(mktemp -d build/library.XXXXXX) || exit 1 # its path has no space
+work=$(mktemp -d build/library.XXXXXX) || exit 1 # make needs a path without a space
 trap 'rm -rf "$work"' EXIT
 . tests/cases.sh
 

@@ -1,5 +1,5 @@
-/* [asan] Graphs, models, data, files and reports of a program that knows nothing but the header: two workers
- * train a small model of each family, save it and describe what they did; wrong use is told. */
+/* [asan] Graphs, models, data, files and reports of a program that only uses the header: two workers train
+ * a small model of each family, save it and write reports. Wrong use gives an error. */
 #include "dreamddp.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ extern "C" {
 }
 #endif
 
-/* In a worker: cmocka's own assertions belong to the main thread. */
+/* For workers: cmocka's own assertions only work in the main thread. */
 #define CHECK(cond)                                                                              \
     do {                                                                                         \
         if (!(cond)) {                                                                           \
@@ -52,7 +52,7 @@ static int end(void **state)
     return system(command);
 }
 
-/* ---- a graph by hand, with an operator of its own ---- */
+/* ---- a hand-written graph with a user-defined operator ---- */
 
 static ddp_status halve_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -81,7 +81,7 @@ static void halve_backward(const ddp_op_call *c)
 
 static const ddp_op halve = {"halve", halve_shape, halve_forward, halve_backward};
 
-/* Told whether the sum of four numbers is above 0. */
+/* Learns whether the sum of four numbers is above 0. */
 static int train_graph(ddp_ctx *d, void *user)
 {
     ddp_graph *g = ddp_graph_new(d);
@@ -122,7 +122,7 @@ static int train_graph(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void a_graph_learns_with_an_operator_of_its_own(void **state)
+static void graph_with_a_user_operator_learns(void **state)
 {
     float out[4];
     ddp_config cfg;
@@ -138,7 +138,7 @@ static void a_graph_learns_with_an_operator_of_its_own(void **state)
     assert_memory_equal(out, out + 2, 2 * sizeof *out);
 }
 
-/* ---- each family of models: its loss falls on one batch ---- */
+/* ---- the loss of each model family falls on one batch ---- */
 
 static float loss_after(ddp_graph *g, ddp_node *loss, long classes, int steps)
 {
@@ -166,7 +166,7 @@ static float loss_after(ddp_graph *g, ddp_node *loss, long classes, int steps)
         assert_int_equal(ddp_forward(g), 0);
         if (step == 0) first = ddp_value(g, loss);
         assert_int_equal(ddp_backward(g, loss), 0);
-        for (l = 0; l < ddp_layer_count(g); l++) { /* no context: the program applies the rule itself */
+        for (l = 0; l < ddp_layer_count(g); l++) { /* without a context the program applies the rule itself */
             ddp_update u;
             memset(&u, 0, sizeof u);
             u.params = ddp_layer_params(g, l, &count);
@@ -241,7 +241,7 @@ static void every_family_of_models_learns(void **state)
             loss = ddp_vgg(g, &vgg, &logits);
         }
         assert_non_null(logits);
-        if (family == 4) { /* 9 million parameters: its operators, for a planner */
+        if (family == 4) { /* 9 million parameters: only lists the operators for a planner */
             ddp_oplist list;
             ddp_error err;
             assert_int_equal(ddp_graph_oplist(g, &list, &err), DDP_OK);
@@ -264,7 +264,7 @@ static void every_family_of_models_learns(void **state)
 
 /* ---- data and files ---- */
 
-static void streams_and_images_are_dealt(void **state)
+static void streams_and_images_are_sharded(void **state)
 {
     static const char text[] = "to be or not to be, that is the question";
     unsigned char cifar[2 * 3073];
@@ -306,7 +306,7 @@ static void streams_and_images_are_dealt(void **state)
     assert_int_equal(err.code, DDP_FORMAT);
 }
 
-static void weights_and_arrays_go_to_files_and_back(void **state)
+static void weights_and_arrays_are_saved_and_loaded(void **state)
 {
     const float x[6] = {1, 2, 3, 4, 5, 6};
     const void *data[1] = {x};
@@ -361,7 +361,7 @@ static void weights_and_arrays_go_to_files_and_back(void **state)
     ddp_graph_free(b);
 }
 
-static void profiles_networks_and_plans_are_files(void **state)
+static void profiles_networks_and_plans_are_written_and_read(void **state)
 {
     ddp_profile p, q;
     ddp_network n, m;
@@ -460,7 +460,7 @@ static void reports_are_written(void **state)
     ddp_jsonl_event(NULL, "nobody reads this");
 }
 
-static void rates_follow_a_schedule(void **state)
+static void learning_rates_follow_a_schedule(void **state)
 {
     ddp_lr_schedule s;
 
@@ -477,13 +477,13 @@ static void rates_follow_a_schedule(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_graph_learns_with_an_operator_of_its_own),
+        cmocka_unit_test(graph_with_a_user_operator_learns),
         cmocka_unit_test(every_family_of_models_learns),
-        cmocka_unit_test(streams_and_images_are_dealt),
-        cmocka_unit_test(weights_and_arrays_go_to_files_and_back),
-        cmocka_unit_test(profiles_networks_and_plans_are_files),
+        cmocka_unit_test(streams_and_images_are_sharded),
+        cmocka_unit_test(weights_and_arrays_are_saved_and_loaded),
+        cmocka_unit_test(profiles_networks_and_plans_are_written_and_read),
         cmocka_unit_test(reports_are_written),
-        cmocka_unit_test(rates_follow_a_schedule),
+        cmocka_unit_test(learning_rates_follow_a_schedule),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -1,5 +1,5 @@
-/* [pure] Planners and compressors of a program that knows nothing but the header: each is called once for a
- * result that can be checked by hand, and once wrongly. */
+/* [pure] Planners and compressors of a program that only uses the header: one call of each has a result
+ * that can be checked by hand, and one call fails. */
 #include "dreamddp.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static ddp_error err;
     do {                                                                         \
         if ((call) != DDP_OK) fail_msg("%s: %d '%s'", #call, err.code, err.msg); \
     } while (0)
-/* A refusal: its code, and one sentence. */
+/* The call fails with this status and a message of one line. */
 #define REFUSED(status, call)                                                                           \
     do {                                                                                                \
         memset(&err, 0, sizeof err);                                                                    \
@@ -32,7 +32,7 @@ static ddp_error err;
             fail_msg("%s: %d '%s'", #call, err.code, err.msg);                                          \
     } while (0)
 
-/* Four layers of one second each way, whose transfers take what is given. */
+/* Four layers that compute for one second forward and one second backward, with the given transfer times. */
 static ddp_profile profile(const double *comm)
 {
     ddp_profile p;
@@ -180,7 +180,7 @@ static void important_layers_first(void **state)
     REFUSED(DDP_ARG, ddp_osp_umax(1e6, 2, 2, 4, 1e9, 0, &most, &err));
 }
 
-/* Two pairs of devices, fast inside and slow between. */
+/* Two pairs of devices with fast links inside and slow links between them. */
 static ddp_network two_sites(void)
 {
     ddp_network n;
@@ -221,7 +221,8 @@ static void placement(void **state)
     assert_true(fabs(q - again) < 1e-12);
 
     memset(&o, 0, sizeof o);
-    OK(ddp_place(&net, &o, &best, &err)); /* a stage's replicas average more than a pipeline sends */
+    /* the replicas of a stage average more data than a pipeline sends */
+    OK(ddp_place(&net, &o, &best, &err));
     assert_true(best.assign[0] / 2 == best.assign[2] / 2 && best.assign[1] / 2 == best.assign[3] / 2);
     OK(ddp_place_cost(&net, 2, 2, best.assign, &value, NULL, NULL, &err));
     assert_true(fabs(value - best.cost_s) < 1e-9);
@@ -346,7 +347,7 @@ static void compressors(void **state)
 
     REFUSED(DDP_ARG, ddp_topk(x, N, N + 1, scratch, room, index, value, &err));
     REFUSED(DDP_ARG, ddp_topk(NULL, N, K, scratch, room, index, value, &err));
-    REFUSED(DDP_FORMAT, ddp_unpack_store("DDPC is no more than a word here", 32, back, N, &err));
+    REFUSED(DDP_FORMAT, ddp_unpack_store("DDPC is plain text here", 32, back, N, &err));
     REFUSED(DDP_ARG, ddp_packing_named("zip", &packing, &err));
     o.ratio = 0.5;
     REFUSED(DDP_ARG, ddp_adatopk(link_s, count, 2, &o, c, &err));

@@ -1,5 +1,5 @@
-/* A program that knows nothing but the header trains: every strategy, as threads and as
- * processes, with its own update rule, statistics, plan, trace, checkpoint; and is told what it did wrong. */
+/* A program that only uses the header trains with every strategy, as threads and as processes, with its
+ * own update rule, statistics, plan, trace and checkpoint. Wrong use gives an error. */
 #include "dreamddp.h"
 
 #include <math.h>
@@ -23,18 +23,18 @@ extern "C" {
 enum { WORLD = 3, LAYERS = 4, STEPS = 24, WIDTH = 700 };
 static const size_t counts[LAYERS] = {5, WIDTH, 33, 256};
 
-/* What the workers of a run do, and what those that are threads leave behind. */
+/* The task of a run's workers, and the results of workers that are threads. */
 typedef struct job {
-    int hooks;    /* 1: forward hooks too */
-    int own_rule; /* 1: an update rule of the program's own */
+    int hooks;    /* 1: calls the forward hooks too */
+    int own_rule; /* 1: an update rule of the program */
     int steps;
-    double tolerance; /* 1e-4 */
+    double tolerance; /* default 1e-4 */
     const char *save, *load;
     float w[WORLD][LAYERS][WIDTH];
     ddp_stats stats[WORLD];
 } job;
 
-/* In a worker: cmocka's own assertions belong to the main thread. */
+/* For workers: cmocka's own assertions only work in the main thread. */
 #define CHECK(cond)                                                                          \
     do {                                                                                     \
         if (!(cond)) {                                                                       \
@@ -43,8 +43,8 @@ typedef struct job {
         }                                                                                    \
     } while (0)
 
-/* Rank r pulls parameter i of layer l there with unit strength, so that the mean over the ranks moves
- * the same under every strategy: mean target + (start - mean target) (1 - lr)^steps. */
+/* Rank r pulls parameter i of layer l towards this value with unit strength. The mean over the ranks is
+ * then the same with every strategy: mean target + (start - mean target) (1 - lr)^steps. */
 static float target(int rank, int l, size_t i) { return (float)(rank + 1) + (float)l + (float)(i % 7) / 8; }
 
 static void pull(const ddp_optimizer *self, const ddp_update *u)
@@ -72,7 +72,7 @@ static int train(ddp_ctx *d, void *user)
         layer.params = w[l];
         layer.grads = g[l];
         layer.count = counts[l];
-        for (i = 0; i < counts[l]; i++) w[l][i] = (float)rank; /* rank 0's are taken */
+        for (i = 0; i < counts[l]; i++) w[l][i] = (float)rank; /* the library takes rank 0's values */
         CHECK(ddp_add_layer(d, &layer) == DDP_OK);
     }
     if (j->own_rule) {
@@ -90,7 +90,7 @@ static int train(ddp_ctx *d, void *user)
         for (l = LAYERS - 1; l >= 0; l--) {
             if (j->hooks) CHECK(ddp_backward_begin(d, l) == DDP_OK);
             for (i = 0; i < counts[l]; i++) {
-                if (g[l][i] != 0) return DDP_FAILED; /* they come back zeroed */
+                if (g[l][i] != 0) return DDP_FAILED; /* the library zeroed them */
                 g[l][i] = w[l][i] - target(rank, l, i);
             }
             CHECK(ddp_backward_end(d, l) == DDP_OK);
@@ -113,7 +113,7 @@ static int train(ddp_ctx *d, void *user)
     return 0;
 }
 
-/* Runs it and, where the workers are threads, compares their parameters bit for bit. */
+/* Runs the job. If the workers are threads, compares their parameters bit for bit. */
 static void run(ddp_config cfg, job *j)
 {
     ddp_error err;
@@ -183,7 +183,7 @@ static void messages_can_be_bf16_or_int8(void **state)
     }
 }
 
-static void a_run_goes_on_from_its_checkpoint_bit_for_bit(void **state)
+static void run_resumes_bit_identical_from_its_checkpoint(void **state)
 {
     char folder[] = "/tmp/dreamddp-api-XXXXXX", command[64];
     ddp_strategy s;
@@ -209,7 +209,7 @@ static void a_run_goes_on_from_its_checkpoint_bit_for_bit(void **state)
     }
 }
 
-/* ---- what a context tells ---- */
+/* ---- results that a context reports ---- */
 
 static int look(ddp_ctx *d, void *user)
 {
@@ -274,7 +274,7 @@ static int look(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void a_context_tells_what_it_measured_and_did(void **state)
+static void context_reports_its_measurements_and_work(void **state)
 {
     char folder[] = "/tmp/dreamddp-api-XXXXXX", name[2][64], command[64];
     struct stat st;
@@ -297,7 +297,7 @@ static void a_context_tells_what_it_measured_and_did(void **state)
     assert_int_equal(system(command), 0);
 }
 
-/* ---- mistakes: a status, one sentence with the value, and from then on the same answer ---- */
+/* ---- mistakes: a status and a one-line message with the value; later calls return the same error ---- */
 
 typedef struct mistake {
     int which;
@@ -380,7 +380,7 @@ static int mistaken(ddp_ctx *d, void *user)
     return DDP_FAILED;
 }
 
-static void a_mistake_is_one_sentence_that_stays(void **state)
+static void mistake_gives_a_one_line_error_that_is_kept(void **state)
 {
     static const mistake mistakes[] = {{0, DDP_ARG, "NULL"},
                                        {1, DDP_ARG, "layer 2"},
@@ -425,7 +425,7 @@ static int only_one_fails(ddp_ctx *d, void *user)
     return ddp_rank(d) == 1 ? 42 : ddp_barrier(d);
 }
 
-static void what_cannot_be_opened_is_refused_in_a_sentence(void **state)
+static void invalid_config_fails_with_a_one_line_error(void **state)
 {
     static const struct {
         int period, rank, world;
@@ -468,8 +468,8 @@ static void what_cannot_be_opened_is_refused_in_a_sentence(void **state)
     ddp_close(NULL);
 }
 
-/* Nothing is done and nothing breaks where there is no context. */
-static void a_context_that_is_null_is_refused(void **state)
+/* Calls without a context fail without a crash. */
+static void null_context_fails(void **state)
 {
     float x = 1;
     ddp_layer layer;
@@ -512,11 +512,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_strategy_trains_to_the_same_mean),
         cmocka_unit_test(messages_can_be_bf16_or_int8),
-        cmocka_unit_test(a_run_goes_on_from_its_checkpoint_bit_for_bit),
-        cmocka_unit_test(a_context_tells_what_it_measured_and_did),
-        cmocka_unit_test(a_mistake_is_one_sentence_that_stays),
-        cmocka_unit_test(what_cannot_be_opened_is_refused_in_a_sentence),
-        cmocka_unit_test(a_context_that_is_null_is_refused),
+        cmocka_unit_test(run_resumes_bit_identical_from_its_checkpoint),
+        cmocka_unit_test(context_reports_its_measurements_and_work),
+        cmocka_unit_test(mistake_gives_a_one_line_error_that_is_kept),
+        cmocka_unit_test(invalid_config_fails_with_a_one_line_error),
+        cmocka_unit_test(null_context_fails),
         cmocka_unit_test(every_status_has_a_text_and_an_exit_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [asan] The post-mortem: the dump of a rank, and the merged dumps of a run. */
+/* [asan] Post-mortem dumps: the dump of a rank, and the merged dumps of a run. */
 #include "dreamddp.h"
 
 #include <pthread.h>
@@ -82,7 +82,7 @@ static int launch(int (*fn)(ddp_ctx *, void *), const char *dump_path, ddp_error
     cfg.strategy = DDP_SSGD;
     cfg.run_id = "dump test";
     cfg.debug.dump_path = dump_path;
-    cfg.timeout.op_s = 2.5; /* a machine may hold up a rank for a second */
+    cfg.timeout.op_s = 2.5; /* a busy machine may delay a rank for a second */
     cfg.timeout.peer_s = 30;
     return ddp_launch(&cfg, fn, NULL, err);
 }
@@ -104,7 +104,7 @@ static int many(ddp_ctx *d, void *user)
     return bad ? bad : ddp_barrier(d);
 }
 
-static void the_newest_two_thousand_are_kept_in_order(void **state)
+static void newest_two_thousand_operations_are_kept_in_order(void **state)
 {
     static const char *const all[] = {"many.0.jsonl", "many.1.jsonl", "many.2.jsonl"};
     ddp_error err;
@@ -118,7 +118,7 @@ static void the_newest_two_thousand_are_kept_in_order(void **state)
     for (line = text; *line; line = next + 1, lines++) {
         ddp__json *v;
         next = strchr(line, '\n');
-        assert_non_null(next); /* whole lines only */
+        assert_non_null(next); /* only whole lines are written */
         v = ddp__json_parse("dump", line, (size_t)(next - line), &err);
         if (!v) fail_msg("%s", err.msg);
         if (lines == 0) {
@@ -170,7 +170,7 @@ static void *dump_soon(void *arg)
     return NULL;
 }
 
-/* Rank 2 goes home after one step. The others wait in the second all-reduce, and dump it. */
+/* Rank 2 closes after one step. The other ranks wait in the second all-reduce, and write a dump. */
 static int stuck(ddp_ctx *d, void *user)
 {
     float x[300];
@@ -190,7 +190,7 @@ static int stuck(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void the_dumps_of_a_stuck_run_name_who_is_away(void **state)
+static void dumps_of_a_stuck_run_name_the_missing_rank(void **state)
 {
     static const char *const all[] = {"stuck.1.jsonl", "stuck.2.jsonl", "stuck.0.jsonl"};
     ddp_error err;
@@ -213,14 +213,15 @@ static void the_dumps_of_a_stuck_run_name_who_is_away(void **state)
     says(text, "the last operation of rank 2 is number 0, all-reduce of a plain buffer (step 0), "
                "finished\n");
     free(text);
-    text = merged(all, 1, DDP_OK); /* rank 1 alone: by what it heard of the others */
+    /* rank 1's dump only: uses the last messages that it received from the other ranks */
+    text = merged(all, 1, DDP_OK);
     says(text, "ranks 0, 2 of 3 left no dump");
     says(text, "rank 2 never submitted a barrier");
     says(text, "rank 2 left no dump; its last message to the others stated that it had begun 1 op");
     free(text);
 }
 
-/* ---- files by hand ---- */
+/* ---- dumps written by the test ---- */
 
 static void put(const char *name, const char *text)
 {
@@ -237,7 +238,7 @@ static void put(const char *name, const char *text)
     "{\"event\":\"operation\",\"sequence\":" sequence ",\"verb\":\"all-reduce\",\"layer\":" layer \
     ",\"step\":3,\"bytes\":" bytes ",\"left\":8,\"state\":\"" state "\"}\n"
 
-static void differing_operations_stalls_and_pairs_are_told(void **state)
+static void merge_reports_differing_operations_stalls_and_pairs(void **state)
 {
     static const char *const both[] = {"a", "b"};
     char *text;
@@ -270,7 +271,7 @@ static void differing_operations_stalls_and_pairs_are_told(void **state)
     free(text);
 }
 
-static void what_is_no_dump_is_refused(void **state)
+static void invalid_dumps_fail_with_an_error(void **state)
 {
     static const char *const both[] = {"a", "b"}, *const twice[] = {"a", "a"}, *const gone[] = {"nowhere"};
     char *text;
@@ -299,7 +300,7 @@ static void what_is_no_dump_is_refused(void **state)
     free(text);
 }
 
-static void a_file_that_cannot_be_written_is_an_error_of_the_call_alone(void **state)
+static void unwritable_file_fails_only_the_dump_call(void **state)
 {
     ddp_config cfg;
     ddp_error err;
@@ -339,11 +340,11 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_newest_two_thousand_are_kept_in_order),
-        cmocka_unit_test(the_dumps_of_a_stuck_run_name_who_is_away),
-        cmocka_unit_test(differing_operations_stalls_and_pairs_are_told),
-        cmocka_unit_test(what_is_no_dump_is_refused),
-        cmocka_unit_test(a_file_that_cannot_be_written_is_an_error_of_the_call_alone),
+        cmocka_unit_test(newest_two_thousand_operations_are_kept_in_order),
+        cmocka_unit_test(dumps_of_a_stuck_run_name_the_missing_rank),
+        cmocka_unit_test(merge_reports_differing_operations_stalls_and_pairs),
+        cmocka_unit_test(invalid_dumps_fail_with_an_error),
+        cmocka_unit_test(unwritable_file_fails_only_the_dump_call),
     };
 
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

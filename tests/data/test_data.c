@@ -1,4 +1,4 @@
-/* [pure] Token files, windows, dealing to ranks, and the fingerprint of parameters. */
+/* [pure] Token files, windows, sharding over ranks, and the fingerprint of parameters. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "base/core.h"
@@ -114,7 +114,7 @@ static void refused(const char *name, const void *bytes, size_t n, const char *p
     assert_non_null(strstr(err.msg, part));
 }
 
-static void useless_files_are_refused_with_name_size_and_need(void **unused)
+static void unusable_files_fail_with_name_size_and_requirement(void **unused)
 {
     unsigned char f[1040];
     ddp_token_range range;
@@ -147,7 +147,7 @@ static void useless_files_are_refused_with_name_size_and_need(void **unused)
     assert_null(ddp_tokens_open("/", &err));
     assert_int_equal(err.code, DDP_IO);
 
-    /* getenv found nothing; what could not be opened is used */
+    /* as after getenv returned NULL, or after a failed open */
     assert_null(ddp_tokens_open(NULL, &err));
     assert_int_equal(err.code, DDP_ARG);
     assert_null(ddp_tokens_from_bytes(NULL, f, sizeof f, &err));
@@ -155,8 +155,8 @@ static void useless_files_are_refused_with_name_size_and_need(void **unused)
     assert_non_null(strstr(err.msg, "were they opened?"));
 }
 
-/* Files that a user may pass to --data by mistake: as raw bytes they give a loss and no hint. */
-static void files_of_other_kinds_are_refused_by_name(void **unused)
+/* Files that a user may pass to --data by mistake. As raw bytes they would train without an error. */
+static void files_of_other_kinds_fail_with_their_kind(void **unused)
 {
     static const struct {
         const char *bytes;
@@ -204,7 +204,7 @@ static void files_of_other_kinds_are_refused_by_name(void **unused)
     ddp_tokens_close(from_text("GIF, PK and PAR are words, too"));
 }
 
-static void a_bin_file_of_text_or_of_wide_tokens_is_refused(void **unused)
+static void bin_file_of_text_or_of_wide_tokens_fails(void **unused)
 {
     unsigned char wide[4 * 64], narrow[2 * 128];
     char text[200];
@@ -224,17 +224,16 @@ static void a_bin_file_of_text_or_of_wide_tokens_is_refused(void **unused)
     ddp_tokens_close(t);
     refused("cut.u32", wide, 254, "a multiple of 4");
 
-    /* the ending decides where the numbers leave it open */
+    /* if the numbers do not decide, the file name's ending does */
     t = ddp_tokens_from_bytes("wide.u16", wide, sizeof wide, NULL);
     assert_non_null(t);
     assert_int_equal(ddp_tokens_count(t), 128);
     ddp_tokens_close(t);
     for (i = 0; i < 64; i++)
-        put32(wide + 4 * i, (uint32_t)(i % 5 + 1)); /* a vocabulary of characters, in 32
-                                                                            bits */
+        put32(wide + 4 * i, (uint32_t)(i % 5 + 1)); /* a vocabulary of characters, as 32-bit numbers */
     refused("characters.bin", wide, sizeof wide, "holds 32-bit tokens");
 
-    for (i = 0; i < 128; i++) { /* a small vocabulary in 16 bits is no 32-bit file */
+    for (i = 0; i < 128; i++) { /* 16-bit tokens of a small vocabulary are not taken for 32-bit ones */
         narrow[2 * i] = (unsigned char)(i % 7);
         narrow[2 * i + 1] = 0;
     }
@@ -253,8 +252,8 @@ static void a_bin_file_of_text_or_of_wide_tokens_is_refused(void **unused)
     ddp_tokens_close(t);
 }
 
-/* Processes that map a file share its pages; a copy would not see that the file changes. */
-static void a_file_is_mapped_and_not_copied(void **unused)
+/* Processes that map a file share its pages. A copy would not show that the file changes. */
+static void files_are_mapped_and_not_copied(void **unused)
 {
     char path[64];
     const char text[] = "abababab", tokens[] = {1, 0, 2, 0, 3, 0, 4, 0};
@@ -288,7 +287,7 @@ static void a_file_is_mapped_and_not_copied(void **unused)
     remove(path);
 }
 
-static void a_token_beyond_the_vocabulary_is_named(void **unused)
+static void token_beyond_the_vocabulary_is_named(void **unused)
 {
     ddp_tokens *t = ddp_tokens_from_bytes("n.bin", "\1\0\7\0\2\1\2\1", 8, NULL);
     ddp_error err;
@@ -301,7 +300,7 @@ static void a_token_beyond_the_vocabulary_is_named(void **unused)
     ddp_tokens_close(t);
 }
 
-static void a_window_predicts_the_next_token(void **unused)
+static void window_predicts_the_next_token(void **unused)
 {
     ddp_tokens *t = from_text("abcdefgh");
     ddp_token_range train, val;
@@ -319,7 +318,7 @@ static void a_window_predicts_the_next_token(void **unused)
     ddp_tokens_close(t);
 }
 
-static void the_held_out_end_is_never_trained_on(void **unused)
+static void held_out_data_is_never_trained_on(void **unused)
 {
     ddp_tokens *t = from_text("aaaaaaaaaaaaaaaabbbb");
     ddp_token_range train, val;
@@ -351,7 +350,7 @@ static void the_held_out_end_is_never_trained_on(void **unused)
     ddp_tokens_close(t);
 }
 
-static void the_deck_is_a_permutation_of_every_size(void **unused)
+static void shuffle_is_a_permutation_of_every_size(void **unused)
 {
     unsigned char seen[1100];
     uint64_t n, i, card;
@@ -367,7 +366,7 @@ static void the_deck_is_a_permutation_of_every_size(void **unused)
     }
 }
 
-/* 2-byte tokens that count up, so a window's first token tells which window it is. */
+/* 2-byte tokens that count up, so that the first token of a window identifies it. */
 static ddp_tokens *counting(long n)
 {
     unsigned char *bytes = (unsigned char *)ddp__calloc((size_t)n, 2);
@@ -385,7 +384,7 @@ static ddp_tokens *counting(long n)
     return t;
 }
 
-static void one_epoch_uses_each_window_once_over_all_ranks(void **unused)
+static void epoch_uses_each_window_once_over_all_ranks(void **unused)
 {
     enum { SEQ = 4, BATCH = 3, WORLD = 5, STEPS = 8, WINDOWS = STEPS * WORLD * BATCH };
     ddp_tokens *t = counting(WINDOWS * SEQ + 1);
@@ -422,7 +421,7 @@ static void one_epoch_uses_each_window_once_over_all_ranks(void **unused)
     ddp_tokens_close(t);
 }
 
-static void a_step_sees_the_same_data_however_it_is_cut(void **unused)
+static void step_uses_the_same_data_for_any_sharding(void **unused)
 {
     ddp_tokens *t = counting(1001);
     ddp_token_range r;
@@ -441,7 +440,7 @@ static void a_step_sees_the_same_data_however_it_is_cut(void **unused)
     ddp_tokens_close(t);
 }
 
-static void data_smaller_than_a_step_is_used_several_times(void **unused)
+static void data_smaller_than_a_step_are_repeated(void **unused)
 {
     ddp_tokens *t = counting(4);
     ddp_token_range r;
@@ -450,7 +449,7 @@ static void data_smaller_than_a_step_is_used_several_times(void **unused)
 
     (void)unused;
     assert_int_equal(ddp_tokens_split(t, 0, 1, &r, NULL, NULL), DDP_OK);
-    ddp_tokens_batch(&r, 3, 0, 0, 1, 9, x, y); /* three windows, nine cards */
+    ddp_tokens_batch(&r, 3, 0, 0, 1, 9, x, y); /* three windows for nine rows of a batch */
     for (i = 0; i < 9; i++) zero += x[i] == 0;
     assert_int_equal(zero, 3);
     ddp_tokens_close(t);
@@ -465,7 +464,7 @@ static void real_text_loads(void **unused)
 
     (void)unused;
     snprintf(path, sizeof path, "%s/tinyshakespeare/input.txt", dir ? dir : "data");
-    if (access(path, R_OK)) SKIP("no such data under $DDP_DATA");
+    if (access(path, R_OK)) SKIP("the file is not in $DDP_DATA");
     t = ddp_tokens_open(path, &err);
     assert_non_null(t);
     assert_int_equal(ddp_tokens_count(t), 1115394);
@@ -474,7 +473,7 @@ static void real_text_loads(void **unused)
     ddp_tokens_close(t);
 
     snprintf(path, sizeof path, "%s/wikitext-2/test.txt.gz", dir ? dir : "data");
-    if (access(path, R_OK)) SKIP("no such data under $DDP_DATA");
+    if (access(path, R_OK)) SKIP("the file is not in $DDP_DATA");
     t = ddp_tokens_open(path, &err);
     assert_non_null(t);
     assert_true(ddp_tokens_count(t) > 1000000 && ddp_tokens_vocabulary(t) > 90);
@@ -490,7 +489,7 @@ static void pipe_fails_without_blocking(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    alarm(20); /* reading one would wait for a writer */
+    alarm(20); /* reading a pipe would block until a writer comes */
     for (i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         assert_int_equal(mkfifo(path, 0600), 0);
@@ -504,7 +503,7 @@ static void pipe_fails_without_blocking(void **unused)
     rmdir(folder);
 }
 
-static void a_fingerprint_depends_on_every_bit_and_place(void **unused)
+static void fingerprint_depends_on_every_bit_and_position(void **unused)
 {
     float x[7] = {1, 2, 3, 4, 5, 6, 7}, keep;
     uint64_t h = ddp_hash_floats(0, x, 7);
@@ -537,20 +536,20 @@ int main(void)
         cmocka_unit_test(bytes_are_numbered_in_ascending_order),
         cmocka_unit_test(all_256_bytes_fit),
         cmocka_unit_test(llmc_and_nanogpt_files_are_recognised),
-        cmocka_unit_test(useless_files_are_refused_with_name_size_and_need),
-        cmocka_unit_test(files_of_other_kinds_are_refused_by_name),
-        cmocka_unit_test(a_bin_file_of_text_or_of_wide_tokens_is_refused),
-        cmocka_unit_test(a_file_is_mapped_and_not_copied),
-        cmocka_unit_test(a_token_beyond_the_vocabulary_is_named),
-        cmocka_unit_test(a_window_predicts_the_next_token),
-        cmocka_unit_test(the_held_out_end_is_never_trained_on),
-        cmocka_unit_test(the_deck_is_a_permutation_of_every_size),
-        cmocka_unit_test(one_epoch_uses_each_window_once_over_all_ranks),
-        cmocka_unit_test(a_step_sees_the_same_data_however_it_is_cut),
-        cmocka_unit_test(data_smaller_than_a_step_is_used_several_times),
+        cmocka_unit_test(unusable_files_fail_with_name_size_and_requirement),
+        cmocka_unit_test(files_of_other_kinds_fail_with_their_kind),
+        cmocka_unit_test(bin_file_of_text_or_of_wide_tokens_fails),
+        cmocka_unit_test(files_are_mapped_and_not_copied),
+        cmocka_unit_test(token_beyond_the_vocabulary_is_named),
+        cmocka_unit_test(window_predicts_the_next_token),
+        cmocka_unit_test(held_out_data_is_never_trained_on),
+        cmocka_unit_test(shuffle_is_a_permutation_of_every_size),
+        cmocka_unit_test(epoch_uses_each_window_once_over_all_ranks),
+        cmocka_unit_test(step_uses_the_same_data_for_any_sharding),
+        cmocka_unit_test(data_smaller_than_a_step_are_repeated),
         cmocka_unit_test(real_text_loads),
         cmocka_unit_test(pipe_fails_without_blocking),
-        cmocka_unit_test(a_fingerprint_depends_on_every_bit_and_place),
+        cmocka_unit_test(fingerprint_depends_on_every_bit_and_position),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

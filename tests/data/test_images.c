@@ -1,4 +1,4 @@
-/* [pure] Image files, and what each rank gets to see of them. */
+/* [pure] Image files, and their images on each rank. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -39,7 +39,7 @@ static void idx_pairs_are_read(void **unused)
     ddp_images_close(NULL);
 }
 
-/* The pair with one byte changed, or with other lengths. */
+/* Reads the pair with one byte changed, or with other lengths. It must fail. */
 static void idx_refused(int image, size_t place, unsigned char value, size_t n, size_t m, const char *part)
 {
     unsigned char i[28], l[11];
@@ -57,7 +57,7 @@ static void idx_refused(int image, size_t place, unsigned char value, size_t n, 
     if (!strstr(err.msg, part)) fail_msg("\"%s\" lacks \"%s\"", err.msg, part);
 }
 
-static void broken_idx_pairs_are_refused(void **unused)
+static void broken_idx_pairs_fail(void **unused)
 {
     (void)unused;
     idx_refused(1, 3, 1, 28, 11, "begins with 00000801, but IDX images of bytes begin with 00000803");
@@ -131,7 +131,7 @@ static void write_file(const char *folder, const char *name, const void *bytes, 
     fclose(f);
 }
 
-static void a_folder_says_what_it_holds(void **unused)
+static void folder_kind_is_detected_from_its_files(void **unused)
 {
     char folder[] = "/tmp/ddp_images_XXXXXX", command[64];
     unsigned char *r = (unsigned char *)calloc(2, 3074);
@@ -152,7 +152,7 @@ static void a_folder_says_what_it_holds(void **unused)
     assert_non_null(strstr(err.msg, "were they opened?"));
     snprintf(command, sizeof command, "%s/train.bin", folder);
     assert_int_equal(mkfifo(command, 0600), 0);
-    alarm(20); /* reading it would wait for a writer */
+    alarm(20); /* reading a pipe would block until a writer comes */
     assert_null(ddp_images_open(folder, 0, &err));
     assert_non_null(strstr(err.msg, "train.bin: it is a pipe, a file is needed"));
     assert_null(ddp_images_open(command, 0, &err));
@@ -170,7 +170,7 @@ static void a_folder_says_what_it_holds(void **unused)
     write_file(folder, "data_batch_2.bin", r, 3073);
     r[0] = 1;
     write_file(folder, "data_batch_1.bin", r, 3073);
-    m = ddp_images_open(folder, 0, NULL); /* CIFAR-10 comes first, its files by name */
+    m = ddp_images_open(folder, 0, NULL); /* CIFAR-10 has precedence; its files are sorted by name */
     assert_non_null(m);
     assert_true(m->classes == 10 && m->count == 2 && m->labels[0] == 1 && m->labels[1] == 2);
     ddp_images_close(m);
@@ -196,7 +196,7 @@ static void a_folder_says_what_it_holds(void **unused)
     free(r);
 }
 
-/* n images of one pixel of each of two channels: i and 255 - i, label i mod 10 */
+/* n images of two channels with one pixel each: i and 255 - i, with label i mod 10. */
 static ddp_images *ramp(long n, unsigned char *pixels, unsigned char *labels)
 {
     static const char *const name = "ramp";
@@ -246,14 +246,14 @@ static void floats_have_mean_0_and_deviation_1(void **unused)
         assert_true(fabs(squares[i] - 100) < 1e-3);
     }
     assert_true(fabs((double)norm.mean[0] - 49.5 / 255) < 1e-6);
-    memset(pixels, 7, sizeof pixels); /* without contrast: no division by 0 */
+    memset(pixels, 7, sizeof pixels); /* zero deviation must not divide by 0 */
     norm = ddp_images_norm(&all);
     ddp_images_get(&all, &norm, 3, x, &label);
     assert_true(fabs((double)x[0]) < 1e-6);
     free(m);
 }
 
-static void one_epoch_uses_each_image_once_over_all_ranks(void **unused)
+static void epoch_uses_each_image_once_over_all_ranks(void **unused)
 {
     enum { N = 96, WORLD = 3, BATCH = 4 };
     unsigned char pixels[2 * N], labels[N];
@@ -278,13 +278,13 @@ static void one_epoch_uses_each_image_once_over_all_ranks(void **unused)
                 seen[i]++;
                 assert_int_equal(y[b], i % 10);
             }
-            /* the same images however a step is cut */
+            /* the same images for any sharding of a step */
             ddp_images_batch(&train, &norm, 5, step, 0, 1, WORLD * BATCH, again, many);
             assert_memory_equal(x, again + 2 * BATCH * r, sizeof x);
         }
     for (b = 0; b < N; b++) assert_int_equal(seen[b], b < 72);
 
-    /* another epoch, another seed: another order */
+    /* another epoch or another seed gives another order */
     ddp_images_batch(&train, &norm, 5, 0, 0, 1, 1, first, y);
     for (step = 72; step < 72 * 6; step += 72) {
         ddp_images_batch(&train, &norm, 5, step, 0, 1, 1, x, y);
@@ -310,7 +310,7 @@ static void real_images_load(void **unused)
 
     (void)unused;
     snprintf(path, sizeof path, "%s/mnist", data ? data : "data");
-    if (access(path, R_OK)) SKIP("no such data under $DDP_DATA");
+    if (access(path, R_OK)) SKIP("the images are not in $DDP_DATA");
     m = ddp_images_open(path, 1, NULL);
     assert_non_null(m);
     assert_true(m->count == 10000 && m->height == 28 && m->labels[0] == 7 && m->labels[1] == 2);
@@ -321,7 +321,7 @@ static void real_images_load(void **unused)
     ddp_images_close(m);
 
     snprintf(path, sizeof path, "%s/cifar10", data ? data : "data");
-    if (access(path, R_OK)) SKIP("no such data under $DDP_DATA");
+    if (access(path, R_OK)) SKIP("the images are not in $DDP_DATA");
     m = ddp_images_open(path, 0, NULL);
     assert_non_null(m);
     assert_true(m->count == 4000 && m->labels[0] == 6 && m->labels[1] == 9);
@@ -333,11 +333,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(idx_pairs_are_read),
-        cmocka_unit_test(broken_idx_pairs_are_refused),
+        cmocka_unit_test(broken_idx_pairs_fail),
         cmocka_unit_test(cifar_records_are_read),
-        cmocka_unit_test(a_folder_says_what_it_holds),
+        cmocka_unit_test(folder_kind_is_detected_from_its_files),
         cmocka_unit_test(floats_have_mean_0_and_deviation_1),
-        cmocka_unit_test(one_epoch_uses_each_image_once_over_all_ranks),
+        cmocka_unit_test(epoch_uses_each_image_once_over_all_ranks),
         cmocka_unit_test(real_images_load),
     };
 

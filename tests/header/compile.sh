@@ -1,5 +1,5 @@
 #!/bin/bash
-# Compiles the generated header in every way that a program may use it, and every program of this project as C and C++.
+# Compiles the generated header in every supported configuration, and every program of this project as C and C++.
 # A compiler or library that is not installed is counted as skipped.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/header/matrix.sh

@@ -1,4 +1,5 @@
-/* The whole companion in one translation unit, as a user compiles it. Without a GPU it says so. */
+/* The whole GPU companion in one translation unit, as a user compiles it. Without a GPU it prints a
+ * message. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 

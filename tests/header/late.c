@@ -1,4 +1,4 @@
-/* Declarations first, the implementation further down the same file. */
+/* Includes the declarations first, and the implementation later in the same file. */
 #include "dreamddp.h"
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -1,4 +1,4 @@
-/* Compiles by default, and under -std=c11 says why it cannot. */
+/* Compiles by default. With -std=c11 it fails with the reason. */
 #include <stdio.h>
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

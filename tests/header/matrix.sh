@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced: the compilers, the warnings, and cases that run in parallel and are counted.
+# Sourced by the scripts in this folder: the compilers, the warnings, and cases that run in parallel and are counted.
 set -u
 warn='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wframe-larger-than=16384 -Werror'
 flags="${CPPFLAGS-} -isystem build/include"

@@ -1,4 +1,4 @@
-/* A private copy of the library; static_other.c has another. */
+/* A private copy of the library; static_other.c has another one. */
 #define DREAMDDP_IMPLEMENTATION
 #define DDP_STATIC
 #include "dreamddp.h"

@@ -1,4 +1,4 @@
-/* The second private copy: all but one leave stb_ds to the first. */
+/* The second private copy. Only the first one may instantiate stb_ds. */
 #define DREAMDDP_IMPLEMENTATION
 #define DREAMDDP_NO_STB_DS_IMPLEMENTATION
 #define DDP_STATIC

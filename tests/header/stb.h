@@ -1,4 +1,4 @@
-/* stb_ds as a program would include it (once: its implementation has no guard). */
+/* Includes stb_ds as a program does (once: its implementation has no guard). */
 #ifndef TEST_STB_H
 #define TEST_STB_H
 #if __has_include(<stb_ds.h>)

@@ -1,4 +1,4 @@
-/* stb_ds and this library in one file, stb_ds last. */
+/* This library and stb_ds in one file, stb_ds last. */
 #define DREAMDDP_IMPLEMENTATION
 #define DREAMDDP_NO_STB_DS_IMPLEMENTATION
 #include "dreamddp.h"

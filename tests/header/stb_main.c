@@ -1,4 +1,4 @@
-/* A program that uses stb_ds itself; with STB_DS_IMPLEMENTATION defined it instantiates it. */
+/* A program that uses stb_ds itself. With STB_DS_IMPLEMENTATION defined it instantiates stb_ds. */
 #include "dreamddp.h"
 #include "stb.h"
 

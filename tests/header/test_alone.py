@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def compiler():
-    """gcc or clang, whatever CC is called."""
+    """Returns gcc or clang, whatever the name of CC is."""
     version = subprocess.run([*os.environ.get("CC", "cc").split(), "--version"], capture_output=True, text=True).stdout
     return "clang" if "clang" in version else "gcc"
 

@@ -33,7 +33,7 @@ def tree(folder, changes=(), spine=SPINE):
 
 
 def expect_faults(found, *words):
-    """There is one fault for each of words, which are lists, and it contains them."""
+    """Checks that each list of words matches one fault that contains all its words."""
     text = "\n".join(found)
     expect(len(found) == len(words), "expected %d faults, not:\n%s" % (len(words), text))
     for fault, of in zip(found, words):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""[test-all: needs musl-gcc] The header compiles against musl without warnings: its types of struct msghdr are not glibc's."""
+"""[test-all: needs musl-gcc] The header compiles with musl without warnings; the types of its struct msghdr differ
+from glibc's."""
 import glob
 import os
 import shutil

@@ -1,11 +1,11 @@
 #!/bin/bash
 # The generated header, with its implementation, compiles as one file in C11 and in C++17 without a warning.
-# compile.sh has the other compilers and configurations.
+# compile.sh runs the other compilers and configurations.
 cd "$(dirname "$0")/../.." || exit 1
 warn='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror'
 passed=0 failed=0 skipped=0
 
-reads() { # name, compiler and flags
+reads() { # reads NAME COMPILER FLAGS: adds a case that compiles the header
     # -Wmisleading-indentation takes gcc ten times as long as parsing the header.
     command="$2 $warn -Wno-misleading-indentation ${CPPFLAGS-} -isystem build/include -I. -fsyntax-only tests/header/impl.c"
     if ! command -v "${2%% *}" >/dev/null; then

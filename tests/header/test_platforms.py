@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""[pure] The header does not compile for a big-endian processor, nor for one with 32-bit pointers, and says why."""
+"""[pure] The header fails to compile for big-endian processors and for 32-bit pointers, with an error that names
+the reason."""
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ failed = 0
 for language, standard in (("c", "-std=gnu11"), ("c++", "-std=c++17")):
     for name, options in FAKES.items():
         compiler = os.environ.get("CC" if language == "c" else "CXX", "cc" if language == "c" else "c++").split()
-        # the declarations alone, as every file of a program that uses the library sees them
+        # without DREAMDDP_IMPLEMENTATION, as most files of a program include it
         r = subprocess.run(compiler + ["-x", language, standard, "-w", "-fsyntax-only", "-I" + os.path.join(ROOT, "src"), *options, "-"],
                            input='#include "dreamddp.h"\n', stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         well = (r.returncode != 0 and SAYS in r.stdout) if options else r.returncode == 0

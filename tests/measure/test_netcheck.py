@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[long] build/netcheck against links that are known, and the trainers' post-mortem as a user asks for it.
+"""[long] build/netcheck on links with known properties, and the dumps of stuck trainers.
 
     tests/measure/test_netcheck.py [WORD...]     only the cases whose names contain one of the words
 
@@ -52,7 +52,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-@case("the network that is written is what place, fence and the trainers read")
+@case("plan place, plan fence and the trainers read the written network")
 def written(folder):
     small = [TRAIN, "--layers", 1, "--heads", 2, "--dim", 16, "--seq", 16, "--batch", 2, "--data", __file__, "--quiet",
              "--steps", 2]
@@ -70,7 +70,7 @@ def written(folder):
         expect(json.loads(out.splitlines()[-1])["stages"] == 3, out)
 
 
-@case("a requirement far below the links is met, one far above them is not")
+@case("a requirement far below the link rates is met, one far above is not")
 def required(folder):
     for require, code, words in (("1mbit,5000ms", 0, ("required 1mbit,5000ms: met",)), ("5gbit,5000ms", 1, ("not met", "too slow")),
                                  ("1mbit,1ms", 1, ("not met", " ms  too far")), ("none", 0, ("none: met",))):
@@ -81,15 +81,15 @@ def required(folder):
         expect((said["required"], said["met"]) == (require, 1 - code), said)
 
 
-@case("ranks that are started one by one, and by a launcher's variables")
+@case("ranks started by hand or with a launcher's variables measure their links")
 def apart(folder):
     address = "127.0.0.1:%d" % free_port()
     other = start(folder, NETCHECK, "--workers", 2, "--rank", 1, "--addr", address)
     out, _ = run(folder, NETCHECK, "--workers", 2, "--rank", 0, "--addr", address)
     expect("2 workers" in out, out)
     expect(other.wait(timeout=60) == 0, "rank 1 failed")
-    expect(other.communicate()[0] == "", "the table is rank 0's")
-    port = str(free_port() - 1)  # rank 0 listens at the next one
+    expect(other.communicate()[0] == "", "a rank other than 0 printed the table")
+    port = str(free_port() - 1)  # rank 0 listens at MASTER_PORT + 1
     launched = [start(folder, NETCHECK, RANK=str(r), WORLD_SIZE="3", LOCAL_RANK=str(r), MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=port) for r in range(3)]
     outs = [p.communicate(timeout=120) for p in launched]
@@ -97,7 +97,7 @@ def apart(folder):
     expect("3 workers" in outs[0][0], outs)
 
 
-@case("mistakes are told in one sentence")
+@case("user mistakes fail with a one-line error")
 def mistakes(folder):
     for args, code, word in ((["--workers", 1], 1, "no links"), (["--workers", 2, "--net", "fast"], 2, "100mbit,20ms"),
                              (["--workers", 2, "--rank", 2], 2, "ranks count from 0"), (["--merge"], 2, "dump"),
@@ -115,7 +115,7 @@ def mistakes(folder):
     expect("DREAMDDP_JOIN_TIMEOUT" in err, err)
 
 
-@case("the programs that connect have the trainers' options for it, by name and value")
+@case("netcheck and bench_allreduce have the trainers' connection options")
 def agree(folder):
     def options(program):
         out, _ = run(folder, os.path.join(BUILD, program), "--help")
@@ -127,7 +127,7 @@ def agree(folder):
         expect(wanted <= options(program), "%s lacks %s" % (program, wanted - options(program)))
 
 
-@case("connections with certificates, through a file, and options that part")
+@case("ranks connect with certificates and through a file; contradictory options fail")
 def certified(folder):
     for program in (NETCHECK, BENCH):
         for args, word in ((["--tls-ca", "ca.pem"], "tls"), (["--addr", "1.2.3.4:5"], "--rank"), (["--peer-timeout", -1], "--peer-timeout -1"),
@@ -147,7 +147,8 @@ def certified(folder):
 
 
 def certificates(folder):
-    """A CA and two workers' certificates, as docs/howto/tls.md makes them; the options, %d = rank."""
+    """Creates a CA and the certificates of two workers, as in docs/howto/tls.md. Returns the options; %d stands
+    for the rank."""
     def openssl(*args):
         subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
     if not os.path.exists(os.path.join(folder, "ca.pem")):
@@ -168,7 +169,7 @@ def workers_of(process):
 
 
 def wait_until(holds, what):
-    end = time.time() + 120  # only a hang takes that long
+    end = time.time() + 120  # only a hang takes longer
     while not holds():
         expect(time.time() < end, what)
         time.sleep(0.02)
@@ -179,7 +180,8 @@ def dumps_of(folder, pattern):
 
 
 def stuck_training(folder, *args, **extra):
-    """A training of three workers the last of which is stopped. Its parent, and that worker."""
+    """Starts a training of three workers and stops the last one. Returns the parent process and the pid of that
+    worker."""
     with open(os.path.join(folder, "text"), "w") as f:
         f.write("the quick brown fox jumps over the lazy dog\n" * 40)
     p = start(folder, TRAIN, *SMALL, "--workers", 3, *args, **extra)
@@ -194,9 +196,9 @@ def stuck_training(folder, *args, **extra):
 @case("SIGUSR1 to any process of a stuck run dumps its ranks, and Ctrl-C ends it")
 def stuck(folder):
     p, last = stuck_training(folder, "--peer-timeout", 60, "--dump", "d.%r.jsonl")
-    time.sleep(2.5)  # the others wait by now, and have noticed that it is silent
+    time.sleep(2.5)  # the other workers wait by now and have detected the silent worker
     os.kill(p.pid, signal.SIGUSR1)
-    wait_until(lambda: len(dumps_of(folder, "d.*.jsonl")) >= 2, "no dumps came")
+    wait_until(lambda: len(dumps_of(folder, "d.*.jsonl")) >= 2, "no dumps were written")
     dumps = dumps_of(folder, "d.*.jsonl")
     expect([os.path.basename(d) for d in dumps] == ["d.0.jsonl", "d.1.jsonl"], dumps)
     out, _ = run(folder, NETCHECK, "--merge", *dumps)
@@ -208,7 +210,7 @@ def stuck(folder):
     expect(p.returncode == 130, "exit code %s: %s" % (p.returncode, err))
 
 
-@case("an operation that times out leaves dumps, and the sentence names them")
+@case("an operation that times out writes dumps, and the error names them")
 def timed_out(folder):
     p, last = stuck_training(folder, DREAMDDP_OP_TIMEOUT="4", DREAMDDP_DUMP="post", DREAMDDP_PEER_TIMEOUT="60")
     wait_until(lambda: len(dumps_of(folder, "post.[01]")) == 2, "the operation does not time out")
@@ -220,11 +222,11 @@ def timed_out(folder):
         head = json.loads(f.readline())
         waits = [r for r in map(json.loads, f) if r["state"] in ("active", "queued")]
     expect(head["rank"] == 0 and head["world"] == 3 and "timed out" in head["error"]["text"], head)
-    # not always the last line: the first layer's average overtakes those before it
+    # not always the last line, because the first layer's average has priority over earlier ones
     expect(waits and waits[-1]["layer"], waits)
 
 
-@case("a worker that is lost, rank 0 too, is in the JSON lines and on the page")
+@case("a lost worker is reported in the JSON lines and on the page, even rank 0")
 def lost(folder):
     with open(os.path.join(folder, "profile"), "w") as f:
         f.write("layer,params,forward_s,backward_s,comm_s\n")
@@ -241,7 +243,7 @@ def lost(folder):
         expect([n["text"] for n in notes] == ["rank %d was lost, 2 workers" % gone], notes)
         expect(1 < notes[0]["time_s"] and 0 < notes[0]["step"] <= 50, notes)
         with open(os.path.join(folder, "r.html")) as f:
-            expect(notes[0]["text"] in f.read(), "the page says nothing of it")
+            expect(notes[0]["text"] in f.read(), "the page does not contain it")
 
 
 if __name__ == "__main__":

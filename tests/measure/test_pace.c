@@ -1,4 +1,4 @@
-/* [asan] Stragglers are named by their compute time; a plan follows the link. */
+/* [asan] Stragglers are detected by their compute time, and plans are recomputed when a link changes. */
 #include "dreamddp.h"
 #include "context/context.h"
 #include "measure/timing.h"
@@ -15,24 +15,24 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define WORLD  3 /* usually; MOST with sites */
+#define WORLD  3 /* the usual number of ranks; MOST with sites */
 #define MOST   4
 #define LAYERS 6
 
 typedef struct pace {
-    int site[MOST];     /* of each rank; 0 = averages in one level */
+    int site[MOST];     /* site of each rank; 0: no sites */
     size_t count;       /* parameters of a layer */
-    long steps, until;  /* rank 1 is slow until that step */
-    double compute_s;   /* of a layer, forward and backward each */
-    int link;           /* whose seconds per byte are noted */
-    ddp_stats at[MOST]; /* after `until` steps, */
+    long steps, until;  /* rank 1 is a straggler until this step */
+    double compute_s;   /* per layer, for each of forward and backward */
+    int link;           /* the link whose seconds per byte are recorded */
+    ddp_stats at[MOST]; /* at step `until`, and at the end */
     ddp_stats end[MOST];
-    double before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
+    double before[MOST], after[MOST]; /* seconds per byte of the link: first and last measurement */
     uint64_t plan[MOST], last[MOST];
     ddp_note note[MOST][64];
     int notes[MOST];
     pthread_mutex_t lock;
-    char lines[4000]; /* of all ranks */
+    char lines[4000]; /* log lines of all ranks */
 } pace;
 
 static void note(void *user, ddp_log_level level, const char *line)
@@ -56,7 +56,7 @@ static int worker(ddp_ctx *d, void *user)
     float *x = (float *)calloc(2 * LAYERS * p->count, sizeof *x);
     int r = ddp_rank(d), bad = 0, l;
 
-    d->cfg.site = p->site[r]; /* every rank its own, as DREAMDDP_SITE gives it */
+    d->cfg.site = p->site[r]; /* a different site per rank, as with DREAMDDP_SITE */
     for (l = 0; !bad && l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
@@ -116,7 +116,7 @@ static int occurrences(const char *text, const char *of)
     return n;
 }
 
-/* What is wrong with what all ranks found; "" = nothing. */
+/* Checks the stragglers that all ranks detected. wrong: a description of the failure, or "". */
 static void judge(const pace *p, char *wrong, size_t room)
 {
     wrong[0] = 0;
@@ -129,7 +129,7 @@ static void judge(const pace *p, char *wrong, size_t room)
         if (r == 1 ? !(own > 1.5) : !(own > 0.7 && own < 1.4)) snprintf(wrong, room, "rank %d: %g", r, own);
         if (!(p->end[r].slow_ratio > 0.99 && p->end[r].slow_ratio < 1.5))
             snprintf(wrong, room, "rank %d: still slow by %g", r, p->end[r].slow_ratio);
-        for (int i = 0; i < p->notes[r]; i++) { /* every rank knows it, not only the one that logs */
+        for (int i = 0; i < p->notes[r]; i++) { /* every rank has the notes, not only the one that logs */
             const ddp_note *n = &p->note[r][i];
             double ratio = n->now / n->before;
             if (n->rank != 1) continue;
@@ -145,7 +145,7 @@ static void judge(const pace *p, char *wrong, size_t room)
         snprintf(wrong, room, "%s", p->lines);
 }
 
-static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
+static void straggler_is_reported_until_it_recovers(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_LOCALSGD, DDP_DREAMDDP};
 
@@ -161,7 +161,7 @@ static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
         cfg.profile_steps = i == 2 ? 4 : -1; /* with measured and with unmeasured plans */
         p.count = 30;
         p.steps = 48;
-        p.until = 24; /* exchanges: steps 4, 12, 20, ...; their results two steps later */
+        p.until = 24; /* times are exchanged in steps 4, 12, 20, ...; the results arrive two steps later */
         p.compute_s = 0.002;
         train(&p, &cfg);
         judge(&p, wrong, sizeof wrong);
@@ -169,9 +169,9 @@ static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
     }
 }
 
-/* A device that two ranks take in turns, for so long each. */
+/* A device that two ranks use in turns. */
 typedef struct shared {
-    double free_at; /* when the last one in the queue has had its turn */
+    double free_at; /* when the device is free again */
     double seconds, predicted;
 } shared;
 
@@ -183,7 +183,7 @@ static void use(shared *x)
     ddp_sleep_until(x->free_at);
 }
 
-/* Rank 1's first step lasts as long as all those of rank 0 that are timed. */
+/* In its first step, rank 1 takes as long as all timed steps of rank 0. */
 static int shares(ddp_ctx *d, void *user)
 {
     shared *x = (shared *)user;
@@ -217,8 +217,8 @@ static int shares(ddp_ctx *d, void *user)
     return bad ? bad : ddp_sync_all(d);
 }
 
-/* A step of four turns lasts as long as eight. */
-static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
+/* A step has four turns per rank, so two ranks need eight. */
+static void prediction_includes_sharing_of_a_device(void **state)
 {
     shared x;
     ddp_config cfg;
@@ -236,10 +236,10 @@ static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
     cfg.profile_steps = 6;
     if (ddp_simulate(&cfg, NULL, shares, &x, NULL, &err)) fail_msg("%s", err.msg);
     if (!(x.predicted > 1.5 * 4 * x.seconds))
-        fail_msg("a step of %g s, of %g s alone", x.predicted, 4 * x.seconds);
+        fail_msg("a step is predicted as %g s; one rank alone takes %g s", x.predicted, 4 * x.seconds);
 }
 
-/* A file with that text; name ends in XXXXXX and so many more. */
+/* Writes a file. name ends in XXXXXX and `more` further characters. */
 static void write_file(char *name, int more, const char *text)
 {
     int fd = mkstemps(name, more);
@@ -254,7 +254,7 @@ typedef struct follower {
     ddp_config cfg;
 } follower;
 
-/* Over links of which one becomes slower after the first plan. */
+/* Trains over links of which one becomes slower after the first plan. */
 static void follow_train(follower *f)
 {
     f->cfg.period = 3;
@@ -265,7 +265,7 @@ static void follow_train(follower *f)
     train(&f->p, &f->cfg);
 }
 
-/* What is wrong; "" = nothing. */
+/* Checks the plans. wrong: a description of the failure, or "". */
 static void follow_judge(const pace *p, int world, char *wrong, size_t room)
 {
     for (int r = 0; r < world && !wrong[0]; r++) {
@@ -291,9 +291,9 @@ static void follow_judge(const pace *p, int world, char *wrong, size_t room)
         snprintf(wrong, room, "%s", p->lines);
 }
 
-static char script[32], network[2][32]; /* files of the runs that follow, or "" */
+static char script[32], network[2][32]; /* files of the current runs, or "" */
 
-/* make: fills the runs. */
+/* make: prepares the runs. */
 static void follow(follower *f, int runs, void (*make)(follower *f))
 {
     static char wrong[4096];
@@ -323,8 +323,8 @@ static void make_slower(follower *f)
     f->cfg.network.net_script = script;
 }
 
-/* Rank 0's access link, from 40 to 10 Mbit/s while the training goes on. */
-static void the_plan_follows_a_link_that_becomes_slower(void **state)
+/* The rate of rank 0's link falls from 40 to 10 Mbit/s during training. */
+static void plan_is_recomputed_when_a_link_becomes_slower(void **state)
 {
     static follower f;
 
@@ -350,9 +350,9 @@ static void make_second(follower *f)
     }
 }
 
-/* The second of two links, and the first stays; deft's plan says which message takes which, of dreamddp the
- * balance. */
-static void the_plan_follows_the_second_link(void **state)
+/* The second of two links becomes slower, the first does not. In deft the plan chooses the link of each
+ * message, in dreamddp the balance of the links does. */
+static void plan_is_recomputed_when_the_second_link_becomes_slower(void **state)
 {
     static follower f[2];
 
@@ -382,8 +382,8 @@ static void make_sites(follower *f)
     }
 }
 
-/* Two sites, 800 Mbit/s inside and 40 between, and then 30 for rank 0, to any rank. */
-static void the_plan_follows_the_link_between_sites(void **state)
+/* Two sites with 800 Mbit/s inside and 40 Mbit/s between them. Then rank 0's link falls to 30 Mbit/s. */
+static void plan_is_recomputed_when_the_link_between_sites_becomes_slower(void **state)
 {
     static follower f[2];
 
@@ -394,11 +394,11 @@ static void the_plan_follows_the_link_between_sites(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_slow_rank_is_named_until_it_is_slow_no_more),
-        cmocka_unit_test(ranks_that_share_a_device_are_timed_sharing_it),
-        cmocka_unit_test(the_plan_follows_a_link_that_becomes_slower),
-        cmocka_unit_test(the_plan_follows_the_second_link),
-        cmocka_unit_test(the_plan_follows_the_link_between_sites),
+        cmocka_unit_test(straggler_is_reported_until_it_recovers),
+        cmocka_unit_test(prediction_includes_sharing_of_a_device),
+        cmocka_unit_test(plan_is_recomputed_when_a_link_becomes_slower),
+        cmocka_unit_test(plan_is_recomputed_when_the_second_link_becomes_slower),
+        cmocka_unit_test(plan_is_recomputed_when_the_link_between_sites_becomes_slower),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Layers registered span by span, tied weights and overlaps, and steps in which a layer has no gradient. */
+/* Layers registered span by span, tied weights, overlapping arrays, and steps in which a layer has no
+ * gradient. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -18,7 +19,7 @@ enum { WORLD = 3, N = 60, STEPS = 7 };
 
 typedef struct run {
     ddp_config cfg;
-    int way; /* of registering, or of skipping */
+    int way; /* how layers are registered, or how a layer is skipped */
     float end[WORLD][N];
     ddp_error error[WORLD];
 } run;
@@ -144,7 +145,7 @@ static int overlapping(ddp_ctx *d, void *user)
     return ddp_set_optimizer(d, &o);
 }
 
-static void arrays_that_overlap_are_named(void **state)
+static void overlapping_arrays_are_named(void **state)
 {
     static const char *const says[] = {
         "parameters of layer 0 (first) and parameters of layer 1 (second) overlap by 4 bytes",
@@ -168,7 +169,7 @@ static void arrays_that_overlap_are_named(void **state)
     }
 }
 
-/* A weight that two layers use: its gradient is whole when the first layer's backward ends. */
+/* Two layers use one weight. Its gradient is complete when the backward of the first layer ends. */
 static int tied(ddp_ctx *d, void *user)
 {
     run *x = (run *)user;
@@ -195,7 +196,7 @@ static int tied(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void a_weight_that_is_given_twice_counts_once(void **state)
+static void weight_registered_twice_counts_once(void **state)
 {
     static const ddp_strategy some[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP};
     static run a, b;
@@ -231,7 +232,7 @@ static int skipping(ddp_ctx *d, void *user)
         if (!without)
             gradients(w, g, 10, 30, ddp_rank(d), s);
         else if (x->way != ZEROS)
-            for (int i = 10; i < 30; i++) g[i] = 777; /* left from something else */
+            for (int i = 10; i < 30; i++) g[i] = 777; /* an old value, which must not be used */
         bad = ddp_backward_end(d, 2);
         if (!bad && !(without && x->way == FORGETS))
             bad = without && x->way != ZEROS ? ddp_skip(d, 1) : ddp_backward_end(d, 1);
@@ -242,7 +243,7 @@ static int skipping(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void a_skipped_layer_counts_as_zero(void **state)
+static void skipped_layer_contributes_zeros(void **state)
 {
     static run a, b;
     ddp_error err;
@@ -263,8 +264,8 @@ static void a_skipped_layer_counts_as_zero(void **state)
         fail_msg("%s", err.msg);
 }
 
-/* Where parameters are averaged, a skipped layer stays where it is, momentum and all. */
-static void without_a_gradient_nothing_is_updated(void **state)
+/* If parameters are averaged, a skipped layer keeps its parameters and its momentum. */
+static void layers_without_a_gradient_are_not_updated(void **state)
 {
     static run a;
     ddp_error err;
@@ -294,10 +295,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_in_any_order_are_the_layers),
-        cmocka_unit_test(arrays_that_overlap_are_named),
-        cmocka_unit_test(a_weight_that_is_given_twice_counts_once),
-        cmocka_unit_test(a_skipped_layer_counts_as_zero),
-        cmocka_unit_test(without_a_gradient_nothing_is_updated),
+        cmocka_unit_test(overlapping_arrays_are_named),
+        cmocka_unit_test(weight_registered_twice_counts_once),
+        cmocka_unit_test(skipped_layer_contributes_zeros),
+        cmocka_unit_test(layers_without_a_gradient_are_not_updated),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

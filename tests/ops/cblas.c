@@ -1,5 +1,5 @@
-/* For test_cblas.sh: products by BLAS in slices against our own kernels, by 1 and 3 threads. Built
- * with -DDDP_USE_CBLAS. */
+/* Helper of test_cblas.sh: compares products by BLAS in slices with the library's own kernels, with 1 and
+ * 3 threads. Built with -DDDP_USE_CBLAS. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -13,7 +13,7 @@ static float *numbers(long n, uint64_t seed)
     return x;
 }
 
-/* mode: bit 0 = a is stored transposed, bit 1 = b is, bit 2 = add, bit 3 = bias. */
+/* mode: bit 0: a is stored transposed; bit 1: b is; bit 2: add; bit 3: bias. */
 static int product(ddp__pool *const *pool, long m, long n, long k, int mode)
 {
     float *a = numbers(m * (k + 3), 1), *b = numbers(k * (n + 5) + n * (k + 5), 2);
@@ -47,7 +47,7 @@ static int product(ddp__pool *const *pool, long m, long n, long k, int mode)
     }
     for (i = 0; i < m * (n + 1); i++)
         bad |= !(fabs((double)c[0][i] - (double)c[1][i]) <= 1e-6 * (double)(k + 1));
-    if (bad) printf("  %ld x %ld x %ld, mode %d: not our own result\n", m, n, k, mode);
+    if (bad) printf("  %ld x %ld x %ld, mode %d: differs from the library's own kernel\n", m, n, k, mode);
     if (memcmp(c[1], c[2], (size_t)(m * (n + 1)) * sizeof(float))) {
         printf("  %ld x %ld x %ld, mode %d: 3 threads differ from 1\n", m, n, k, mode);
         bad = 1;
@@ -59,7 +59,7 @@ static int product(ddp__pool *const *pool, long m, long n, long k, int mode)
     return bad;
 }
 
-/* The variable NAME selects this case; an underscore equals a space. */
+/* Returns 1 if the variable TEST_NAME selects this case. An underscore equals a space. */
 static int chosen(const char *name)
 {
     const char *wanted = getenv("NAME");
@@ -76,7 +76,7 @@ int main(void)
     static const long shape[][3] = {{1, 1, 1},      {3, 5, 7},       {64, 64, 64},   {300, 17, 65},
                                     {17, 300, 65},  {513, 257, 129}, {257, 513, 31}, {5, 7, 0},
                                     {1000, 1, 100}, {1, 1000, 100}};
-    ddp__pool *pool[2] = {ddp__pool_open(1), ddp__pool_open(3)}; /* one thread, and three */
+    ddp__pool *pool[2] = {ddp__pool_open(1), ddp__pool_open(3)}; /* pools of one and three threads */
     int i, mode, failed = 0, passed = 0;
 
     if (!pool[0] || !pool[1] || !ddp__pool_rooms(pool[0]) || !ddp__pool_rooms(pool[1])) return 1;

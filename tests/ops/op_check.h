@@ -1,6 +1,5 @@
-/* Checks any operator of the table against the reference kernels of tests/ops/reference.h. Include
- * after dreamddp.h and cmocka.h. A case is a spec with inputs and args filled; everything else is drawn
- * here. */
+/* Checks an operator of the table against the reference kernels of tests/ops/reference.h. Include after
+ * dreamddp.h and cmocka.h. A case fills in the inputs and args of a spec; all other values are random. */
 #ifndef OP_CHECK_H
 #define OP_CHECK_H
 
@@ -17,12 +16,12 @@ typedef struct op_case {
     int low, high; /* range of integer inputs */
 } op_case;
 
-/* One element type of a run: float when real is 0, the reference's double when it is 1. */
+/* One element type of a check: the float kernels if real is 0, the reference in double if it is 1. */
 typedef struct op_side {
     void *in[DDP_OP_INPUTS], *param[DDP_OP_PARAMS], *buffer[DDP_OP_BUFFERS];
     void *out, *saved, *grad_out;
     void *grad_in[DDP_OP_INPUTS], *grad_param[DDP_OP_PARAMS];
-    size_t bytes; /* of an element */
+    size_t bytes; /* size of an element */
 } op_side;
 
 typedef struct op_check {
@@ -48,7 +47,7 @@ static double op_get(const op_check *c, int real, const void *a, long i)
     return real ? ((const double *)a)[i] : (double)((const float *)a)[i];
 }
 
-/* Uniform in -1.5..1.5 and at least 0.01 from 0, where relu has no derivative; exact in float. */
+/* Uniform in -1.5..1.5 and at least 0.01 from 0, where relu has no derivative. Exact in float. */
 static void op_fill(op_check *c, void *f, void *d, long n)
 {
     long i;
@@ -118,7 +117,7 @@ static void op_open(op_check *c, const op_case *k)
     }
     for (i = 0; i < c->spec.params; i++)
         op_fill(c, c->side[0].param[i], c->side[1].param[i], ddp_shape_count(&c->spec.param[i].shape));
-    for (i = 0; i < c->spec.buffers; i++) { /* above 0, as a variance is */
+    for (i = 0; i < c->spec.buffers; i++) { /* positive, as variances are */
         const long n = ddp_shape_count(&c->spec.buffer[i].shape);
         long j;
         op_fill(c, c->side[0].buffer[i], c->side[1].buffer[i], n);
@@ -150,7 +149,7 @@ static void op_close(op_check *c)
     }
 }
 
-/* The pool of calls that are given none: one thread, with a room. */
+/* The default pool: one thread, with work memory. */
 static void *op_alone(void)
 {
     static ddp__pool *pool;
@@ -202,7 +201,8 @@ static void op_backward(op_check *c, int real, int add, void *pool)
     (real ? c->ref->backward : c->op->backward)(&call);
 }
 
-/* Sets all gradients of both sides to the same number: what is overwritten must not show. */
+/* Sets all gradients of both sides to one number, so that a kernel that should overwrite them but adds is
+ * detected. */
 static void op_preset(op_check *c, double inputs, double params)
 {
     int i, s;
@@ -223,7 +223,7 @@ static void op_preset(op_check *c, double inputs, double params)
     }
 }
 
-/* Largest difference of the float array from the double one, over the largest value. */
+/* Largest difference between the float and the double array, relative to the largest value. */
 static double op_difference(const op_check *c, const void *f, const void *d, long n)
 {
     double top = 0, worst = 0;
@@ -231,7 +231,7 @@ static double op_difference(const op_check *c, const void *f, const void *d, lon
 
     for (i = 0; i < n; i++) {
         const double b = op_get(c, 1, d, i), e = fabs(op_get(c, 0, f, i) - b);
-        if (!(e <= worst)) worst = e; /* NAN is the worst */
+        if (!(e <= worst)) worst = e; /* NAN counts as the worst */
         if (fabs(b) > top) top = fabs(b);
     }
     return top > 0 ? worst / top : worst;
@@ -249,7 +249,7 @@ static double op_projection(op_check *c)
     return sum;
 }
 
-/* Central differences of every element (of at most 150 spread over a large array). */
+/* Compares grad with central differences of every element, or of at most 150 elements of a large array. */
 static double op_slope_error(op_check *c, double *x, const double *grad, long n)
 {
     const long step = n / 150 + 1;
@@ -289,11 +289,11 @@ static void op_check_slopes(op_check *c, const char *name)
         double e;
         if (!g) continue;
         e = op_slope_error(c, x, g, n);
-        if (!(e < 1e-6)) fail_msg("%s: gradient %d is off by %g of finite differences", name, i, e);
+        if (!(e < 1e-6)) fail_msg("%s: gradient %d differs from finite differences by %g", name, i, e);
     }
 }
 
-/* Float against reference; add 1: onto gradients that hold numbers already. */
+/* Compares the float kernels with the reference. add 1: gradients accumulate. */
 static void op_check_float(op_check *c, const char *name, int add)
 {
     int i, s;
@@ -319,16 +319,16 @@ static void op_check_float(op_check *c, const char *name, int add)
         }
         if (!f) continue;
         e = op_difference(c, f, d, n);
-        if (!(e < 1e-5)) fail_msg("%s (add %d): array %d is off by %g of the reference", name, add, i, e);
+        if (!(e < 1e-5)) fail_msg("%s (add %d): array %d differs from the reference by %g", name, add, i, e);
     }
     for (i = 0; i < c->spec.buffers; i++) {
         const double e = op_difference(c, c->side[0].buffer[i], c->side[1].buffer[i],
                                        ddp_shape_count(&c->spec.buffer[i].shape));
-        if (!(e < 1e-6)) fail_msg("%s: buffer %d is off by %g of the reference", name, i, e);
+        if (!(e < 1e-6)) fail_msg("%s: buffer %d differs from the reference by %g", name, i, e);
     }
 }
 
-/* The reference itself adds where it is told to: same gradients, moved by what was there. */
+/* Checks that the reference accumulates gradients if the call says so. */
 static void op_check_adds(op_check *c, const char *name)
 {
     double *plain[DDP_OP_INPUTS + DDP_OP_PARAMS];
@@ -351,14 +351,14 @@ static void op_check_adds(op_check *c, const char *name)
                 if (!add)
                     plain[i][j] = g[j];
                 else if (!(fabs(g[j] - plain[i][j] - (p < 0 ? 0.5 : 0.25)) < 1e-9))
-                    fail_msg("%s: gradient %d[%ld] does not add", name, i, j);
+                    fail_msg("%s: gradient %d[%ld] does not accumulate", name, i, j);
             }
         }
     }
     for (i = 0; i < arrays; i++) free(plain[i]);
 }
 
-/* One hash of everything the float kernels write. */
+/* A hash of all arrays that the float kernels write. */
 static uint64_t op_hash(const op_check *c)
 {
     const op_side *a = &c->side[0];

@@ -1,6 +1,6 @@
-/* The operators once more, in double: plain loops in the order of the formulas, against which the float
- * kernels are tested. Element arrays of a call are double here; integer inputs are int32_t. Include after
- * dreamddp.h. */
+/* Reference implementations of the operators in double: plain loops in the order of the formulas, with
+ * which the float kernels are compared. Arrays of a call have elements of type double; integer inputs are
+ * int32_t. Include after dreamddp.h. */
 #ifndef OPS_REFERENCE_H
 #define OPS_REFERENCE_H
 
@@ -114,7 +114,7 @@ static void ref_position_backward(const ddp_op_call *call)
         }
 }
 
-/* to = or += the rotation of from, forward (direction 1) or back (-1). */
+/* Sets or adds to `to` the rotation of `from`, forward (direction 1) or back (-1). */
 static void ref_rope_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
 {
     const ddp__heads l = ddp__heads_of(call->spec);
@@ -171,8 +171,8 @@ static void ref_norm_forward(const ddp_op_call *call)
     }
 }
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); where mean is 0 by
- * definition, nothing flows through it. */
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)). If mean is 0 by definition, no
+ * gradient flows through it. */
 static void ref_norm_backward(const ddp_op_call *call)
 {
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
@@ -422,7 +422,7 @@ static void ref_add_forward(const ddp_op_call *call)
     for (i = 0; i < n; i++) y[i] = a[i] + b[i];
 }
 
-/* Input by input: both may be the same array, the second then adding to the first. */
+/* Input by input: both inputs may be the same array, and the second then adds to the first. */
 static void ref_add_backward(const ddp_op_call *call)
 {
     const long n = ddp_shape_count(&call->spec->out);
@@ -436,7 +436,7 @@ static void ref_add_backward(const ddp_op_call *call)
     }
 }
 
-/* Where row r of both factors begins in two arrays given per input; NULL stays NULL. */
+/* Returns the start of row r of both factors in the two arrays given per input. NULL stays NULL. */
 static void ref_swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a, void **b)
 {
     const size_t n = (size_t)s->out.dim[s->out.dims - 1] * size, at = (size_t)r * n;
@@ -569,7 +569,7 @@ static void ref_loss_backward(const ddp_op_call *call)
     }
 }
 
-/* linear_cross_entropy as the two operators that it is made of, and both forward. */
+/* Splits linear_cross_entropy into its two operators, and runs the forward of both. */
 static void ref_head_parts(const ddp_op_call *call, ddp_op_spec *spec, ddp_op_call *linear, ddp_op_call *loss)
 {
     const long rows = ddp_shape_rows(&call->spec->in[0]), n = call->spec->param[0].shape.dim[0];
@@ -600,7 +600,7 @@ static void ref_head_forward(const ddp_op_call *call)
     free(loss.saved);
 }
 
-/* The gradient of the logits takes their place. */
+/* The gradient of the logits overwrites the logits. */
 static void ref_head_backward(const ddp_op_call *call)
 {
     ddp_op_spec spec[2];
@@ -618,11 +618,11 @@ static void ref_head_backward(const ddp_op_call *call)
 
 /* ---- conv.c ---- */
 
-/* What one tap reads and multiplies: elements of x, weight and y, or 0 where x has none. */
+/* Called for one tap with the element indices of x, weight and y. A tap outside x is skipped. */
 typedef void (*ref_conv_term)(const ddp_op_call *call, long x, long weight, long y);
 
 typedef struct ref_conv_size {
-    long images, groups, in, out; /* channels of a group in and out */
+    long images, groups, in, out; /* channels of a group, in and out */
     long h, w, rows, cols, kernel, stride, padding;
 } ref_conv_size;
 

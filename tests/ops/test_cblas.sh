@@ -1,5 +1,5 @@
 #!/bin/sh
-# [test-all: needs OpenBLAS] DDP_USE_CBLAS: tests/ops/cblas.c with OpenBLAS. Exit 77 where there is none.
+# [test-all: needs OpenBLAS] DDP_USE_CBLAS: runs tests/ops/cblas.c with OpenBLAS. Exit 77 if OpenBLAS is missing.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$root/tests/cases.sh"
 work=$(mktemp -d) || exit 1

@@ -1,4 +1,4 @@
-/* [pure] Operators on images: shapes against plain counting, costs, refusals, buffers. */
+/* [pure] Image operators: shapes compared with plain counting, costs, errors, buffers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -39,7 +39,7 @@ static ddp_node_info describe(const ddp_graph *g, int i)
     return info;
 }
 
-/* How often a window fits: its first element walks from -padding in steps of stride. */
+/* Number of positions of a window. Its first element starts at -padding and advances by stride. */
 static long positions(long size, long kernel, long stride, long padding)
 {
     long at, n = 0;
@@ -48,7 +48,7 @@ static long positions(long size, long kernel, long stride, long padding)
     return n;
 }
 
-static void windows_of_odd_sizes_are_counted_right(void **unused)
+static void output_sizes_of_windows_are_correct(void **unused)
 {
     ddp_rng r = ddp_rng_seed(20, 26);
     int round, refused = 0;
@@ -92,7 +92,7 @@ static void windows_of_odd_sizes_are_counted_right(void **unused)
         }
         ddp_graph_free(g);
     }
-    assert_true(refused > 30 && refused < 1500); /* both outcomes were met often */
+    assert_true(refused > 30 && refused < 1500); /* both outcomes occur often */
 }
 
 static void flatten_and_global_pooling_give_rows(void **unused)
@@ -109,8 +109,9 @@ static void flatten_and_global_pooling_give_rows(void **unused)
     assert_true(b.flops == 3 * 5 * 7 * 11 && b.backward_flops == b.flops);
     assert_true(c.out.dims == 4 && c.out.dim[3] == 11);
     assert_true(c.param_bytes == 2 * 5 * 4 && c.buffer_bytes == 2 * 5 * 4);
-    assert_int_equal(ddp_batch_norm2d(g, x)->spec.saved, 2 * 5);                /* mean and rstd */
-    assert_int_equal(ddp_max_pool2d(g, x, 3, 2, 1)->spec.saved, 3 * 5 * 4 * 6); /* where they were */
+    assert_int_equal(ddp_batch_norm2d(g, x)->spec.saved, 2 * 5); /* mean and rstd */
+    /* the positions of the maxima */
+    assert_int_equal(ddp_max_pool2d(g, x, 3, 2, 1)->spec.saved, 3 * 5 * 4 * 6);
     assert_int_equal(ddp_avg_pool2d(g, x, 3, 2, 1)->spec.saved, 0);
     ddp_graph_free(g);
 }
@@ -118,7 +119,7 @@ static void flatten_and_global_pooling_give_rows(void **unused)
 static void activation_bytes_of_a_planned_graph_include_its_gradients(void **unused)
 {
     ddp_graph *g = ddp_graph_new(NULL);
-    const size_t large = 4 * 2 * 8 * 64 * 64; /* one array of the first two operators */
+    const size_t large = 4 * 2 * 8 * 64 * 64; /* size of an output of the first two operators */
     ddp_node *x = image(g, 2, 3, 64, 64);
 
     (void)unused;
@@ -134,7 +135,7 @@ static void activation_bytes_of_a_planned_graph_include_its_gradients(void **unu
     ddp_graph_free(g);
 }
 
-/* ---- mistakes ---- */
+/* ---- errors ---- */
 
 static void expect_error(ddp_graph *g, const ddp_node *refused, const char *part)
 {
@@ -147,10 +148,10 @@ static void expect_error(ddp_graph *g, const ddp_node *refused, const char *part
 
 typedef struct bad_window {
     long in[4], channels, kernel, stride, padding, groups;
-    const char *part; /* of the sentence */
+    const char *part; /* part of the message */
 } bad_window;
 
-static void impossible_windows_are_refused_in_a_sentence(void **unused)
+static void impossible_windows_fail_with_an_error(void **unused)
 {
     static const bad_window bad[] = {
         {{2, 6, 9, 9},
@@ -177,7 +178,7 @@ static void impossible_windows_are_refused_in_a_sentence(void **unused)
         {{2, 3, 9, 9}, 8, 3, -1, 1, 1, "the stride must be a whole number of at least 1, got -1"},
         {{2, 3, 9, 9}, 8, 3, 1, -2, 1, "the padding must be a whole number of at least 0, got -2"},
         {{2, 3, 9, 9}, 8, 3, 1, 1, 0, "the number of groups must be a whole number of at least 1"},
-        /* no overflow on the way to the refusal */
+        /* no overflow before the error */
         {{2147483647, 3, 9, 9}, 2147483647, 3, 1, 2147483647, 1, "impossible output shape"}};
     size_t i;
 
@@ -192,7 +193,7 @@ static void impossible_windows_are_refused_in_a_sentence(void **unused)
     }
 }
 
-static void other_bad_arguments_are_refused_in_a_sentence(void **unused)
+static void other_invalid_arguments_fail_with_an_error(void **unused)
 {
     static const char *const ops[] = {"conv2d", "batch_norm2d", "max_pool2d", "avg_pool2d",
                                       "global_avg_pool2d"};
@@ -222,7 +223,7 @@ static void other_bad_arguments_are_refused_in_a_sentence(void **unused)
     expect_error(g, ddp_max_pool2d(g, image(g, 2, 3, 9, 9), 3, 2, 2),
                  "the padding is 2, it must be at most half the kernel of 3");
     g = ddp_graph_new(NULL);
-    x = image(g, 2, 3, 9, 9); /* missing arguments are zeros */
+    x = image(g, 2, 3, 9, 9); /* missing arguments are 0 */
     expect_error(g, ddp_apply(g, "avg_pool2d", 1, &x, 1, arg, NULL), "the stride must be");
     arg[5] = 0.5;
     g = ddp_graph_new(NULL);
@@ -237,7 +238,7 @@ static void other_bad_arguments_are_refused_in_a_sentence(void **unused)
                  "the padding must be a whole number of at least 0, got 0.5");
 }
 
-/* A user's operator with kernels and a buffer. */
+/* A user-defined operator with kernels and a buffer. */
 static ddp_status counted_shape(ddp_op_spec *s, ddp_error *err)
 {
     (void)err;
@@ -249,7 +250,7 @@ static ddp_status counted_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Counts the training passes it has seen; the output is the count. */
+/* Counts the training passes in its buffer. The output is the count. */
 static void counted_forward(const ddp_op_call *c)
 {
     float *calls = (float *)c->buffer[0];
@@ -259,7 +260,7 @@ static void counted_forward(const ddp_op_call *c)
     for (i = 0; i < ddp_shape_count(&c->spec->out); i++) ((float *)c->out)[i] = calls[0];
 }
 
-static void training_forwards_alone_change_a_buffer(void **unused)
+static void only_training_forwards_change_a_buffer(void **unused)
 {
     static const ddp_op counted = {"counted", counted_shape, counted_forward, NULL};
     double arg[2] = {1, 6};
@@ -281,7 +282,7 @@ static void training_forwards_alone_change_a_buffer(void **unused)
     y = ddp_apply(g, "counted", 1, &y, 2, arg, NULL);
     ddp_layer_end(g);
     assert_true(describe(g, 2).buffer_bytes == 24 && describe(g, 2).backward_flops == 0);
-    assert_null(ddp_node_buffer(g, y, 0, NULL)); /* not yet */
+    assert_null(ddp_node_buffer(g, y, 0, NULL)); /* not allocated yet */
     assert_int_equal(ddp_graph_build(g), DDP_OK);
 
     calls = ddp_node_buffer(g, y, 0, &shape);
@@ -290,13 +291,14 @@ static void training_forwards_alone_change_a_buffer(void **unused)
     assert_null(ddp_node_buffer(g, x, 0, NULL));
     assert_null(ddp_layer_buffers(g, 0, &count));
     assert_int_equal(count, 0);
-    assert_ptr_equal(ddp_layer_buffers(g, 1, &count), calls - 6); /* one block, in order */
+    /* all buffers of a layer form one block, in order */
+    assert_ptr_equal(ddp_layer_buffers(g, 1, &count), calls - 6);
     assert_int_equal(count, 12);
     assert_true(calls[0] == 0);
     for (i = 0; i < 3; i++) assert_int_equal(ddp_forward(g), DDP_OK);
     assert_int_equal(ddp_evaluate(g), DDP_OK);
     assert_true(calls[0] == 3 && *ddp_output(g, y) == 3);
-    one = ddp_state_new(g); /* states share the buffers: each pass sees those before it */
+    one = ddp_state_new(g); /* states share the buffers, so each pass sees the previous ones */
     two = ddp_state_new(g);
     assert_int_equal(ddp_forward_range(one, 0, 3), DDP_OK);
     assert_int_equal(ddp_forward_range(two, 0, 3), DDP_OK);
@@ -306,7 +308,7 @@ static void training_forwards_alone_change_a_buffer(void **unused)
     ddp_graph_free(g);
 }
 
-static void impossible_buffers_are_refused_in_a_sentence(void **unused)
+static void impossible_buffers_fail_with_an_error(void **unused)
 {
     static const ddp_op counted = {"counted", counted_shape, counted_forward, NULL};
     double arg[2] = {1, 6};
@@ -323,7 +325,7 @@ static void impossible_buffers_are_refused_in_a_sentence(void **unused)
                         "operator counted (node 1) has buffers but is outside layers: build it "
                         "between ddp_layer_begin and ddp_layer_end");
     ddp_graph_free(g);
-    for (i = 0; i < 2; i++) { /* too many buffers, an empty one */
+    for (i = 0; i < 2; i++) { /* too many buffers, and an empty one */
         g = ddp_graph_new(NULL);
         ddp_register_op(g, &counted);
         x = image(g, 1, 2, 3, 4);
@@ -345,9 +347,9 @@ static void convolutions_of_single_planes_agree_with_the_reference(void **unused
 {
     static const op_case cases[] = {
         PLANES(2, 3, 5, 4, 3, 3, 1, 1, 3, 1),
-        PLANES(2, 3, 6, 7, 6, 3, 2, 1, 3, 0),  /* two outputs of each */
-        PLANES(1, 2, 9, 11, 2, 2, 5, 0, 2, 0), /* steps over what no output reads */
-        PLANES(1, 2, 4, 4, 2, 3, 1, 4, 2, 0),  /* windows in the padding alone */
+        PLANES(2, 3, 6, 7, 6, 3, 2, 1, 3, 0),  /* two outputs per channel */
+        PLANES(1, 2, 9, 11, 2, 2, 5, 0, 2, 0), /* the stride skips input elements */
+        PLANES(1, 2, 4, 4, 2, 3, 1, 4, 2, 0),  /* windows that only cover padding */
         PLANES(1, 2, 1, 9, 2, 1, 2, 0, 2, 1),
         PLANES(3, 17, 28, 28, 17, 3, 1, 1, 17, 0),
         PLANES(2, 16, 29, 31, 16, 3, 2, 1, 16, 1),
@@ -355,8 +357,8 @@ static void convolutions_of_single_planes_agree_with_the_reference(void **unused
         PLANES(1, 3, 190, 201, 3, 3, 1, 1, 3, 0), /* a plane in blocks of rows */
         PLANES(1, 2, 203, 190, 2, 5, 2, 2, 2, 0),
         PLANES(1, 2, 5, 33000, 2, 3, 1, 1, 2, 0), /* rows too long, and */
-        PLANES(2, 6, 9, 8, 6, 8, 1, 4, 6, 0),     /* a kernel too large for it */
-        PLANES(2, 4, 9, 8, 12, 3, 1, 1, 4, 0),    /* three outputs of each */
+        PLANES(2, 6, 9, 8, 6, 8, 1, 4, 6, 0),     /* a kernel too large for the fast path */
+        PLANES(2, 4, 9, 8, 12, 3, 1, 1, 4, 0),    /* three outputs per channel */
     };
     ddp__pool *pool = ddp__pool_open(3);
     size_t i;
@@ -385,13 +387,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolutions_of_single_planes_agree_with_the_reference),
-        cmocka_unit_test(windows_of_odd_sizes_are_counted_right),
+        cmocka_unit_test(output_sizes_of_windows_are_correct),
         cmocka_unit_test(flatten_and_global_pooling_give_rows),
         cmocka_unit_test(activation_bytes_of_a_planned_graph_include_its_gradients),
-        cmocka_unit_test(impossible_windows_are_refused_in_a_sentence),
-        cmocka_unit_test(other_bad_arguments_are_refused_in_a_sentence),
-        cmocka_unit_test(training_forwards_alone_change_a_buffer),
-        cmocka_unit_test(impossible_buffers_are_refused_in_a_sentence),
+        cmocka_unit_test(impossible_windows_fail_with_an_error),
+        cmocka_unit_test(other_invalid_arguments_fail_with_an_error),
+        cmocka_unit_test(only_training_forwards_change_a_buffer),
+        cmocka_unit_test(impossible_buffers_fail_with_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

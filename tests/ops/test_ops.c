@@ -1,5 +1,5 @@
-/* Every operator: finite differences on the double reference, the float kernels against it,
- * adding, threads; and the matrix product and row kernels of every instruction set. */
+/* Every operator: finite differences of the double reference, the float kernels compared with it,
+ * accumulation, threads; and the matrix product and row kernels of every instruction set. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -46,7 +46,7 @@ extern "C" {
 #define F DDP_F32
 #define I DDP_I32
 
-/* Small, for finite differences; with odd sizes and sizes of one. */
+/* Small cases for finite differences, with odd sizes and sizes of 1. */
 static const op_case small_cases[] = {
     {"linear", 1, {D2(5, 7), SCALAR}, {F, F}, {3, 0}, SCALAR, 1, 0, 0},
     {"linear", 1, {D3(2, 3, 17), SCALAR}, {F, F}, {9, 0}, SCALAR, 1, 0, 0},
@@ -87,9 +87,9 @@ static const op_case small_cases[] = {
     IMAGE("conv2d", D4(2, 3, 5, 7), 4, 3, 1, 1, 1, 1),
     IMAGE("conv2d", D4(2, 3, 5, 7), 4, 3, 2, 1, 1, 0),
     IMAGE("conv2d", D4(1, 4, 6, 5), 6, 2, 1, 0, 2, 1),
-    IMAGE("conv2d", D4(2, 3, 4, 4), 3, 3, 1, 2, 3, 0), /* depthwise, padded beyond half */
+    IMAGE("conv2d", D4(2, 3, 4, 4), 3, 3, 1, 2, 3, 0), /* depthwise, padded by more than half the kernel */
     IMAGE("conv2d", D4(2, 3, 5, 4), 5, 1, 1, 0, 1, 1),
-    IMAGE("conv2d", D4(2, 2, 7, 6), 3, 1, 3, 0, 1, 0), /* steps over what no output reads */
+    IMAGE("conv2d", D4(2, 2, 7, 6), 3, 1, 3, 0, 1, 0), /* the stride skips input elements */
     IMAGE("conv2d", D4(1, 2, 1, 9), 2, 1, 2, 0, 1, 0),
     IMAGE("conv2d", D4(1, 2, 9, 11), 3, 2, 4, 1, 1, 1),
     IMAGE("conv2d", D4(1, 1, 9, 9), 2, 7, 2, 3, 1, 0),
@@ -104,7 +104,7 @@ static const op_case small_cases[] = {
     IMAGE("flatten", D4(2, 3, 2, 3), 0),
 };
 
-/* Larger: several parallel blocks, several tiles of every loop, odd remainders. */
+/* Larger cases: several parallel blocks, several tiles of every loop, odd remainders. */
 static const op_case large_cases[] = {
     {"linear", 1, {D2(211, 300), SCALAR}, {F, F}, {301, 0}, SCALAR, 1, 0, 0},
     {"linear", 1, {D3(2, 100, 65), SCALAR}, {F, F}, {700, 0}, SCALAR, 1, 0, 0},
@@ -113,8 +113,8 @@ static const op_case large_cases[] = {
     {"embedding", 1, {D2(9, 50), SCALAR}, {I, F}, {61, 131}, SCALAR, 1, 0, 60},
     {"position", 1, {D3(3, 129, 131), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"layer_norm", 1, {D3(3, 51, 387), SCALAR}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
-    {"attention", 1, {D3(2, 300, 3 * 66), SCALAR}, {F, F}, {3, 0}, SCALAR, 1, 0, 0}, /* parts */
-    {"attention", 1, {D3(1, 70, 3 * 512), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, /* widest */
+    {"attention", 1, {D3(2, 300, 3 * 66), SCALAR}, {F, F}, {3, 0}, SCALAR, 1, 0, 0}, /* split into parts */
+    {"attention", 1, {D3(1, 70, 3 * 512), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, /* largest width */
     {"attention", 1, {D3(2, 131, 8 * 22), SCALAR}, {F, F}, {6, 1}, SCALAR, 1, 0, 0},
     {"attention", 1, {D3(1, 523, 10 * 17), SCALAR}, {F, F}, {6, 2}, SCALAR, 1, 0, 0},
     {"attention", 1, {D3(1, 65, 18 * 8), SCALAR}, {F, F}, {6, 6}, SCALAR, 1, 0, 0},
@@ -142,8 +142,8 @@ static const op_case large_cases[] = {
     IMAGE("conv2d", D4(2, 65, 19, 33), 70, 3, 1, 1, 1, 1),
     IMAGE("conv2d", D4(3, 30, 23, 17), 50, 3, 2, 1, 2, 0),
     IMAGE("conv2d", D4(37, 50, 4, 4), 290, 3, 1, 1, 1, 0), /* images in a strip; blocks of rows for several
-                                                              threads */
-    IMAGE("conv2d", D4(3, 19, 5, 4), 570, 3, 1, 1, 1, 1),  /* for one as well */
+                                                            * threads */
+    IMAGE("conv2d", D4(3, 19, 5, 4), 570, 3, 1, 1, 1, 1),  /* for one thread too */
     IMAGE("conv2d", D4(33, 9, 2, 3), 11, 3, 1, 1, 1, 0),
     IMAGE("conv2d", D4(2, 3, 65, 61), 21, 7, 2, 3, 1, 0),
     IMAGE("conv2d", D4(3, 300, 7, 9), 37, 1, 1, 0, 1, 1),
@@ -151,7 +151,7 @@ static const op_case large_cases[] = {
     IMAGE("conv2d", D4(2, 24, 13, 11), 48, 5, 1, 2, 24, 1),
     IMAGE("conv2d", D4(1, 2, 3, 1100), 5, 3, 1, 1, 1, 0), /* a row in parts */
     IMAGE("conv2d", D4(1, 2, 5, 1300), 5, 3, 2, 1, 1, 0),
-    IMAGE("conv2d", D4(2, 3, 40, 48), 8, 16, 16, 0, 1, 1), /* more taps than a block holds */
+    IMAGE("conv2d", D4(2, 3, 40, 48), 8, 16, 16, 0, 1, 1), /* more taps than fit into a block */
     IMAGE("conv2d", D4(1, 2, 70, 81), 3, 64, 60, 3, 1, 1),
     IMAGE("batch_norm2d", D4(7, 19, 13, 17), 0),
     {"batch_norm2d", 1, {D4(7, 19, 13, 17), SCALAR}, {F, F}, {0}, SCALAR, 0, 0, 0},
@@ -163,7 +163,7 @@ static const op_case large_cases[] = {
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-static void gradients_are_the_slopes_of_the_reference(void **state)
+static void gradients_match_finite_differences(void **state)
 {
     size_t i;
 
@@ -177,7 +177,7 @@ static void gradients_are_the_slopes_of_the_reference(void **state)
     }
 }
 
-static void float_kernels_agree_with_the_reference(void **state)
+static void float_kernels_match_the_reference(void **state)
 {
     size_t i;
 
@@ -192,7 +192,7 @@ static void float_kernels_agree_with_the_reference(void **state)
     }
 }
 
-static void threads_do_not_change_a_bit(void **state)
+static void threads_are_bit_identical_to_one_thread(void **state)
 {
     size_t i;
     int threads;
@@ -215,8 +215,8 @@ static void threads_do_not_change_a_bit(void **state)
     }
 }
 
-/* What the specs promise the memory plan: out over input 0, grad_in over in. */
-static void sharing_memory_changes_nothing(void **state)
+/* The memory sharing that the specs allow: out overwrites input 0, grad_in overwrites in. */
+static void sharing_memory_does_not_change_results(void **state)
 {
     size_t i;
 
@@ -235,7 +235,7 @@ static void sharing_memory_changes_nothing(void **state)
             call.out = b.side[0].in[0];
             b.op->forward(&call);
             assert_memory_equal(call.out, a.side[0].out, bytes);
-            /* and backward reads neither */
+            /* backward reads neither of them */
             call.in[0] = NULL;
             call.out = NULL;
             op_preset(&b, 0.5, 0.25);
@@ -256,7 +256,7 @@ static void sharing_memory_changes_nothing(void **state)
     }
 }
 
-static void unwanted_gradients_are_left_out(void **state)
+static void unrequested_gradients_are_not_written(void **state)
 {
     size_t i;
     int real, j;
@@ -271,12 +271,12 @@ static void unwanted_gradients_are_left_out(void **state)
             op_call_of(&c, real, 0, NULL, &call);
             for (j = 0; j < DDP_OP_INPUTS; j++) call.grad_in[j] = NULL;
             for (j = 0; j < DDP_OP_PARAMS; j++) call.grad_param[j] = NULL;
-            (real ? c.ref->backward : c.op->backward)(&call); /* would crash */
+            (real ? c.ref->backward : c.op->backward)(&call); /* an access would crash */
             op_close(&c);
         }
 }
 
-static void dropout_keeps_its_share_and_repeats_its_mask(void **state)
+static void dropout_keeps_the_given_share_and_repeats_its_mask(void **state)
 {
     const op_case k = {"dropout", 1, {D2(300, 211), SCALAR}, {F, F}, {0.25, 0}, SCALAR, 1, 0, 0};
     const long n = 300 * 211;
@@ -300,12 +300,12 @@ static void dropout_keeps_its_share_and_repeats_its_mask(void **state)
         kept++;
         assert_true(fabsf(y[i] - x[i] / 0.75f) < 1e-6f && fabsf(dx[i] - dy[i] / 0.75f) < 1e-6f);
     }
-    /* deviation sqrt(n p q) = 109: five of them */
+    /* the deviation is sqrt(n p q) = 109; the bound is five of them */
     assert_true(labs(kept - 47475) < 545);
-    /* neighbours are independent: the same with p^2 + q^2 = 0.625 */
+    /* neighbours are independent, so the same holds for pairs with p^2 + q^2 = 0.625 */
     for (i = 0; i < n; i += 2) pairs += (y[i] != 0) == (y[i + 1] != 0);
     assert_true(labs(pairs - 19781) < 430);
-    /* another seed gives another mask, independent of this one */
+    /* another seed gives another, independent mask */
     before = (float *)op_new((size_t)n, sizeof *before);
     memcpy(before, y, (size_t)n * sizeof *before);
     op_call_of(&c, 0, 0, NULL, &call);
@@ -320,7 +320,7 @@ static void dropout_keeps_its_share_and_repeats_its_mask(void **state)
     op_close(&c);
 }
 
-static void cross_entropy_of_equal_logits_is_the_log_of_their_number(void **state)
+static void cross_entropy_of_equal_logits_is_log_n(void **state)
 {
     const op_case k = {"cross_entropy", 2, {D2(3, 5), D1(3)}, {F, I}, {0, 0}, SCALAR, 1, 0, 4};
     float *x, *loss;
@@ -342,7 +342,7 @@ static void cross_entropy_of_equal_logits_is_the_log_of_their_number(void **stat
         const float want = label == -1 ? 0.0f : (0.2f - (label == i % 5 ? 1.0f : 0.0f)) / 2;
         assert_true(fabsf(((float *)c.side[0].grad_in[0])[i] - want) < 1e-6f);
     }
-    /* logits far from each other overflow nothing */
+    /* logits that are far apart do not overflow */
     for (i = 0; i < 15; i++) x[i] = i % 5 ? -1e30f : 1e30f;
     for (i = 0; i < 3; i++) ((int32_t *)c.side[0].in[1])[i] = 0;
     op_forward(&c, 0, NULL);
@@ -350,7 +350,7 @@ static void cross_entropy_of_equal_logits_is_the_log_of_their_number(void **stat
     op_close(&c);
 }
 
-static void indexes_out_of_range_end_in_nan(void **state)
+static void indices_out_of_range_give_nan(void **state)
 {
     const op_case e = {"embedding", 1, {D1(3), SCALAR}, {I, F}, {4, 5}, SCALAR, 1, 0, 3};
     const op_case l = {"cross_entropy", 2, {D2(3, 5), D1(3)}, {F, I}, {0, 0}, SCALAR, 1, 0, 4};
@@ -379,7 +379,7 @@ static void indexes_out_of_range_end_in_nan(void **state)
         }
 }
 
-static void a_nan_is_not_lost(void **state)
+static void nan_propagates(void **state)
 {
     static const char *const names[] = {"gelu", "relu", "layer_norm", "rms_norm"};
     size_t i;
@@ -421,7 +421,7 @@ static void expect_refusal(const op_case *k, const char *word)
         fail_msg("\"%s\" does not begin with %s and name \"%s\"", err.msg, k->op, word);
 }
 
-static void shapes_that_do_not_fit_are_refused_in_a_sentence(void **state)
+static void mismatched_shapes_fail_with_an_error(void **state)
 {
     static const struct {
         op_case k;
@@ -464,9 +464,9 @@ static void shapes_that_do_not_fit_are_refused_in_a_sentence(void **state)
     assert_null(ddp__builtin_op("sofmax"));
 }
 
-/* ---- the matrix product ---- */
+/* ---- matrix product ---- */
 
-/* On the calling thread alone, with the given kernels. */
+/* On the calling thread only, with the given kernels. */
 static void matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
 {
     static ddp__matmul_room room;
@@ -478,7 +478,7 @@ static void matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
 
 static void product_case(const ddp__kernels *kn, long m, long n, long k, int mode, int add, int bias)
 {
-    const long wide = 3; /* rows of a, b and c are longer than they need be */
+    const long wide = 3; /* rows of a, b and c have padding */
     ddp_rng r = ddp_rng_seed((uint64_t)(m * 1000 + n), (uint64_t)k);
     const long an = m > k ? m : k, bn = n > k ? n : k;
     const long la = an + wide, lb = bn + wide, lc = n + wide;
@@ -530,7 +530,7 @@ static void product_case(const ddp__kernels *kn, long m, long n, long k, int mod
     free(shift);
 }
 
-static void products_of_all_sizes_equal_the_triple_loop(void **state)
+static void products_of_all_sizes_match_the_triple_loop(void **state)
 {
     static const long odd[][3] = {{12, 32, 256}, {13, 33, 257}, {193, 7, 300}, {5, 259, 31},
                                   {64, 64, 64},  {1, 100, 513}, {100, 1, 513}, {191, 255, 3}};
@@ -554,7 +554,7 @@ static void products_of_all_sizes_equal_the_triple_loop(void **state)
     assert_true(set >= 1);
 }
 
-/* ---- row kernels of every set against libm in double ---- */
+/* ---- row kernels of every instruction set, compared with libm in double ---- */
 
 static void row_case(const ddp__kernels *kn, long n)
 {
@@ -570,13 +570,13 @@ static void row_case(const ddp__kernels *kn, long n)
         dot += (double)x[i] * (double)z[i];
         mean += (double)x[i] / (double)n;
     }
-    y[n] = 77; /* nothing is written beyond the end */
+    y[n] = 77; /* must not be overwritten */
     assert_true(kn->max(x, n) == max);
     assert_true(fabs((double)kn->dot(x, z, n) - dot) < 1e-5 * (1 + 10 * sqrt((double)n)));
     for (i = 0; i < n; i++) sum += exp(0.5 * (double)x[i] - (double)max);
     assert_true(fabs((double)kn->softmax(y, x, n, 0.5f, max, 1, 0) / sum - 1) < 1e-6);
     for (i = 0; i < n; i++) {
-        const double e = 0.5 * (double)x[i] - (double)max; /* its rounding is relative to max */
+        const double e = 0.5 * (double)x[i] - (double)max; /* the rounding error is relative to max */
         assert_true(fabs((double)y[i] / exp(e) - 1) < 3e-6);
     }
     assert_true(fabs((double)kn->softmax(NULL, x, n, 0.5f, max, 1, 0) / sum - 1) < 1e-6);
@@ -595,7 +595,7 @@ static void row_case(const ddp__kernels *kn, long n)
     assert_true(y[n] == 77);
 }
 
-/* Turns and gathers rows of every width and length; sums and straight lines. */
+/* Transposes and gathers rows of every width and length, and checks sums and linear updates. */
 static void copy_case(const ddp__kernels *kn, long rows, long k)
 {
     const long width = rows <= kn->mr ? kn->mr : kn->nr;
@@ -631,7 +631,7 @@ static void copy_case(const ddp__kernels *kn, long rows, long k)
     free(out);
 }
 
-static void copying_kernels_of_every_set_copy(void **state)
+static void copy_kernels_of_every_set_match_plain_loops(void **state)
 {
     const ddp__kernels *kn;
     long rows, k;
@@ -643,7 +643,7 @@ static void copying_kernels_of_every_set_copy(void **state)
             for (k = 1; k < 50; k++) copy_case(kn, rows, k);
 }
 
-/* The rows of Llama's operators; each writes y[0..n) and nothing else. */
+/* The row kernels of Llama's operators. Each may write only y[0..n). */
 static void llama_row_case(const ddp__kernels *kn, long n)
 {
     ddp_rng r = ddp_rng_seed(4, (uint64_t)n);
@@ -683,7 +683,7 @@ static void llama_row_case(const ddp__kernels *kn, long n)
     assert_true(y[2 * n] == 77);
 }
 
-static void row_kernels_of_every_set_agree_with_libm(void **state)
+static void row_kernels_of_every_set_match_libm(void **state)
 {
     const ddp__kernels *kn;
     int set;
@@ -697,7 +697,7 @@ static void row_kernels_of_every_set_agree_with_libm(void **state)
         }
 }
 
-static void the_exponential_holds_over_its_whole_range(void **state)
+static void exp_is_accurate_over_its_whole_range(void **state)
 {
     const ddp__kernels *kn;
     float x[64], y[64], worst = 0;
@@ -720,29 +720,29 @@ static void the_exponential_holds_over_its_whole_range(void **state)
         kn->softmax(y, x, 4, 1, 0, 1, 0);
         assert_true(y[0] < 1e-37f && y[1] < 1e-37f && isnan(y[2]) && y[3] > 1e38f);
     }
-    if (!(worst < 2.5e-7f)) fail_msg("exp is off by %g", (double)worst);
+    if (!(worst < 2.5e-7f)) fail_msg("exp differs by %g", (double)worst);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_are_the_slopes_of_the_reference),
-        cmocka_unit_test(float_kernels_agree_with_the_reference),
-        cmocka_unit_test(threads_do_not_change_a_bit),
-        cmocka_unit_test(sharing_memory_changes_nothing),
-        cmocka_unit_test(unwanted_gradients_are_left_out),
-        cmocka_unit_test(dropout_keeps_its_share_and_repeats_its_mask),
-        cmocka_unit_test(cross_entropy_of_equal_logits_is_the_log_of_their_number),
-        cmocka_unit_test(indexes_out_of_range_end_in_nan),
-        cmocka_unit_test(a_nan_is_not_lost),
-        cmocka_unit_test(shapes_that_do_not_fit_are_refused_in_a_sentence),
-        cmocka_unit_test(products_of_all_sizes_equal_the_triple_loop),
-        cmocka_unit_test(copying_kernels_of_every_set_copy),
-        cmocka_unit_test(row_kernels_of_every_set_agree_with_libm),
-        cmocka_unit_test(the_exponential_holds_over_its_whole_range),
+        cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(float_kernels_match_the_reference),
+        cmocka_unit_test(threads_are_bit_identical_to_one_thread),
+        cmocka_unit_test(sharing_memory_does_not_change_results),
+        cmocka_unit_test(unrequested_gradients_are_not_written),
+        cmocka_unit_test(dropout_keeps_the_given_share_and_repeats_its_mask),
+        cmocka_unit_test(cross_entropy_of_equal_logits_is_log_n),
+        cmocka_unit_test(indices_out_of_range_give_nan),
+        cmocka_unit_test(nan_propagates),
+        cmocka_unit_test(mismatched_shapes_fail_with_an_error),
+        cmocka_unit_test(products_of_all_sizes_match_the_triple_loop),
+        cmocka_unit_test(copy_kernels_of_every_set_match_plain_loops),
+        cmocka_unit_test(row_kernels_of_every_set_match_libm),
+        cmocka_unit_test(exp_is_accurate_over_its_whole_range),
     };
 
-#if defined(__SANITIZE_THREAD__) /* the others have no threads */
+#if defined(__SANITIZE_THREAD__) /* the other tests have no threads */
     cmocka_set_test_filter("threads_*");
 #endif
     return cmocka_run_group_tests(tests, NULL, NULL);

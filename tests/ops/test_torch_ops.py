@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] Values and gradients of the operators against PyTorch's in double, to 1e-5 of the largest value.
+"""[test-all: needs PyTorch] Values and gradients of the operators compared with PyTorch in double, to 1e-5 of the largest value.
 
-Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
+Exit 77 if PyTorch or a C compiler is missing. CC chooses the compiler."""
 import math
 import os
 import sys
@@ -39,7 +39,7 @@ def swiglu(x):
     return F.silu(a) * b
 
 
-def gelu(x):  # the tanh form is not in every version
+def gelu(x):  # not every PyTorch version has the tanh form
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
 
 
@@ -91,7 +91,7 @@ def main():
     cases = parse(companion.output(companion.build("ops/torch_ops")))
     for op in RULES:
         if companion.chosen(op):
-            companion.result(op, *(check(op, cases[op]) if op in cases else (False, "the companion printed nothing of it")))
+            companion.result(op, *(check(op, cases[op]) if op in cases else (False, "the companion printed no such case")))
     return companion.end()
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] Output shapes, parameters, buffers and FLOPs of image operators against PyTorch's modules.
+"""[test-all: needs PyTorch] Output shapes, parameters, buffers and FLOPs of image operators compared with PyTorch's modules.
 
-Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
+Exit 77 if PyTorch or a C compiler is missing. CC chooses the compiler."""
 import os
 import sys
 
@@ -49,7 +49,7 @@ RULES = {
 
 
 def theirs(op, args, shape):
-    """[dimensions], [parameters, buffers, FLOPs]; both empty where PyTorch refuses the shape."""
+    """Returns [dimensions], [parameters, buffers, FLOPs]; both empty if PyTorch rejects the shape."""
     module, flops = RULES[op](shape, *args)
     try:
         with torch.no_grad():
@@ -77,9 +77,9 @@ def main():
             companion.result("%s of %s" % (head, shape), False, "%s; PyTorch: %s" % (line, expected))
         refused += not expected[0]
     print(", ".join("%s %d" % (op, n) for op, n in right.items()),
-          "equal; %d of them refused by both" % refused)
+          "equal; %d of them rejected by both" % refused)
     for op in [op for op, n in right.items() if not n]:
-        companion.result(op, False, "no shape of it was equal")
+        companion.result(op, False, "no case was compared")
     return companion.end()
 
 

@@ -1,5 +1,5 @@
-/* Helper of test_torch_ops.py: runs the float kernels of every operator on drawn numbers and prints
- * all arrays, a line each: case, array, dimensions, "|", values. */
+/* Helper of test_torch_ops.py: runs the float kernels of every operator on random numbers and prints all
+ * arrays, one per line: case, array, dimensions, "|", values. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,6 +1,6 @@
-/* Prints the image operators of whole models and random ones for tests/ops/test_torch_shapes.py, a
- * line each: name, arguments, "|", input dimensions, "|", output dimensions, "|", parameters,
- * buffers and FLOPs (forward); windows that do not fit have no output. */
+/* Helper of test_torch_shapes.py: prints the image operators of whole models and random ones, one per
+ * line: name, arguments, "|", input dimensions, "|", output dimensions, "|", parameters, buffers and FLOPs
+ * (forward). Windows that do not fit have no output. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -65,7 +65,7 @@ static int print_vgg(int depth, long size)
     return print_graph(g);
 }
 
-/* One random operator; the window may be too large for the image. */
+/* One random operator. The window may be too large for the image. */
 static void print_random(ddp_rng *r, int kind)
 {
     static const char *const names[] = {"conv2d", "max_pool2d", "avg_pool2d"};

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""[long, test-all: needs CMake, debhelper and Conan] Each package of packaging/ and CMakeLists.txt is built and used once; tools/abi.py refuses what it should.
+"""[long, test-all: needs CMake, debhelper and Conan] Builds and uses each package of packaging/ and CMakeLists.txt once, and checks the errors of tools/abi.py.
 
     tests/packaging/test_packages.py [WORD...]     only the cases whose names contain one of the words
 
-Everything is built in a temporary folder and without optimisation, by clang where it is here, which is faster; no
-network is used. What needs a tool that is not here is skipped by name; exit 77 where no library is built.
+All packages are built in a temporary folder without optimisation, by clang if it is installed, which is faster, without a
+network. Cases whose tool is missing are skipped by name. Exit 77 if no library is built.
 """
 import functools
 import json
@@ -23,7 +23,8 @@ PACKAGING = os.path.join(ROOT, "packaging")
 CONSUMER = os.path.join(ROOT, "tests", "packaging", "consumer")
 LIBRARY = os.path.join(ROOT, "build", "lib", "libdreamddp.so")
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
-LESS = "-DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS"  # half the time, where what is compiled matters less
+# halves the compile time of cases in which the contents of the library matter less
+LESS = "-DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS"
 
 
 def need(*tools):
@@ -44,7 +45,7 @@ def environment(**more):
 
 
 def run(*command, cwd=ROOT, **more):
-    """What the command wrote to stdout; it must succeed."""
+    """Runs a command that must succeed. Returns its stdout."""
     r = subprocess.run(command, cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                        stderr=subprocess.PIPE, universal_newlines=True, timeout=600)
     expect(r.returncode == 0, "%s: exit %d\n%s" % (" ".join(command), r.returncode, (r.stdout + r.stderr)[-3000:]))
@@ -52,7 +53,7 @@ def run(*command, cwd=ROOT, **more):
 
 
 def fails(*command, cwd=ROOT):
-    """What a command that must fail said."""
+    """Runs a command that must fail. Returns its output."""
     r = subprocess.run(command, cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                        stderr=subprocess.STDOUT, universal_newlines=True, timeout=600)
     expect(r.returncode, "%s: succeeds\n%s" % (" ".join(command), r.stdout[-2000:]))
@@ -81,7 +82,7 @@ def soname(library):
 
 
 def consumer(way, target, flags, *settings):
-    """tests/packaging/consumer built in the way, and run; its build folder."""
+    """Builds tests/packaging/consumer with the given configuration and runs it. Returns the build folder."""
     need("cmake")
     build = os.path.join(WORK, way)
     run("cmake", "-S", CONSUMER, "-B", build, "-DWAY=" + way, "-DSOURCE=" + ROOT, "-DCMAKE_C_FLAGS=-O0 " + flags,
@@ -93,7 +94,7 @@ def consumer(way, target, flags, *settings):
 
 @functools.lru_cache(maxsize=None)
 def by_cmake():
-    """Where `cmake --install` put a shared library for /opt."""
+    """The folder in which `cmake --install` installed a shared library for /opt."""
     need("cmake")
     build, place = os.path.join(WORK, "shared"), os.path.join(WORK, "cmake-root")
     run("cmake", "-S", ROOT, "-B", build, "-DBUILD_SHARED_LIBS=ON", "-DCMAKE_BUILD_TYPE=None",
@@ -105,7 +106,7 @@ def by_cmake():
 
 @functools.lru_cache(maxsize=None)
 def by_make():
-    """Where `make install` put the libraries for /opt."""
+    """The folder in which `make install` installed the libraries for /opt."""
     place = os.path.join(WORK, "make-root")
     run("make", "-s", "install", "DESTDIR=" + place, "PREFIX=/opt", CC=os.environ.get("CC", "cc"))
     return place
@@ -128,35 +129,35 @@ def with_pkg_config(package, root, source, *flags, library_path=None, **paths):
 # ---- CMake and pkg-config ----
 
 @case
-def cmake_add_subdirectory_gives_the_header(_):
+def cmake_add_subdirectory_provides_the_header(_):
     build = consumer("add_subdirectory", "with_header", WARNINGS + " " + LESS)
-    expect(not os.path.exists(os.path.join(build, "dreamddp", "libdreamddp.a")), "the library was built for nobody")
+    expect(not os.path.exists(os.path.join(build, "dreamddp", "libdreamddp.a")), "the library was built although no target uses it")
 
 
 @case
-def cmake_fetchcontent_gives_a_static_library(_):
+def cmake_fetchcontent_provides_a_static_library(_):
     build = consumer("FetchContent", "with_library", "")
     shown = functions(os.path.join(build, "_deps", "dreamddp-build", "libdreamddp.a"), "-g")
-    expect(shown == functions(LIBRARY, "-D"), "it shows other functions than build/lib/libdreamddp.so")
+    expect(shown == functions(LIBRARY, "-D"), "it exports other functions than build/lib/libdreamddp.so")
 
 
 @case
-def cmake_find_package_gives_the_shared_library(_):
+def cmake_find_package_provides_the_shared_library(_):
     prefix = os.path.join(by_cmake(), "opt")
     library = os.path.join(prefix, "lib", "libdreamddp.so")
     expect(soname(library) == soname(LIBRARY) == "libdreamddp.so." + minor(), "its soname is " + soname(library))
-    expect(functions(library, "-D") == functions(LIBRARY, "-D"), "it shows other functions than build/lib's")
+    expect(functions(library, "-D") == functions(LIBRARY, "-D"), "it exports other functions than build/lib's")
     consumer("find_package", "with_library", WARNINGS, "-DCMAKE_PREFIX_PATH=" + prefix)
 
 
 @case
-def cmake_find_package_refuses_another_minor_version(folder):
+def cmake_find_package_rejects_another_minor_version(folder):
     told = fails("cmake", "-S", CONSUMER, "-B", folder, "-DWANTED=0.1", "-DCMAKE_PREFIX_PATH=%s/opt" % by_cmake())
     expect("version: " + version() in told, told[-600:])
 
 
 @case
-def cmake_without_stb_ds_says_how_to_get_it(folder):
+def cmake_without_stb_ds_fails_with_a_remedy(folder):
     need("cmake")
     told = fails("cmake", "-S", ROOT, "-B", folder, "-DDDP_STB_INCLUDE=")
     expect("stb_ds.h was not found; install libstb-dev" in told, told[-600:])
@@ -185,17 +186,17 @@ def find_package_works_after_make_install(folder):
 
 
 @case
-def the_static_library_links_with_the_libraries_that_make_names(folder):
+def static_library_links_with_the_libraries_that_make_prints(folder):
     told = run("make", "lib", CC=os.environ.get("CC", "cc"))
     flags = re.search(r"^link with: \S+ program\.c (.*)$", told, re.M)
-    expect(flags, "make lib does not say how to link: " + told[-300:])
+    expect(flags, "make lib does not print how to link: " + told[-300:])
     program = os.path.join(folder, "program")
     run(*compiler(), "-std=c11", "-O0", "-I.", os.path.join(CONSUMER, "use.c"), *flags.group(1).split(), "-o", program)
     run(program)
 
 
 @case
-def pkg_config_tells_how_to_use_the_library_and_the_header(folder):
+def pkg_config_works_for_the_library_and_the_header(folder):
     root = by_cmake()
     paths = {"PKG_CONFIG_PATH": "%s/opt/lib/pkgconfig:%s/opt/share/pkgconfig" % (root, root)}
     use = os.path.join(CONSUMER, "use.c")
@@ -204,7 +205,7 @@ def pkg_config_tells_how_to_use_the_library_and_the_header(folder):
     with_pkg_config("dreamddp", root, use, *flags, **paths)
 
 
-# ---- packages of others ----
+# ---- package managers ----
 
 @case
 def debian_packages_build_and_work(folder):
@@ -227,13 +228,13 @@ def debian_packages_build_and_work(folder):
     arch = run("dpkg-architecture", "-qDEB_HOST_MULTIARCH").strip()
     libraries = os.path.join(root, "usr", "lib", arch)
     shown = set(functions(os.path.join(libraries, "libdreamddp.so"), "-D"))
-    expect("ddp_open" in shown and shown < set(functions(LIBRARY, "-D")), "it shows private functions")
-    expect("libdreamddp.so.%s" % minor() in os.listdir(libraries), "no link of the soname")
+    expect("ddp_open" in shown and shown < set(functions(LIBRARY, "-D")), "it exports private functions")
+    expect("libdreamddp.so.%s" % minor() in os.listdir(libraries), "the link of the soname is missing")
     with_pkg_config("libdreamddp", root, os.path.join(CONSUMER, "use.c"), library_path=libraries,
                     PKG_CONFIG_PATH=os.path.join(libraries, "pkgconfig"))
 
 
-# Conan's package of stb with this machine's file, as no test fetches anything.
+# A Conan package of stb with this machine's stb_ds.h, because tests download nothing.
 STB = '''
 from conan import ConanFile
 from conan.tools.files import copy
@@ -251,7 +252,7 @@ class Stb(ConanFile):
 
 
 @case
-def conan_creates_a_package_that_its_test_uses(folder):
+def conan_package_builds_and_works(folder):
     conan = shutil.which("conan", path=os.path.join(ROOT, "build", "conan", "bin")) or shutil.which("conan")
     if not conan:
         raise Skipped("no conan")
@@ -259,7 +260,7 @@ def conan_creates_a_package_that_its_test_uses(folder):
     wanted = re.search(r'"stb/(.*?)"', read(PACKAGING, "conan", "conanfile.py")).group(1)
     with open(os.path.join(folder, "conanfile.py"), "w", encoding="ascii") as f:
         f.write(STB % (wanted, stb if os.path.exists(os.path.join(stb, "stb_ds.h")) else os.path.join(stb, "stb")))
-    test = os.path.join(folder, "test")  # Conan writes into it
+    test = os.path.join(folder, "test")  # Conan writes into this folder
     shutil.copytree(CONSUMER, test)
     home = {"CONAN_HOME": os.path.join(folder, "home")}
     run(conan, "profile", "detect", **home)
@@ -271,7 +272,7 @@ def conan_creates_a_package_that_its_test_uses(folder):
     expect(list(listed["Local Cache"]) == ["dreamddp/" + version()], str(listed))
 
 
-# What a port may call, with cmake itself in the place of vcpkg's triplets, tool chains and downloads.
+# The vcpkg functions that a port may call, implemented with plain cmake.
 STAND_INS = '''
 cmake_minimum_required(VERSION 3.16)
 function(vcpkg_check_features)
@@ -313,7 +314,7 @@ include(${CURRENT_PORT_DIR}/portfile.cmake)
 
 
 @case
-def the_vcpkg_port_runs_with_stand_ins_for_vcpkg(folder):
+def vcpkg_port_builds_with_replaced_vcpkg_functions(folder):
     port = os.path.join(PACKAGING, "vcpkg", "dreamddp")
     installed, packages = os.path.join(folder, "installed"), os.path.join(folder, "packages")
     os.makedirs(os.path.join(installed, "include"))
@@ -336,21 +337,21 @@ def the_vcpkg_port_runs_with_stand_ins_for_vcpkg(folder):
 
 @case
 def vcpkg_itself(_):
-    raise Skipped("it fetches its tools and ports, and no test uses the network")
+    raise Skipped("vcpkg downloads tools and ports, and tests do not use the network")
 
 
 # ---- the ABI ----
 
 @case
-def abi_keeps_what_programs_use(_):
+def abi_check_reports_removed_and_changed_functions(_):
     sys.path.insert(0, os.path.join(ROOT, "tools"))
     import abi
     have = abi.record()
     expect(have["function ddp_rank"] == "c_int(c_void_p)", have["function ddp_rank"])
-    expect(abi.parsed(abi.text_of(have)) == (version(), have), "a list that was written is read as another")
+    expect(abi.parsed(abi.text_of(have)) == (version(), have), "a written list reads back differently")
     more = dict(have, **{"function ddp_new": "c_int()"})
-    expect(abi.breaks("0.2.0", have, "0.2.1", more) == [], "an addition is refused")
-    expect(len(abi.breaks("0.2.0", more, "0.2.1", have)) == 1, "a function may go")
+    expect(abi.breaks("0.2.0", have, "0.2.1", more) == [], "an addition fails")
+    expect(len(abi.breaks("0.2.0", more, "0.2.1", have)) == 1, "a removed function is accepted")
     for what in ("function ddp_rank", "struct ddp_config", "field ddp_layer.params", "constant DDP_ARG"):
         other = dict(have, **{what: "another"})
         expect(abi.breaks("0.2.0", have, "0.2.1", other) == ["%s was %s and is another" % (what, have[what])], what)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Files of packaging/ have the version of the header, and name files that exist.
+"""The files of packaging/ have the version of the header, and the files that they name exist.
 
     tests/packaging/test_versions.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -31,7 +31,7 @@ def minor():
 @case
 def every_package_has_the_version_of_the_header(_):
     for name in ("vcpkg/dreamddp/vcpkg.json", "clib.json"):
-        expect(json.loads(read(PACKAGING, name))["version"] == version(), "%s is not of %s" % (name, version()))
+        expect(json.loads(read(PACKAGING, name))["version"] == version(), "%s does not have version %s" % (name, version()))
     first = read(PACKAGING, "debian", "changelog").split("\n")[0]
     expect(first.startswith("dreamddp (%s) " % version()), "debian/changelog begins with " + first)
     control = read(PACKAGING, "debian", "control")
@@ -40,11 +40,11 @@ def every_package_has_the_version_of_the_header(_):
 
 
 @case
-def clib_names_files_that_are_here(_):
+def clib_names_existing_files(_):
     package = json.loads(read(PACKAGING, "clib.json"))
     expect(package["name"] == "dreamddp" and "dreamddp.h" in package["src"], "clib.json lacks the header")
     for name in package["src"]:
-        expect(os.path.isfile(os.path.join(ROOT, name)), "clib.json: there is no " + name)
+        expect(os.path.isfile(os.path.join(ROOT, name)), "clib.json names a missing file: " + name)
 
 
 if __name__ == "__main__":

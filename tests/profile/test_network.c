@@ -1,4 +1,4 @@
-/* [pure] Networks as JSON: groups and full matrices, variants, and every sentence of refusal. */
+/* [pure] Networks as JSON: groups and full matrices, variants, and the errors of invalid files. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -55,8 +55,8 @@ static void refused(const char *text, const char *variant, ddp_status code, cons
     put(text);
     memset(&n, 42, sizeof n);
     assert_int_equal(ddp_network_read(path, variant, &n, &err), code);
-    assert_int_equal(n.devices, 0x2a2a2a2a); /* untouched */
-    if (!strstr(err.msg, why)) fail_msg("'%s' does not say '%s'", err.msg, why);
+    assert_int_equal(n.devices, 0x2a2a2a2a); /* the output is unchanged */
+    if (!strstr(err.msg, why)) fail_msg("'%s' does not contain '%s'", err.msg, why);
     assert_int_equal(ddp_network_read(path, variant, &n, NULL), code);
 }
 
@@ -95,7 +95,7 @@ static void groups_become_devices(void **state)
     ddp_network_free(NULL);
 }
 
-static void a_variant_replaces_members(void **state)
+static void variant_replaces_members(void **state)
 {
     ddp_network n = read_text(groups, "slow");
 
@@ -141,7 +141,7 @@ static void groups_may_name_full_matrices(void **state)
     ddp_network_free(&n);
 }
 
-static void faults_are_named(void **state)
+static void invalid_networks_fail_with_the_fault(void **state)
 {
     (void)state;
     refused("[1]", NULL, DDP_FORMAT, "is not a JSON object");
@@ -196,7 +196,7 @@ static void faults_are_named(void **state)
             "memory of device 0 is -1e+09");
 }
 
-static void a_network_in_memory_is_checked(void **state)
+static void network_in_memory_is_checked(void **state)
 {
     ddp_network n;
     ddp_error err;
@@ -226,8 +226,9 @@ static void a_network_in_memory_is_checked(void **state)
     assert_int_equal(ddp_network_read("absent.json", NULL, &n, &err), DDP_IO);
 }
 
-/* A factor per pair, the same both ways; the stated deviations; another seed, other factors. */
-static void noise_is_a_factor_of_each_pair(void **state)
+/* Noise is one factor per pair, the same in both directions, with the given deviation. Another seed gives
+ * other factors. */
+static void noise_is_one_factor_per_pair(void **state)
 {
     enum { N = 200 };
     const double sigma[2] = {0.25, 0.1};
@@ -263,13 +264,13 @@ static void noise_is_a_factor_of_each_pair(void **state)
             there[1] = log(n.delay_s[i * N + j] / (1e-3 * (1 + i * N + j)));
             back[1] = log(n.delay_s[j * N + i] / (1e-3 * (1 + j * N + i)));
             for (k = 0; k < 2; k++) {
-                if (!(fabs(there[k] - back[k]) < 1e-12)) fail_msg("%d, %d: one way only", i, j);
+                if (!(fabs(there[k] - back[k]) < 1e-12)) fail_msg("%d, %d: the directions differ", i, j);
                 sum[k] += there[k];
                 square[k] += there[k] * there[k];
             }
         }
     }
-    for (k = 0; k < 2; k++) { /* 19,900 pairs: the mean within 4 of its deviations */
+    for (k = 0; k < 2; k++) { /* 19,900 pairs: the mean is within 4 standard errors */
         if (!(fabs(sum[k] / pairs) < 4 * sigma[k] / sqrt(pairs))) fail_msg("mean %g", sum[k] / pairs);
         if (!(fabs(sqrt(square[k] / pairs) / sigma[k] - 1) < 0.02))
             fail_msg("deviation %g", sqrt(square[k] / pairs));
@@ -282,12 +283,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_become_devices),
-        cmocka_unit_test(a_variant_replaces_members),
+        cmocka_unit_test(variant_replaces_members),
         cmocka_unit_test(full_matrices_need_no_groups),
         cmocka_unit_test(groups_may_name_full_matrices),
-        cmocka_unit_test(faults_are_named),
-        cmocka_unit_test(a_network_in_memory_is_checked),
-        cmocka_unit_test(noise_is_a_factor_of_each_pair),
+        cmocka_unit_test(invalid_networks_fail_with_the_fault),
+        cmocka_unit_test(network_in_memory_is_checked),
+        cmocka_unit_test(noise_is_one_factor_per_pair),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -55,8 +55,8 @@ static void refused(const char *text, const char *why)
     put(text);
     memset(&p, 42, sizeof p);
     assert_int_equal(ddp_profile_read(path, NULL, &p, &err), DDP_FORMAT);
-    assert_int_equal(p.layers, 0x2a2a2a2a); /* untouched */
-    if (!strstr(err.msg, why)) fail_msg("'%s' does not say '%s'", err.msg, why);
+    assert_int_equal(p.layers, 0x2a2a2a2a); /* the output is unchanged */
+    if (!strstr(err.msg, why)) fail_msg("'%s' does not contain '%s'", err.msg, why);
     if (!strstr(err.msg, "p.csv")) fail_msg("'%s' does not name the file", err.msg);
 }
 
@@ -85,7 +85,7 @@ static void rows_are_read_in_forward_order(void **state)
     equals(p.comm_s[1], 4);
     equals(p.alpha_s, 0);
     ddp_profile_free(&p);
-    ddp_profile_free(&p); /* all-zero is fine */
+    ddp_profile_free(&p); /* all zeros is valid */
 }
 
 static void columns_may_be_mixed_quoted_and_end_in_crlf(void **state)
@@ -106,8 +106,8 @@ static void columns_may_be_mixed_quoted_and_end_in_crlf(void **state)
     ddp_profile_free(&p);
 }
 
-/* As old programs of the Macintosh write lines. */
-static void lines_may_end_in_cr_alone(void **state)
+/* Old Macintosh programs end lines with CR. */
+static void lines_may_end_in_cr_only(void **state)
 {
     ddp_profile p = read_text("\xef\xbb\xbflayer,params,backward_s,comm_s\ra,5,2,4\r\rb,6,3,1\r", NULL);
 
@@ -120,7 +120,7 @@ static void lines_may_end_in_cr_alone(void **state)
     refused("layer,params,backward_s,comm_s\ra,5,2,4\rb,x,3,1\r", "line 3: params is 'x'");
 }
 
-static void the_link_supplies_what_is_empty(void **state)
+static void empty_times_are_computed_from_the_link(void **state)
 {
     ddp_link link;
     ddp_profile p;
@@ -135,10 +135,10 @@ static void the_link_supplies_what_is_empty(void **state)
     ddp_profile_free(&p);
     p = read_text("layer,params,backward_s,comm_s\na,10,1,5\n", &link);
     equals(p.comm_s[0], 5);
-    equals(p.alpha_s, 0); /* a measured time holds it already */
+    equals(p.alpha_s, 0); /* measured times already include the delay */
     ddp_profile_free(&p);
     p = read_text("layer,params,backward_s,comm_s\na,10,1,5\nb,20,1,\nc,0,1,\n", &link);
-    equals(p.comm_s[0], 5); /* beside it, the link's rows hold theirs */
+    equals(p.comm_s[0], 5); /* next to it, rows computed from the link include the delay */
     equals(p.comm_s[1], 1e-3 * 4 * 20 + 0.25);
     equals(p.comm_s[2], 0);
     equals(p.alpha_s, 0);
@@ -146,7 +146,7 @@ static void the_link_supplies_what_is_empty(void **state)
     refused("layer,params,backward_s,comm_s\na,10,1,\n", "line 2: comm_s is empty");
 }
 
-static void bad_files_are_named(void **state)
+static void invalid_files_fail_with_line_and_column(void **state)
 {
     (void)state;
     refused("", "is empty");
@@ -169,7 +169,7 @@ static void bad_files_are_named(void **state)
             "line 2: a quote is not closed or is followed by text");
 }
 
-static void binary_and_absent_files_are_named(void **state)
+static void binary_and_missing_files_fail_with_the_name(void **state)
 {
     ddp_profile p;
     ddp_error err;
@@ -182,7 +182,7 @@ static void binary_and_absent_files_are_named(void **state)
     assert_non_null(strstr(err.msg, "/nonexistent/p.csv"));
 }
 
-static void a_profile_survives_writing_and_reading(void **state)
+static void written_profile_reads_back(void **state)
 {
     ddp_rng r = ddp_rng_seed(3, 0);
     ddp_profile p, q;
@@ -238,9 +238,9 @@ static void gzip_is_read(void **state)
     remove(zipped);
 }
 
-static void a_link_is_fitted_through_the_fastest_transfers(void **state)
+static void link_is_fitted_to_the_fastest_transfers(void **state)
 {
-    /* alpha 3 ms, beta 1 us per byte; each size three times, the others late by up to 3 x */
+    /* alpha 3 ms, beta 1 us per byte; each size three times, two of them delayed by up to 3 x */
     double bytes[30], seconds[30];
     ddp_rng r = ddp_rng_seed(4, 0);
     ddp_link link;
@@ -260,7 +260,7 @@ static void a_link_is_fitted_through_the_fastest_transfers(void **state)
     near_to(link.beta_s, seconds[28] / bytes[28], 1e-12);
 }
 
-static void a_fit_is_never_negative(void **state)
+static void fit_is_never_negative(void **state)
 {
     const double bytes[3] = {100, 200, 300}, falling[3] = {3, 2, 1}, steep[3] = {1, 5, 9}, zero[1] = {0},
                  bad[1] = {NAN};
@@ -305,7 +305,7 @@ static void transfers_refine_the_model_and_reveal_drift(void **state)
     equals(ddp_link_drift(was, f.link, sizes, 2), 0);
 }
 
-static void a_layer_in_parts_costs_what_it_did(void **state)
+static void layer_in_parts_has_the_same_total_cost(void **state)
 {
     double params[3] = {4, 10, 0}, forward[3] = {1, 2, 3}, backward[3] = {4, 5, 6}, comm[3] = {2, 8, 1};
     char head[] = "head", *name[3] = {NULL, head, NULL};
@@ -325,13 +325,14 @@ static void a_layer_in_parts_costs_what_it_did(void **state)
     p.comm_s = comm;
     p.alpha_s = 0.25;
     assert_int_equal(ddp_profile_split(&p, 4, 1, &q, &layer_of, &err), DDP_OK);
-    assert_int_equal(q.layers, 5); /* 10 parameters in parts of 3, 3 and 4; one second of each 8 is startup */
+    /* 10 parameters in parts of 3, 3 and 4; one second of each 8 is the start-up */
+    assert_int_equal(q.layers, 5);
     equals(q.alpha_s, 0.25);
     for (i = 0; i < 5; i++) {
         assert_int_equal(layer_of[i], of[i]);
         equals(q.params[i], part[i]);
         near_to(q.comm_s[i], took[i], 1e-15);
-        /* ready together, needed together */
+        /* parts are ready together and needed together */
         equals(q.forward_s[i], i == 4 || of[i + 1] > of[i] ? forward[of[i]] : 0);
         equals(q.backward_s[i], i == 4 || of[i + 1] > of[i] ? backward[of[i]] : 0);
     }
@@ -356,17 +357,17 @@ static void a_layer_in_parts_costs_what_it_did(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_layer_in_parts_costs_what_it_did),
+        cmocka_unit_test(layer_in_parts_has_the_same_total_cost),
         cmocka_unit_test(rows_are_read_in_forward_order),
         cmocka_unit_test(columns_may_be_mixed_quoted_and_end_in_crlf),
-        cmocka_unit_test(lines_may_end_in_cr_alone),
-        cmocka_unit_test(the_link_supplies_what_is_empty),
-        cmocka_unit_test(bad_files_are_named),
-        cmocka_unit_test(binary_and_absent_files_are_named),
-        cmocka_unit_test(a_profile_survives_writing_and_reading),
+        cmocka_unit_test(lines_may_end_in_cr_only),
+        cmocka_unit_test(empty_times_are_computed_from_the_link),
+        cmocka_unit_test(invalid_files_fail_with_line_and_column),
+        cmocka_unit_test(binary_and_missing_files_fail_with_the_name),
+        cmocka_unit_test(written_profile_reads_back),
         cmocka_unit_test(gzip_is_read),
-        cmocka_unit_test(a_link_is_fitted_through_the_fastest_transfers),
-        cmocka_unit_test(a_fit_is_never_negative),
+        cmocka_unit_test(link_is_fitted_to_the_fastest_transfers),
+        cmocka_unit_test(fit_is_never_negative),
         cmocka_unit_test(transfers_refine_the_model_and_reveal_drift),
     };
 

@@ -1,4 +1,4 @@
-"""Starts Python programs under build/ddprun with the package of python/."""
+"""Starts Python programs with build/ddprun and the package in python/."""
 import os
 import re
 import subprocess
@@ -25,7 +25,7 @@ def run(*command, env=None, limit=400):
 
 
 def started(folder, text, ranks=2, python=sys.executable, env=None, arguments=()):
-    """A program of some lines under ddprun."""
+    """Runs a program, given as text, with ddprun."""
     path = os.path.join(folder, "program.py")
     with open(path, "w", encoding="ascii") as f:
         f.write(text)
@@ -41,7 +41,8 @@ def has(module, python=sys.executable):
 
 
 def together(script, limit=600):
-    """Runs the functions after @worker of a script on three ranks: {name: what went wrong, "" if nothing, or Skipped}."""
+    """Runs the functions after @worker of a script on three ranks. Returns {name: the error, "" for success, or
+    Skipped}."""
     with open(script, encoding="ascii") as f:
         names = re.findall(r"^@worker\ndef (\w+)", f.read(), re.M)
     names = [n for n in names if chosen(n.replace("_", " "))]

@@ -1,5 +1,6 @@
-"""Programs of Hugging Face's libraries, run by tests/python/test_huggingface.py: argv[1] is trainer, accelerate, lora or ddp; argv[2] is
-alone, or the file with the parameters of that run, with which each rank compares its own."""
+"""Programs that use Hugging Face's libraries, run by tests/python/test_huggingface.py. argv[1] is trainer,
+accelerate, lora or ddp. argv[2] is alone, or the file with the parameters of that run, with which each rank
+compares its own."""
 import os
 import sys
 import tempfile
@@ -70,7 +71,7 @@ def lora():
 
 
 def both_average():
-    """A Trainer without the callback wraps the model in DistributedDataParallel; the program wraps it, too."""
+    """A Trainer without the callback wraps the model in DistributedDataParallel, and the program wraps it too."""
     dreamddp.init()
     model = gpt()
     args = TrainingArguments(output_dir=tempfile.mkdtemp(), max_steps=3, per_device_train_batch_size=4, optim="sgd", report_to=[],

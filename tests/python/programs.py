@@ -1,7 +1,7 @@
-"""What three ranks do in tests/python/test_programs.py: PyTorch programs of usual shapes, 20 steps each.
+"""Cases of tests/python/test_programs.py, run by three ranks: typical PyTorch programs, 20 steps each.
 
-A program is written once, with wrap and batch as arguments. Under a strategy that averages gradients its parameters are
-those of one process that trains on the whole batch; under every strategy they are equal on all ranks after sync_all.
+A program is written once, with wrap and batch as arguments. With a strategy that averages gradients, its parameters match
+one process that trains on the whole batch. With every strategy they are equal on all ranks after sync_all.
 """
 import contextlib
 import copy
@@ -25,7 +25,7 @@ CASES = []
 
 
 class Missing(Exception):
-    """This PyTorch does not have what the program needs."""
+    """This version of PyTorch lacks a feature that the program needs."""
 
 
 def worker(function):
@@ -40,7 +40,7 @@ def rows_of(rank, step):
 
 
 class Distributed:
-    """The surroundings of a program that runs as one of three ranks."""
+    """wrap and batch for a program that runs on one of three ranks."""
 
     def __init__(self, rank):
         self.rank = rank
@@ -51,7 +51,7 @@ class Distributed:
 
 
 class Alone:
-    """The same as one process that trains on all rows."""
+    """wrap and batch for one process that trains on all rows."""
     rank = 0
 
     def wrap(self, model, optimizer):
@@ -83,13 +83,13 @@ def one_step(model, opt, rank, step):
 
 
 def equal(values, what):
-    """On all ranks, bit for bit, as another context sees them."""
+    """Checks that all ranks have bit-identical values, in a separate context."""
     with world():
         expect(torch.equal(values, dreamddp.broadcast(values.clone())), "%s: ranks differ" % what)
 
 
 def run(program, settings, exact=True, most=2e-6):
-    """program(surroundings) returns the trained model."""
+    """Runs program(Distributed or Alone), which returns the trained model, and compares the results."""
     what = "%s under %s" % (program.__name__, settings["strategy"])
     with world(**settings) as rank:
         model = program(Distributed(rank))
@@ -124,7 +124,7 @@ def accumulation():
                         loss.backward()
                 opt.step()
             if isinstance(s, Distributed):
-                expect(dreamddp.step() == STEPS, "%d steps of the library" % dreamddp.step())
+                expect(dreamddp.step() == STEPS, "the library counted %d steps" % dreamddp.step())
             return model
         return accumulate
 
@@ -146,7 +146,7 @@ def accumulation():
 
 
 class Unused(nn.Module):
-    """A layer that nothing uses, registered first or last."""
+    """A model with a layer that its forward does not use, registered first or last."""
 
     def __init__(self, seed, first):
         super().__init__()
@@ -162,7 +162,7 @@ class Unused(nn.Module):
 
 
 @worker
-def clipping_in_every_order_of_modules():
+def clipping_works_for_any_order_of_modules():
     for first in (True, False):
         def clip(s):
             model = Unused(5 + s.rank, first)
@@ -170,7 +170,7 @@ def clipping_in_every_order_of_modules():
             opt = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
             model, opt = s.wrap(model, opt)
             if isinstance(s, Distributed) and s.rank == 0:
-                expect(torch.equal(never, model.never.weight), "wrap changed rank 0")
+                expect(torch.equal(never, model.never.weight), "wrap changed the parameters of rank 0")
             for step in range(STEPS):
                 x, y = s.batch(step)
                 opt.zero_grad(set_to_none=True)
@@ -184,7 +184,7 @@ def clipping_in_every_order_of_modules():
 
 
 @worker
-def several_backward_passes_in_a_step():
+def several_backward_passes_in_a_step_train():
     def penalty(s):
         model = mlp(5 + s.rank)
         model, opt = s.wrap(model, sgd(model))
@@ -197,7 +197,7 @@ def several_backward_passes_in_a_step():
             (1e-2 * sum(p.pow(2).sum() for p in model[0].parameters())).backward()
             opt.step()
         if isinstance(s, Distributed):
-            expect(dreamddp.step() == STEPS, "%d steps of the library" % dreamddp.step())
+            expect(dreamddp.step() == STEPS, "the library counted %d steps" % dreamddp.step())
         return model
     runs(penalty, exact=("ssgd", "wfbp"))
 
@@ -252,7 +252,7 @@ def gradient_checkpointing():
 
 
 class Whole(nn.Module):
-    """All of the forward pass is one checkpointed segment."""
+    """The whole forward pass is one checkpointed segment."""
 
     def __init__(self, seed, unused):
         super().__init__()
@@ -267,7 +267,7 @@ class Whole(nn.Module):
 
 
 @worker
-def a_checkpoint_of_the_whole_model():
+def whole_model_can_be_checkpointed():
     def whole(unused, clip):
         def program(s):
             model = Whole(5 + s.rank, unused)
@@ -289,7 +289,7 @@ def a_checkpoint_of_the_whole_model():
 
 
 @worker
-def clipping_of_accumulated_gradients():
+def clipping_inside_no_sync_fails():
     def program():
         model = mlp()
         model, opt = dreamddp.wrap(model, sgd(model))
@@ -301,7 +301,7 @@ def clipping_of_accumulated_gradients():
 
 
 @worker
-def layers_frozen_and_thawed():
+def layers_can_be_frozen_and_unfrozen():
     def gradual(s):
         model = mlp(5 + s.rank)
         model[0].requires_grad_(False)
@@ -321,7 +321,7 @@ def layers_frozen_and_thawed():
 
 
 @worker
-def a_rank_that_skips_a_step():
+def rank_may_skip_a_step():
     def skips(s):
         model = mlp(5 + s.rank)
         model, opt = s.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -332,7 +332,7 @@ def a_rank_that_skips_a_step():
             if not (step % 5 == 2 and s.rank == 1):
                 opt.step()
         if isinstance(s, Distributed):
-            expect(dreamddp.step() == STEPS, "%d steps of the library" % dreamddp.step())
+            expect(dreamddp.step() == STEPS, "the library counted %d steps" % dreamddp.step())
         return model
     runs(skips, exact=(), others=("ssgd", "wfbp", "dreamddp", "diloco"))
 
@@ -349,7 +349,7 @@ def loss_scaling():
             opt.zero_grad()
             loss = mse_loss(model(x), y)
             if step == 7 and scaler.is_enabled() and (s.rank == 1 or isinstance(s, Alone)):
-                loss = loss * float("inf")  # an overflow of one rank: all leave the step out
+                loss = loss * float("inf")  # one rank overflows: all ranks must skip the step
             scaler.scale(loss).backward()
             scaler.unscale_(opt)
             nn.utils.clip_grad_norm_(model.parameters(), 0.3)
@@ -360,7 +360,7 @@ def loss_scaling():
 
 
 @worker
-def averaged_models():
+def averaged_models_can_be_trained():
     def ema(s):
         model = mlp(5 + s.rank)
         model, opt = s.wrap(model, sgd(model))
@@ -379,7 +379,7 @@ def averaged_models():
 
 
 @worker
-def two_models_with_an_optimizer_each():
+def two_models_with_separate_optimizers_train():
     def gan(wraps):
         def adversaries(s):
             torch.manual_seed(s.rank)
@@ -406,7 +406,7 @@ def two_models_with_an_optimizer_each():
 
 
 @worker
-def two_optimizers_of_one_model():
+def two_optimizers_of_one_model_train():
     def muon(s):
         model = mlp(5 + s.rank)
         matrices = [p for p in model.parameters() if p.dim() == 2]
@@ -422,13 +422,13 @@ def two_optimizers_of_one_model():
             for o in opts:
                 o.zero_grad()
         if isinstance(s, Distributed):
-            expect(dreamddp.step() == STEPS, "%d steps of the library" % dreamddp.step())
+            expect(dreamddp.step() == STEPS, "the library counted %d steps" % dreamddp.step())
         return model
     runs(muon, most=2e-5 if hasattr(torch.optim, "Muon") else 2e-6)
 
 
 @worker
-def parameters_of_sixteen_bits():
+def sixteen_bit_parameters_train():
     def half(s):
         model = mlp(5 + s.rank).to(torch.bfloat16)
         model, opt = s.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -440,14 +440,15 @@ def parameters_of_sixteen_bits():
             opt.step()
         expect(all(p.grad.dtype == p.dtype == torch.bfloat16 for p in model.parameters()), "types changed")
         return model
-    runs(half, most=0.03)  # bfloat16 has 8 bits, and gradients of parts are rounded before they are summed
+    runs(half, most=0.03)  # bfloat16 has 8 bits of mantissa, and gradients of parts are rounded before they are summed
     for wire in ("bf16", "int8"):
         runs(half, exact=(), others=("wfbp", "dreamddp", "diloco"), wire=wire)
 
 
 @worker
-def masters_keep_what_sixteen_bits_cannot_say():
-    """Averages move parameters by less than a bfloat16 can say; without masters they would never meet."""
+def float32_masters_keep_small_changes():
+    """The averages change parameters by less than the precision of bfloat16. Without float32 masters the ranks
+    would not converge."""
     with world(strategy="localsgd", period=1) as rank:
         model = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
         model, opt = dreamddp.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
@@ -472,7 +473,7 @@ class Images(nn.Module):
 
 
 @worker
-def tensors_in_any_layout():
+def tensors_in_any_layout_train():
     def channels_last(s):
         model = Images(5 + s.rank).to(memory_format=torch.channels_last)
         model, opt = s.wrap(model, sgd(model))
@@ -487,10 +488,10 @@ def tensors_in_any_layout():
         model = mlp(5 + s.rank)
         wide = torch.zeros(8, 20)
         wide[:, 3:9] = model[0].weight.detach()
-        model[0].weight = nn.Parameter(wide[:, 3:9])              # has gaps
-        model[2].weight = nn.Parameter(model[2].weight.detach().t().clone().t())  # columns first
+        model[0].weight = nn.Parameter(wide[:, 3:9])              # has gaps in memory
+        model[2].weight = nn.Parameter(model[2].weight.detach().t().clone().t())  # column-major
         tied = nn.Linear(5, 1)
-        tied.weight = nn.Parameter(model[4].weight.detach())      # another parameter in the same memory
+        tied.weight = nn.Parameter(model[4].weight.detach())      # another parameter with the same memory
         model.add_module("tied", tied)
         opt = torch.optim.SGD(model.parameters(), lr=0.02)
         model, opt = s.wrap(model, opt)
@@ -500,14 +501,14 @@ def tensors_in_any_layout():
             h = torch.tanh(model[2](torch.tanh(model[0](x))))
             mse_loss(model[4](h) + 0.1 * tied(h), y).backward()
             opt.step()
-        expect(tied.weight.data_ptr() == model[4].weight.data_ptr(), "the memory is not shared any more")
+        expect(tied.weight.data_ptr() == model[4].weight.data_ptr(), "the parameters no longer share memory")
         return model
     runs(channels_last)
     runs(odd)
 
 
 @worker
-def values_loaded_after_wrap():
+def values_loaded_after_wrap_are_used():
     for strategy in ("wfbp", "localsgd", "dreamddp", "diloco"):
         for overlap in ("none", "stream", "eager") if strategy == "diloco" else (None,):
             with world(strategy=strategy, period=3, overlap=overlap) as rank:
@@ -518,17 +519,18 @@ def values_loaded_after_wrap():
                 loaded = mlp(70)
                 for g in opt.param_groups:
                     g["lr"] = 0.0
-                model.load_state_dict(mlp(70 + rank).state_dict())  # rank 0's counts
+                model.load_state_dict(mlp(70 + rank).state_dict())  # rank 0's values must be used
                 for step in range(STEPS):
                     one_step(model, opt, rank, step)
                 dreamddp.sync_all()
-                near(flat(model), flat(loaded), "%s: rate 0 moved what was loaded" % strategy, 2e-7)
+                near(flat(model), flat(loaded), "%s: the loaded values changed at learning rate 0" % strategy, 2e-7)
             equal(flat(model), strategy)
 
 
 @worker
 def one_rank_may_load_and_restore():
-    """An evaluation of other values on rank 0 alone, as with averaged models; forward passes change its buffers."""
+    """Rank 0 alone loads other values and restores its own, as when it evaluates averaged models. Forward passes
+    change the buffers."""
     with world(strategy="dreamddp", period=2) as rank:
         model = nn.Sequential(mlp(5 + rank, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
         other = copy.deepcopy(model)
@@ -544,7 +546,7 @@ def one_rank_may_load_and_restore():
 
 
 @worker
-def the_library_clips_under_every_strategy():
+def clip_norm_works_with_every_strategy():
     for strategy in ("wfbp", "localsgd", "dreamddp", "diloco"):
         with world(strategy=strategy, period=3, clip_norm=1e-3) as rank:
             model = mlp(5 + rank)
@@ -560,8 +562,8 @@ def the_library_clips_under_every_strategy():
 
 
 @worker
-def all_ranks_load_the_values_of_rank_0():
-    """As a program that loads its last checkpoint: nothing changes on rank 0."""
+def all_ranks_may_load_the_values_of_rank_0():
+    """As in a program that loads its last checkpoint: nothing changes on rank 0."""
     for strategy in ("dreamddp", "wfbp"):
         with world(strategy=strategy, period=3) as rank:
             model = mlp(5 + rank)
@@ -626,7 +628,7 @@ def compiled_models():
 
 
 @worker
-def what_the_model_gains():
+def wrap_adds_attributes_but_no_state():
     with world(strategy="wfbp") as rank:
         model = mlp()
         keys = list(model.state_dict())
@@ -641,12 +643,12 @@ def what_the_model_gains():
         other.load_state_dict(model.state_dict())
         expect(dreamddp.step() == 0, "the copy trains")
     with world(strategy="wfbp") as rank:
-        other, opt = dreamddp.wrap(other, sgd(other))  # a copy of a wrapped model
+        other, opt = dreamddp.wrap(other, sgd(other))  # wrap accepts a copy of a wrapped model
         with other.no_sync():
             mse_loss(other(rows_of(rank, 0)[0]), rows_of(rank, 0)[1]).backward()
         expect(dreamddp.step() == 0, "no_sync of the copy averages")
         opt.step()
-    expect("no_sync" not in model.__dict__ and "module" not in model.__dict__, "they stay after close")
+    expect("no_sync" not in model.__dict__ and "module" not in model.__dict__, "the attributes remain after close")
 
 
 def refused(kind, words, make, settings=None):
@@ -656,11 +658,11 @@ def refused(kind, words, make, settings=None):
         except kind as e:
             expect(re.search(words, str(e)) and "\n" not in str(e), "'%s' is not in: %s" % (words, e))
         else:
-            raise Wrong("not refused: '%s'" % words)
+            raise Wrong("no error with '%s'" % words)
 
 
 @worker
-def parts_replaced_after_wrap_are_one_sentence():
+def parts_replaced_after_wrap_give_a_one_line_error():
     def train(change):
         model = mlp()
         model, opt = dreamddp.wrap(model, sgd(model))
@@ -687,7 +689,7 @@ def parts_replaced_after_wrap_are_one_sentence():
 
 
 @worker
-def what_no_optimizer_updates_is_one_sentence():
+def parameters_without_an_optimizer_give_a_one_line_error():
     d = dreamddp
 
     def first_only():

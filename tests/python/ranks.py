@@ -1,6 +1,6 @@
-"""What three ranks do in tests/python/test_python.py: PyTorch's loops against PyTorch alone, and mistakes.
+"""Cases of tests/python/test_python.py, run by three ranks: PyTorch loops compared with plain PyTorch, and user mistakes.
 
-Every rank trains, and knows what the others' data are. Cases run one after the other, each in a context of its own.
+Every rank trains, and can compute the data of the others. Cases run one after another, each in a separate context.
 """
 import contextlib
 import copy
@@ -75,7 +75,7 @@ def near(a, b, what, most=2e-6):
 
 
 def all_equal(model, what):
-    """On all ranks, bit for bit, as another context sees them."""
+    """Checks that all ranks have bit-identical parameters, in a separate context."""
     mine = flat(model)
     with world():
         theirs = dreamddp.broadcast(mine.clone())
@@ -83,7 +83,7 @@ def all_equal(model, what):
 
 
 def trained(settings, make=adamw, steps=STEPS, loop=None, kind="plain", prepare=None):
-    """A model trained by wrap; rank r begins from another one, which must not matter."""
+    """Trains a model with wrap. Ranks start from different parameters, so wrap must use rank 0's."""
     with world(**settings) as rank:
         model = model_of(5 + rank, kind)
         opt = make(model)
@@ -102,7 +102,8 @@ def trained(settings, make=adamw, steps=STEPS, loop=None, kind="plain", prepare=
 
 
 def alone(make=adamw, steps=STEPS, average=None, loss=loss_of, clip=None):
-    """The same without the library: all ranks' models in this process. average: "gradients", or a period's steps."""
+    """Trains the models of all ranks in this process without the library. average: "gradients", or a number of
+    steps."""
     models = [model_of() for _ in range(RANKS)]
     opts = [make(m) for m in models]
     for s in range(steps):
@@ -129,14 +130,14 @@ def alone(make=adamw, steps=STEPS, average=None, loss=loss_of, clip=None):
 
 
 @worker
-def gradients_are_averaged_as_pytorch_alone_would():
+def averaged_gradients_match_plain_pytorch():
     right = alone(average="gradients")
     first = None
     for strategy in ("ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte"):
         model = trained({"strategy": strategy, "bucket_bytes": 200})
         near(flat(model), right, strategy)
         first = flat(model) if first is None else first
-        expect(torch.equal(first, flat(model)), "%s: other bits than ssgd" % strategy)
+        expect(torch.equal(first, flat(model)), "%s: not bit-identical to ssgd" % strategy)
     all_equal(model, "usbyte")
 
 
@@ -148,13 +149,13 @@ def parameters_are_averaged_before_the_update():
     a, b = (flat(trained({"strategy": s, "period": 1})) for s in ("dreamddp", "localsgd"))
     expect(torch.equal(a, b), "dreamddp with H = 1 is not localsgd with H = 1")
     near(flat(trained({"strategy": "diloco", "period": 3, "outer_lr": 1.0, "outer_momentum": 0})), alone(average=3),
-         "diloco that only averages")
+         "diloco with plain averaging")
     for strategy in ("enp", "dreamddp", "diloco", "sparseloco"):
         all_equal(trained({"strategy": strategy, "period": 3}, steps=12), strategy)
 
 
 @worker
-def any_optimizer_stays_the_programs_own():
+def any_optimizer_works_unchanged():
     def groups(m):
         return [{"params": m[0].parameters(), "lr": 0.1}, {"params": list(m[2].parameters()) + list(m[4].parameters())}]
 
@@ -181,7 +182,7 @@ def schedules_made_before_and_after_wrap_work():
                 opt.step()
                 schedule.step()
                 seen.append(opt.param_groups[0]["lr"])
-            expect(dreamddp.step() == 3, "%d steps of the library" % dreamddp.step())
+            expect(dreamddp.step() == 3, "the library counted %d steps" % dreamddp.step())
         expect(seen == [0.5, 0.25, 0.125], "rates %s" % seen)
     rates(True)
     rates(False)
@@ -210,7 +211,7 @@ def gradients_may_be_zeroed_in_any_way():
 
 
 @worker
-def gradients_are_whole_when_backward_returns():
+def gradients_are_averaged_when_backward_returns():
     def clipped(model, opt, rank, s):
         opt.zero_grad()
         loss_of(model, rank, s).backward()
@@ -233,7 +234,7 @@ def gradients_accumulate():
             (loss_of(model, rank, 2 * s) / 2).backward()
         (loss_of(model, rank, 2 * s + 1) / 2).backward()
         opt.step()
-        expect(dreamddp.step() == s + 1, "%d steps of the library in %d" % (dreamddp.step(), s + 1))
+        expect(dreamddp.step() == s + 1, "the library counted %d steps in %d" % (dreamddp.step(), s + 1))
 
     def all_local(model, opt, rank, s):
         opt.zero_grad()
@@ -261,7 +262,8 @@ def gradients_accumulate():
 
 
 class Odd(torch.nn.Module):
-    """A tied weight, a frozen layer, one that some steps do not use, or only in part, and one that none does."""
+    """A model with a tied weight, a frozen layer, one that some steps do not use or only partly use, and an unused
+    one."""
 
     def __init__(self, seed=5):
         super().__init__()
@@ -288,7 +290,7 @@ def odd_loss(model, rank, s):
 
 
 @worker
-def tied_frozen_and_unused_parameters_are_no_trouble():
+def tied_frozen_and_unused_parameters_train():
     def sgd(model):
         return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
 
@@ -317,14 +319,14 @@ def tied_frozen_and_unused_parameters_are_no_trouble():
                     odd_loss(model, rank, s)
                 model.train()
             dreamddp.sync_all()
-            expect(model.again.weight is model.first.weight, "the tie is gone")
+            expect(model.again.weight is model.first.weight, "the weights are no longer tied")
         if strategy in ("wfbp", "usbyte"):
             near(flat(model), flat(models[0]), strategy)
         all_equal(model, strategy)
 
 
 @worker
-def a_layer_that_is_frozen_later_stays():
+def layer_frozen_later_keeps_its_parameters():
     for strategy in ("ssgd", "wfbp", "usbyte"):
         with world(strategy=strategy, bucket_bytes=100) as rank:
             model = model_of()
@@ -338,8 +340,8 @@ def a_layer_that_is_frozen_later_stays():
                 torch.nn.functional.mse_loss(model(x), y).backward()
                 opt.step()
             dreamddp.sync_all()
-            expect(torch.equal(model[0].weight, before[0]), "%s: the frozen layer moved" % strategy)
-            expect(not torch.equal(model[2].weight, before[1]), "%s: another one did not" % strategy)
+            expect(torch.equal(model[0].weight, before[0]), "%s: the frozen layer changed" % strategy)
+            expect(not torch.equal(model[2].weight, before[1]), "%s: another layer did not change" % strategy)
         all_equal(model, strategy)
 
 
@@ -357,7 +359,7 @@ NOT_SHARED = ("out.sparse", "out.wide")  # sparse; several elements share memory
 
 
 class Buffers(torch.nn.Module):
-    """Buffers of many types, each rank with other values, in modules with and without parameters."""
+    """Buffers of many types in modules with and without parameters. Their values differ between ranks."""
 
     def __init__(self, rank):
         super().__init__()
@@ -384,12 +386,12 @@ class Buffers(torch.nn.Module):
         x = (x @ self.inner.features) * self.inner.mask
         with torch.no_grad():
             self.out.codebook.mul_(0.9).add_(0.1 * x.mean(0))
-            self.out.mean = 0.9 * self.out.mean + x.mean(0)  # another tensor
+            self.out.mean = 0.9 * self.out.mean + x.mean(0)  # assigns a new tensor
         return self.out(x + self.out.codebook.mean(0) - self.out.mean)
 
 
 def equal_buffers(model, what):
-    """Bit for bit with rank 0, as another context sees them."""
+    """Checks that the buffers are bit-identical to rank 0's, in a separate context."""
     with world():
         for name, b in model.named_buffers():
             if name in NOT_SHARED:
@@ -426,7 +428,7 @@ def buffers_of_any_type_start_from_rank_0_and_floats_are_averaged():
                 opt.zero_grad()
                 loss_of(model, rank, s).backward()
                 opt.step()
-            expect(model.out.mean is mean, "%s: the program's new tensor was not brought to the library's" % what)
+            expect(model.out.mean is mean, "%s: the values of the new tensor were not copied to the buffer" % what)
             dreamddp.sync_all()
         equal_buffers(model, what)
         far = [model.inner.far.tolist(), (model.out.mean != first.out.mean).any().item(), model.out.mean.isfinite().all().item()]
@@ -434,7 +436,7 @@ def buffers_of_any_type_start_from_rank_0_and_floats_are_averaged():
 
 
 @worker
-def a_replaced_buffer_of_another_shape_is_one_sentence():
+def replaced_buffer_of_another_shape_gives_a_one_line_error():
     with world(strategy="wfbp") as rank:
         model = model_of(kind="norm")
         model, opt = dreamddp.wrap(model, adamw(model))
@@ -442,13 +444,13 @@ def a_replaced_buffer_of_another_shape_is_one_sentence():
             model[1].running_mean = torch.zeros(3)
             model[2](torch.ones(2, 8)).sum().backward()
             opt.step()
-            raise Wrong("not refused")
+            raise Wrong("no error")
         except dreamddp.UsageError as e:
             expect("running_mean" in str(e) and "another shape" in str(e), str(e))
 
 
 @worker
-def the_librarys_state_goes_on_bit_for_bit():
+def training_resumes_bit_identical_from_state_dict():
     for settings in ({"strategy": "dreamddp", "period": 3}, {"strategy": "diloco", "period": 4}):
         settings["deterministic"] = 1
 
@@ -470,11 +472,11 @@ def the_librarys_state_goes_on_bit_for_bit():
 
         whole = part(0, 12, None)[1]
         half = part(0, 6, None)[0]
-        expect(torch.equal(whole, part(6, 12, half)[1]), "%s: not as if it had not stopped" % settings["strategy"])
+        expect(torch.equal(whole, part(6, 12, half)[1]), "%s: not bit-identical to an uninterrupted run" % settings["strategy"])
 
 
 @worker
-def what_was_measured_and_planned_can_be_read():
+def profile_plan_and_stats_can_be_read():
     with world(strategy="dreamddp", period=3, net="50mbit,1ms") as rank:
         model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)])
         model, opt = dreamddp.wrap(model, adamw(model))
@@ -497,7 +499,7 @@ def what_was_measured_and_planned_can_be_read():
 
 
 class Listed:
-    """A library that lists the names of its calls."""
+    """A library that records the names of its calls."""
 
     def __init__(self, lib):
         self.lib, self.calls = lib, []
@@ -508,7 +510,7 @@ class Listed:
 
 
 @worker
-def an_evaluation_calls_nothing_of_the_library():
+def evaluation_does_not_call_the_library():
     with world(strategy="localsgd", period=1) as rank:
         model = model_of()
         model, opt = dreamddp.wrap(model, adamw(model))
@@ -527,7 +529,7 @@ def an_evaluation_calls_nothing_of_the_library():
 
 
 @worker
-def a_copy_of_the_model_trains_alone():
+def copy_of_the_model_trains_without_the_library():
     with world(strategy="wfbp") as rank:
         model = model_of()
         model, opt = dreamddp.wrap(model, adamw(model))
@@ -542,18 +544,18 @@ def a_copy_of_the_model_trains_alone():
 
 
 def mistake(kind, words, make, settings=None):
-    """make(model) is refused with one sentence that has these words."""
+    """Checks that make(model) fails with a one-line error that contains these words."""
     with world(**(settings or {})):
         try:
             make(model_of())
         except kind as e:
             expect(words in str(e) and "\n" not in str(e), "'%s' is not in: %s" % (words, e))
         else:
-            raise Wrong("not refused: '%s'" % words)
+            raise Wrong("no error with '%s'" % words)
 
 
 @worker
-def what_cannot_be_wrapped_is_one_sentence():
+def unsupported_models_give_a_one_line_error():
     def twice(m):
         dreamddp.wrap(m, adamw(m))
         dreamddp.wrap(m, adamw(m))
@@ -589,7 +591,7 @@ def what_cannot_be_wrapped_is_one_sentence():
 
 
 @worker
-def what_cannot_be_trained_is_one_sentence():
+def unsupported_training_gives_a_one_line_error():
     def loop(model, before):
         model, opt = dreamddp.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
         loss_of(model, dreamddp.rank(), 0).backward()
@@ -619,7 +621,7 @@ def what_cannot_be_trained_is_one_sentence():
 
 
 @worker
-def settings_are_named_like_the_fields():
+def invalid_settings_are_named_like_the_fields():
     for words, settings in (("init: unknown setting perid=3: did you mean period?", {"perid": 3}),
                             ("strategy=dreamdp is unknown: choose", {"strategy": "dreamdp"}),
                             ("period=2.5 is not a whole number: choose 1 to 1000000 steps (default: 5)", {"period": 2.5}),
@@ -636,19 +638,19 @@ def settings_are_named_like_the_fields():
         except dreamddp.InvalidArgument as e:
             expect(words in str(e), "'%s' is not in: %s" % (words, e))
         else:
-            raise Wrong("not refused: %s" % settings)
+            raise Wrong("no error with %s" % settings)
     with world(strategy="diloco", wire="topk:0.1", overlap="stream", state_period=(2, 3), min_world=None,
                check_writes=True, profile_steps=2):
         expect(dreamddp.stats()["strategy"] == "diloco", str(dreamddp.stats()))
     try:
         dreamddp.rank()
-        raise Wrong("a rank without init")
+        raise Wrong("rank() works without init")
     except dreamddp.UsageError as e:
         expect("init() first" in str(e), str(e))
 
 
 def work(names, missing=()):
-    """This process is a rank: runs the cases, one after the other. missing: what a case raises that cannot run here."""
+    """Runs the cases on this rank, one after another. missing: an exception of cases that cannot run here."""
     failed = 0
     for function in CASES:
         if names and function.__name__ not in names:
@@ -658,7 +660,7 @@ def work(names, missing=()):
             print("done %s" % function.__name__, flush=True)
         except missing as e:
             print("SKIP %s: %s" % (function.__name__, e), flush=True)
-        except Exception as e:  # a line for the parent; what it was is in there
+        except Exception as e:  # the parent reads this line
             failed = 1
             print("FAIL %s: %s: %s" % (function.__name__, type(e).__name__, e), flush=True)
             dreamddp.close()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] The Python package without PyTorch: arrays train, and ranks that end, are killed or interrupted.
+"""[test-all: needs PyTorch] The Python package without PyTorch: training with arrays, and ranks that end, are killed or interrupted.
 
     tests/python/test_arrays.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -114,7 +114,7 @@ assert list(p.backward_s) == [0.010, 0.0125] and list(p.comm_s) == [0.020, 0.001
 
 
 @case
-def a_locale_with_a_decimal_comma_changes_no_number(folder):
+def decimal_comma_locale_does_not_change_numbers(folder):
     path = os.path.join(folder, "comma.py")
     with open(path, "w", encoding="ascii") as f:
         f.write(COMMA.replace('"comma.csv"', repr(os.path.join(folder, "comma.csv"))))
@@ -125,7 +125,7 @@ def a_locale_with_a_decimal_comma_changes_no_number(folder):
 
 
 @case
-def a_rank_that_ends_tells_the_others_why(folder):
+def exception_of_a_rank_is_reported_by_the_others(folder):
     r = started(folder, """
 import array, dreamddp
 dreamddp.init()
@@ -142,7 +142,7 @@ except dreamddp.Error as e:
 
 
 @case
-def a_killed_rank_is_a_lost_peer(folder):
+def killed_rank_is_a_lost_peer(folder):
     r = started(folder, """
 import array, dreamddp, os, sys
 dreamddp.init(peer_timeout_s=3)
@@ -189,7 +189,7 @@ except (KeyboardInterrupt, dreamddp.Error) as e:
 
 
 class Ranks:
-    """Processes of a program, which the test starts one by one: ddprun would end the others itself."""
+    """Processes of a program that the test starts itself, because ddprun would end the other processes."""
 
     def __init__(self, folder, text, world, *arguments):
         self.path, self.address = os.path.join(folder, "program.py"), unused_address()
@@ -214,7 +214,7 @@ class Ranks:
 
 
 def reached(p, line):
-    """Reads up to this line."""
+    """Reads the output up to this line."""
     for text in iter(p.stdout.readline, ""):
         if text.strip() == line:
             return
@@ -222,7 +222,7 @@ def reached(p, line):
 
 
 def interrupted(p):
-    """SIGINT when the process has made its call and sleeps there."""
+    """Sends SIGINT when the process has made its call and sleeps in it."""
     reached(p, "calls")
     while True:
         with open("/proc/%d/stat" % p.pid) as f:
@@ -233,7 +233,8 @@ def interrupted(p):
 
 
 def ended(p, word):
-    """The process ends, without a rank that would let its call return, and long before a time-out of the library."""
+    """Checks that the process ends long before a time-out, although no rank arrives that would let its call
+    return."""
     out, err = p.communicate(timeout=100)
     expect("ended by " + word in out, "'%s' is not in: %s" % (word, out + err[-600:]))
 
@@ -273,7 +274,7 @@ def ctrl_c_ends_a_step_on_every_rank(folder):
 
 
 @case
-def handlers_of_the_program_stay_in_force(folder):
+def signal_handlers_of_the_program_stay_active(folder):
     text = """
 import os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -311,7 +312,7 @@ print("done", flush=True)
         first, late = ranks.start(0), ranks.start(1)
         reached(late, "computes")
         interrupted(first)
-        time.sleep(1)  # longer than a call of a program without a handler of its own is left alone
+        time.sleep(1)  # longer than the time after which the library ends a call in a program without a handler
         late.stdin.write("\n")
         late.stdin.flush()
         for p in (first, late):
@@ -321,7 +322,7 @@ print("done", flush=True)
 
 
 @case
-def a_context_of_another_thread_leaves_signals_alone(folder):
+def context_in_another_thread_does_not_change_signals(folder):
     r = started(folder, """
 import signal, threading, dreamddp
 def work():

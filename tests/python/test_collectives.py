@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] The collectives of the Python package: arrays of each type, objects, lost workers, mistakes.
+"""[test-all: needs PyTorch] The collectives of the Python package: arrays of each type, objects, lost workers, user mistakes.
 
     tests/python/test_collectives.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -117,7 +117,7 @@ refused(["read-only"], ddp.all_reduce, numpy.float64(1))
 OBJECTS = """
 class Odd:
     def __reduce__(self):
-        raise ValueError("this is no thing to send")
+        raise ValueError("this object cannot be sent")
 same(ddp.broadcast_object({"from": R, "x": [1, "two"]}), {"from": 0, "x": [1, "two"]}, "broadcast")
 same(ddp.broadcast_object(("b", R) if R == 2 else Odd(), root=2), ("b", 2), "of rank 2")
 same(ddp.broadcast_object("x" * 300000 if R == 1 else None, 1), "x" * 300000, "a large object")
@@ -133,10 +133,10 @@ def fails(call, *arguments):
         return "%s %s" % (type(e).__name__, e)
     return ""
 why = fails(ddp.broadcast_object, Odd(), 1)
-same("this is no thing to send" in why and ("ValueError" if R == 1 else "rank 1 cannot pickle its object") in why, True, why)
+same("this object cannot be sent" in why and ("ValueError" if R == 1 else "rank 1 cannot pickle its object") in why, True, why)
 why = fails(ddp.all_gather_object, Odd() if R == 2 else R)
-same("this is no thing to send" in why and ("ValueError" if R == 2 else "rank 2 cannot pickle its object") in why, True, why)
-same(ddp.all_gather_object("after"), ["after"] * 3, "the context goes on")
+same("this object cannot be sent" in why and ("ValueError" if R == 2 else "rank 2 cannot pickle its object") in why, True, why)
+same(ddp.all_gather_object("after"), ["after"] * 3, "after the errors")
 """
 
 LOST = """
@@ -195,19 +195,19 @@ def done(folder, text, ranks=3):
 
 
 @case
-def buffers_of_each_type_need_no_pytorch(folder):
+def buffers_of_each_type_work_without_pytorch(folder):
     done(folder, BUFFERS)
 
 
 @case
-def tensors_and_numpy_arrays_of_each_type(folder):
+def tensors_and_numpy_arrays_of_each_type_work(folder):
     if not has("torch") or not has("numpy"):
-        raise Skipped("no PyTorch or no numpy")
+        raise Skipped("PyTorch or NumPy is missing")
     done(folder, TENSORS)
 
 
 @case
-def objects_of_any_size(folder):
+def objects_of_any_size_are_exchanged(folder):
     done(folder, OBJECTS)
 
 
@@ -221,14 +221,14 @@ def lost_workers_are_left_out(folder):
 
 
 @case
-def torch_distributed_runs_beside_the_library(folder):
+def torch_distributed_works_next_to_the_library(folder):
     if not has("torch"):
         raise Skipped("no PyTorch")
     done(folder, PROCESS_GROUP)
 
 
 @case
-def names_of_torch_distributed(folder):
+def names_of_torch_distributed_exist(folder):
     path = os.path.join(folder, "alone.py")
     with open(path, "w", encoding="ascii") as f:
         f.write(BEFORE)

@@ -3,7 +3,7 @@
 
     tests/python/test_huggingface.py [WORD...]     only the cases whose names contain one of the words
 
-Each program trains on two ranks and in one process on the same data; under wfbp the parameters are the same.
+Each program trains on two ranks and in one process on the same data. With wfbp the parameters are equal.
 """
 import os
 import re
@@ -18,7 +18,7 @@ QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 def programs(folder, kind, strategy):
-    """The lines of both ranks."""
+    """Runs a program. Returns the lines of both ranks."""
     if not has("transformers, accelerate" + (", peft" if kind == "lora" else "")):
         raise Skipped("no transformers, accelerate or peft for %s" % sys.executable)
     there = os.path.join(folder, "alone.pt")
@@ -39,22 +39,22 @@ def same(folder, kind, most, steps):
 
 
 @case
-def the_trainer_with_the_callback(folder):
+def trainer_with_the_callback_trains(folder):
     same(folder, "trainer", 1e-6, 20)
 
 
 @case
-def accelerate_with_the_plugin(folder):
+def accelerate_with_the_plugin_trains(folder):
     same(folder, "accelerate", 1e-5, 13)
 
 
 @case
-def lora_by_the_trainer(folder):
+def lora_trains(folder):
     same(folder, "lora", 1e-6, 20)
 
 
 @case
-def a_warning_where_both_average(folder):
+def averaging_twice_gives_a_warning(folder):
     said = programs(folder, "ddp", "wfbp")
     expect(said.count("warnings 1") == 2, said[-400:])
 

@@ -3,8 +3,8 @@
 
     tests/python/test_install.py [WORD...]     only the cases whose names contain one of the words
 
-Each installation is in a new virtual environment, from a copy of the sources without build/. The library is compiled
-without optimisation. Without venv or a package registry the cases are skipped; exit 77.
+Each case installs into a new virtual environment, from a copy of the sources without build/. The library is compiled
+without optimisation. Without venv or a package registry all cases are skipped, with exit code 77.
 """
 import glob
 import os
@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import Skipped, case, expect, run_cases, skip_script  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LOCAL = {}  # variables that make pip use packages that main() has downloaded
+LOCAL = {}  # variables with which pip uses packages that main() has downloaded
 PARTS = ("python", "src", "examples", "packaging", "tools", "dreamddp.h", "LICENSE")
 NO_MAKE = "#!/bin/sh\necho make was called >&2\nexit 1\n"
 
@@ -47,7 +47,7 @@ def write(path, text, mode=0o644):
 
 
 def sources(folder):
-    """A copy of what git has of the sources, as far as pip reads it."""
+    """Copies the files that git lists, as far as pip needs them."""
     out = os.path.join(folder, "repository")
     os.mkdir(out)
     for part in PARTS:
@@ -60,7 +60,7 @@ def sources(folder):
 
 
 class Venv:
-    """A virtual environment whose programs find a `make` that fails."""
+    """A virtual environment in which `make` fails."""
 
     def __init__(self, folder, name):
         self.folder = os.path.join(folder, name)
@@ -88,7 +88,7 @@ class Venv:
         installed(self.pip("install", "-q", "setuptools", "wheel"))
 
     def check_training(self):
-        """Two ranks, without PyTorch, under the installed ddprun."""
+        """Runs two ranks without PyTorch with the installed ddprun."""
         program = os.path.join(self.cwd, "program.py")
         write(program, PROGRAM)
         r = self.run("-m", "dreamddp", "run", "-n", "2", "--quiet", self.python, program)
@@ -156,7 +156,7 @@ def editable(folder):
     v.check_training()
     before = os.stat(library).st_mtime_ns
     installed(v.pip("install", "--no-build-isolation", "-e", os.path.join(tree, "python")))
-    expect(os.stat(library).st_mtime_ns == before, "the library was compiled again, though no source had changed")
+    expect(os.stat(library).st_mtime_ns == before, "the library was compiled again although no source changed")
 
 
 @case("make wheel gives a manylinux wheel that installs")
@@ -175,7 +175,7 @@ def manylinux(folder):
     v.check_training()
 
 
-# What pip prints for a build that cannot be; the words of a sentence.
+# builds that must fail, with the expected errors
 MISTAKES = [
     ("no compiler", {"CC": "no-such-compiler"}, "there is no C compiler (no-such-compiler); install one"),
     ("a compiler that does not work", {"CC": "false"}, "the C compiler `false` cannot compile an empty program; install it"),
@@ -185,7 +185,7 @@ MISTAKES = [
 ]
 
 
-@case("a build that cannot be ends with one sentence")
+@case("an impossible build fails with a one-line error")
 def mistakes(folder):
     v, tree = Venv(folder, "venv"), sources(folder)
     v.tools()

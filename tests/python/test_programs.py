@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[long, test-all: needs PyTorch] PyTorch programs of usual shapes on three ranks, against one process with the whole batch.
+"""[long, test-all: needs PyTorch] Typical PyTorch programs on three ranks, compared with one process on the whole batch.
 
     tests/python/test_programs.py [WORD...]     only the cases whose names contain one of the words
 """

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""[long, test-all: needs PyTorch] The Python package: its binding against the header, PyTorch's loops against PyTorch alone, mistakes.
+"""[long, test-all: needs PyTorch] The Python package: its binding matches the header, PyTorch loops match plain PyTorch, user mistakes give an error.
 
     tests/python/test_python.py [WORD...]     only the cases whose names contain one of the words
 
-The cases of ranks.py run one after the other in three processes of build/ddprun; the others start programs. Without
-PyTorch, pycparser, pip or torchrun the cases that need them are skipped by name; exit 77 where no library is built.
+The cases of ranks.py run one after another in three processes of build/ddprun; the others start programs. Without
+PyTorch, pycparser, pip or torchrun, the cases that need them are skipped by name. Exit 77 if no library is built.
 """
 import os
 import re
@@ -16,7 +16,7 @@ from ddprun import DDPRUN, HERE, ROOT, SOURCE, built, clean, has, run, started, 
 
 
 @case
-def the_binding_is_what_the_header_says(_):
+def binding_matches_the_header(_):
     if not has("pycparser") and not (os.path.exists("/usr/bin/python3") and has("pycparser", "/usr/bin/python3")):
         raise Skipped("no pycparser")
     r = run(sys.executable, os.path.join(ROOT, "tools", "python_binding.py"), "--check")
@@ -24,7 +24,7 @@ def the_binding_is_what_the_header_says(_):
 
 
 @case
-def structs_lie_as_c_lays_them_out(folder):
+def struct_layouts_match_c(folder):
     sys.path.insert(0, os.path.join(ROOT, "tools"))
     import python_binding
     source, program = os.path.join(folder, "layouts.c"), os.path.join(folder, "layouts")
@@ -62,7 +62,7 @@ def trains(r, ranks, where):
 
 
 @case
-def a_wheel_works_in_a_fresh_environment(folder):
+def wheel_works_in_a_new_environment(folder):
     home = os.path.join(folder, "env")
     r = run(sys.executable, "-m", "venv", "--system-site-packages", home)
     pip = os.path.join(home, "bin", "pip")
@@ -75,13 +75,13 @@ def a_wheel_works_in_a_fresh_environment(folder):
 
 
 @case
-def torchrun_starts_it_unchanged(folder):
+def torchrun_starts_an_unchanged_program(folder):
     if not has("torch.distributed.run"):
         raise Skipped("no torchrun")
     path = os.path.join(folder, "program.py")
     with open(path, "w", encoding="ascii") as f:
         f.write(TRAINING)
-    for more in ((), ("-r", "0:1", "-t", "0:1")):  # 1.13 under Python 3.11 stumbles over its own defaults
+    for more in ((), ("-r", "0:1", "-t", "0:1")):  # torchrun 1.13 with Python 3.11 fails on its own defaults
         r = run(sys.executable, "-m", "torch.distributed.run", *more, "--standalone", "--nproc_per_node", "2", path)
         if "'NoneType' object has no attribute 'get'" not in r.stderr:
             break
@@ -89,7 +89,7 @@ def torchrun_starts_it_unchanged(folder):
 
 
 @case
-def the_example_learns(folder):
+def example_learns(folder):
     if not has("torch"):
         raise Skipped("no PyTorch")
     program = os.path.join(ROOT, "examples", "python", "train.py")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] States of a Python program: a joining worker and a checkpoint get the optimizer, its schedule and more.
+"""[test-all: needs PyTorch] State of a Python program: a joining worker and a checkpoint receive the optimizer, its schedule and user objects.
 
     tests/python/test_state.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -14,7 +14,7 @@ sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.p
 from cases import Skipped, case, expect, run_cases, skip_script, unused_address  # noqa: E402
 from ddprun import built, clean, run, started  # noqa: E402
 
-# A model with AdamW, a schedule and an object of the program, all registered; what a rank has at the end.
+# Trains with AdamW, a schedule and an object of the program, all registered; prints the state of a rank at the end.
 PROGRAM = """
 import hashlib, json, sys, time, torch, dreamddp
 from dreamddp._state import ProgramState
@@ -62,7 +62,7 @@ def ends(context, model, opt, schedule, passes):
         epoch=schedule.last_epoch, passes=passes.count)
 """
 
-# Trains until a third worker has joined, and 12 steps more.
+# Trains until a third worker has joined, and 12 more steps.
 JOINS = PROGRAM + """
 strategy, role = sys.argv[1:]
 settings = {"strategy": strategy, "period": 2, "min_world": 1}
@@ -86,7 +86,7 @@ dreamddp.barrier()
 
 
 class Ranks:
-    """Processes of a program that the test starts one by one."""
+    """Processes of a program that the test starts itself."""
 
     def __init__(self, folder, text):
         self.path, self.address, self.processes = os.path.join(folder, "program.py"), unused_address(), []
@@ -126,7 +126,7 @@ def with_torch(function):
 
 
 def values(out, word):
-    """Of the line that begins with the word."""
+    """The JSON object of the line that begins with the word."""
     found = re.search(r"^%s (\{.*\})$" % word, out, re.M)
     expect(found, "no line '%s' in: %s" % (word, out))
     return json.loads(found.group(1))
@@ -140,7 +140,8 @@ def reads(p, word):
 
 
 def joined(folder, strategy):
-    """What the two members and the joining worker said at the end, and that one when it had entered."""
+    """Returns the final state of the two members and of the joining worker, and the joining worker's state after
+    it joined."""
     with Ranks(folder, JOINS) as ranks:
         first = [ranks.member(r, strategy, "stays") for r in range(2)]
         reads(first[0], "steps")
@@ -374,7 +375,7 @@ print("fine", flush=True)
 
 
 @case
-def any_buffer_is_a_state(folder):
+def any_buffer_can_be_a_state(folder):
     r = started(folder, ARRAYS)
     expect(r.returncode == 0 and r.stdout.count("fine") == 2, r.stdout + r.stderr[-1500:])
 
@@ -405,7 +406,7 @@ for kind in (KeyError, KeyboardInterrupt):
 begin(lambda: 7, list)
 try:
     dreamddp.save(folder)
-    raise SystemExit("an integer is no state")
+    raise SystemExit("an integer is accepted as state")
 except dreamddp.Error as e:
     assert isinstance(e.__cause__, TypeError), repr(e.__cause__)
 dreamddp.close()
@@ -420,7 +421,7 @@ print("fine", flush=True)
 
 
 @case
-def no_exception_is_lost(folder):
+def exceptions_of_state_functions_are_raised(folder):
     path = os.path.join(folder, "program.py")
     with open(path, "w", encoding="ascii") as f:
         f.write(EXCEPTIONS)

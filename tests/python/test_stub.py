@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The type hints of the Python package name what the module has, and `python3 -m dreamddp` answers without a program.
+"""The type hints of the Python package match the module, and `python3 -m dreamddp` works without a command.
 
     tests/python/test_stub.py [WORD...]     only the cases whose names contain one of the words
 """
@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(ROOT, "python"))
 
 
 def stub():
-    """{name: the definitions that the stub has of it}, without overloads' order."""
+    """Returns {name: its definitions in the stub}, in any order of overloads."""
     with open(os.path.join(PACKAGE, "__init__.pyi"), encoding="utf-8") as f:
         body = ast.parse(f.read()).body
     found = {}
@@ -36,7 +36,7 @@ def public(module):
 
 
 def of_stub(nodes):
-    """The names of the parameters of a function, over all its overloads; * before those of keywords alone."""
+    """The names of a function's parameters over all its overloads, with * before keyword-only ones."""
     names = []
     for node in nodes:
         a = node.args
@@ -52,7 +52,7 @@ def of_function(function):
 
 
 @case
-def the_stub_and_the_module_have_the_same_names(_):
+def stub_and_module_have_the_same_names(_):
     import dreamddp
     have, told = set(public(dreamddp)), set(stub())
     expect(have == told, "python/dreamddp/__init__.pyi lacks %s and has %s, which the module lacks" % (
@@ -60,7 +60,7 @@ def the_stub_and_the_module_have_the_same_names(_):
 
 
 @case
-def the_stub_and_the_module_have_the_same_parameters(_):
+def stub_and_module_have_the_same_parameters(_):
     import dreamddp
     for name, nodes in stub().items():
         value = getattr(dreamddp, name)
@@ -85,7 +85,7 @@ def command(*arguments):
 
 
 @case
-def the_command_prints_its_help_and_rejects_other_words(_):
+def command_prints_its_help_and_rejects_unknown_commands(_):
     r = command("--help")
     expect(r.returncode == 0 and r.stdout.startswith("usage: python3 -m dreamddp COMMAND") and not r.stderr, r.stdout + r.stderr)
     for name in ("netcheck", "choose", "plan", "run"):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""[long, test-all: needs PyTorch] init on an initialised torch.distributed: transport="torch" over gloo, and rank and world from it.
+"""[long, test-all: needs PyTorch] init after torch.distributed was initialised: transport="torch" over gloo, and rank and world size from torch.distributed.
 
     PYTHON tests/python/test_transport.py [WORD...]     with another PyTorch; only cases whose names contain one of the words
 
-The cases of torch_ranks.py run in processes that this script starts. Exit 77 without a library or without PyTorch's gloo.
+The cases of torch_ranks.py run in processes that this script starts. Exit 77 if the library or PyTorch's gloo is missing.
 """
 import os
 import re
@@ -19,8 +19,8 @@ NO_THREADS_LEFT = re.compile(r"terminate called|Fatal Python error|FATAL")
 
 
 def ranks(world, *names, killed=(), stopped=(), failed=()):
-    """Runs cases in `world` processes. killed, failed: ranks that end by a signal, or by an exception; stopped: that are
-    killed here when the others have ended."""
+    """Runs cases in `world` processes. killed, failed: ranks that end by a signal or by an exception. stopped:
+    ranks that are killed here after the others have ended."""
     env = clean(DREAMDDP_LOG="off")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"):
         env.pop(name, None)
@@ -48,20 +48,20 @@ def ranks(world, *names, killed=(), stopped=(), failed=()):
 
 
 @case
-def training_over_gloo_has_the_bits_of_tcp_and_the_programs_own_collectives_work(_):
-    ranks(3, "trains_with_the_bits_of_tcp")
-    ranks(2, "trains_with_the_bits_of_tcp")
+def training_over_gloo_is_bit_identical_to_tcp_next_to_user_collectives(_):
+    ranks(3, "training_is_bit_identical_to_tcp")
+    ranks(2, "training_is_bit_identical_to_tcp")
 
 
 @case
-def every_byte_of_the_library_is_sent_by_gloo(_):
-    ranks(3, "gloo_moves_every_byte")
+def gloo_sends_every_byte_of_the_library(_):
+    ranks(3, "gloo_sends_every_byte")
 
 
 @case
-def rank_and_world_are_those_of_torch_distributed(_):
-    ranks(2, "rank_0_sends_an_address_that_others_reach")
-    ranks(3, "rank_and_world_are_those_of_torch_distributed")
+def rank_and_world_come_from_torch_distributed(_):
+    ranks(2, "rank_0_sends_a_reachable_address")
+    ranks(3, "rank_and_world_come_from_torch_distributed")
 
 
 @case
@@ -75,18 +75,18 @@ def user_mistakes_fail_with_a_one_line_error(_):
 
 
 @case
-def killed_rank_is_lost_to_the_others(_):
-    ranks(3, "killed_rank_is_lost_to_the_others", killed=[1])
+def killed_rank_is_lost_for_the_others(_):
+    ranks(3, "killed_rank_is_lost_for_the_others", killed=[1])
 
 
 @case
-def stopped_rank_is_lost_to_the_others(_):
-    ranks(3, "stopped_rank_is_lost_to_the_others", stopped=[1])
+def stopped_rank_is_lost_for_the_others(_):
+    ranks(3, "stopped_rank_is_lost_for_the_others", stopped=[1])
 
 
 @case
-def elastic_world_trains_on_without_the_killed_rank(_):
-    ranks(3, "elastic_world_trains_on_without_the_killed_rank", killed=[1])
+def elastic_world_continues_without_the_killed_rank(_):
+    ranks(3, "elastic_world_continues_without_the_killed_rank", killed=[1])
 
 
 @case
@@ -96,7 +96,7 @@ def exception_of_a_rank_reaches_the_others(_):
 
 @case
 def interrupt_ends_a_blocking_call_and_groups_may_be_destroyed_first(_):
-    ranks(3, "interrupt_ends_a_blocking_call", "groups_destroyed_first_and_a_slow_last_rank_end_in_order")
+    ranks(3, "interrupt_ends_a_blocking_call", "destroying_groups_first_ends_in_order")
 
 
 def main():
@@ -104,7 +104,7 @@ def main():
         skip_script("build/ddprun or build/lib/libdreamddp.so is missing: make lib build/ddprun")
     probe = "import torch.distributed as d; assert d.is_available() and (not hasattr(d, 'is_gloo_available') or d.is_gloo_available())"
     if run(sys.executable, "-c", probe).returncode:
-        skip_script("no PyTorch with gloo")
+        skip_script("PyTorch with gloo is missing")
     return run_cases()
 
 

@@ -1,6 +1,6 @@
-"""What the ranks of tests/python/test_transport.py do on an initialised torch.distributed: RANK WORLD STORE CASE...
+"""Cases of tests/python/test_transport.py, with an initialised torch.distributed: RANK WORLD STORE CASE...
 
-STORE is the address of PyTorch's own rendezvous, HOST:PORT. Cases run one after the other, each in a context of its own.
+STORE is the address of PyTorch's own rendezvous, HOST:PORT. Cases run one after another, each in a separate context.
 """
 import os
 import signal
@@ -38,7 +38,7 @@ def trained(settings, steps=7, between=None):
 
 
 def programs_own(step):
-    """The program's own collectives on its default group, in the middle of a step."""
+    """Collectives of the program on its default group, within a step."""
     x = torch.full((1000,), float(step + dist.get_rank()))
     dist.all_reduce(x)
     world = dist.get_world_size()
@@ -47,18 +47,18 @@ def programs_own(step):
 
 
 @worker
-def trains_with_the_bits_of_tcp():
+def training_is_bit_identical_to_tcp():
     for strategy in ("wfbp", "dreamddp"):
         over_tcp = trained({"strategy": strategy, "transport": "tcp"})
         over_torch = trained({"strategy": strategy, "transport": "torch"}, between=programs_own)
-        expect(torch.equal(over_tcp, over_torch), "%s: other bits than over tcp" % strategy)
+        expect(torch.equal(over_tcp, over_torch), "%s: not bit-identical to tcp" % strategy)
     os.environ["DREAMDDP_TRANSPORT"] = "torch"
     expect(torch.equal(trained({"strategy": "wfbp"}), trained({"strategy": "wfbp"})), "two runs differ")
     del os.environ["DREAMDDP_TRANSPORT"]
 
 
 class Counted:
-    """A process group that counts what it sends."""
+    """A process group that counts the bytes that it sends."""
 
     def __init__(self, group):
         self.group, self.bytes, self.lock = group, 0, threading.Lock()
@@ -73,7 +73,7 @@ class Counted:
 
 
 def tcp_sockets():
-    """How many TCP sockets this process has."""
+    """The number of TCP sockets of this process."""
     inodes = set()
     for name in ("tcp", "tcp6"):
         with open("/proc/self/net/" + name, encoding="ascii") as f:
@@ -88,7 +88,7 @@ def tcp_sockets():
 
 
 @worker
-def gloo_moves_every_byte():
+def gloo_sends_every_byte():
     before = tcp_sockets()
     group = dist.new_group()
     dist.barrier()
@@ -106,7 +106,7 @@ def gloo_moves_every_byte():
         dreamddp.all_mean(torch.full((200000,), float(dreamddp.rank())))
     sent = dreamddp.stats()["bytes_sent"] - sent
     until = time.time() + 30
-    while counted.bytes < sent and time.time() < until:  # the last bytes may not have left the library's socket
+    while counted.bytes < sent and time.time() < until:  # the last bytes may still be in the library's socket
         time.sleep(0.01)
     expect(sent > 10 * 200000 * 4 and sent <= counted.bytes < 1.05 * sent + 100000,
            "the library sent %d bytes, gloo %d" % (sent, counted.bytes))
@@ -115,16 +115,16 @@ def gloo_moves_every_byte():
 
 
 @worker
-def rank_and_world_are_those_of_torch_distributed():
+def rank_and_world_come_from_torch_distributed():
     dreamddp.init()
     expect((dreamddp.rank(), dreamddp.world()) == (dist.get_rank(), dist.get_world_size()), "rank %d of %d" % (
         dreamddp.rank(), dreamddp.world()))
     near(dreamddp.all_mean(torch.full((5,), float(dreamddp.rank()))), torch.ones(5), "all_mean")
     dreamddp.close()
-    dreamddp.init(rank=0, world=1)  # settings count for more
+    dreamddp.init(rank=0, world=1)  # settings take precedence
     expect(dreamddp.world() == 1, "world %d" % dreamddp.world())
     dreamddp.close()
-    os.environ.update(DREAMDDP_RANK="0", DREAMDDP_WORLD_SIZE="1")  # and variables of the library
+    os.environ.update(DREAMDDP_RANK="0", DREAMDDP_WORLD_SIZE="1")  # and so do variables of the library
     dreamddp.init()
     expect(dreamddp.world() == 1, "world %d" % dreamddp.world())
     dreamddp.close()
@@ -132,7 +132,7 @@ def rank_and_world_are_those_of_torch_distributed():
 
 
 @worker
-def rank_0_sends_an_address_that_others_reach():
+def rank_0_sends_a_reachable_address():
     place = os.environ["DREAMDDP_ADDR"] = sys.argv[3].rpartition(":")[0] + ":29533"
     dreamddp.init()
     dreamddp.barrier()
@@ -170,7 +170,7 @@ def user_mistakes_fail_with_a_one_line_error():
 
 
 def steps(settings, at_3=None):
-    """The error of a training of 40 steps, None: none."""
+    """Trains for 40 steps. Returns the error, or None."""
     try:
         trained(dict(settings, transport="torch"), 40, lambda s: s == 3 and dist.get_rank() == 1 and at_3())
     except dreamddp.Error as e:
@@ -178,20 +178,20 @@ def steps(settings, at_3=None):
 
 
 @worker
-def killed_rank_is_lost_to_the_others():
+def killed_rank_is_lost_for_the_others():
     why = steps({"strategy": "wfbp", "peer_timeout_s": 300, "op_timeout_s": 300},
                 lambda: os.kill(os.getpid(), signal.SIGKILL))
     expect(isinstance(why, dreamddp.PeerLost) and "rank 1 (descriptor" in str(why), "%s: %s" % (type(why), why))
 
 
 @worker
-def stopped_rank_is_lost_to_the_others():
+def stopped_rank_is_lost_for_the_others():
     why = steps({"strategy": "wfbp", "peer_timeout_s": 6}, lambda: os.kill(os.getpid(), signal.SIGSTOP))
     expect(isinstance(why, dreamddp.PeerLost), "%s: %s" % (type(why), why))
 
 
 @worker
-def elastic_world_trains_on_without_the_killed_rank():
+def elastic_world_continues_without_the_killed_rank():
     why = steps({"strategy": "localsgd", "min_world": 2}, lambda: os.kill(os.getpid(), signal.SIGKILL))
     expect(why is None, "%s: %s" % (type(why), why))
 
@@ -213,7 +213,7 @@ def interrupt_ends_a_blocking_call():
         if rank == 1:
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         if rank == 0:
-            dist.barrier()  # the others have their exceptions
+            dist.barrier()  # the other ranks have raised their exceptions
         dreamddp.barrier()
         expect(False, "the barrier ended")
     except KeyboardInterrupt:
@@ -226,14 +226,14 @@ def interrupt_ends_a_blocking_call():
 
 
 @worker
-def groups_destroyed_first_and_a_slow_last_rank_end_in_order():
+def destroying_groups_first_ends_in_order():
     dreamddp.init(transport="torch")
     dreamddp.barrier()
     rank = dist.get_rank()
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
-        time.sleep(1)  # the others have closed
+        time.sleep(1)  # until the other ranks have closed
     dreamddp.close()
 
 

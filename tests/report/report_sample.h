@@ -1,5 +1,5 @@
-/* The data set of the report tests, like a quickstart's: four workers, five strategies; each test
- * gets it with a folder of its own. Included after cmocka.h. */
+/* The data set of the report tests, like that of a quickstart run: four workers, five strategies. Each
+ * test gets it with a separate folder. Include after cmocka.h. */
 #ifndef DDP_TESTS_REPORT_SAMPLE_H
 #define DDP_TESTS_REPORT_SAMPLE_H
 
@@ -9,7 +9,7 @@ enum { RUNS = 5, WORKERS = 4, LAYERS = 8, PERIOD = 5, STEPS = 120, SPANS = 600 }
 
 static const char *const strategy_name[RUNS] = {"ssgd", "wfbp", "localsgd", "enp", "dreamddp"};
 
-/* A whole report and the memory it points into. */
+/* A whole report and its memory. */
 typedef struct sample {
     ddp_report_data data;
     ddp_report_run run[RUNS];
@@ -23,11 +23,11 @@ typedef struct sample {
     char folder[64];
 } sample;
 
-/* One worker's clock while its spans are made up. */
+/* The clock of a worker while its spans are generated. */
 typedef struct maker {
     ddp_span *span;
     int count;
-    double now, link; /* when computing goes on, when the link is free */
+    double now, link; /* when computation resumes; when the link is free */
     long step;
 } maker;
 
@@ -59,7 +59,7 @@ static void wait_until(maker *m, double when)
     if (when > m->now) m->now = when;
 }
 
-/* Queues a layer's transfer behind the others; the next overlaps its last tenth. */
+/* Queues a layer's transfer after earlier ones. The next transfer overlaps its last tenth. */
 static double transfer(maker *m, const ddp_report_layer *layer, int index, int filler)
 {
     double begin = m->link > m->now ? m->link : m->now, end = begin + layer->comm_s;
@@ -98,7 +98,7 @@ static void make_spans(sample *s, int run, int w, ddp_rng *r)
             for (l = 0; l < LAYERS; l++) last = transfer(&m, &s->layer[l], l, 0);
         if (run < 3 && w == 2 && last > m.now) make_span(&m, DDP_SPAN_PEER_WAIT, -1, last, last + 0.004, 0);
         if (run < 3) wait_until(&m, last);
-        if (run == 3) /* everything complete at the end of the step */
+        if (run == 3) /* all transfers are complete at the end of the step */
             for (i = 0; i < LAYERS; i++) wait_until(&m, whole[i]);
         if (run < 2)
             for (l = 0; l < LAYERS; l++) compute(&m, DDP_SPAN_UPDATE, l, 0.0004);
@@ -197,7 +197,7 @@ static int in_folder(void **state)
     return 0;
 }
 
-/* Calls fn on each entry of the folder; returns how many there are. */
+/* Returns the number of entries of the folder. unlink_them: also removes them. */
 static int folder_entries(const char *folder, int unlink_them)
 {
     DIR *d = opendir(folder);

@@ -1,4 +1,4 @@
-/* [pure] JSON lines and the progress line: what programs write while they run. */
+/* [pure] JSON lines and the progress line, which programs write during a run. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -17,7 +17,7 @@ extern "C" {
 #include "../../examples/common/events.h"
 #include "../../examples/common/progress.h"
 
-static void json_lines_are_whole_and_numbers_round_trip(void **state)
+static void json_lines_are_complete_and_numbers_round_trip(void **state)
 {
     sample *s = (sample *)*state;
     const double odd[4] = {0.1, 1.0 / 3, (double)NAN, -1e300};
@@ -53,7 +53,7 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     event_result(j, &s->data, &s->run[4]);
     memset(&err, 0, sizeof err);
     err.code = DDP_PEER_LOST;
-    snprintf(err.msg, sizeof err.msg, "rank 3 \"went\" away\n"); /* the escapes of JSON */
+    snprintf(err.msg, sizeof err.msg, "rank 3 \"went\" away\n"); /* characters that JSON must escape */
     event_error(j, &err);
     ddp_jsonl_event(j, "odd");
     ddp_jsonl_array(j, "values");
@@ -63,7 +63,7 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     ddp_jsonl_string(j, "none", NULL);
     ddp_jsonl_object(j, "open"); /* ddp_jsonl_end closes it */
     ddp_jsonl_end(j);
-    assert_int_equal(access(path, F_OK), -1); /* nothing is there before close */
+    assert_int_equal(access(path, F_OK), -1); /* the file does not exist before close */
     assert_int_equal(ddp_jsonl_close(j, &err), DDP_OK);
     assert_int_equal(folder_entries(s->folder, 0), 1);
 
@@ -120,7 +120,7 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     ddp__text_free(&t);
 }
 
-static void a_stream_gets_one_plain_object_and_null_is_silent(void **state)
+static void stream_gets_one_object_and_null_is_ignored(void **state)
 {
     sample *s = (sample *)*state;
     char path[128];
@@ -147,8 +147,9 @@ static void a_stream_gets_one_plain_object_and_null_is_silent(void **state)
     ddp_jsonl_abandon(NULL);
 }
 
-/* Renaming over a pipe or a device would replace it: what is no plain file is written into. */
-static void what_is_no_plain_file_stays_what_it_is(void **state)
+/* Renaming over a pipe or a device would replace it, so anything except a regular file is opened and
+ * written. */
+static void pipes_and_devices_are_written_in_place(void **state)
 {
     sample *s = (sample *)*state;
     char path[128], got[64];
@@ -194,7 +195,7 @@ static void abandoned_lines_leave_the_old_file(void **state)
     assert_int_equal(folder_entries(s->folder, 0), 1);
 }
 
-static void progress_off_a_terminal_is_plain_lines(void **state)
+static void progress_without_a_terminal_is_plain_lines(void **state)
 {
     sample *s = (sample *)*state;
     progress p;
@@ -241,7 +242,7 @@ static void progress_on_a_terminal_redraws_one_line(void **state)
     f = fopen(path, "w");
     assert_non_null(f);
     progress_start(&p, f, "ssgd", 2);
-    p.terminal = 1; /* as if f were one; colour stays off as under NO_COLOR */
+    p.terminal = 1; /* treats f as a terminal; NO_COLOR keeps colour off */
     p.every_s = 0;
     progress_step(&p, 1, 3, 0);
     progress_step(&p, 2, (double)NAN, 0);
@@ -253,19 +254,19 @@ static void progress_on_a_terminal_redraws_one_line(void **state)
     assert_non_null(second);
     assert_int_equal(count_of(t.data, "\n"), 1);
     assert_null(strchr(t.data, '\033'));
-    assert_true(strlen(second) - 1 >= (size_t)(second - t.data)); /* blanks cover the longer line */
+    assert_true(strlen(second) - 1 >= (size_t)(second - t.data)); /* blanks overwrite the longer line */
     ddp__text_free(&t);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(json_lines_are_whole_and_numbers_round_trip, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(a_stream_gets_one_plain_object_and_null_is_silent, in_folder,
+        cmocka_unit_test_setup_teardown(json_lines_are_complete_and_numbers_round_trip, in_folder,
                                         folder_gone),
-        cmocka_unit_test_setup_teardown(what_is_no_plain_file_stays_what_it_is, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(stream_gets_one_object_and_null_is_ignored, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(pipes_and_devices_are_written_in_place, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(abandoned_lines_leave_the_old_file, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(progress_off_a_terminal_is_plain_lines, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(progress_without_a_terminal_is_plain_lines, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(progress_on_a_terminal_redraws_one_line, in_folder, folder_gone),
     };
 

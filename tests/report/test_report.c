@@ -1,5 +1,5 @@
-/* [pure] Reports of a data set like a quickstart's: four workers, five strategies. `test_report PATH`
- * writes PATH.html and PATH_trace.json to be looked at. */
+/* [pure] Reports of a data set like that of a quickstart run: four workers, five strategies. `test_report
+ * PATH` writes PATH.html and PATH_trace.json for inspection. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -21,7 +21,7 @@ extern "C" {
 #include "comma_locale.h"
 #include "report/report_sample.h"
 
-/* Runs `python3 -c program path`; 1 = it exits 0; skips the test where there is no python3. */
+/* Runs `python3 -c program path`. Returns 1 if it exits with 0. Skips the test if python3 is missing. */
 static int python_accepts(const char *program, const char *path)
 {
     int code = 0;
@@ -40,7 +40,7 @@ static int python_accepts(const char *program, const char *path)
     return WEXITSTATUS(code) == 0;
 }
 
-static void the_page_is_well_formed_and_fetches_nothing(void **state)
+static void page_is_well_formed_and_self_contained(void **state)
 {
     sample *s = (sample *)*state;
     char path[128];
@@ -58,7 +58,7 @@ static void the_page_is_well_formed_and_fetches_nothing(void **state)
     assert_int_equal(count_of(t.data, "<svg"), count_of(t.data, "</svg>"));
     assert_non_null(strstr(t.data, "--data &#39;a&lt;b&gt;&amp;c?.txt&#39;"));
     assert_non_null(strstr(t.data, "head &amp; &lt;norm&gt;"));
-    assert_non_null(strstr(t.data, "<td>2 (+1)</td>")); /* the filled layer */
+    assert_non_null(strstr(t.data, "<td>2 (+1)</td>")); /* the layer with an additional average */
     ddp__text_free(&t);
     assert_true(python_accepts("import sys, xml.etree.ElementTree as e\n"
                                "t = e.parse(sys.argv[1]).getroot()\n"
@@ -69,8 +69,8 @@ static void the_page_is_well_formed_and_fetches_nothing(void **state)
                                path));
 }
 
-/* Two stages: each computes for a part of 8 seconds, the first for 3, the second for 5. */
-static void a_step_of_a_pipeline_is_drawn_and_traced(void **state)
+/* Two stages: each computes for part of 8 seconds, the first for 3 seconds, the second for 5. */
+static void pipeline_step_is_drawn_and_traced(void **state)
 {
     static const ddp_pipeline_slot first[] = {{0, -1, {DDP_TASK_FORWARD, 0}, 0, 10, 11},
                                               {0, -1, {DDP_TASK_BACKWARD, 0}, 0, 16, 18},
@@ -121,7 +121,7 @@ static void a_step_of_a_pipeline_is_drawn_and_traced(void **state)
     assert_true(python_accepts("import sys, json; json.load(open(sys.argv[1]))", path));
 }
 
-static void the_table_shows_the_numbers_it_was_given(void **state)
+static void table_shows_the_given_numbers(void **state)
 {
     sample *s = (sample *)*state;
     char path[128];
@@ -130,7 +130,7 @@ static void the_table_shows_the_numbers_it_was_given(void **state)
 
     s->run[0].step_ms = 250;
     s->run[1].step_ms = 125;
-    s->run[1].predicted_step_ms = 0; /* none */
+    s->run[1].predicted_step_ms = 0; /* no prediction */
     s->run[4].step_ms = 100.06;
     s->run[4].predicted_step_ms = 97.25;
     s->run[4].bytes_sent = 12345678;
@@ -159,9 +159,9 @@ static void the_table_shows_the_numbers_it_was_given(void **state)
     ddp__text_free(&t);
 }
 
-/* The notes of a run are rows in their order; a dashed line stands for each in the charts over time
- * and over steps, except for those on slow ranks. */
-static void what_changed_is_told_and_marked(void **state)
+/* The notes of a run are table rows in their order. Each note has a dashed line in the charts over time
+ * and over steps, except notes on stragglers. */
+static void notes_are_listed_and_marked_in_charts(void **state)
 {
     static const char *const texts[3] = {"rank 1 computes 2.1 x slower", "rank <2> was lost",
                                          "planned again"};
@@ -212,7 +212,7 @@ static void what_changed_is_told_and_marked(void **state)
     ddp__text_free(&t);
     assert_true(python_accepts("import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])", path));
 
-    s->run[4].note_count = 60; /* the newest two dozen are shown */
+    s->run[4].note_count = 60; /* only the newest two dozen are shown */
     assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
     t = read_whole(path);
     assert_int_equal(count_of(t.data, "<tr><td>dreamddp</td><td>7</td>"), 8);
@@ -220,8 +220,8 @@ static void what_changed_is_told_and_marked(void **state)
     ddp__text_free(&t);
 }
 
-/* Whatever the order of the data, an empty report is a page and a trace too. */
-static void an_empty_report_is_still_a_report(void **state)
+/* Without runs or data, the page and the trace are still valid. */
+static void empty_report_is_valid(void **state)
 {
     sample *s = (sample *)*state;
     ddp_report_data empty;
@@ -241,8 +241,8 @@ static void an_empty_report_is_still_a_report(void **state)
     assert_true(python_accepts("import sys, json; assert json.load(open(sys.argv[1])) == []", path));
 }
 
-/* Every span is there once, on a thread where it overlaps nothing, inside a named process. */
-static void the_trace_holds_every_span_once(void **state)
+/* Every span appears once, on a thread where it overlaps no other span, in a named process. */
+static void trace_contains_every_span_once(void **state)
 {
     sample *s = (sample *)*state;
     ddp__json *root;
@@ -301,8 +301,8 @@ static void the_trace_holds_every_span_once(void **state)
                                path));
 }
 
-/* A file size limit makes writes fall short exactly as a full disk does. */
-static void a_full_disk_is_a_sentence_and_leaves_no_file(void **state)
+/* A file size limit truncates writes as a full disk does. */
+static void full_disk_gives_an_error_and_leaves_no_file(void **state)
 {
     sample *s = (sample *)*state;
     struct rlimit old, small;
@@ -348,9 +348,9 @@ static void a_full_disk_is_a_sentence_and_leaves_no_file(void **state)
     assert_int_equal(err[0].code, DDP_ARG);
 }
 
-/* Window 2..9: 0..4 is cut to 2..4 (row 0), 3..6 needs row 1, 4..12 is cut to 4..9 and finds row 0
- * free, 6..7 row 1; 9..10 and the span of another kind are not there. */
-static void lanes_are_cut_to_the_window_and_never_overlap(void **state)
+/* The window is 2..9. 0..4 is clipped to 2..4 (row 0), 3..6 needs row 1, 4..12 is clipped to 4..9 and uses
+ * row 0, 6..7 uses row 1. 9..10 and the span of another kind are omitted. */
+static void lanes_are_clipped_to_the_window_and_never_overlap(void **state)
 {
     const double begin[6] = {4, 9, 0, 6, 3, 5}, end[6] = {12, 10, 4, 7, 6, 8};
     const double want_begin[4] = {2, 3, 4, 6}, want_end[4] = {4, 6, 9, 7};
@@ -454,7 +454,7 @@ static void fixed_numbers_ignore_the_locale(void **state)
     ddp__text_free(&t);
 }
 
-/* Writes the sample where a person can look at it. */
+/* Writes the sample report for inspection. */
 static int show(const char *path)
 {
     sample *s = make_sample();
@@ -476,14 +476,14 @@ static int show(const char *path)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_page_is_well_formed_and_fetches_nothing, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(a_step_of_a_pipeline_is_drawn_and_traced, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(the_table_shows_the_numbers_it_was_given, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(what_changed_is_told_and_marked, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(an_empty_report_is_still_a_report, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(the_trace_holds_every_span_once, in_folder, folder_gone),
-        cmocka_unit_test_setup_teardown(a_full_disk_is_a_sentence_and_leaves_no_file, in_folder, folder_gone),
-        cmocka_unit_test(lanes_are_cut_to_the_window_and_never_overlap),
+        cmocka_unit_test_setup_teardown(page_is_well_formed_and_self_contained, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(pipeline_step_is_drawn_and_traced, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(table_shows_the_given_numbers, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(notes_are_listed_and_marked_in_charts, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(empty_report_is_valid, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(trace_contains_every_span_once, in_folder, folder_gone),
+        cmocka_unit_test_setup_teardown(full_disk_gives_an_error_and_leaves_no_file, in_folder, folder_gone),
+        cmocka_unit_test(lanes_are_clipped_to_the_window_and_never_overlap),
         cmocka_unit_test(ticks_are_nice_numbers),
         cmocka_unit_test_setup_teardown(reports_are_byte_identical_in_every_locale, in_folder, folder_gone),
         cmocka_unit_test(fixed_numbers_ignore_the_locale),

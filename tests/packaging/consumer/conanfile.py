@@ -1,4 +1,4 @@
-"""The test package of packaging/conan: conan create packaging/conan --test-folder tests/packaging/consumer"""
+"""The test package of packaging/conan, for: conan create packaging/conan --test-folder tests/packaging/consumer"""
 import os
 
 from conan import ConanFile

@@ -1,4 +1,4 @@
-/* Two ranks as threads add a number; with DREAMDDP_IMPLEMENTATION this file is the library too. */
+/* Two ranks, as threads, add a number. With DREAMDDP_IMPLEMENTATION this file also contains the library. */
 #include "dreamddp.h"
 
 static int add(ddp_ctx *d, void *user)
