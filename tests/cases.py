@@ -1,4 +1,4 @@
-"""Runs the cases of a test script: each in an empty folder, chosen by name, with a line for each result.
+"""Runs the cases of a test script, each in an empty folder, and prints a line for each result.
 
     script.py [WORD...]     only the cases whose names contain one of the words
     TEST_NAME=TEXT script.py     only the cases whose names contain the text
@@ -20,7 +20,7 @@ CASES = []  # (name, function) of the running script
 
 
 class Wrong(Exception):
-    """A failed check, as a sentence."""
+    """A failed check, with a message of one line."""
 
 
 class Skipped(Exception):
@@ -41,7 +41,8 @@ def case(name):
 
 
 def comma_locale(folder):
-    """Variables of a locale whose decimal point is a comma, which glibc finds in the folder; tests/comma_locale.h."""
+    """Environment variables for a locale with a decimal comma, which glibc finds in the folder; see
+    tests/comma_locale.h."""
     os.mkdir(os.path.join(folder, "comma"))
     with open(os.path.join(folder, "comma", "LC_NUMERIC"), "wb") as f:
         f.write(struct.pack("=11I", 0x20031114, 6, 0x20, 0x22, 0x23, 0x24, 0x28, 0x2c, ord(","), ord(","), 0) + b"UTF-8\0")
@@ -58,7 +59,8 @@ __attribute__((constructor)) static void choose(void)
 
 
 def preloaded_comma_locale(folder):
-    """Variables under which every program starts with that locale, which a program in C else has to choose itself."""
+    """Environment variables with which every program starts in that locale. Otherwise a C program would have to
+    call setlocale."""
     source, library = os.path.join(folder, "choose.c"), os.path.join(folder, "choose.so")
     with open(source, "w") as f:
         f.write(CHOOSES_ITS_LOCALE)
@@ -70,8 +72,8 @@ def preloaded_comma_locale(folder):
 
 
 def unused_address():
-    """HOST:PORT where no process listens. The host belongs to this process, so that no other program takes the port before
-    a rank listens there; ports of 127.0.0.1 are also given to outgoing connections."""
+    """Returns HOST:PORT where no process listens. The host address is unique to this process, so that no other
+    program takes the port before a rank listens there. Ports of 127.0.0.1 are also given to outgoing connections."""
     own = os.getpid()
     host = "127.%d.%d.%d" % (1 + own // 64516 % 254, 1 + own // 254 % 254, 1 + own % 254)
     with socket.socket() as s:
@@ -80,12 +82,12 @@ def unused_address():
 
 
 def same(text):
-    """Without the differences that do not count: case, underscores and hyphens."""
+    """Normalises a name: ignores case, underscores and hyphens."""
     return text.lower().replace("_", " ").replace("-", " ")
 
 
 def chosen(name):
-    """True where the command line and the variable TEST_NAME select this case."""
+    """True if the command line and the variable TEST_NAME select this case."""
     name, words = same(name), [same(w) for w in sys.argv[1:]]
     return same(os.environ.get("TEST_NAME", "")) in name and (not words or any(w in name for w in words))
 
@@ -101,7 +103,7 @@ def told(name, why, seconds=None):
 
 
 def attempt(item):
-    """(name, why, seconds) of one case."""
+    """Runs one case. Returns (name, why, seconds)."""
     name, function = item
     began, why = time.time(), ""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -111,13 +113,13 @@ def attempt(item):
             why = e
         except Wrong as e:
             why = str(e) or "wrong"
-        except Exception as e:  # a program that hangs, or an error of the test itself: one failed case
+        except Exception as e:  # a hanging program or an error in the test itself fails only this case
             why = "%s: %s" % (type(e).__name__, e)
     return name, why, time.time() - began
 
 
 def inside(function):
-    """A case that runs with its folder as the working directory. Not for scripts that run cases at the same time."""
+    """Runs a case with its folder as the working directory. Not for scripts that run cases in parallel."""
     @functools.wraps(function)
     def wrapped(folder):
         before = os.getcwd()
@@ -130,7 +132,7 @@ def inside(function):
 
 
 def ticks(pid):
-    """The processor time that a process has used, in hundredths of a second; 0 where it has ended."""
+    """The CPU time that a process has used, in hundredths of a second; 0 if it has ended."""
     try:
         with open("/proc/%d/stat" % pid) as f:
             return sum(map(int, f.read().rpartition(")")[2].split()[11:13]))
@@ -152,7 +154,7 @@ def processes_with(text):
 
 
 class Checks:
-    """The results of a script that checks as it goes instead of registering cases."""
+    """The results of a script that runs checks in sequence instead of registering cases."""
 
     def __init__(self):
         self.kinds = []
@@ -173,14 +175,14 @@ def close(kinds):
 
 
 def skip_script(reason):
-    """Ends a script of which nothing can run on this machine."""
+    """Ends a script that cannot run on this machine, with exit code 77."""
     print("skipped: %s: %s" % (os.path.basename(sys.argv[0]), reason), flush=True)
     sys.exit(77)
 
 
 def run_cases(jobs=1, kinds=()):
-    """Runs the chosen cases; with jobs > 1 the last ones first, because the long ones are last. kinds: results that
-    told() returned before. Returns the exit code."""
+    """Runs the chosen cases. With jobs > 1 the last cases start first, because they take longest. kinds: earlier
+    results of told(). Returns the exit code."""
     kinds, own = list(kinds), [c for c in CASES if chosen(c[0])]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for ended in pool.map(attempt, own if jobs == 1 else own[::-1]):

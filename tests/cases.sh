@@ -3,7 +3,7 @@
 passed=0 failed=0 skipped=0
 wanted=$(printf '%s' "${TEST_NAME-}" | tr 'A-Z_-' 'a-z  ')
 
-# chosen NAME: succeeds where the variable TEST_NAME selects this case
+# chosen NAME: succeeds if the variable TEST_NAME selects this case
 chosen() {
     [ -n "$wanted" ] || return 0
     case $(printf '%s' "$1" | tr 'A-Z_-' 'a-z  ') in
@@ -39,13 +39,13 @@ skip_script() {
     exit 77
 }
 
-# close: prints the counts; the exit status of the script
+# close: prints the counts and returns the exit status of the script
 close() {
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ]
 }
 
-# result STATUS NAME WHY: ok where the status is 0, else bad
+# result STATUS NAME WHY: ok if the status is 0, else bad
 result() {
     if [ "$1" -eq 0 ]; then ok "$2"; else bad "$2" "${3-}"; fi
 }

@@ -1,10 +1,9 @@
-/* A locale whose decimal point is a comma, for tests of numbers. Included after dreamddp.h, stdlib.h and
- * locale.h. */
+/* A locale with a decimal comma, for tests of numbers. Include after dreamddp.h, stdlib.h and locale.h. */
 #ifndef DDP_TESTS_COMMA_LOCALE_H
 #define DDP_TESTS_COMMA_LOCALE_H
 
-/* Chooses the locale for the program: 1, or 0 if this system cannot make it. The file is what localedef of
- * glibc writes: few machines have a locale with a decimal comma installed. */
+/* Sets the locale of the program. Returns 1, or 0 if this system cannot create it. The file has the format
+ * of glibc's localedef, because few machines have a locale with a decimal comma installed. */
 static int comma_locale(void)
 {
     static const uint32_t word[] = {0x20031114, 6, 0x20, 0x22, 0x23, 0x24, 0x28, 0x2c, ',', ',', 0};

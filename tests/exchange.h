@@ -1,5 +1,5 @@
-/* Collectives over a group, a link or as another wire carries them, by ddp_exchange. For tests that have
- * included dreamddp.h. */
+/* Collectives over a group, over a link or with another wire format, using ddp_exchange. Include after
+ * dreamddp.h. */
 #ifndef TESTS_EXCHANGE_H
 #define TESTS_EXCHANGE_H
 

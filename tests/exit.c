@@ -1,5 +1,5 @@
-/* Of the coverage build: a worker that ends by _exit writes down what it has counted (linked with
- * --wrap=_exit), whatever calls fail in a test of that. */
+/* For the coverage build, linked with --wrap=_exit: a worker that ends with _exit writes its counters
+ * first. The calls for that must not fail in a sweep. */
 extern int calls_spared __attribute__((weak));
 void __gcov_dump(void);
 void __real__exit(int code) __attribute__((noreturn));

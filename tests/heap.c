@@ -1,4 +1,4 @@
-/* The heap of a test that does not count. */
+/* The default heap functions, for tests that do not count allocations. */
 #include <stdlib.h>
 
 #include "heap.h"

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Shows how much the tests of the pure modules see: each branch is negated, one at a time, and a test must fail.
+"""Mutation testing of the pure modules: each branch is negated, one at a time, and at least one test must fail.
 
     tests/mutate.py [--modules plan,compress,io,pipe] [--sample N] [--seed S] [--again FILE] [--jobs 2] [--json FILE] [--check]
 
-Branches are the conditions of if, while, for and ?:, and each operand of && and ||. All of them are compiled once,
-into copies of the modules' files in build/mutants/, as MUT(number, condition); the environment says which one is
-negated. A first run without any tells which test programs evaluate which conditions: a mutant is tried by those
-only, the fastest first, until one fails, crashes or uses more than 5 times its time and 2 s (time of the processor,
-so that a busy machine notices nothing). What no test evaluates is not noticed.
+Branches are the conditions of if, while, for and ?:, and each operand of && and ||. They are compiled only once,
+into copies of the modules' files in build/mutants/, as MUT(number, condition). An environment variable selects the
+negated one. A first run without mutants records which test programs evaluate which conditions. Only these programs run
+for a mutant, the fastest first, until one fails, crashes or exceeds 5 times its CPU time plus 2 s (CPU time, so that a
+busy machine does not change the result). A mutant that no test evaluates is not detected.
 
-Needs build/plain/dreamddp.a and build/headers/dreamddp.h of `make`. --sample N tries N of the mutants, others for each
-seed, and --again those that an earlier run's --json FILE has as not noticed. tests/mutants_equivalent.txt lists those
-that change nothing anybody can see, with the reason. --check: exit code 1 where a module has less than 90 % noticed.
+Needs build/plain/dreamddp.a and build/headers/dreamddp.h from `make`. --sample N tries N random mutants, which depend on
+the seed. --again tries those that an earlier run's --json FILE lists as not detected. tests/mutants_equivalent.txt lists
+equivalent mutants, which do not change the behaviour, with the reason. --check: exit code 1 if less than 90 % of a
+module's mutants are detected.
 """
 import argparse
 import glob
@@ -41,11 +42,11 @@ MODULES = {
 }
 TESTS = ["tests/plan/test_*.c", "tests/compress/test_*.c", "tests/io/test_*.c", "tests/pipe/test_schedule.c",
          "tests/pipe/test_layout.c", "tests/pipe/test_edges.c", "tests/comm/test_messages.c", "tests/comm/test_engine.c"]
-SCRIPTS = "tests/plan/test_plan_*.sh"  # of the program that $PLAN names
-SLOW = ("test_plan_baselines.sh", "test_plan_choose.sh")  # they use planners as a whole, for longer than all others
+SCRIPTS = "tests/plan/test_plan_*.sh"  # the scripts run the program that $PLAN names
+SLOW = ("test_plan_baselines.sh", "test_plan_choose.sh")  # these run whole planners, which takes longest
 
 HEADER = """\
-/* Made by tests/mutate.py. Which mutants' conditions were evaluated, and the one that is negated; 0: none. */
+/* Written by tests/mutate.py. The mutants whose conditions were evaluated, and the negated one; 0: none. */
 extern unsigned char *mutants_seen;
 extern int mutant_now;
 static inline int mutant_is(int k)
@@ -55,7 +56,7 @@ static inline int mutant_is(int k)
 }
 #define MUT(k, ...) (mutant_is(k) != !!(__VA_ARGS__))
 """
-# A shared mapping: what forked processes and those that crash have evaluated is in the file, too.
+# A shared mapping, so that the file also records the conditions that forked and crashed processes evaluated.
 OBJECT = """\
 #include <fcntl.h>
 #include <stdlib.h>
@@ -75,7 +76,7 @@ __attribute__((constructor(101))) static void mutants_open(void)
 }
 """
 
-# ---- where the branches are ----
+# ---- finding the branches ----
 
 TOKEN = re.compile(r"""
     (?P<space>\s+ | //[^\n]* | /\*.*?\*/)
@@ -90,7 +91,7 @@ CLOSES = {"(": ")", "[": "]", "{": "}"}
 
 
 class Node:
-    """A token, or a group of brackets and what is between them; at: its bytes in the file."""
+    """A token, or a pair of brackets with its contents. begin, end: byte offsets in the file."""
     def __init__(self, text, begin, end, items=None):
         self.text, self.begin, self.end, self.items = text, begin, end, items
 
@@ -99,7 +100,7 @@ class Node:
 
 
 def tree(path, source):
-    """The file's nodes, without preprocessor lines."""
+    """The nodes of a file, without preprocessor lines."""
     stack, at, line_begins = [("", 0, [])], 0, True
     while at < len(source):
         if line_begins:
@@ -120,7 +121,7 @@ def tree(path, source):
             elif text in CLOSES.values():
                 bracket, begin, items = stack.pop()
                 if CLOSES.get(bracket) != text:
-                    sys.exit("%s: '%s' at byte %d closes nothing" % (path, text, at))
+                    sys.exit("%s: unmatched '%s' at byte %d" % (path, text, at))
                 stack[-1][2].append(Node(bracket, begin, m.end(), items))
             else:
                 stack[-1][2].append(Node(text, at, m.end()))
@@ -155,7 +156,8 @@ class Finder:
             self.found.append((self.function, items[0].begin, items[-1].end))
 
     def walk(self, items):
-        """Statements, or expressions with commas. What is static, or in an enum or struct, is not evaluated."""
+        """Statements, or expressions with commas. Static initialisers, enums and structs are not evaluated at run
+        time."""
         part, constant = [], False
         for n in items:
             if n.text == "static" and n.items is None:
@@ -175,7 +177,7 @@ class Finder:
 
     @staticmethod
     def is_block(part):
-        """Braces that follow these nodes are a block, not an initialiser or a literal."""
+        """True if braces after these nodes are a block, and not an initialiser or a literal."""
         if not part or part[-1].text in ("else", "do", ":"):
             return True
         return len(part) > 1 and part[-1].opens("(") and part[-2].text in ("if", "while", "for", "switch")
@@ -249,21 +251,22 @@ class Finder:
 class Mutant:
     def __init__(self, number, module, path, function, line, text):
         self.number, self.module, self.path, self.function, self.line, self.text = number, module, path, function, line, text
-        self.which = 0  # of that text in the function, from 0
+        self.which = 0  # index among equal conditions in the function
         self.equivalent = False
         self.tests = []
-        self.verdict = self.by = None  # failed, crashed, timed out; survived, not reached. By which test
+        self.verdict = self.by = None  # verdict: failed, crashed, timed out; survived, not reached. by: the test
 
     def __str__(self):
         return "%s:%d: %s" % (self.path, self.line, self.text)
 
     def key(self):
-        """What it is called while the file changes around it."""
+        """Identifies the mutant when the rest of the file changes."""
         return self.path, self.function, self.text, self.which
 
 
 def write_copies():
-    """All mutants; the copies lie under OUT as the files do under src."""
+    """Finds all mutants and writes copies of the files with them. The copies have the same paths under OUT as
+    under src."""
     mutants = []
     for module, patterns in MODULES.items():
         for path in sorted(p for pattern in patterns for p in glob.glob(pattern)):
@@ -275,7 +278,7 @@ def write_copies():
                 m = Mutant(len(mutants) + 1, module, path, function, source.count("\n", 0, begin) + 1, text)
                 m.which = sum(o.key()[:3] == m.key()[:3] for o in mutants[-300:])
                 mutants.append(m)
-                # outer ones begin first and end last
+                # outer conditions begin first and end last
                 puts += [(begin, 1, -end, "MUT(%d, " % m.number), (end, 0, -begin, ")")]
             out, at = [], 0
             for byte, _, _, text in sorted(puts):
@@ -289,8 +292,9 @@ def write_copies():
 
 
 def mark_equivalent(mutants, path):
-    """A line is `file: condition: reason`; where the file has it more than once `file(function): condition: reason`, or
-    `file(function#2): ..` for its second in that function."""
+    """Marks the equivalent mutants. A line is `file: condition: reason`. If the file contains the condition more
+    than once, it is `file(function): condition: reason`, or `file(function#2): ..` for the second one in that
+    function."""
     with open(path, encoding="ascii") as f:
         for number, line in enumerate(f, 1):
             if not line.strip() or line.startswith("#"):
@@ -304,7 +308,7 @@ def mark_equivalent(mutants, path):
             if which:
                 fit = fit[int(which) - 1:int(which)]
             if len(fit) != 1:
-                sys.exit("%s:%d: this names %d branches; it must name one" % (path, number, len(fit)))
+                sys.exit("%s:%d: the line matches %d branches; it must match one" % (path, number, len(fit)))
             fit[0].equivalent = True
 
 
@@ -316,14 +320,15 @@ def has_tls():
 
 
 def compile_flags():
-    """Those of `plain` in tools/tests.mk, with the copies before src. A mutant may leave things unused: no warnings."""
+    """The flags of `plain` in tools/tests.mk, with the copies before src. Warnings are off, because a mutant may
+    leave values unused."""
     return ["-std=c11"] + shlex.split(os.environ.get("CPPFLAGS", "")) + [
         "-isystem", "build/include", "-O1", "-w", "-DDDP_SEPARATE", "-include", "tests/heap.h",
         "-include", OUT + "/mutant.h", "-Ibuild/headers", "-I" + OUT, "-Isrc"] + ["-DDDP_USE_OPENSSL"] * has_tls()
 
 
 def compile_all(mutants, jobs):
-    """{name of the test: (words that run it, what it takes from the environment)}"""
+    """Compiles all programs. Returns {name of the test: (command, environment variables)}."""
     link = shlex.split(os.environ.get("CC", "cc"))
     flags, libs = link + compile_flags(), ["-lm", "-lpthread"] + (["-lssl", "-lcrypto"] if has_tls() else [])
     archive = OUT + "/dreamddp.a"
@@ -340,7 +345,7 @@ def compile_all(mutants, jobs):
 
     def program(path):
         out = os.path.join(OUT, "bin", os.path.basename(path)[:-2])
-        compiled = out + ".o"  # an object of its own, which a compiler cache can keep
+        compiled = out + ".o"  # a separate object file, which a compiler cache can store
         call(flags + ["-Itests", "-c", path, "-o", compiled])
         call(link + [compiled, OUT + "/mutant.o", archive, "-o", out] + libs + ["-lcmocka"])
         return out
@@ -358,7 +363,7 @@ def compile_all(mutants, jobs):
         held = subprocess.run(["ar", "t", archive], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
         for o in objects[:-1]:
             if held.count(os.path.basename(o)) != 1:
-                sys.exit("%s holds %d files named %s" % (archive, held.count(os.path.basename(o)), os.path.basename(o)))
+                sys.exit("%s contains %d files named %s" % (archive, held.count(os.path.basename(o)), os.path.basename(o)))
         call(["ar", "rs", archive] + objects[:-1])
         for path, out in zip(tests, pool.map(program, tests)):
             found[path[len("tests/"):-2]] = ([os.path.abspath(out)], {})
@@ -385,7 +390,7 @@ def stop(number, _):
 
 
 class Run:
-    """One run of a test: its exit code, None past a limit; seconds of the processor and of the wall."""
+    """One run of a test. code: its exit code, or None if it exceeded a limit. cpu, wall: seconds of CPU and elapsed time."""
     def __init__(self, words, env, cpu, wall):
         def limits():
             resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
@@ -407,7 +412,7 @@ class Run:
             LIVE.add(p.pid)
             clock = threading.Timer(wall, late)
             clock.start()
-            for line in p.stdout:  # the first failure is enough
+            for line in p.stdout:  # stop at the first failure
                 if b"[  FAILED  ]" in line or line.startswith(b"FAILED"):
                     said = True
                     break
@@ -415,7 +420,7 @@ class Run:
                 end(p.pid)
             _, status, used = os.wait4(p.pid, 0)
             clock.cancel()
-            end(p.pid)  # nothing that a test forked outlives it
+            end(p.pid)  # kill all processes that the test forked
             LIVE.discard(p.pid)
             p.returncode = code = os.waitstatus_to_exitcode(status)
             p.stdout.close()
@@ -429,13 +434,13 @@ class Test:
         self.cpu, self.wall, self.seen = 3600, 600, b""
 
     def baseline(self, mutants):
-        """False: it needs what is not here, or fails already."""
+        """Runs the test without a mutant. Returns False if it fails or is skipped."""
         with tempfile.NamedTemporaryFile() as seen:
             seen.truncate(mutants + 1)
             r = Run(self.words, dict(self.env, MUTANTS_SEEN=seen.name), self.cpu, self.wall)
             self.seen = seen.read()
         if r.code not in (0, 77):
-            print("%s fails without a mutant (exit code %s) and is left out" % (self.name, r.code), flush=True)
+            print("%s fails without a mutant (exit code %s) and is excluded" % (self.name, r.code), flush=True)
         self.cpu, self.wall = r.cpu, r.wall
         return r.code == 0
 
@@ -461,15 +466,15 @@ NOTICED = ("failed", "crashed", "timed out")
 
 
 def earlier(path):
-    """The keys of those that were not noticed in an earlier run."""
+    """The keys of the mutants that an earlier run did not detect."""
     with open(path, encoding="ascii") as f:
         return {(m["path"], m["function"], m["text"], m["which"]) for m in json.load(f) if m["verdict"] not in NOTICED}
 
 
 def report(mutants, tried, modules):
-    """Prints the table; the least percentage."""
+    """Prints the table. Returns the lowest percentage."""
     least = 100.0
-    print("%-10s %8s %10s %6s %8s %11s %8s" % ("module", "branches", "equivalent", "tried", "noticed", "not reached", "percent"))
+    print("%-10s %8s %10s %6s %8s %11s %8s" % ("module", "branches", "equivalent", "tried", "detected", "not reached", "percent"))
     for module in modules:
         all_of, ours = [m for m in mutants if m.module == module], [m for m in tried if m.module == module]
         noticed = sum(m.verdict in NOTICED for m in ours)
@@ -477,7 +482,7 @@ def report(mutants, tried, modules):
         least = min(least, percent)
         print("%-10s %8d %10d %6d %8d %11d %7.1f%%" % (module, len(all_of), sum(m.equivalent for m in all_of), len(ours), noticed,
                                                      sum(m.verdict == "not reached" for m in ours), percent))
-    print("noticed by: " + ", ".join("%d %s" % (sum(m.verdict == v for m in tried), v) for v in NOTICED))
+    print("detected as: " + ", ".join("%d %s" % (sum(m.verdict == v for m in tried), v) for v in NOTICED))
     return least
 
 
@@ -529,7 +534,7 @@ def main():
             if m.verdict not in NOTICED:
                 print("%-11s  %s" % (m.verdict, m), flush=True)
             if sys.stdout.isatty() or i % 100 == 0 or i == len(tried):
-                print("%d of %d tried, %d noticed, %.0f s" % (i, len(tried), noticed, time.monotonic() - measured),
+                print("%d of %d tried, %d detected, %.0f s" % (i, len(tried), noticed, time.monotonic() - measured),
                       end="\r" if sys.stdout.isatty() and i < len(tried) else "\n", flush=True)
     least = report(mutants, tried, modules)
     if json_file:

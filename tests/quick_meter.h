@@ -1,5 +1,5 @@
 /* Measures links with the fewest transfers, for tests that do not depend on their rates. Include it once,
- * behind the headers of the library: its timing.c then takes the place of the one in the archive. */
+ * after the headers of the library. Its timing.c then replaces the one in the archive. */
 #ifndef QUICK_METER_H
 #define QUICK_METER_H
 

@@ -1,5 +1,5 @@
 /* Linked into every test. The environment variable TEST_NAME=TEXT runs only the test functions whose names
- * contain TEXT, and TEST_ONLY=NAME only the function NAME. */
+ * contain TEXT. TEST_ONLY=NAME runs only the function NAME. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

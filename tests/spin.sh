@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced by the tests of models in Promela, after tests/cases.sh. $model is the path of the model.
+# Sourced after tests/cases.sh by the tests of Promela models. $model is the path of the model.
 command -v spin >/dev/null 2>&1 || skip_script "spin is not installed (apt package spin)"
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-level=-O0 # a search of a second takes less than it takes to optimise it
+level=-O0 # optimising takes longer than a search of one second
 [ -z "${ALL-}" ] || level=-O2
 
 # check WANTED-ERRORS NAME OPTIONS...

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How the library is tested, in figures, each with its command: docs/results/testing.md.
+"""Measures the tests and writes docs/results/testing.md, with the command of each figure.
 
     tests/testing.py [--only STAGE,..] [--page] [--list]
 
-A stage runs its command and stores what it counted in tests/testing.json, and the page is made of all that is stored. A
-stage that fails is told in a sentence, and stores nothing. All of them take about two hours; --only coverage,sweeps
-runs those two; --page makes the page alone.
+A stage runs its command and stores its counts in tests/testing.json. The page is made from all stored counts. A
+stage that fails prints a one-line error and stores nothing. All stages take about two hours. --only coverage,sweeps
+runs two stages. --page only writes the page from the stored counts.
 """
 import argparse
 import datetime
@@ -24,11 +24,11 @@ PAGE = os.path.join(ROOT, "docs", "results", "testing.md")
 
 
 class Failed(Exception):
-    """Why a stage has no figures, in a sentence."""
+    """The reason why a stage has no result, in one line."""
 
 
 def ran(command, may_fail=False, **env):
-    """What a command printed; its last lines also go to the terminal where it fails."""
+    """Runs a command and returns its output. If it fails, its last lines are also printed."""
     print("+ %s" % command, flush=True)
     p = subprocess.run(command, shell=True, cwd=ROOT, env=dict(os.environ, **env), stdin=subprocess.DEVNULL,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -46,7 +46,7 @@ def last_counts(out):
     return [int(n) for n in found[-1]]
 
 
-# ---- stages: each returns what is stored ----
+# ---- stages: each returns the data to store ----
 
 def coverage():
     out = ran("make coverage")
@@ -91,12 +91,12 @@ def fuzzing():
     names = re.findall(r"^== (fuzz_\w+)$", out, re.M)
     runs = [int(n) for n in re.findall(r"^stat::number_of_executed_units: *(\d+)$", out, re.M)]
     if len(names) != len(runs):
-        raise Failed("%d fuzzers, but %d of them say how much they ran" % (len(names), len(runs)))
+        raise Failed("%d fuzzers ran, but %d of them printed their number of inputs" % (len(names), len(runs)))
     return {"runs": dict(zip(names, runs)), "seconds": 60}
 
 
 def same_output():
-    """The tests without times print the same at -O0 with counters and at -O2: names, verdicts and figures."""
+    """Compares the output of the tests without times at -O0 with coverage counters and at -O2."""
     names = ran("make -s same-output-list").split()
     ran("make -s -j2 " + " ".join("build/%s/%s" % (f, n) for f in ("cov", "o2") for n in names))
     unlike = []
@@ -148,10 +148,10 @@ def of_coverage(at):
 def of_sweeps(at):
     yield when("sweeps", at) + "."
     if "calls" in at:
-        yield "%d of the %d public functions run in these scenarios (`tools/coverage.py --calls` of a build with counts); the others" % tuple(at["calls"])
-        yield "tell names and numbers, but for a few: aborts, and pipelines that lose a rank."
+        yield "%d of the %d public functions run in these scenarios (`tools/coverage.py --calls` of a coverage build). Most of the others" % tuple(at["calls"])
+        yield "only return names and numbers. The exceptions are aborts, and pipelines that lose a rank."
     yield ""
-    yield "| what fails | scenario | runs | numbers tried, up to | build |"
+    yield "| failure | scenario | runs | highest number tried | build |"
     yield "|---|---|---|---|---|"
     for flavour, test, name, runs, most in at["rows"]:
         if most:
@@ -161,7 +161,7 @@ def of_sweeps(at):
 def of_mutations(at):
     yield when("mutations", at) + "."
     yield ""
-    yield "| module | tried | noticed | share |"
+    yield "| module | mutants tried | detected | share |"
     yield "|---|---|---|---|"
     for r in at["modules"]:
         yield "| %s | %d | %d | %s |" % (r["module"], r["tried"], r["noticed"], pct(r["noticed"], r["tried"]))
@@ -173,18 +173,18 @@ def of_fuzzing(at):
 
 
 def of_same_output(at):
-    yield "%s: %d programs of tests without times, at -O0 with counters and at -O2; %s." % (
+    yield "%s: %d test programs that print no times, at -O0 with coverage counters and at -O2; %s." % (
         when("same-output", at), at["programs"],
-        "all print the same" if not at["unlike"] else "unlike: " + ", ".join(at["unlike"]))
+        "all outputs are equal" if not at["unlike"] else "outputs differ: " + ", ".join(at["unlike"]))
 
 
 def of_storm(at):
     kills = [at["kinds"][k] for k in ("kill", "pair", "two", "coordinator")]
-    yield "%s: %d workers, %d faults in %d s. Goodput %.1f %% of the fault-free steps around each fault," % (
+    yield "%s: %d workers, %d faults in %d s. The goodput is %.1f %% of the fault-free steps around each fault," % (
         when("storm", at), at["workers"], at["faults"], at["seconds"], at["goodput_local_pct"])
-    yield "%.1f %% without the seconds for which the script itself stops workers. After %d kills the next average was" % (
+    yield "%.1f %% without the time during which the script itself stops workers. After %d kills the next average was" % (
         at["goodput_local_without_stops_pct"], sum(k["faults"] for k in kills))
-    yield "complete in %.2f s (mean), %.2f s (most). [benchmarks](benchmarks.md#elastic-worlds-soak-and-storm) has each kind of fault." % (
+    yield "complete within %.2f s (mean) and %.2f s (maximum). [elastic-protocol](../explanation/elastic-protocol.md#storm) lists each kind of fault." % (
         sum(k["faults"] * k["mean_s"] for k in kills) / sum(k["faults"] for k in kills), max(k["most_s"] for k in kills))
 
 
@@ -193,17 +193,18 @@ ABOUT = {
 A branch is one outcome of one condition. `tools/coverage.py --missing plan` lists the lines and branches of a module that no test
 in C reaches. The figures exclude killed workers and test scripts. The figures of `make test` leave out
 `wire/tls.c` and `wire/mpi.c`, which need OpenSSL and MPI."""),
-    "sweeps": ("Every allocation, every call of the system", """\
-The n-th allocation fails, or the n-th read, write, fsync, rename, socket, connect, pthread_create ..., once and from there on, for
-n = 1, 2, ... until nothing is left to fail (of several processes: each so-many-th). Every time the run ends with one sentence or, where
-a link comes back, with the right result; no memory is lost, no file stays open, what was written is whole or what was there before, and a
-checkpoint can be gone on from. A call that a signal interrupts changes nothing."""),
-    "mutations": ("Branches turned round", """\
-Each condition of the modules that only compute is negated, one at a time, and the tests that reach it have to notice."""),
+    "sweeps": ("Failing allocations and system calls", """\
+The n-th allocation fails, or the n-th call of read, write, fsync, rename, socket, connect, pthread_create ..., once or with all later
+ones. n is 1, 2, ... up to the number of calls; in runs of several processes only every k-th n is tried. Every run must end with a
+one-line error, or with the right result if a link reconnects. It must leak no memory and no file. Every file must be complete, old or
+new, and a run must be able to resume from the checkpoint. A call that a signal interrupts must have no effect."""),
+    "mutations": ("Mutation testing", """\
+Each condition in the pure-compute modules is negated in turn. At least one test must fail."""),
     "fuzzing": ("Fuzzing", """\
-What is parsed is used: planned with, trained with, gone on from. `packaging/oss-fuzz` builds the same targets."""),
-    "same-output": ("One output", "Optimisation changes nothing that a test prints."),
-    "storm": ("A storm of faults", "Workers are killed, stalled and cut off, and newcomers come, by a script."),
+The fuzz targets also use the parsed input: they plan with it, train with it, and resume from it. `packaging/oss-fuzz` builds the same
+targets."""),
+    "same-output": ("Equal output with and without optimisation", "Compiler optimisation must not change the output of a test."),
+    "storm": ("A storm of faults", "A script kills, stalls and disconnects workers, and starts joining workers."),
 }
 
 
@@ -239,9 +240,9 @@ def machine():
 
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    a.add_argument("--only", help="stages, with commas")
-    a.add_argument("--page", action="store_true", help="make the page of what is stored")
-    a.add_argument("--list", action="store_true", help="name the stages")
+    a.add_argument("--only", help="stages, separated by commas")
+    a.add_argument("--page", action="store_true", help="only write the page from the stored counts")
+    a.add_argument("--list", action="store_true", help="list the stages")
     a = a.parse_args()
     if a.list:
         print("\n".join("%-12s %s" % (s, COMMANDS[s]) for s in STAGES))

@@ -347,7 +347,7 @@ static void compressors(void **state)
 
     REFUSED(DDP_ARG, ddp_topk(x, N, N + 1, scratch, room, index, value, &err));
     REFUSED(DDP_ARG, ddp_topk(NULL, N, K, scratch, room, index, value, &err));
-    REFUSED(DDP_FORMAT, ddp_unpack_store("DDPC is plain text here", 32, back, N, &err));
+    REFUSED(DDP_FORMAT, ddp_unpack_store("DDPC and a text of 32 characters", 32, back, N, &err));
     REFUSED(DDP_ARG, ddp_packing_named("zip", &packing, &err));
     o.ratio = 0.5;
     REFUSED(DDP_ARG, ddp_adatopk(link_s, count, 2, &o, c, &err));
