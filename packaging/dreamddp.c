@@ -1,4 +1,4 @@
-/* The library as one file, for `make lib` and CMake: only the public functions can be seen from outside. */
+/* The library as one file, for `make lib` and CMake. Only the public functions are exported. */
 #define DDP_API extern __attribute__((visibility("default")))
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

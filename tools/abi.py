@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The ABI of build/lib/libdreamddp.so: functions, structs and constants, against packaging/abi.txt.
+"""Compares the ABI of build/lib/libdreamddp.so (functions, structs, constants) with packaging/abi.txt.
 
-    tools/abi.py           compares with the list of the last git tag, without a tag with the tree's own; exit 1 if
-                           something that a program was compiled with is gone or another, and 77 where the list is
-                           not made for the machine (it is for 64-bit Linux)
+    tools/abi.py           compares with the list of the last git tag, or without a tag with the tree's own list. Exit 1 if
+                           something that compiled programs use was removed or changed, 77 if this machine is not
+                           64-bit Linux, for which the list is made
     tools/abi.py --write   writes packaging/abi.txt
 
-What is promised: docs/reference/stability.md. Where things lie is the compiler's answer, types are python/dreamddp/_binding.py's
-names of them. Needs `make lib`, a C compiler and nm.
+docs/reference/stability.md describes the guarantees. Sizes and offsets come from the compiler, types have the names of
+python/dreamddp/_binding.py. Needs `make lib`, a C compiler and nm.
 """
 import os
 import re
@@ -21,7 +21,7 @@ from python_binding import ROOT
 
 LIST = os.path.join(ROOT, "packaging", "abi.txt")
 LIBRARY = os.path.join(ROOT, "build", "lib", "libdreamddp.so")
-TOP = "# The ABI of libdreamddp.so %s on 64-bit Linux, by tools/abi.py --write: what, name, where or which\n"
+TOP = "# The ABI of libdreamddp.so %s on 64-bit Linux, written by tools/abi.py --write: kind, name, offset or value\n"
 
 
 def signature(result, arguments):
@@ -29,14 +29,14 @@ def signature(result, arguments):
 
 
 def spelled(kind):
-    """A ctypes type in words."""
+    """The text of a ctypes type."""
     if hasattr(kind, "_argtypes_"):  # a pointer to a function
         return signature(kind._restype_, kind._argtypes_)
     return "void" if kind is None else kind.__name__
 
 
 def compiled_layouts():
-    """["struct size offset..."] as the compiler lays them out."""
+    """Returns ["struct size offset..."] as the compiler lays them out."""
     with tempfile.TemporaryDirectory() as folder:
         source, program = os.path.join(folder, "layouts.c"), os.path.join(folder, "layouts")
         with open(source, "w", encoding="ascii") as f:
@@ -52,9 +52,10 @@ def exported():
 
 
 def record():
-    """{"function ddp_rank": "c_int(c_void_p)", "struct ddp_error": "264", "field ddp_error.code": "0 c_int", ...}"""
+    """Returns {"function ddp_rank": "c_int(c_void_p)", "struct ddp_error": "264", "field ddp_error.code": "0
+    c_int", ...}."""
     structs = {s.__name__: s for s in python_binding.layouts()[1]}
-    import _binding  # python_binding.layouts() put it on the path
+    import _binding  # python_binding.layouts() added its folder to the path
     found = {}
     for name in exported():
         found["function " + name] = signature(*_binding.FUNCTIONS[name]) if name in _binding.FUNCTIONS else "variadic"
@@ -63,7 +64,8 @@ def record():
         found["struct " + name] = size
         direct = [(field, kind) for field, _, kind in python_binding.members(structs[name])]
         inner = [f for union, kind in structs[name]._fields_ if union.startswith("_") for f in kind._fields_]
-        offsets += [getattr(structs[name], field).offset for field, _ in inner]  # ctypes sees through an unnamed union
+        # ctypes makes members of an unnamed union accessible
+        offsets += [getattr(structs[name], field).offset for field, _ in inner]
         for (field, kind), offset in zip(direct + inner, offsets):
             found["field %s.%s" % (name, field)] = "%s %s" % (offset, spelled(kind))
     for name, value in vars(_binding).items():
@@ -77,7 +79,7 @@ def text_of(found):
 
 
 def parsed(text):
-    """(version, record) of a list"""
+    """Returns (version, record) of a list."""
     first, *lines = text.splitlines()
     words = [line.split(" ", 2) for line in lines]
     return re.search(r"[.]so (\S+)", first).group(1), {kind + " " + name: what for kind, name, what in words}
@@ -89,7 +91,7 @@ def version():
 
 
 def last_list():
-    """(where it is from, its text); the last tag's, else the tree's; (None, None) if there is none."""
+    """Returns (origin, text) of the last tag's list, or else of the tree's; (None, None) if there is none."""
     git = ["git", "-C", ROOT]
     try:
         tag = subprocess.run(git + ["describe", "--tags", "--abbrev=0"], capture_output=True, text=True).stdout.strip()
@@ -97,20 +99,20 @@ def last_list():
             shown = subprocess.run(git + ["show", tag + ":packaging/abi.txt"], capture_output=True, text=True)
             if shown.returncode == 0:
                 return "the tag " + tag, shown.stdout
-    except FileNotFoundError:  # no git: a release's tree
+    except FileNotFoundError:  # without git: an unpacked release
         pass
     if os.path.exists(LIST):
         with open(LIST, encoding="ascii") as f:
-            return "packaging/abi.txt (there is no tag that has one)", f.read()
+            return "packaging/abi.txt (no tag contains one)", f.read()
     return None, None
 
 
 def breaks(old_version, old, new_version, new):
-    """Sentences about what a program that was compiled with old would miss in new; none if the minor versions, and so
-    the sonames, are others."""
+    """Returns one-line errors about what a program compiled with old would miss in new. None if the minor version,
+    and so the soname, differs."""
     if old_version.split(".")[:2] != new_version.split(".")[:2]:
         return []
-    return ["%s is gone (it was %s)" % (k, v) for k, v in old.items() if k not in new] + [
+    return ["%s was removed (it was %s)" % (k, v) for k, v in old.items() if k not in new] + [
         "%s was %s and is %s" % (k, v, new[k]) for k, v in old.items() if new.get(k, v) != v]
 
 
@@ -119,10 +121,10 @@ def main(argv):
         sys.stderr.write(__doc__)
         return 2
     if sys.maxsize < 2**32 or not sys.platform.startswith("linux"):
-        print("skipped: packaging/abi.txt is of 64-bit Linux")
+        print("skipped: packaging/abi.txt is for 64-bit Linux")
         return 77
     if not os.path.exists(LIBRARY):
-        print("abi: there is no build/lib/libdreamddp.so: run `make lib`", file=sys.stderr)
+        print("abi: build/lib/libdreamddp.so is missing: run `make lib`", file=sys.stderr)
         return 1
     new = record()
     if argv:
@@ -131,21 +133,21 @@ def main(argv):
         return 0
     where, text = last_list()
     if text is None:
-        print("abi: there is no packaging/abi.txt to compare with: run `tools/abi.py --write`", file=sys.stderr)
+        print("abi: packaging/abi.txt is missing: run `tools/abi.py --write`", file=sys.stderr)
         return 1
     old_version, old = parsed(text)
     faults = breaks(old_version, old, version(), new)
     kept = sum(new.get(k) == v for k, v in old.items())
-    print("abi of %s against %s of %s: %d things kept, %d added, %d gone or changed" % (
+    print("ABI of %s compared with %s of %s: %d entries unchanged, %d added, %d removed or changed" % (
         version(), old_version, where, kept, len(new.keys() - old.keys()), len(old) - kept))
     for fault in faults:
         print("abi: " + fault, file=sys.stderr)
     if faults:
-        print("abi: programs that were compiled with %s would break under the same soname, libdreamddp.so.%s: keep what "
-              "they use, or raise DDP_VERSION_MINOR (docs/reference/stability.md)" % (old_version, old_version.rsplit(".", 1)[0]),
+        print("abi: programs compiled with %s would break with the same soname, libdreamddp.so.%s: keep these "
+              "entries, or raise DDP_VERSION_MINOR (docs/reference/stability.md)" % (old_version, old_version.rsplit(".", 1)[0]),
               file=sys.stderr)
         if not where.startswith("the tag "):
-            print("abi: as there is no tag yet, `tools/abi.py --write` takes the change into the list", file=sys.stderr)
+            print("abi: while there is no tag, `tools/abi.py --write` adds the change to the list", file=sys.stderr)
     return 1 if faults else 0
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Expands src/dreamddp.h, the spine, into the one header that users include.
+"""Expands src/dreamddp.h, the spine, into the single header that users include.
 
     tools/amalgamate.py            writes dreamddp.h (only if it changed)
-    tools/amalgamate.py --check    regenerates to memory and compares; one sentence per fault
-    tools/amalgamate.py --split DIR    writes DIR/dreamddp.h, declarations, and DIR/dreamddp.c
+    tools/amalgamate.py --check    regenerates in memory and compares; one-line errors
+    tools/amalgamate.py --split DIR    writes DIR/dreamddp.h (declarations) and DIR/dreamddp.c
 
-The output is a pure function of src/: each project file is expanded once, where it is first
-included, behind what it includes itself; a later #include of it is dropped; system includes stay.
+The output depends only on src/. Each project file is expanded once, where it is first included,
+after the files that it includes itself. Later #includes of it are dropped. System includes stay.
 """
 import os
 import re
@@ -14,31 +14,31 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SPINES = (("dreamddp.h", "dreamddp.h"), ("dreamddp_cuda.cuh", "dreamddp_cuda.cuh"))
-# A folder may use those before it, never those after it.
+# A folder may use the folders before it, but not those after it.
 FOLDERS = ("base graph ops nn data io compress wire emulate comm member profile plan config context exchange device measure session strategy pipe sim report cuda").split()
 
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 OPEN, CLOSE = re.compile(r"\s*#\s*if"), re.compile(r"\s*#\s*endif")
-OPTION = re.compile(r"\bDDP_NO_\w+")  # in the spine: #if around implementations that a user may leave out
+OPTION = re.compile(r"\bDDP_NO_\w+")  # in the spine: #if around implementations that a user may exclude
 LEADING = re.compile(r'(?:/\*.*?\*/|[ \n]|#include [^\n]*\n)*', re.S)  # comments and includes before the first code
 
 
 class Fault(Exception):
-    """One clear sentence about what is wrong in src/."""
+    """A one-line error about a fault in src/."""
 
 
 def read(path, name):
-    """The lines of a source file, after the checks that every file must pass."""
+    """Returns the lines of a source file, after the checks that apply to every file."""
     with open(path, "rb") as f:
         data = f.read()
     for number, line in enumerate(data.split(b"\n"), 1):
         at = "src/%s:%d" % (name, number)
         if any(c > 126 or c < 32 and c not in b"\t\r" for c in line):
-            raise Fault("%s: a byte that is not printable ASCII" % at)
+            raise Fault("%s: the line contains a byte that is not printable ASCII" % at)
         if b"\t" in line:
-            raise Fault("%s: a tab; indent with spaces" % at)
+            raise Fault("%s: the line contains a tab; indent with spaces" % at)
         if line.rstrip() != line:
-            raise Fault("%s: a trailing blank" % at)
+            raise Fault("%s: the line ends with a blank" % at)
     if not data.endswith(b"\n"):
         raise Fault("src/%s: the last line has no newline" % name)
     return data.decode("ascii").split("\n")[:-1]
@@ -49,7 +49,7 @@ def folder(name):
 
 
 class Amalgamation:
-    """lines: the output; origin[i]: (file under src/, line) that line i came from, or None."""
+    """lines: the output; origin[i]: (file in src/, line) from which line i came, or None."""
 
     def __init__(self, src, spine, done=(), strict=False):
         self.src, self.spine, self.strict = src, spine, strict
@@ -68,7 +68,7 @@ class Amalgamation:
         return "\n".join(self.lines) + "\n"
 
     def put(self, line, origin):
-        if line or (self.lines and self.lines[-1]):  # a dropped #include leaves no double gap
+        if line or (self.lines and self.lines[-1]):  # a dropped #include leaves no double blank line
             self.lines.append(line)
             self.origin.append(origin)
 
@@ -76,8 +76,8 @@ class Amalgamation:
         return tuple(filter(None, self.options))
 
     def expand(self, name):
-        """What the file includes first, then its text in one piece, without its #pragma once: each
-        file is expanded once."""
+        """Expands the files that this file includes first, then its text without #pragma once. Each file is
+        expanded once."""
         self.done[name] = self.around()
         lines = [(i, line) for i, line in enumerate(read(os.path.join(self.src, name), name), 1) if line != "#pragma once"]
         top = len(lines) - len(LEADING.sub("", "\n".join(line for _, line in lines) + "\n").split("\n")) + 1
@@ -100,22 +100,22 @@ class Amalgamation:
         target = m.group(1)
         self.check_include(name, number, target, depth)
         if target in self.outputs:
-            self.put(line, (name, number))  # the companion includes the other header
+            self.put(line, (name, number))  # the GPU companion includes dreamddp.h
         elif target not in self.done:
             self.expand(target)
 
     def check_include(self, name, number, target, depth):
         at = "src/%s:%d" % (name, number)
         if not os.path.isfile(os.path.join(self.src, target)):
-            raise Fault('%s: #include "%s" names no file of src/' % (at, target))
+            raise Fault('%s: #include "%s": src/ has no such file' % (at, target))
         for option in self.done.get(target, ()):
             if option not in self.around():
-                raise Fault('%s: #include "%s", which %s of src/%s leaves out; include it in the spine '
+                raise Fault('%s: #include "%s", which %s of src/%s excludes; include it in the spine '
                             "before that" % (at, target, option, self.spine))
         if name == self.spine:
             return
         if depth > 0:
-            raise Fault('%s: #include "%s" stands inside #if; each file is expanded once, '
+            raise Fault('%s: #include "%s" is inside #if; each file is expanded once, '
                         "so include it unconditionally" % (at, target))
         mine, theirs = folder(name), folder(target)
         for f in (mine, theirs):
@@ -133,13 +133,13 @@ def all_files(src):
 
 
 def generate(strict=False, root=ROOT):
-    """[(output name, Amalgamation)]; raises Fault. strict adds the rules that a tree at work may
-    break for an hour: no file that is not included, no use of a later folder."""
+    """Returns [(output name, Amalgamation)]; raises Fault. strict adds rules that may be broken during
+    development: every file is included, and no file uses a later folder."""
     src = os.path.join(root, "src")
     result, reached = [], set()
     for spine, output in SPINES:
         if os.path.isfile(os.path.join(src, spine)):
-            done = reached if output.endswith(".cuh") else ()  # the companion includes dreamddp.h
+            done = reached if output.endswith(".cuh") else ()  # the GPU companion includes dreamddp.h
             a = Amalgamation(src, spine, done, strict)
             reached |= set(a.done)
             result.append((output, a))
@@ -150,13 +150,13 @@ def generate(strict=False, root=ROOT):
 
 
 def split(text):
-    """(header, source) of the text of dreamddp.h."""
+    """Splits the text of dreamddp.h into (header, source)."""
     begin, inside = "#ifdef DREAMDDP_IMPLEMENTATION\n", "#define DDP__IMPLEMENTED\n"
     end, after = "#endif /* DDP__IMPLEMENTED */\n", "#endif /* DREAMDDP_IMPLEMENTATION */\n"
-    return ("/* The declarations of dreamddp.h, split from it by `make split`: DREAMDDP_IMPLEMENTATION does nothing\n"
-            " * here; compile dreamddp.c, or link the library of `make lib`. */\n" +
+    return ("/* The declarations of dreamddp.h, split from it by `make split`. DREAMDDP_IMPLEMENTATION has no effect\n"
+            " * here: compile dreamddp.c, or link the library of `make lib`. */\n" +
             text[:text.index(begin)] + text[text.index(after) + len(after):].lstrip("\n"),
-            "/* The implementation of dreamddp.h, split from it by `make split`. MIT licence: see there. */\n"
+            "/* The implementation of dreamddp.h, split from it by `make split`. MIT licence: see dreamddp.h. */\n"
             "#define DREAMDDP_IMPLEMENTATION\n" + inside + '#include "dreamddp.h"\n' +
             text[text.index(inside) + len(inside):text.index(end)].rstrip("\n") + "\n")
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the names of the generated header, in its text and in the object it compiles to.
+"""Checks the names in the text of the generated header and in its object file.
 
-    tools/check_names.py [dreamddp.h]      one sentence per fault, exit 1; without a name also the
+    tools/check_names.py [dreamddp.h]      one-line errors, exit 1; without an argument also checks the
                                            text of dreamddp_cuda.cuh
 
 Text: every function, type, tag, enumerator, macro and variable at file scope begins with ddp_,
-DDP_ or DREAMDDP_ (static functions too: everything lands in the user's translation unit).
-Object: no mutable file-scope or static local data, no exported private name.
+DDP_ or DREAMDDP_ (static functions too, because they are part of the user's translation unit).
+Object: no mutable file-scope or static local data, and no exported private name.
 stb_ds, which the implementation instantiates, is exempt.
 """
 import os
@@ -16,25 +16,25 @@ import sys
 import tempfile
 
 OURS = re.compile(r"(ddp_|DDP_|DREAMDDP_)")
-# Macros that are set for a system header; by their nature they carry its name.
+# Macros for system headers, whose names the project cannot choose.
 FOREIGN = {"_GNU_SOURCE", "STB_DS_IMPLEMENTATION", "STBDS_NO_SHORT_NAMES", "OMPI_SKIP_MPICXX", "MPICH_SKIP_MPICXX",
-           "environ", "ppoll"}  # which libc declares for some
+           "environ", "ppoll"}  # libc does not always declare these
 KEYWORDS = set("""const volatile static extern inline void char short int long float double signed
     unsigned struct union enum typedef template __global__ __device__ __host__ __forceinline__ __constant__ __attribute__ __declspec __extension__ sizeof""".split())
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\S")
 
 
 def strip(text):
-    """Without comments and the insides of literals, line numbers kept."""
+    """Replaces comments and the contents of literals by blanks, and keeps line numbers."""
     def blank(m):
         s = m.group(0)
-        # a comment inside a macro keeps the macro's line continuations
+        # keep the line continuations of a macro with a comment
         return s[0] + s[-1] if s[0] in "\"'" else " " + "".join(re.findall(r"\\?\n", s))
     return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', blank, text, flags=re.S)
 
 
 def macros_and_tokens(text):
-    """([(macro, line)], [(token, line)]) of a header; #if branches are all taken."""
+    """Returns ([(macro, line)], [(token, line)]) of a header, with all #if branches taken."""
     macros, tokens, lines = [], [], strip(text).split("\n")
     i = 0
     while i < len(lines):
@@ -52,7 +52,7 @@ def macros_and_tokens(text):
 
 
 def closing(tokens, i):
-    """Index of the bracket that closes the one at i."""
+    """The index of the bracket that closes the one at i."""
     pairs = {"(": ")", "{": "}", "[": "]"}
     stack = []
     for j in range(i, len(tokens)):
@@ -83,15 +83,15 @@ def enumerators(tokens, first, last):
 
 
 def declared(tokens):
-    """Every name that the tokens declare at file scope."""
+    """Yields every name that the tokens declare at file scope."""
     names, i, n = [], 0, len(tokens)
     word = lambda k: k < n and re.match(r"[A-Za-z_]", tokens[k][0]) and tokens[k][0] not in KEYWORDS
     tok = lambda k: tokens[k][0] if k < n else ""
-    called = False  # the declaration at hand has its parameter list already
+    called = False  # the parameter list of the current declaration was read
     while i < n:
         t = tok(i)
         if t == "extern" and tok(i + 1) == '"' and tok(i + 3) == "{":
-            i += 4                                            # extern "C" {: its inside is file scope
+            i += 4                                            # extern "C" {: its contents are at file scope
             continue
         if t in ("__attribute__", "__declspec", "__launch_bounds__", "__align__"):
             i = closing(tokens, i + 1)
@@ -147,7 +147,7 @@ def text_faults(path):
 
 
 def twice(path, other):
-    """The companion stands behind the other header in one translation unit."""
+    """Yields names that both headers declare: the GPU companion is in the same translation unit as dreamddp.h."""
     def names_of(p):
         with open(p, encoding="ascii") as f:
             macros, tokens = macros_and_tokens(f.read())
@@ -155,12 +155,12 @@ def twice(path, other):
     (their_macros, their_names), (macros, names) = names_of(other), names_of(path)
     for name in sorted(set(macros) | set(names)):
         if name in their_macros or name in macros and name in their_names:
-            yield "%s:%d: %s is a name of %s already" % (
+            yield "%s:%d: %s is already a name of %s" % (
                 os.path.basename(path), macros.get(name) or names[name], name, os.path.basename(other))
 
 
 def object_faults(path):
-    """Compiles without position independence, so that constant tables stay out of .data."""
+    """Compiles without position independence, so that constant tables are not in .data."""
     cc = os.environ.get("CC", "cc").split()
     flags = os.environ.get("CPPFLAGS", "").split() + ["-isystem", "build/include"]
     with tempfile.TemporaryDirectory() as d:
@@ -177,7 +177,7 @@ def object_faults(path):
         kind, name = line.split()[-2:]
         if kind in "Uw" or name.startswith("stbds_"):
             continue
-        if name == "ddp__own_time":  # of a thread: the clock that it runs by
+        if name == "ddp__own_time":  # thread-local: the simulated clock of a thread
             continue
         if kind in "bBdDCsSgG":
             yield "%s is mutable file-scope or static data; state belongs in ddp_ctx" % name

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Which lines and branches of src/ the tests reach, by module, from what a coverage build has counted (gcov).
+"""Lists the lines and branches of src/ that the tests reach, by module, from the counts of a coverage build (gcov).
 
     tools/coverage.py [--folder build/cov] [--missing MODULE | --calls] [--json FILE]
 
-`make coverage` builds the tests with --coverage into build/cov and runs them; this reads the counts of all of them.
-A branch is one outcome of one condition; a line or branch counts as reached if any test reached it. --missing lists the
-lines and branches of a module (plan, say) or file (plan/timeline/deft.c) that none has; --calls how many of the public functions
-were called, and the others.
+`make coverage` builds the tests with --coverage into build/cov and runs them. This script reads all their counts.
+A branch is one outcome of one condition. A line or branch counts as reached if any test reached it. --missing lists the
+unreached lines and branches of a module (for example plan) or file (plan/timeline/deft.c). --calls prints how many public
+functions were called, and lists the others.
 """
 import argparse
 import collections
@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def files_of(data):
-    """What gcov says of each file of src/, of one .gcda file."""
+    """gcov's data about each file of src/, from one .gcda file."""
     out = subprocess.run(["gcov", "--json-format", "--stdout", "--branch-probabilities", data], cwd=ROOT,
                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     files = [f for part in out.splitlines() if part.startswith(b"{") for f in json.loads(part)["files"]]
@@ -32,7 +32,7 @@ def files_of(data):
 
 
 def of_all(folder, rows_of):
-    """rows_of(what gcov says of a file), of all .gcda files."""
+    """Yields rows_of(gcov's data about a file) for all .gcda files."""
     data = glob.glob(os.path.join(folder, "**", "*.gcda"), recursive=True)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for files in pool.map(files_of, data):
@@ -41,7 +41,7 @@ def of_all(folder, rows_of):
 
 
 def calls(folder):
-    """(public functions, those that were not called)"""
+    """Returns (public functions, public functions that were not called)."""
     with open(os.path.join(ROOT, "dreamddp.h")) as f:
         declared = f.read().split("#ifdef DREAMDDP_IMPLEMENTATION")[0]
     names = set(re.findall(r"^DDP_API [^;{(]*?\b(ddp_\w+)\(", declared, re.M))
@@ -50,8 +50,9 @@ def calls(folder):
 
 
 def merged(folder):
-    """{file: {line: [count, {number of branches: [count of each]}]}}. A line of a header, and of a file that a test includes,
-    is compiled several times, now and then into other branches: the fullest compilation speaks for it."""
+    """Returns {file: {line: [count, {number of branches: [count of each]}]}}. A line of a header, or of a file
+    that a test includes, is compiled several times, sometimes into different branches. branches_of uses the
+    compilation in which most were reached."""
     files = collections.defaultdict(dict)
     for name, l in of_all(folder, lambda f: [(f["file"], l) for l in f["lines"]]):
         at = files[name].setdefault(l["line_number"], [0, {}])
@@ -77,16 +78,16 @@ def main():
     a.add_argument("--missing", metavar="MODULE")
     a.add_argument("--calls", action="store_true")
     a.add_argument("--json", metavar="FILE")
-    a.add_argument("--without", default="", metavar="FILE,..", help="files that are not counted: wire/tls.c")
-    a.add_argument("--title", default="", metavar="TEXT", help="the first line of the table")
+    a.add_argument("--without", default="", metavar="FILE,..", help="files to exclude, for example wire/tls.c")
+    a.add_argument("--title", default="", metavar="TEXT", help="first line of the table")
     a = a.parse_args()
     if a.calls:
         names, others = calls(os.path.join(ROOT, a.folder))
-        print("%d of %d public functions were called; not: %s" % (len(names) - len(others), len(names), " ".join(others)))
+        print("%d of %d public functions were called; not called: %s" % (len(names) - len(others), len(names), " ".join(others)))
         return
     files = merged(os.path.join(ROOT, a.folder))
     if not files:
-        sys.exit("coverage.py: %s holds no counts: run `make coverage`" % a.folder)
+        sys.exit("coverage.py: %s contains no counts: run `make coverage`" % a.folder)
     for name in a.without.split(","):
         files.pop("src/" + name, None)
     modules = collections.defaultdict(lambda: [0, 0, 0, 0])

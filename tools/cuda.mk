@@ -1,20 +1,20 @@
-# The GPU companion: on any machine beside a stand-in for CUDA, with nvcc, and on a GPU.
+# The GPU companion: on any machine with a CUDA emulation, with nvcc, and on a GPU.
 #   make tests-cuda    make cuda    make gpu-check
-#   make lib-cuda      build/lib/libdreamddp_cuda.so: the library and its companion, for Python
+#   make lib-cuda      build/lib/libdreamddp_cuda.so: the library with the GPU companion, for Python
 .PHONY: cuda cuda-programs cuda-programs-checked gpu-check lib-cuda
 
-# On any machine: the text of its kernels compiled as C++17 against the stand-in of tests/cuda_on_cpu. -Wno-psabi: g++
+# On any machine: its kernels are compiled as C++17 with the CUDA emulation of tests/cuda_on_cpu. -Wno-psabi: g++
 # prints a note on its ABI for kernel arguments aligned to 128 bytes.
 CUDA_TESTS   := $(if $(shell command -v $(firstword $(CXX))),$(patsubst tests/%.cu,%,$(wildcard tests/cuda/test_cuda_*.cu)))
-# -g1: the names and lines that reports of sanitizers need.
+# -g1: sanitizer reports need function names and lines.
 CUDA_LEVEL    = -O1 -g1
 CUDA_COMPILE  = $(CXX) -std=c++17 $(CPPFLAGS) $(STB) $(CUDA_LEVEL) -ffp-contract=off $(WARN) -Wno-psabi $(SANITIZE) -DDDP_CUDA_ON_CPU -DDDP_SEPARATE \
                 -include tests/heap.h -isystem tests/cuda_on_cpu -Ibuild/headers -Isrc -Itests -MMD -MP -MF $@.d -MT $@
 build/headers/dreamddp_cuda.cuh: src/dreamddp_cuda.cuh
 	@mkdir -p $(@D)
 	cp $< $@
-# The companion is compiled once, and these tests are linked with it. The others have kernels of their own, or call
-# templates that are private to one file of src/cuda; they compile the files that they include.
+# The companion is compiled once and linked to these tests. The other tests have separate kernels, or call
+# templates that are private to one file of src/cuda. They compile the files that they include.
 CUDA_LINKED  := $(addprefix cuda/test_cuda_,backend conv elementwise images pipe sends text text_edges)
 CUDA_HEADERS := build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh
 CUDA_STANDIN := $(wildcard tests/cuda_on_cpu/*.h tests/cuda_on_cpu/*/*.h)
@@ -30,11 +30,11 @@ $(addprefix build/$(1)/,$(CUDA_TESTS)): build/$(1)/%: build/$(1)/%.o build/plain
 	$$(CXX) $$(SANITIZE) $$(filter %.o,$$^) build/plain/dreamddp.a -o $$@ $$(LIBS) $$(TLS_LIBS) -lcmocka
 $(addprefix build/$(1)/,$(CUDA_LINKED)): build/$(1)/companion.o
 endef
-# The trainers on the stand-in, run whole by tests/cuda/test_cuda_programs.py.
+# The trainers with the CUDA emulation, which tests/cuda/test_cuda_programs.py runs.
 CUDA_TRAINERS := build/cuda/train_gpt build/cuda/train_image
 $(CUDA_TRAINERS): build/cuda/%: examples/train/%.c build/cuda/companion.o build/plain/dreamddp.a $(PROGRAM_HEADERS)
 	$(CUDA_COMPILE) -DDDP__CUDA_IMPLEMENTED -x c++ $< -x none build/cuda/companion.o build/plain/dreamddp.a -o $@ $(LIBS) $(TLS_LIBS)
-# private: the archive beside them stays plain
+# private: the archive that they link is compiled without sanitizers
 build/cuda-asan/%: private SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all
 # cuda-part builds only test_cuda_elementwise, for `make test`. Its companion contains only the elementwise kernels.
 build/cuda-part/%: private CUDA_LEVEL = -O0
@@ -42,11 +42,11 @@ build/cuda-part/companion.o: private CUDA_PARTS = -DCUDA_PART -DCUDA_ELEMENTWISE
 $(foreach flavour,cuda cuda-asan cuda-part,$(eval $(call CUDA_RULES,$(flavour))))
 tests-cuda: $(addprefix build/cuda/,$(CUDA_TESTS)) $(CUDA_TRAINERS)
 
-# With nvcc: `make cuda` compiles and links everything and prints what each kernel takes; it runs nothing. The whole
-# companion is compiled once, for both architectures, and programs are linked with it; a GPU program by one command, as
-# their first comments say, takes the same text. `make cuda-programs` leaves the tests out. `make test-all` runs
-# cuda-programs-checked, for one architecture and with NVCC_HOST=-O0, which is the same on the GPU and takes a third less time.
-# -Wshadow is for g++ alone: a header of CUDA declares the name half.
+# With nvcc: `make cuda` compiles and links everything and prints the resources of each kernel. It runs nothing. The whole
+# companion is compiled once, for both architectures, and linked to the programs. The commands in the first comments of
+# GPU programs compile the same source. `make cuda-programs` excludes the tests. `make test-all` runs
+# cuda-programs-checked for one architecture with NVCC_HOST=-O0, which gives the same GPU code in two thirds of the time.
+# -Wshadow is only for g++, because a CUDA header declares the name half.
 NVCC         ?= nvcc
 NVCC_DIR     ?= build/nvcc
 NVCC_ARCHS   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
@@ -79,7 +79,7 @@ build/lib/libdreamddp_cuda.so: dreamddp_cuda.cuh dreamddp.h | deps
 	$(NVCC) -std=c++17 --threads 2 $(STB) $(NVCC_ARCHS) $(NVCC_HOST) -DDREAMDDP_IMPLEMENTATION -Xcompiler -fPIC,-fvisibility=hidden \
 	    '-DDDP_API=extern "C" __attribute__((visibility("default")))' -shared -x cu $< -o $@ $(NVCC_LIBS)
 lib-cuda: build/lib/libdreamddp_cuda.so
-# With a GPU: GPU_CHECK="--small --sanitize --no-bench" or any of them. Without one it says so.
+# With a GPU: GPU_CHECK="--small --sanitize --no-bench" or any of these options. Without a GPU it is skipped.
 gpu-check:
 	-@tools/deps.sh build
 	@tools/gpu_check.py $(GPU_CHECK) || [ $$? = 77 ]
@@ -89,6 +89,6 @@ cuda-programs-checked:
 	@command -v $(firstword $(NVCC)) >/dev/null || { echo "skipped: cuda-programs: $(firstword $(NVCC)) is not installed"; exit 77; }
 	@$(MAKE) --no-print-directory -s NVCC_DIR=build/nvcc90 NVCC_ARCHS="$(NVCC_TEST)" NVCC_HOST=-O0 cuda-programs
 cuda: deps-test
-	@command -v $(firstword $(NVCC)) >/dev/null || { echo "make cuda: $(firstword $(NVCC)) is not here: install the CUDA toolkit, or set NVCC" >&2; exit 1; }
+	@command -v $(firstword $(NVCC)) >/dev/null || { echo "make cuda: $(firstword $(NVCC)) is not installed: install the CUDA toolkit, or set NVCC" >&2; exit 1; }
 	@$(MAKE) --no-print-directory cuda-programs $(addprefix $(NVCC_DIR)/,$(CUDA_TESTS))
 	@echo "make cuda: all kernels, $(words $(CUDA_PROGRAMS)) programs and $(words $(CUDA_TESTS)) tests compile and link"

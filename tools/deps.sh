@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing, and nothing that is there:
+# Installs missing packages:
 #   tools/deps.sh build     a C compiler and stb_ds.h
 #   tools/deps.sh header    python3
 #   tools/deps.sh test      for `make test`: the above, a C++ compiler and cmocka
@@ -16,7 +16,7 @@ stb_sha256=3ef6d369f0ee324e60326160b7721b83bb52e123d4276322e993676555d0efdd
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# A header that the compiler finds under any of the names given.
+# Succeeds if the compiler finds a header under one of the given names.
 have_header() {
     for h in "$@"; do
         # shellcheck disable=SC2086  # flags are a list of words
@@ -26,7 +26,7 @@ have_header() {
     return 1
 }
 
-# Runs apt-get install, first with the package lists at hand, then with fresh ones.
+# Runs apt-get install, first with the existing package lists, then with updated ones.
 apt_install() {
     have apt-get || return 1
     if [ "$(id -u)" = 0 ]; then sudo=; elif sudo -n true 2>/dev/null; then sudo=sudo; else return 1; fi
@@ -50,7 +50,7 @@ fetch_stb_ds() {
 
 has_python() { python3 -c 'import concurrent.futures, json, csv' 2>/dev/null; }
 
-missing() { # words of the Debian packages that are needed and not there
+missing() { # prints the Debian packages that are needed and missing
     compiler=${CC:-cc} # may be two words: ccache gcc
     cxx=${CXX:-c++}
     if [ "$1" = header ]; then
@@ -87,23 +87,14 @@ if [ -n "$want" ]; then
     exit 1
 fi
 
-if [ "$1" = docs ] && [ ! -x build/mkdocs/bin/mkdocs ]; then
-    mkdir -p build
-    { /usr/bin/python3 -m venv build/mkdocs && build/mkdocs/bin/pip install -q mkdocs==1.6.1 mkdocs-material==9.8.2; } >&2 || {
-        rm -rf build/mkdocs
-        echo "deps: cannot install MkDocs from PyPI into build/mkdocs" >&2
-        exit 1
-    }
-fi
-
-# Best effort, tried once: without them their tests are skipped by name.
+# Best effort, tried once: without these packages the tests that need them are skipped by name.
 if [ "$1" = test-all ] && [ ! -e build/.deps-test-all ]; then
     set --
     have clang || set -- "$@" clang
     { python3 -c 'import torch' || /usr/bin/python3 -c 'import torch'; } 2>/dev/null || set -- "$@" python3-torch
     have spin || set -- "$@" spin
     { python3 -c 'import igraph' || /usr/bin/python3 -c 'import igraph'; } 2>/dev/null || set -- "$@" python3-igraph
-    /usr/bin/python3 -c 'import pycparser' 2>/dev/null || set -- "$@" python3-pycparser # beside PyTorch
+    /usr/bin/python3 -c 'import pycparser' 2>/dev/null || set -- "$@" python3-pycparser # usable together with PyTorch
     /usr/bin/python3 -c 'import venv, ensurepip, setuptools, wheel' 2>/dev/null || set -- "$@" python3-venv python3-pip python3-setuptools python3-wheel
     have mpicc && have mpirun || set -- "$@" libopenmpi-dev openmpi-bin
     have mpiexec.hydra || set -- "$@" mpich
@@ -114,12 +105,12 @@ if [ "$1" = test-all ] && [ ! -e build/.deps-test-all ]; then
     have aarch64-linux-gnu-gcc && have qemu-aarch64-static || set -- "$@" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
     have dh || set -- "$@" debhelper
     have ssh && have ssh-keygen || set -- "$@" openssh-client
-    # systemd would start these servers for everybody: they are installed only where no systemd runs.
+    # systemd would start these servers as system services, so they are installed only if systemd does not run.
     [ -d /run/systemd/system ] || [ -x /usr/sbin/sshd ] || have sshd || set -- "$@" openssh-server
     [ -d /run/systemd/system ] || [ -x /usr/sbin/slurmctld ] || have slurmctld || set -- "$@" slurm-wlm
     [ -x /usr/sbin/iptables ] || have iptables || set -- "$@" iptables
     have musl-gcc || set -- "$@" musl-tools
-    # All at once; if that fails, each package separately.
+    # Install all at once; if that fails, each package separately.
     if [ $# -gt 0 ]; then
         apt_install "$@" || for package; do apt_install "$package" || true; done
     fi

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Formats the C of src/, examples/, tests/ and bench/ by .clang-format.
+"""Formats the C files of src/, examples/, tests/ and bench/ with .clang-format.
 
     tools/format.py              formats in place
-    tools/format.py --check      one sentence per fault, exit 1: a file that is formatted differently, a line of more than
-                                 110 columns, statements joined by a comma. Exit 77: clang-format is not there
-    tools/format.py --install    installs the pinned clang-format from PyPI in build/format, unless there is one
+    tools/format.py --check      one-line errors, exit 1: a file that is formatted differently, a line of more than
+                                 110 columns, statements joined by a comma. Exit 77: clang-format is missing
+    tools/format.py --install    installs the pinned clang-format from PyPI into build/format, if it is missing
 
-Versions of clang-format disagree, so one is pinned. It is searched in build/format and on PATH.
+One version of clang-format is pinned, because versions format differently. It is searched in build/format and on PATH.
 """
 import os
 import re
@@ -51,7 +51,7 @@ def install():
 
 
 def closing(tokens, i):
-    """The index of what closes the bracket at i."""
+    """The index of the bracket that closes the one at i."""
     depth = 0
     for j in range(i, len(tokens)):
         depth += (tokens[j][0] in "([{") - (tokens[j][0] in ")]}")
@@ -61,7 +61,7 @@ def closing(tokens, i):
 
 
 def starts(tokens):
-    """{index of the first token of each statement: 1 if it is the body of an if, else or loop}"""
+    """Returns {index of the first token of each statement: 1 if it is the body of an if, else or loop}."""
     found, i = {0: 0}, 0
     while i < len(tokens):
         word = tokens[i][0]
@@ -79,13 +79,14 @@ def starts(tokens):
 
 
 def label(tokens, found, i):
-    """Whether the colon at i ends a label or a case."""
+    """True if the colon at i ends a label or a case."""
     begin = max((s for s in range(max(0, i - 12), i) if s in found), default=None)
     return begin is not None and (tokens[begin][0] in ("case", "default") or begin == i - 1)
 
 
 def joined(text):
-    """[(offset of a statement, of each comma that joins statements in it, of its semicolon, 1 if it is a body)]"""
+    """Yields (offset of a statement, offsets of the commas that join statements in it, offset of its semicolon, 1
+    if it is a body)."""
     tokens = [(m.group(0), m.start()) for m in TOKEN.finditer(text)]
     tokens = [t for t in tokens if not (t[0].isspace() or t[0].startswith(("/*", "//")))]
     for begin, body in sorted(starts(tokens).items()):
@@ -143,7 +144,7 @@ def main(argv):
     for f in found:
         print("format: " + f, file=sys.stderr)
     if not found and not tool:
-        print("skipped: the layout of files; clang-format %s was not found (tools/format.py --install)" % VERSION)
+        print("skipped: the format of files; clang-format %s was not found (tools/format.py --install)" % VERSION)
     return 1 if found else 0 if tool else 77
 
 

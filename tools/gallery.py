@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""Runs every example and writes docs/gallery.md: its command, its output and its picture.
+"""Runs every example and writes docs/gallery.md with its command, its output and a picture.
 
-    tools/gallery.py [NAME..]     all entries, or the named ones (make gallery ONLY=NAME)
-    tools/gallery.py --text       runs nothing; writes the descriptions of the entries again
-    tools/gallery.py --list       names of the entries
+    tools/gallery.py [NAME..]     all entries, or only the named ones (make gallery ONLY=NAME); --list: their names
 
-A picture is the drawing of the page that a trainer's --report writes, is drawn from its --trace, or is the curve of the losses
-that a program printed. Long outputs are cut, with the number of omitted lines. Paths of this machine become names.
+A picture is extracted from the page that a trainer writes with --report, or it is the curve of the printed losses, drawn by
+this script. A line in the output marks omitted lines. Paths of this machine are replaced by names.
 """
 import json
 import math
@@ -22,46 +20,34 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE, PICTURES = os.path.join(ROOT, "docs", "gallery.md"), os.path.join(ROOT, "docs", "gallery")
 DATA = os.environ.get("DDP_DATA", "data")
-WIDEST, LONGEST = 130, 18  # of an output: characters of a line, lines
-PATIENCE = int(os.environ.get("PATIENCE", 300))  # time-out of a command, in seconds
-KINDS = {"forward": "#8cc9ee", "backward": "#2f7fb8", "update": "#009e73", "wait": "#f3d3c0", "comm": "#e69f00", "fill": "#f0e442", "peer wait": "#c9ced2"}
-KEY = (("forward", "forward"), ("backward", "backward"), ("wait", "compute waits"), ("comm", "transfer"), ("fill", "small message"),
-       ("peer wait", "transfer waits for a peer"))
+WIDEST, LONGEST = 130, 18  # limits of the shown output: characters per line, lines
+PATIENCE = int(os.environ.get("PATIENCE", 300))  # time limit of a command in seconds
 
-# name: title, sources, description, what to build, command lines, picture, its alt text (None: made from the losses).
-# picture: "lanes" or "stages" of report.html, "curve" of the printed losses, "kill" or "quickstart" from a trace
+# name: title, sources, description, build targets, command lines, picture. picture: "lanes" or "stages" of
+# report.html, "curve" of the printed losses, or None
 ENTRIES = {
-    "quickstart": ("Quickstart", ["examples/quickstart/quickstart.c"],
-                   "Five strategies train a small GPT with 4 workers over links of 100 Mbit/s and 1 ms. The picture compares rank 0 under S-SGD and "
-                   "DreamDDP: the same time scale for the lanes, and the loss over seconds.",
-                   ["quickstart"], ["build/quickstart --out quickstart"], "quickstart",
-                   "S-SGD computes for a small part of each step and waits for its transfers. DreamDDP overlaps transfers with computing and reaches the "
-                   "same loss in half of the time"),
-    "own_loop": ("Own loop", ["examples/own_loop.c"],
-                 "A network written by hand, with its own arrays. The library updates and averages the parameters.",
-                 ["own_loop"], ["build/own_loop"], "curve", None),
-    "own_update": ("Own loop with its own optimizer", ["examples/own_update.c"],
-                   "The program applies an update rule that the library does not have. The library averages the parameters (`ddp_own_update`).",
-                   ["own_update", "ddprun"], ["build/ddprun -n 3 --net 20mbit,2ms --strategy dreamddp build/own_update"], "curve", None),
+    "own_loop": ("Own loop", ["examples/own_loop.c"], "A hand-written network with its own arrays. The library updates and averages the parameters.",
+                 ["own_loop"], ["build/own_loop"], "curve"),
+    "own_update": ("Own loop with own optimizer", ["examples/own_update.c"],
+                   "The program applies its own update rule, and the library averages the parameters (`ddp_own_update`).",
+                   ["own_update", "ddprun"], ["build/ddprun -n 3 --net 20mbit,2ms --strategy dreamddp build/own_update"], "curve"),
     "own_strategy": ("Own strategy", ["examples/own_strategy.c"],
-                     "A strategy that is not built in: workers are drawn at random and average in pairs. The program prints a hash of each "
-                     "worker's parameters before and after `ddp_sync_all`.",
-                     ["own_strategy"], ["build/own_strategy"], "curve", None),
-    "vectors": ("C++ vectors", ["examples/vectors.cpp"],
-                "A C++ program: the model is in `std::vector`s, the update is the program's own, and errors are exceptions.",
-                ["vectors", "ddprun"], ["build/ddprun -n 2 build/vectors"], "curve", None),
-    "interleaved": ("Memory layout of llm.c", ["examples/interleaved.c"],
-                    "All parameters are in one array, tensor by tensor. Each tensor contains the values of all layers. AdamW is the program's own.",
+                     "A user-defined strategy: randomly drawn pairs of workers average. The output shows hashes before and after `ddp_sync_all`.",
+                     ["own_strategy"], ["build/own_strategy"], "curve"),
+    "vectors": ("C++ vectors", ["examples/vectors.cpp"], "A model in `std::vector`s with its own update. Errors become exceptions.",
+                ["vectors", "ddprun"], ["build/ddprun -n 2 build/vectors"], "curve"),
+    "interleaved": ("The layout of llm.c", ["examples/interleaved.c"],
+                    "All parameters in one array, tensor by tensor, where each tensor contains all layers. The program has its own AdamW.",
                     ["interleaved", "ddprun"],
-                    ["build/ddprun -n 4 --net 50mbit,5ms --strategy dreamddp build/interleaved"], "curve", None),
-    "pytorch": ("PyTorch", ["examples/python/train.py"], "A PyTorch loop with PyTorch's optimizer and three added calls (`pip install python/`).",
-                ["ddprun", "lib"], ["OMP_NUM_THREADS=1 build/ddprun -n 2 --net 100mbit,5ms python3 examples/python/train.py 40"], "curve", None),
-    "gpu": ("GPU", ["examples/own_loop_cuda.cu"], "A loop with its own kernels and its own stream. The library exchanges layers at the same time.", [],
+                    ["build/ddprun -n 4 --net 50mbit,5ms --strategy dreamddp build/interleaved"], "curve"),
+    "pytorch": ("PyTorch", ["examples/python/train.py"], "A PyTorch loop and optimizer with three added calls (`pip install python/`).",
+                ["ddprun", "lib"], ["OMP_NUM_THREADS=1 build/ddprun -n 2 --net 100mbit,5ms python3 examples/python/train.py 40"], "curve"),
+    "gpu": ("GPU", ["examples/own_loop_cuda.cu"], "A loop with its own kernels and stream. Layers are sent while it computes.", [],
             ["nvcc -O3 -arch=sm_90a -I. examples/own_loop_cuda.cu -o build/own_loop_cuda -lcublas -lcublasLt -lnccl",
-             "build/ddprun -n 2 build/own_loop_cuda"], "curve", None),
-    "elastic": ("A lost worker", ["examples/train/train_gpt.c"],
-                "Four workers, of which two are enough (`--min-world 2`). A script kills rank 3 with SIGKILL after 2.1 s. The survivors agree on a "
-                "new epoch and continue ([elastic-protocol](explanation/elastic-protocol.md)).",
+             "build/ddprun -n 2 build/own_loop_cuda"], "curve"),
+    "elastic": ("An elastic run with a kill", ["examples/train/train_gpt.c"],
+                "Four workers, of which at least two must stay alive. One is killed after six seconds. The others agree on a new epoch and continue "
+                "([elastic-protocol](explanation/elastic-protocol.md)).",
                 ["train_gpt"],
                 ["cat docs/gallery/kill.txt",
                  "DREAMDDP_LOG=info build/train_gpt --workers 4 --min-world 2 --layers 2 --steps 100 --data README.md --net 100mbit,1ms "
@@ -69,8 +55,7 @@ ENTRIES = {
                 "Lanes of four ranks. At 2.1 s rank 3 is killed and the others wait; some tenths of a second later epoch 1 begins with three workers and "
                 "training continues"),
     "sites": ("Two sites", ["examples/train/train_gpt.c"],
-              "Two workers in each of two sites, with slow links between the sites. Averages are hierarchical all-reduces ([sites](howto/sites.md)). "
-              "The picture has the lanes of rank 0.",
+              "Two sites with two workers each, and slow links between the sites: hierarchical averages ([sites](howto/sites.md)). The lanes of rank 0.",
               ["train_gpt", "ddprun"],
               ["cat docs/gallery/sites.json",
                "build/ddprun -n 4 --net docs/gallery/sites.json bash -c 'export DREAMDDP_SITE=$((DREAMDDP_RANK / 2 + 1)); exec build/train_gpt --layers 2 "
@@ -78,14 +63,13 @@ ENTRIES = {
               "Lanes of rank 0 over five steps: the transfers of one step overlap with its backward pass, and the worker then waits for the slow link; the other "
               "steps only compute"),
     "server": ("A server", ["examples/train/train_gpt.c"],
-               "Strategy osp: workers wait for the important layers, and exchange the others with the server during the next step "
-               "([servers](howto/servers.md)).",
+               "osp: important layers are exchanged with the server at once, the others during the next step ([servers](howto/servers.md)).",
                ["train_gpt"],
                ["build/train_gpt --workers 3 --servers 1 --strategy osp --defer 0.5 --layers 2 --steps 40 --data README.md --net 100mbit,1ms "
                 "--report report.html --quiet"], "lanes",
                "Lanes of three workers over four steps: a worker computes for a small part of a step and waits for the server during the rest"),
     "pipeline": ("A pipeline", ["examples/pipeline.c", "examples/train/train_gpt.c"],
-                 "A model in three stages with an operator of the program's own. Then two pipelines of two stages in the trainer; the picture has one step.",
+                 "A model in three stages with a user-defined operator, and a trainer with two pipelines of two stages, whose step is drawn.",
                  ["pipeline", "train_gpt"],
                  ["build/pipeline 1f1b", "build/train_gpt --workers 4 --stages 2 --pipeline 1f1b --microbatches 4 --steps 20 --data README.md --net 50mbit,2ms "
                   "--report report.html --quiet"], "stages",
@@ -94,7 +78,7 @@ ENTRIES = {
 
 
 class Missing(Exception):
-    """The reason why an entry cannot run here."""
+    """The reason why an entry cannot run on this machine."""
 
 
 def python_with_torch():
@@ -110,7 +94,7 @@ def gpu():
 
 
 def run(command, folder):
-    """Runs a command line as the page shows it, in the repository's root, with its files in folder. Returns its output."""
+    """Runs a command line of the page in the repository's root, with report.html in folder. Returns its output."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
     env.update(NO_COLOR="1", PYTHONPATH=os.path.join(ROOT, "python"))
     if "python3" in command:
@@ -124,7 +108,7 @@ def run(command, folder):
     except subprocess.TimeoutExpired:
         os.killpg(p.pid, signal.SIGTERM)
         p.communicate()
-        raise Missing("the command took more than %d s" % PATIENCE)
+        raise Missing("it did not end within %d s on the busy machine" % PATIENCE)
     if p.returncode:
         sys.exit("gallery.py: %s: exit code %d\n%s" % (command, p.returncode, text[-2000:]))
     for path, name in ((folder + "/", ""), (folder, "."), (ROOT + "/", ""), (ROOT, "."), (os.path.abspath(DATA), "$DDP_DATA"), (os.path.expanduser("~") + "/", "~/")):
@@ -133,7 +117,7 @@ def run(command, folder):
 
 
 def broken(line, mark=""):
-    """A long line as several, broken after blanks and commas."""
+    """Splits a long line after blanks and commas."""
     lines = []
     while len(line) > WIDEST:
         at = max(line.rfind(" ", 0, WIDEST), line.rfind(",", 0, WIDEST)) + 1
@@ -145,7 +129,7 @@ def broken(line, mark=""):
 
 
 def shown(text):
-    """An output as the page has it: long lines are broken, long outputs are cut and marked."""
+    """Formats an output for the page: splits long lines and shortens long outputs."""
     lines = text.rstrip("\n").split("\n")
     if len(lines) > LONGEST + 2:
         head = LONGEST // 2
@@ -166,13 +150,14 @@ def literal(svg):
 
 
 def report_picture(folder, kind):
-    """A drawing of report.html as a file of its own: with the page's style, without the tooltips."""
+    """Writes a drawing of report.html as a separate file, with the page's style but without tooltips."""
     with open(os.path.join(folder, "report.html"), encoding="utf-8") as f:
         page = f.read()
     style = re.search(r"<style>\n?(.*?)\n?</style>", page, re.S).group(1)
     drawing = re.search(r'<svg class="%s".*?</svg>' % kind, page, re.S).group(0)
     drawing = re.sub(r"<title>.*?</title>", "", drawing, flags=re.S)
-    drawing = re.sub(r'<rect class="k\d" x="[\d.]+" y="[\d.]+" width="0\.[0-4]\d*" height="[\d.]+"></rect>', "", drawing)  # thinner than a line
+    # thinner than a line
+    drawing = re.sub(r'<rect class="k\d" x="[\d.]+" y="[\d.]+" width="0\.[0-4]\d*" height="[\d.]+"></rect>', "", drawing)
     drawing = re.sub(r"></rect>", "/>", drawing)
     key = re.search(r'<p class="key">(.*?)</p>', page, re.S)
     width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing).groups())
@@ -180,153 +165,13 @@ def report_picture(folder, kind):
     legend = "".join('<rect class="%s" x="%d" y="%g" width="12" height="10"/><text x="%d" y="%g">%s</text>' % (
         k, 56 + 150 * i, height + 6, 73 + 150 * i, height + 15, word.strip()) for i, (k, word) in enumerate(words))
     head = '<svg xmlns="http://www.w3.org/2000/svg" class="%s" viewBox="0 0 %g %g" width="%g">' % (kind, width, height + (24 if legend else 0), width)
-    plain = re.sub(r"@media[^{]*\{[^}]*\}\s*\}", "", style)
-    wanted = re.compile(r"\s*(:root|svg|\.mid|\.end|\.grid|\.axis|\.k\d|\.s\d|\.lanes)")
-    rules = "".join(r for r in re.findall(r"[^{}]*\{[^{}]*\}", plain) if wanted.match(r)) if kind == "lanes" else ""
-    return literal(head + "<style>" + rules + "svg{background:#fff}</style>" + drawing[drawing.index(">") + 1:-len("</svg>")] + legend + "</svg>\n")
-
-
-# ---- pictures from a trace ----
-
-def spans_of(path):
-    """The spans of a trace, by the name of the process: (begin, end, kind, step), times in milliseconds."""
-    with open(path, encoding="utf-8") as f:
-        events = json.load(f)
-    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
-    spans = {name: [] for name in names.values()}
-    for e in events:
-        if e["ph"] == "X":
-            spans[names[e["pid"]]].append((e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3, e["cat"], e["args"]["step"]))
-    return {name: sorted(own) for name, own in spans.items()}
-
-
-def lane(spans, begin, end, x, y, per_ms):
-    """Two rows of a worker, from begin to end: computing above, transfers below."""
-    out = []
-    for a, b, kind, _ in sorted(spans, key=lambda s: s[2] in ("forward", "backward", "comm")):  # these are on top
-        a, b = max(a, begin), min(b, end)
-        if (b - a) * per_ms < 0.15:
-            continue
-        row, high = (0, 20) if kind in ("forward", "backward", "update", "wait") else (21, 12)
-        out.append('<rect fill="%s" x="%.1f" y="%d" width="%.1f" height="%d"/>' % (KINDS[kind], x + (a - begin) * per_ms, y + row, (b - a) * per_ms, high))
-    return "".join(out)
-
-
-def time_axis(begin, end, x, top, bottom, per_ms, unit):
-    """Ticks each `unit` milliseconds, as milliseconds from begin."""
-    out = []
-    for i in range(int((end - begin) / unit + 1e-9) + 1):
-        at = x + i * unit * per_ms
-        out.append('<path stroke="#dfe3e6" d="M%.1f %dV%d"/><text x="%.1f" y="%d" text-anchor="middle">%d%s</text>' % (
-            at, top, bottom, at, bottom + 15, i * unit, " ms" if i == 0 else ""))
-    return "".join(out)
-
-
-def key(x, y, kinds=KEY):
-    out = []
-    for kind, word in kinds:
-        out.append('<rect fill="%s" x="%d" y="%d" width="13" height="11"/><text x="%d" y="%d">%s</text>' % (KINDS[kind], x, y, x + 18, y + 10, word))
-        x += 36 + 7 * len(word)
-    return "".join(out)
-
-
-def svg_page(width, height, parts):
-    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" font-family="sans-serif" font-size="12" fill="#3c434a">\n'
-            '<rect width="%d" height="%d" fill="#fff"/>\n' % (width, height, width, width, height)) + "\n".join(parts) + "\n</svg>\n"
-
-
-def mark(x, top, bottom, colour, text, y, anchor="start"):
-    return '<path stroke="%s" stroke-width="2" stroke-dasharray="5 3" d="M%.1f %dV%d"/><text x="%.1f" y="%d" fill="%s" font-weight="bold" text-anchor="%s">%s</text>' % (
-        colour, x, top, bottom, x + (5 if anchor == "start" else -5), y, colour, anchor, text)
-
-
-def kill_picture(folder):
-    """Lanes around the moment of the script's kill, with the begin of the next epoch."""
-    with open(os.path.join(PICTURES, "kill.txt"), encoding="ascii") as f:
-        seconds, victim = re.search(r"t=([\d.]+) kill (\d+)", f.read()).groups()
-    killed = 1e3 * float(seconds)
-    spans = spans_of(os.path.join(folder, "trace.json"))
-    ranks = {int(re.search(r"rank (\d+)", name).group(1)): own for name, own in spans.items() if own}
-    epoch = max(b for own in ranks.values() for a, b, kind, _ in own if kind == "wait" and a < killed + 100 and b > killed)
-    begin, end = killed - 300, epoch + 300
-    per_ms = 860 / (end - begin)
-    unit = 50 if end - begin < 800 else 100 if end - begin < 1600 else 500
-    bottom = 52 + 48 * (len(ranks) + 1)
-    parts = ['<text x="12" y="18" font-size="14" font-weight="bold">Rank %s is killed; three workers continue in epoch 1</text>' % victim,
-             time_axis(begin, end, 70, 48, bottom, per_ms, unit)]
-    for rank in sorted([*ranks, int(victim)]):
-        y = 56 + 48 * rank
-        parts.append('<text x="62" y="%d" text-anchor="end">rank %d</text>' % (y + 20, rank))
-        if rank in ranks:
-            parts.append(lane(ranks[rank], begin, end, 70, y, per_ms))
-        else:
-            parts.append('<rect fill="#e9ecef" stroke="#c3c9ce" x="70" y="%d" width="%.1f" height="33"/><text x="78" y="%d">computes (its record is lost)</text>' % (
-                y, (killed - begin) * per_ms, y + 21))
-    parts += [mark(70 + (killed - begin) * per_ms, 40, bottom, "#c62828", "rank %s killed" % victim, 40, "end"),
-              mark(70 + (epoch - begin) * per_ms, 40, bottom, "#00695c", "epoch 1: training continues", 40),
-              '<text x="%.1f" y="%d" text-anchor="middle">survivors: %.0f ms without progress</text>' % (
-                  70 + ((killed + epoch) / 2 - begin) * per_ms, bottom - 16, epoch - killed), key(70, bottom + 26)]
-    return svg_page(950, bottom + 48, parts)
-
-
-def quickstart_picture(folder):
-    """Rank 0 under S-SGD and DreamDDP with one time scale, and the loss of both over seconds."""
-    with open(os.path.join(folder, "quickstart.jsonl"), encoding="utf-8") as f:
-        events = [json.loads(line) for line in f]
-    spans = spans_of(os.path.join(folder, "quickstart_trace.json"))
-    both = (("ssgd", "S-SGD", "#c0504d"), ("dreamddp", "DreamDDP", "#0072b2"))
-    step = {e["strategy"]: e["step_ms"] for e in events if e["event"] == "result"}
-    span_ms = 4 * step["ssgd"]
-    per_ms = 800 / span_ms
-    unit = next(u for u in (20, 50, 100, 200, 500, 1000) if span_ms / u <= 10)
-    parts = ['<text x="12" y="20" font-size="15" font-weight="bold">Rank 0 of 4 workers, 100 Mbit/s links: the time of 4 steps of S-SGD</text>',
-             time_axis(0, span_ms, 120, 36, 170, per_ms, unit)]
-    for i, (name, title, colour) in enumerate(both):
-        own, y = spans["%s rank 0" % name], 60 + 62 * i
-        first = min(s for a, _, kind, s in own if kind == "forward" and s > 31)
-        begin = min(a for a, _, kind, s in own if kind == "forward" and s == first)
-        parts.append('<text x="12" y="%d" font-weight="bold" fill="%s">%s</text><text x="112" y="%d" text-anchor="end">compute</text>'
-                     '<text x="112" y="%d" text-anchor="end">transfer</text>' % (y - 6, colour, title, y + 15, y + 31))
-        parts.append(lane(own, begin, begin + span_ms, 120, y, per_ms))
-        starts = sorted({min(a for a, _, kind, s in own if kind == "forward" and s == n) for n in {s for _, _, kind, s in own if kind == "forward" and s >= first}})
-        inside = [a for a in starts if a < begin + span_ms]
-        parts += ['<path stroke="#3c434a" d="M%.1f %dv6"/>' % (120 + (a - begin) * per_ms, y - 7) for a in inside]
-        parts.append('<text x="120" y="%d">%s</text>' % (y - 10, "" if i else "each tick marks the start of a step"))
-    parts.append('<text x="930" y="80" fill="#c0504d">waits for</text><text x="930" y="95" fill="#c0504d">its transfers</text>'
-                 '<text x="930" y="142" fill="#0072b2">overlaps</text><text x="930" y="157" fill="#0072b2">them</text>')
-    parts.append(key(120, 200, KEY[:4]))
-    left, top, wide, high = 120, 250, 800, 190
-    curves, target = {}, {}
-    for name, _, _ in both:
-        seconds, losses, curve = 0.0, [], []
-        for e in events:
-            if e["event"] == "step" and e["strategy"] == name:
-                seconds += e["step_ms"] / 1e3
-                losses.append(e["loss"])
-                curve.append((seconds, sum(losses[-8:]) / len(losses[-8:])))
-        curves[name] = curve
-        target[name] = next(e["time_to_loss_s"] for e in events if e["event"] == "result" and e["strategy"] == name)
-    most = max(c[-1][0] for c in curves.values())
-    low, last = math.floor(min(v for c in curves.values() for _, v in c) * 2) / 2 - 0.5, math.ceil(max(v for c in curves.values() for _, v in c))
-    x, y = lambda s: left + wide * s / most, lambda v: top + high * (last - v) / (last - low)
-    parts.append('<text x="12" y="%d" font-size="15" font-weight="bold">Training loss over time (mean of 8 steps)</text>' % (top - 12))
-    v = low
-    while v <= last + 1e-9:
-        parts.append('<path stroke="#dfe3e6" d="M%d %.1fh%d"/><text x="%d" y="%.1f" text-anchor="end">%g</text>' % (left, y(v), wide, left - 8, y(v) + 4, v))
-        v += 0.5
-    for s in range(0, int(most) + 1, 2):
-        parts.append('<text x="%.1f" y="%d" text-anchor="middle">%d s</text>' % (x(s), top + high + 18, s))
-    for name, title, colour in both:
-        at = next(i for i, (s, _) in enumerate(curves[name]) if s >= target[name] - 1e-6)
-        s, v = curves[name][at]
-        parts.append('<polyline fill="none" stroke="%s" stroke-width="2.5" points="%s"/>' % (colour, " ".join("%.1f,%.1f" % (x(a), y(b)) for a, b in curves[name])))
-        parts.append('<circle fill="%s" cx="%.1f" cy="%.1f" r="5"/><text x="%.1f" y="%.1f" fill="%s" font-weight="bold" text-anchor="%s">%s: common loss after %.1f s</text>' % (
-            colour, x(s), y(v), x(s) + 6, y(v) + (22 if name == "dreamddp" else -10), colour, "start", title, target[name]))
-    return svg_page(1020, top + high + 32, parts)
+    rules = "".join(r for r in re.findall(r"[^{}]*\{[^{}]*\}", re.sub(r"@media[^{]*\{[^}]*\}\s*\}", "", style)) if re.match(r"\s*(:root|svg|\.mid|\.end|\.grid|\.axis|\.k\d|\.s\d|\.lanes)", r)) if kind == "lanes" else ""
+    rules += "svg{background:#fff}:root{color-scheme:light}"  # a picture in a page cannot follow the page's colours
+    return head + "<style>" + rules + "</style>" + drawing[drawing.index(">") + 1:-len("</svg>")] + legend + "</svg>\n"
 
 
 def curve_picture(text):
-    """The losses that a program printed, over its steps: a line for each worker that printed some."""
+    """The losses that a program printed over its steps, with one curve per worker."""
     curves = {}
     for rank, step, loss in re.findall(r"^(?:\[(\d+)\] )?step +(\d+) +(?:loss|squared miss) +([\d.]+)", text, re.M):
         curves.setdefault(rank, []).append((int(step), float(loss)))
@@ -373,8 +218,9 @@ def head(name):
 
 
 def entry(name):
-    """Runs an entry. Returns its section of the page and writes its picture."""
-    commands = ENTRIES[name][4]
+    """Returns the section of an entry and writes its picture."""
+    title, sources, about, _, commands, _ = ENTRIES[name]
+    text = "<!-- %s -->\n## %s\n\n%s %s\n\n" % (name, title, about, ", ".join("[%s](../%s)" % (s, s) for s in sources))
     path = os.path.join(PICTURES, name + ".svg")
     try:
         body = tried(name, path)
@@ -391,8 +237,8 @@ DRAWN = {"curve": "The curve has the losses above.", "kill": "The picture is dra
 
 
 def tried(name, path):
-    """Runs the commands of an entry. Returns the body of its section and writes its picture to path."""
-    build, commands, picture = ENTRIES[name][3:6]
+    """Runs an entry. Returns the text after its description and writes its picture to path."""
+    title, _, _, build, commands, picture = ENTRIES[name]
     text = ""
     if name == "gpu":
         gpu()
@@ -453,10 +299,9 @@ def main():
         print("gallery.py: " + name, file=sys.stderr, flush=True)
         sections[name] = entry(name)
         with open(PAGE, "w", encoding="ascii", errors="xmlcharrefreplace") as f:
-            f.write(INTRO + "\n".join(sections[n] for n in ENTRIES if n in sections))
-    if not wanted:
-        with open(PAGE, "w", encoding="ascii", errors="xmlcharrefreplace") as f:
-            f.write(INTRO + "\n".join(sections[n] for n in ENTRIES if n in sections))
+            f.write("# Gallery\n\nEvery example with its command, its output and a picture. `make gallery` runs the commands and writes this page; "
+                    "`make gallery\nONLY=name` updates one entry. Long lines are split, omitted lines are marked, and paths are replaced by names. Each entry names its\n"
+                    "machine and date. Times, and the order of lines from several workers, differ from run to run.\n\n" + "\n".join(sections[n] for n in ENTRIES if n in sections))
     size = sum(os.path.getsize(os.path.join(PICTURES, f)) for f in os.listdir(PICTURES))
     print("gallery.py: docs/gallery.md, pictures of %d KB" % (size / 1000), file=sys.stderr)
 

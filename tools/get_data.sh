@@ -1,7 +1,7 @@
 #!/bin/sh
-# Fetches the public data sets into data/ (or the folder given), each checked by its hash or size:
+# Downloads the public data sets into data/ (or FOLDER), and checks each by its hash or size:
 #   tools/get_data.sh [FOLDER] [tinyshakespeare] [mnist] [wikitext-2] [cifar10]
-# Without names: all of them, about 190 MB to fetch. What is there already is left alone.
+# Without names it downloads all, about 190 MB. Existing files are not downloaded again.
 set -eu
 case "${1-}" in
 -h | --help) sed -n 's/^# \{0,1\}//;2,5p' "$0"; exit 0 ;;
@@ -26,7 +26,7 @@ verify() {
     sum=$($unpack "$1" | if [ "$2" = 0 ]; then cat; else head -c "$2"; fi | sha256sum)
     [ "${sum%% *}" = "$3" ] && return
     rm -f "$1"
-    echo "get_data: $1 was not what it should be (sha256 ${sum%% *}); it was deleted" >&2
+    echo "get_data: $1 has the wrong sha256 (${sum%% *}) and was deleted" >&2
     exit 1
 }
 

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Everything that needs a GPU, in one run of under 8 minutes: `make gpu-check`.
+"""Runs all checks that need a GPU in under 8 minutes: `make gpu-check`.
 
     tools/gpu_check.py [--small] [--sanitize] [--no-bench] [--seconds 480]
 
-0. finds the headers and libraries of STB, cmocka, NCCL and cuBLAS: where compilers look, in
-   build/include and build/lib, or where pip put NCCL and cuBLAS;
-1. builds with nvcc for the GPU that is here: tests/cuda/test_cuda_*.cu, the trainers, bench_gpu;
-2. runs the tests: every operator against the CPU, the backend, NCCL with the GPUs there are;
-3. trains 50 steps at sequence length 256 on the CPU and on the GPU from the same seed: the curves must stay
-   together;
-4. trains with two processes that share the GPU over TCP under every strategy: no failure, equal
-   replicas, a loss like the CPU's;
-5. runs bench/gpu.py, which writes build/gpu.jsonl as it goes.
+0. finds the headers and libraries of STB, cmocka, NCCL and cuBLAS: in the compiler's folders, in
+   build/include and build/lib, or in pip's packages of NCCL and cuBLAS;
+1. builds with nvcc for this machine's GPU: tests/cuda/test_cuda_*.cu, the trainers, bench_gpu;
+2. runs the tests: every operator compared with the CPU, the backend, NCCL with all GPUs;
+3. trains 50 steps at sequence length 256 on the CPU and on the GPU from the same seed: the losses must stay
+   close;
+4. trains with two processes that share the GPU, over TCP, with every strategy: no failure, equal
+   replicas, a loss near the CPU's;
+5. runs bench/gpu.py, which appends to build/gpu.jsonl.
 
-What does not come within --seconds is skipped and counted, so that there is always a report.
+Checks that do not start within --seconds are counted as skipped, so that there is always a report.
 
 --small: short runs and `bench/gpu.py --quick`. --sanitize: the tests of step 2 under
-compute-sanitizer's memcheck, racecheck and synccheck, where it is installed. The last line counts
-what passed, failed and was skipped. Exit 0, 1, or 77 without a GPU.
+compute-sanitizer's memcheck, racecheck and synccheck, if it is installed. The last line counts
+passed, failed and skipped checks. Exit 0, 1, or 77 without a GPU.
 """
 import argparse
 import glob
@@ -32,13 +32,13 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# seq: four tiles of 64 keys, since an error in attention may show from the second tile on
+# seq covers four tiles of 64 keys, because an error in attention may appear only from the second tile on
 MODEL = dict(model="gpt2", layers=2, heads=4, dim=64, seq=256, batch=8, data="dreamddp.h", lr=1e-3, seed=1)
 WAYS = {"bsp": dict(servers=1), "asp": dict(servers="colocated"), "ssp": dict(servers=1), "r2sp": dict(servers=1),
         "osp": dict(servers="colocated", defer=0.5), "diloco": dict(period=4, wire="int4", outer_lr=1),
-        "sparseloco": dict(period=4), "localsgd": dict(wire="int8")}  # what a strategy is tried with
-STB = ("stb/stb_ds.h", "stb_ds.h")  # where the library looks for it
-GAP = {"f32": 2e-3, "tf32": 1e-2, "bf16": 4e-2}  # largest relative distance of two losses of one step
+        "sparseloco": dict(period=4), "localsgd": dict(wire="int8")}  # settings of a strategy
+STB = ("stb/stb_ds.h", "stb_ds.h")  # possible paths of the header
+GAP = {"f32": 2e-3, "tf32": 1e-2, "bf16": 4e-2}  # largest relative difference between two losses of a step
 
 
 class Score:
@@ -47,13 +47,13 @@ class Score:
         self.until = time.monotonic() + seconds
 
     def left(self, most):
-        """Seconds that a command may take."""
+        """The seconds that remain for a command, at most `most`."""
         return min(most, self.until - time.monotonic())
 
     def late(self, name):
-        """Whether the time is over; if so, name is skipped."""
+        """Returns True if the time is over, and then counts name as skipped."""
         if self.left(10) < 10:
-            self.add(name, "no time is left", time.monotonic(), True)
+            self.add(name, "the time is over", time.monotonic(), True)
         return self.left(10) < 10
 
     def add(self, name, fault, begin, skipped=False):
@@ -71,19 +71,19 @@ def say(code, text):
 
 
 def find_gpu():
-    """(name, driver, architecture) of the first GPU; ends the program where there is none."""
+    """Returns (name, driver, architecture) of the first GPU. Ends the program if there is none."""
     os.environ["PATH"] += ":/usr/local/cuda/bin:/usr/local/nvidia/bin"
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32") # for ranks that are threads on one GPU, docs/tutorials/gpu.md
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32") # for ranks that are threads on one GPU; see docs/tutorials/gpu.md
     if not shutil.which("nvidia-smi"):
-        say(77, "gpu-check: skipped, no NVIDIA GPU was found here (there is no nvidia-smi)")
+        say(77, "gpu-check: skipped: no NVIDIA GPU was found (nvidia-smi is not installed)")
     _, out, _ = run(["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], 30)
     found = re.match(r"(.*), ([\d.]+), (\d+)\.(\d+)$", (out.splitlines() or [""])[0])
     if not found:
-        say(77, "gpu-check: skipped, no NVIDIA GPU was found here (nvidia-smi lists none)")
+        say(77, "gpu-check: skipped: no NVIDIA GPU was found (nvidia-smi lists none)")
     if not shutil.which("nvcc"):
-        say(77, "gpu-check: skipped, there is a GPU (%s) but no nvcc to compile with" % found[1])
+        say(77, "gpu-check: skipped: there is a GPU (%s), but nvcc is not installed" % found[1])
     arch = "sm_%s%s" % (found[3], found[4])
-    return found[1], found[2], "sm_90a" if arch == "sm_90" else arch # with Hopper's own instructions
+    return found[1], found[2], "sm_90a" if arch == "sm_90" else arch # enables the instructions of Hopper
 
 
 def compiles(headers, libraries):
@@ -100,7 +100,8 @@ def look_in(variable, folder):
 
 
 def find_libraries(score):
-    """Ends the program where more is missing than cmocka, which only the tests need. True: it is here."""
+    """Ends the program if a library is missing. cmocka may be missing, because only the tests need it. Returns
+    True if cmocka is found."""
     lib = os.path.join(ROOT, "build", "lib")
     os.makedirs(lib, exist_ok=True)
     look_in("LIBRARY_PATH", lib)
@@ -112,32 +113,32 @@ def find_libraries(score):
     for header, library in need.items():
         if compiles([header], [library]):
             continue
-        for folder in sys.path: # pip's libraries have a number behind .so, and no link without it
+        for folder in sys.path: # pip's libraries have a version after .so, and no link without one
             headers = glob.glob(folder + "/nvidia/*/include/" + header)
             files = glob.glob(folder + "/nvidia/*/lib/lib" + library + ".so*")
             link = lib + "/lib" + library + ".so"
             if headers and files and (not os.path.exists(link) or os.path.realpath(files[0]) == os.path.realpath(link)):
                 look_in("CPATH", os.path.dirname(headers[0]))
                 look_in("LD_LIBRARY_PATH", os.path.dirname(files[0]))
-                if os.path.islink(link): # of a run before this
+                if os.path.islink(link): # from an earlier run
                     os.remove(link)
                 os.symlink(files[0], link)
         if not compiles([header], [library]):
-            say(1, "gpu-check: %s or lib%s is not here; install it, or put it into build/include and build/lib" %
+            say(1, "gpu-check: %s or lib%s is missing; install it, or copy it to build/include and build/lib" %
                 (header, library))
     if not any(compiles([h, "cmocka.h"], ["cmocka"]) for h in STB):
         run(["tools/deps.sh", "test"], 90)
     if not any(compiles([h], []) for h in STB):
-        say(1, "gpu-check: stb_ds.h is not here; install libstb-dev, or put it into build/include")
+        say(1, "gpu-check: stb_ds.h is missing; install libstb-dev, or copy it to build/include")
     if compiles(["cmocka.h"], ["cmocka"]):
         return True
-    score.add("tests", "cmocka is not here; install libcmocka-dev, or put it into build/include and build/lib",
+    score.add("tests", "cmocka is missing; install libcmocka-dev, or copy it to build/include and build/lib",
               time.monotonic(), True)
     return False
 
 
 def run(command, seconds=300, **more):
-    """(exit code or None, stdout, the end of stderr); what is left of it after that time is killed."""
+    """Runs a command. Returns (exit code or None, stdout, the end of its output). Kills it after the time limit."""
     more = dict(dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE), **more)
     try:
         p = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **more)
@@ -154,7 +155,7 @@ def run(command, seconds=300, **more):
 
 
 def build(arch, names, seconds):
-    """What make said; every core compiles."""
+    """Builds the programs with all cores. Returns make's output if it fails."""
     words = ["make", "--no-print-directory", "-s", "-k", "-j%d" % (os.cpu_count() or 2), "NVCC_DIR=build/gpu",
              "NVCC_ARCHS=-arch=" + arch, "NVCC_TEST=-O3 -arch=" + arch, "NVCC_WARN="]
     print("compiling %d programs for %s" % (len(names) + 1, arch), flush=True)
@@ -206,12 +207,12 @@ def check_curves(score, folder, steps):
         if not fault and where != "cpu" and "cpu" in curve:
             gap = max(abs(a - b) / b for a, b in zip(curve[where], curve["cpu"]))
             if not gap <= GAP[where]:
-                fault = "losses differ from the CPU's by up to %g of them; at most %g is fine" % (gap, GAP[where])
+                fault = "the relative difference from the CPU's losses is up to %g; the limit is %g" % (gap, GAP[where])
         score.add("%d steps, %s" % (steps, where), fault, begin)
 
 
 def strategies():
-    """Those that the trainer names when it refuses one."""
+    """The strategies that the trainer lists in its error about an unknown one."""
     _, _, end = run(["build/train_gpt", "--data", "dreamddp.h", "--strategy", "none-of-them"])
     return re.findall(r"[a-z]+", end.partition("choose ")[2].replace(" or ", ", "))
 
@@ -219,7 +220,7 @@ def strategies():
 def check_strategies(score, steps):
     names = strategies()
     if not names:
-        score.add("two processes, tcp", "the trainer names no strategies", time.monotonic())
+        score.add("two processes, tcp", "the trainer lists no strategies", time.monotonic())
     for strategy in names:
         begin = time.monotonic()
         if score.late("two processes, tcp, " + strategy):
@@ -235,16 +236,16 @@ def check_strategies(score, steps):
                 break
             ends.append(json.loads(out.strip().splitlines()[-1])["final_loss"])
         if not fault and not abs(ends[0] - ends[1]) <= 0.1 * ends[0]:
-            fault = "ends at a loss of %g, on the CPU at %g" % (ends[1], ends[0])
+            fault = "the final loss is %g, on the CPU %g" % (ends[1], ends[0])
         score.add("two processes, tcp, " + strategy, fault, begin)
 
 
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="short runs and bench/gpu.py --quick")
-    parser.add_argument("--sanitize", action="store_true", help="the tests under compute-sanitizer, and no more")
-    parser.add_argument("--no-bench", action="store_true", help="without bench/gpu.py")
-    parser.add_argument("--seconds", type=float, default=480, help="what comes later is skipped [480]")
+    parser.add_argument("--sanitize", action="store_true", help="only the tests, under compute-sanitizer")
+    parser.add_argument("--no-bench", action="store_true", help="skip bench/gpu.py")
+    parser.add_argument("--seconds", type=float, default=480, help="time limit in seconds; later checks are skipped [480]")
     args = parser.parse_args(argv)
     name, driver, arch = find_gpu()
     begin, score = time.monotonic(), Score(args.seconds)
@@ -262,7 +263,7 @@ def main(argv):
         if shutil.which("compute-sanitizer"):
             tools = ["memcheck", "racecheck", "synccheck"]
         else:
-            score.add("compute-sanitizer", "it is not installed", time.monotonic(), True)
+            score.add("compute-sanitizer", "compute-sanitizer is not installed", time.monotonic(), True)
     check_tests([t for t in tests if t not in missing], score, tools)
     if "train_gpt" not in missing and not args.sanitize:
         with tempfile.TemporaryDirectory() as folder:

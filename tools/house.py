@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Measures src/ by module: lines, files, functions, the calls between files, and tables of functions.
 
-    tools/house.py            each fault, then a table of modules, the ends of each longest chain of calls, and each table
+    tools/house.py            prints each fault, then a table of modules, the ends of each longest chain of calls, and each table
                               of functions
     tools/house.py --chains   the same with all functions of each chain
-    tools/house.py --check    one sentence per fault, exit 1: a use of a later module, a call of a file that src/dreamddp.h
+    tools/house.py --check    one-line errors, exit 1: a use of a later module, a call of a file that src/dreamddp.h
                               lists later, a folder of a module that uses another one of its folders, a circle of files, a
                               module that src/dreamddp.h lists in two places or out of order, a .c that it does not include,
                               a table of functions without a reason in TABLES, a file of more than 700 lines or one
-                              that does not open with a sentence, a number read or written in the program's locale, a
-                              comparison that -ffast-math removes, a list that grows by hand, an access to a member of
-                              another module's private struct, a page of docs/ that names what does not exist
+                              that does not begin with a comment, a number read or written in the program's locale, a
+                              comparison that -ffast-math removes, a list that grows without ddp__reserve, an access to a member of
+                              another module's private struct, a page of docs/ that names something that does not exist
 
 A module is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
 .c with its .h. One uses another if it includes it, or names a function that only the other defines. A table of functions is
@@ -32,21 +32,21 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 DEFINE = re.compile(r"^#define (?:[^\n]*\\\n)*[^\n]*", re.M)
 MACRO = re.compile(r"^#define (DDP__\w+)\(([^)]*)\) *((?:[^\n]*\\\n)*[^\n]*\{(?:[^\n]*\\\n)*[^\n]*)", re.M)  # with a body in braces
 STRUCT = re.compile(r"(\btypedef\s+)?\bstruct\s*(\w*)\s*\{")
-TYPEDEF = re.compile(r"\btypedef\b[^;{}()]*(?:\(\s*\*\s*(\w+)\s*\)|\b(\w+)\s*)\(")  # of a function or of a pointer to one
+TYPEDEF = re.compile(r"\btypedef\b[^;{}()]*(?:\(\s*\*\s*(\w+)\s*\)|\b(\w+)\s*)\(")  # of a function or of a pointer to a function
 POINTER = re.compile(r"\(\s*\*\s*(?:const\s+)?(\w+)(?:\[[^\]]*\])?\s*\)\s*\(")  # a member that points to a function
 STORE = re.compile(r"(\w+)(?:\[[^\]]*\])?(?:->|\.)(\w+)\s*=(?!=)([^;]*);")
 CALL = re.compile(r"\b(ddp_\w+)\s*\(")
 MEMBER_CALL = re.compile(r"(\w+)(?:\[[^\]]*\])?(?:->|\.)(\w+)\s*\(")
-VALUE = re.compile(r"\bddp_\w+\b(?!\s*\()")  # a function that is named and not called
+VALUE = re.compile(r"\bddp_\w+\b(?!\s*\()")  # a function that is named but not called
 OPENING = re.compile(r"/\*\s*\w(?:[^*]|\*(?!/))*?[.:;](?:\s|\*/)")  # a comment that begins with a sentence
 PAGES = ("README.md", "CHANGELOG.md")
-NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|(?<!build/)\b(?:src|tests|bench|tools|examples|docs|packaging)/[\w./-]*\w")
-NUMBERS = "base/number.c"  # the only file that reads or writes numbers with libc, whose locale may have a comma
+NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|\b(?:src|tests|bench|tools|examples|docs|packaging)/[\w./-]*\w")
+NUMBERS = "base/number.c"  # the only file that converts numbers with libc, whose locale may have a decimal comma
 IN_A_LOCALE = re.compile(r"\b(strto(?:d|f|ld)|atof|v\w*printf|\w*scanf|localeconv|setlocale)\s*\(")
 PRINTS = re.compile(r'\b\w*printf\((?:[^;"]|"(?:\\.|[^"\\])*")*;')
 A_REAL = re.compile(r"%[-+ #0]*[\d*]*(?:\.[\d*]+)?[aefgAEFG]")
 NOT_FINITE = re.compile(r"\b(isnan|isinf|isfinite|NAN|INFINITY|HUGE_VALF?)\b")
-MOST_LINES = 700  # of a file
+MOST_LINES = 700  # per file
 # Each table of functions that a later module fills and an earlier one calls: type and reason.
 TABLES = {
     "ddp_backend": "A device is optional, so graph, exchange, measure and pipe call the one that the program opened.",
@@ -70,16 +70,16 @@ TABLES = {
     "ddp__wire_table": "A transport is a table, and one of them is the simulator.",
     "ddp__worker": "A checkpoint contains the state of the program and values that only the context can check.",
 }
-GROWTH = re.compile(r"\b(?:DDP_REALLOC|realloc)\s*\(\s*(?!NULL\b)([^,]*)")  # of an array that is there already
-GROWS = {  # "file: array": why it is no list that ddp__reserve enlarges
+GROWTH = re.compile(r"\b(?:DDP_REALLOC|realloc)\s*\(\s*(?!NULL\b)([^,]*)")  # reallocation of an existing array
+GROWS = {  # "file: array": the reason why ddp__reserve does not fit
     "base/array.c: head": "ddp__reserve itself",
     "base/platform.h: ptr": "the definition of DDP_REALLOC",
-    "base/text.c: t->data": "a text ends with 0, may be in the caller's memory, and is given away to be freed with DDP_FREE",
+    "base/text.c: t->data": "a text ends with 0, may be in the caller's memory, and may be passed on to be freed with DDP_FREE",
     "data/images.c: m->pixels": "public arrays of ddp_images; the size is known before each file is read",
     "data/images.c: m->labels": "public arrays of ddp_images; the size is known before each file is read",
-    "member/entry.c: t->data": "bytes of one state, whose number the sender tells first",
+    "member/entry.c: t->data": "bytes of one state, whose size the sender sends first",
     "member/state.c: t.data": "a text enlarged once, to the known size of the copy",
-    "member/state.c: x->data": "one tensor, whose size the file tells first",
+    "member/state.c: x->data": "one tensor, whose size is in the file",
 }
 
 
@@ -92,7 +92,7 @@ def module(path):
 
 
 def closing(text, start):
-    """Index behind the bracket that closes the one before start."""
+    """The index after the bracket that closes the one before start."""
     depth = 1
     while depth and start < len(text):
         depth += {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(text[start], 0)
@@ -101,7 +101,7 @@ def closing(text, start):
 
 
 def arguments(text):
-    """What commas outside brackets separate."""
+    """Splits the text at commas outside brackets."""
     found, depth = [""], 0
     for c in text:
         depth += (c in "({[") - (c in ")}]")
@@ -137,12 +137,12 @@ class House:
             for name, _, _ in self.defined[path]:
                 self.home.setdefault(name, set()).add(stem(path))
                 self.origin[name] = path
-        self.uses, self.files = {}, {}  # files: {(stem, other stem): (file, other file)}; of a call where there is one
+        self.uses, self.files = {}, {}  # files: {(stem, other stem): (file, other file)}, of a call if there is one
         for path in self.text:
             self.find_uses(path)
 
     def expanded(self, bare):
-        """The functions that macros define at file scope, and what their bodies contain."""
+        """Yields the functions that macros define at file scope, and the contents of their bodies."""
         if not hasattr(self, "macros"):
             self.macros = {m.group(1): m.groups()[1:] for b in self.bare.values() for m in MACRO.finditer(b)}
         found = []
@@ -178,7 +178,8 @@ class House:
             if stem(target) != stem(path) and target in self.text:
                 mine.setdefault(stem(target), set())
                 self.files.setdefault((stem(path), stem(target)), (path, target))
-        if path.endswith(".h"):  # it declares functions of other files too: only inline functions and macros call
+        # a header declares functions of other files too, so only its inline functions and macros count as calls
+        if path.endswith(".h"):
             code = "\n".join([body for _, _, body in self.defined[path]] + DEFINE.findall(code))
         for name in sorted(set(WORD.findall(code)) - {name for name, _, _ in self.defined[path]}):
             homes = self.home.get(name, ())
@@ -194,7 +195,8 @@ class House:
                       if FOLDERS.index(module(b)) > FOLDERS.index(module(a)))
 
     def later(self):
-        """[(file, file of the same module that the spine lists later, names)]. A header without a .c is read first."""
+        """[(file, file of the same module that the spine lists later, names)]. Headers without a .c are read
+        first."""
         place = {stem(path): i for i, path in enumerate(self.spine)}
         return sorted((a, b, sorted(names)) for a, to in self.uses.items() for b, names in to.items()
                       if names and module(a) == module(b)
@@ -211,7 +213,7 @@ class House:
         return sorted(path for path in self.text if path.endswith(".c") and path not in self.spine)
 
     def spine_faults(self):
-        """One sentence for each module that the spine lists in two places or out of order."""
+        """Yields a one-line error for each module that the spine lists in two places or out of order."""
         listed = [module(path) for path in self.spine]
         listed = [m for i, m in enumerate(listed) if m in FOLDERS and (i == 0 or listed[i - 1] != m)]
         for m in sorted(set(listed), key=FOLDERS.index):
@@ -222,7 +224,8 @@ class House:
                 yield "src/dreamddp.h lists %s before %s; tools/amalgamate.py has the other order" % (a, b)
 
     def chains(self):
-        """{module: [(function, file)]}: its longest chain of calls; of a recursion each function counts once"""
+        """Returns {module: [(function, file)]}, its longest chain of calls. In a recursion each function counts
+        once."""
         home = self.origin
         calls = {name: sorted({g for g in CALL.findall(body) if g != name and g in home and module(home[g]) == module(path)})
                  for path, found in self.defined.items() for name, _, body in found}
@@ -243,7 +246,8 @@ class House:
         return {at: [(name, home[name]) for name in names] for at, names in found.items()}
 
     def in_a_locale(self):
-        """[(file, line, function)] that may read or write a number with the decimal point of the program's locale"""
+        """Yields (file, line, function) of calls that may convert a number with the decimal point of the program's
+        locale."""
         for path, raw in self.text.items():
             if path == NUMBERS:
                 continue
@@ -254,7 +258,8 @@ class House:
                     yield path, raw.count("\n", 0, m.start()) + 1, m.group(0).split("(")[0]
 
     def circles(self):
-        """Lists of files of one module that use each other; calls alone, since a header may serve many files."""
+        """Returns lists of files of one module that use each other. Only calls count, because a header may serve
+        many files."""
         index, low, stack, found, count = {}, {}, [], [], [0]
 
         def visit(v):
@@ -317,7 +322,7 @@ class Tables:
                 self.types.update({name: name, behind if m.group(1) else name: name})
 
     def type_of(self, path, owner, member):
-        """The table whose member owner->member is: the file, else a header, declares owner with that type."""
+        """The table type whose member owner->member is. The file, or else a header, declares owner with that type."""
         for variables in (self.variables[path], self.header_variables):
             for name in sorted(variables.get(owner, ())):
                 if member in self.declared[name][1]:
@@ -328,7 +333,7 @@ class Tables:
         return [name for name in VALUE.findall(text) if name in self.house.home]
 
     def stored_parameters(self, path, parameters, body):
-        """[(position, table)] of the parameters that a function stores in a table"""
+        """Returns [(position, table)] of the parameters that a function stores in a table."""
         names = [(POINTER.findall(p) + re.findall(r"(\w+)(?:\[\w*\])?$", p) + [""])[0]
                  for p in arguments(parameters[parameters.index("(") + 1:parameters.rindex(")")])]
         found = [(owner, member, value.strip()) for owner, member, value in STORE.findall(body)]
@@ -353,7 +358,8 @@ class Tables:
                 self.called.setdefault(self.type_of(path, owner, member), set()).add(path)
 
     def upward(self):
-        """[(type, file that declares it, files that fill it)] of those that a module calls and a later one fills"""
+        """Returns [(type, file that declares it, files that fill it)] of tables that a module calls and a later
+        one fills."""
         order = lambda path: FOLDERS.index(module(path))
         return sorted((name, at, sorted(self.filled[name])) for name, (at, _) in self.declared.items()
                       if name in self.filled and
@@ -361,7 +367,8 @@ class Tables:
 
 
 def shortest_circle(house, group):
-    """The files of a shortest circle of calls through the first file of a group that calls itself in a circle."""
+    """Returns the files of a shortest circle of calls through the first file of a group that calls itself in a
+    circle."""
     first, paths = group[0], [[group[0]]]
     for path in paths:
         for b in sorted(b for b, names in house.uses[path[-1]].items() if names and b in group):
@@ -373,7 +380,7 @@ def shortest_circle(house, group):
 
 
 def calls_of(house, circle):
-    """ "src/a.c calls f of src/b.c, src/b.c calls g of src/a.c" """
+    """Returns "src/a.c calls f of src/b.c, src/b.c calls g of src/a.c"."""
     said = []
     for a, b in zip(circle, circle[1:] + circle[:1]):
         at, to = house.files[a, b]
@@ -382,7 +389,7 @@ def calls_of(house, circle):
 
 
 def hand_written_growth(house):
-    """[(file, line, array)] of each array that grows without ddp__reserve, and without a reason in GROWS"""
+    """Yields (file, line, array) of each array that grows without ddp__reserve, and without a reason in GROWS."""
     for path, bare in house.bare.items():
         for m in GROWTH.finditer(bare):
             if "%s: %s" % (path, m.group(1).strip()) not in GROWS:
@@ -391,15 +398,15 @@ def hand_written_growth(house):
 
 def growth_faults(house):
     for path, line, array in hand_written_growth(house):
-        yield "src/%s:%d enlarges %s by hand; use ddp__reserve of src/base/array.h" % (path, line, array)
+        yield "src/%s:%d enlarges %s without ddp__reserve of src/base/array.h; use that function" % (path, line, array)
     there = {"%s: %s" % (path, m.group(1).strip()) for path, bare in house.bare.items() for m in GROWTH.finditer(bare)}
     for key in sorted(set(GROWS) - there):
-        yield "tools/house.py exempts src/%s, which does not grow" % key
+        yield "GROWS of tools/house.py lists src/%s, which does not grow; remove it" % key
 
 
 def foreign_accesses(house):
-    """[(file, struct, member, number of accesses)] of each member of another module's private struct. Tables of functions
-    are called by other modules, so TABLES are left out."""
+    """Yields (file, struct, member, number of accesses) of each member of another module's private struct. TABLES
+    are exempt, because other modules call tables of functions."""
     for (struct, path), counter in sorted(Members(house).foreign().items()):
         if struct.split(".")[0] not in TABLES:
             for member, n in sorted(counter.items()):
@@ -437,7 +444,7 @@ def table(house, chains_whole=False):
             max(sizes or [0]), sum(name in ("all", module(a)) for a, _, _ in upward),
             sum(name in ("all", module(c[0])) for c in circles),
             max(len(chain) for at, chain in chains.items() if name in ("all", at)) if chains else 0))
-    print("upward calls: %d, circles: %d, hand-written growth: %d, foreign accesses: %d" % (
+    print("upward calls: %d, circles: %d, growth without ddp__reserve: %d, foreign accesses: %d" % (
         len(upward), len(circles), len(list(hand_written_growth(house))), sum(n for _, _, _, n in foreign_accesses(house))))
     for name in FOLDERS:
         if name in chains:
@@ -445,7 +452,8 @@ def table(house, chains_whole=False):
 
 
 def chain_text(chain, whole):
-    """Functions, each with its file where that differs from the caller's; the first and the last one if not whole."""
+    """The functions of a chain, each with its file if it differs from the caller's. If not whole, only the first
+    and the last one."""
     files = [""] + [file for _, file in chain]
     said = [name + (" (%s)" % file if file != before else "") for (name, file), before in zip(chain, files)]
     return " > ".join(said if whole or len(chain) < 3 else [said[0], "...", "%s (%s)" % chain[-1]])
@@ -465,7 +473,7 @@ def table_faults(house, reasons=None):
             yield "%s of src/%s is a table of functions that a later module fills: %s; call that module from a later one, " \
                   "or add a reason to TABLES in tools/house.py" % (name, at, " ".join("src/" + f for f in files))
     for name in sorted(set(reasons) - {name for name, _, _ in found}):
-        yield "%s in TABLES of tools/house.py is no table of functions that a later module fills; remove it" % name
+        yield "%s in TABLES of tools/house.py is not a table of functions that a later module fills; remove it" % name
 
 
 def layer_faults(house):
@@ -474,7 +482,7 @@ def layer_faults(house):
         yield "src/%s %s src/%s, of a later module%s" % (at, "uses" if names else "includes", to, listed(names))
     for a, b, names in house.across():
         at, to = house.files[a, b]
-        yield "src/%s %s src/%s, of another folder of the same module%s; put what both need directly into src/%s" % (
+        yield "src/%s %s src/%s, of another folder of the same module%s; put the shared code directly into src/%s" % (
             at, "uses" if names else "includes", to, listed(names), module(a))
     for a, b, names in house.later():
         yield "src/%s calls src/%s, which src/dreamddp.h lists later: %s" % (*house.files[a, b], ", ".join(names))
@@ -502,12 +510,12 @@ def faults(house):
             yield "src/%s has %d lines; %d at most" % (path, lines, MOST_LINES)
     for path, text in house.text.items():
         if not opens_with_a_sentence(text):
-            yield "src/%s does not open with a comment that says what it is for" % path
+            yield "src/%s does not begin with a comment that states its purpose" % path
     for path, line, call in house.in_a_locale():
         yield "src/%s:%d calls %s, which depends on the locale; use ddp__format or ddp__number" % (path, line, call)
     for path, bare in house.bare.items():
-        for m in [] if path.startswith("cuda/") else NOT_FINITE.finditer(bare):  # nvcc assumes nothing about kernels
-            yield "src/%s:%d names %s; -ffast-math removes what depends on it: use ddp__finite, ddp__is_nan, DBL_MAX" % (
+        for m in [] if path.startswith("cuda/") else NOT_FINITE.finditer(bare):  # nvcc does not assume finite numbers in kernels
+            yield "src/%s:%d names %s; -ffast-math removes code that depends on it: use ddp__finite, ddp__is_nan, DBL_MAX" % (
                 path, bare.count("\n", 0, m.start()) + 1, m.group(1))
     yield from growth_faults(house)
     yield from foreign_faults(house)
@@ -526,8 +534,8 @@ def read(path):
 
 
 def pages():
-    """[(page, number of the line, name)] of calls, constants and files that do not exist. Exempt: the section Removed of
-    the changelog, and the code of the recipes, which tests/programs/test_recipes.py compiles."""
+    """Yields (page, line number, name) of functions, constants and files that do not exist. Names in a table under
+    **Removed** are exempt, and so is the code of the recipes, which tests/programs/test_recipes.py compiles."""
     folder = os.path.join(ROOT, "docs")
     public = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+")
     names = set(public.findall(read(os.path.join(ROOT, "CMakeLists.txt"))))

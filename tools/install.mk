@@ -1,10 +1,10 @@
-# The library, and what is installed: the headers, the library, files for pkg-config and CMake's find_package.
-#   make split    build/dreamddp.h and build/dreamddp.c: for a program that compiles the library as one file of its own
-#   make lib      build/lib/libdreamddp.a and .so, in which only the public functions can be seen
+# Builds and installs the headers, the library, and files for pkg-config and CMake's find_package.
+#   make split    build/dreamddp.h and build/dreamddp.c: for programs that compile the library as a separate file
+#   make lib      build/lib/libdreamddp.a and .so, which export only the public functions
 #   make wheel    build/wheel: a manylinux wheel and the source distribution of the Python package
-#   make install  PREFIX=/usr/local DESTDIR=; dreamddp.pc is for the header alone, libdreamddp.pc for the library
-# The library has TLS where OpenSSL is, and `make lib TLS=` leaves it out;
-# with MPI: make lib CC=mpicc CPPFLAGS=-DDDP_USE_MPI
+#   make install  PREFIX=/usr/local DESTDIR=; dreamddp.pc is for the header, libdreamddp.pc for the library
+# The library has TLS if OpenSSL is installed; `make lib TLS=` excludes it.
+# With MPI: make lib CC=mpicc CPPFLAGS=-DDDP_USE_MPI
 .PHONY: split lib wheel install uninstall
 VERSION   = $(shell sed -n 's/^\#define DDP_VERSION_STRING "\(.*\)"/\1/p' dreamddp.h)
 SONAME    = libdreamddp.so.$(basename $(VERSION))

@@ -1,61 +1,61 @@
-"""Counts accesses to members of a struct of another module, for tools/house.py.
+"""Counts accesses to members of structs of other modules, for tools/house.py.
 
 A struct belongs to the module that declares it. Modules call each other's functions; they do not read or write the
 members of each other's structs. Public structs (ddp_ without a second underscore) are exempt, and so are records: structs
 that carry values from one module to another and have no state of their own.
 
-Types are found by reading: structs and their members, then the variables of each function and the results of calls, then each
-chain a->b.c or f(x)->b.c.
+Types are found in the source text: structs and their members, then the variables of each function and the results of calls,
+then each chain a->b.c or f(x)->b.c.
 """
 import collections
 import re
 
-# What carries values: configurations that a caller fills, results, and what is on a wire or in a file.
+# Structs that only carry values: configurations that a caller fills, results, and data of a wire or a file.
 RECORDS = {
-    "ddp__act": "what an emulated link does at a time, made from a script",
-    "ddp__cut": "how a model is cut, made by src/pipe",
-    "ddp__cut_span": "a part of a layer that is cut",
-    "ddp__own_state": "a tensor that a strategy keeps, listed for checkpoints",
+    "ddp__act": "an action of an emulated link at a time, made from a script",
+    "ddp__cut": "the cut of a model into stages, made by src/pipe",
+    "ddp__cut_span": "a part of a layer that is split between stages",
+    "ddp__own_state": "a tensor of a strategy, listed for checkpoints",
     "ddp__addr": "an address and its size",
     "ddp__digest": "a value: a hash of 128 bits",
-    "ddp__engine_config": "filled by who opens an engine",
+    "ddp__engine_config": "filled by the caller that opens an engine",
     "ddp__env": "a result: rank, world and address that a launcher set",
-    "ddp__epoch_info": "a result: who is there",
-    "ddp__frame": "what is on the wire",
-    "ddp__hello": "what is on the wire",
+    "ddp__epoch_info": "a result: the members of an epoch",
+    "ddp__frame": "a message on the wire",
+    "ddp__hello": "a message on the wire",
     "ddp__incidents": "lines of a script",
     "ddp__incident": "a line of a script",
-    "ddp__join_config": "filled by who opens the admission of workers",
-    "ddp__join_layout": "filled by who opens the admission of workers",
-    "ddp__join_place": "a result: where a joining worker enters",
-    "ddp__join_says": "what is on the wire",
+    "ddp__join_config": "filled by the caller that opens the admission of workers",
+    "ddp__join_layout": "filled by the caller that opens the admission of workers",
+    "ddp__join_place": "a result: the rank and step of a joining worker",
+    "ddp__join_says": "a message on the wire",
     "ddp__json": "a value of a file, read member by member",
-    "ddp__layer_cost": "sums over a model that is cut, gathered from its ranks",
+    "ddp__layer_cost": "sums over a model in stages, gathered from its ranks",
     "ddp__link": "rates and times of an emulated link",
     "ddp__links": "emulated links, made from a configuration",
-    "ddp__loaded": "a result: what a checkpoint has",
+    "ddp__loaded": "a result: the contents of a checkpoint",
     "ddp__mapped": "a file in memory",
-    "ddp__net_stats": "a result: figures of an engine",
-    "ddp__muon_desk": "memory and threads that the caller of an update lends the optimizer muon",
-    "ddp__netspec": "a link as text, read: a rate, a delay and a jitter",
-    "ddp__offer": "an array that a rank of the same process offers the others, and how far they are; wire allocates it",
+    "ddp__net_stats": "a result: statistics of an engine",
+    "ddp__muon_desk": "memory and threads that the caller of an update passes to the optimizer muon",
+    "ddp__netspec": "a parsed link specification: a rate, a delay and a jitter",
+    "ddp__offer": "an array that a rank of the same process shares, with the progress of the others; wire allocates it",
     "ddp__op_record": "a result: an operation, for a dump",
     "ddp__op_span": "a result: when an operation ran",
     "ddp__oplog": "a result: operations, for a dump",
     "ddp__path": "delays of an emulated link",
     "ddp__peer_record": "a result: a peer, for a dump",
-    "ddp__rendezvous": "filled by who opens a wire",
+    "ddp__rendezvous": "filled by the caller that opens a wire",
     "ddp__same": "a name and a number that ranks compare",
     "ddp__setting": "a name and a number that ranks compare",
-    "ddp__share": "a result: whose file of a checkpoint a rank takes",
-    "ddp__tcp_config": "filled by who opens a wire",
+    "ddp__share": "a result: the file of a checkpoint that a rank loads",
+    "ddp__tcp_config": "filled by the caller that opens a wire",
     "ddp__tensor": "an array in a checkpoint",
     "ddp__unit": "a registered layer, made by context/layers.c and read by all",
-    "ddp__text": "a text that grows, and its length",
-    "ddp__wire": "the functions of a transport and the facts that belong to them; its state lies behind it, in the transport",
-    "ddp__worker": "the arrays of a checkpoint, listed by who has them",
+    "ddp__text": "a growing text and its length",
+    "ddp__wire": "the functions of a transport and their properties; its state is in the transport",
+    "ddp__worker": "the arrays of a checkpoint, listed by their owner",
 }
-# member and sim run inside the comm thread, under its lock: comm/state.h is the state of all three.
+# member and sim run inside the comm thread, under its lock. All three share the state in comm/state.h.
 SHARED = {"comm/state.h": ("member", "sim"), "graph/host.h": ("context",)}
 STRUCT = re.compile(r"(typedef\s+)?struct\s*(\w*)\s*\{")
 DECLARATION = re.compile(r"\b(?:struct\s+)?(ddp_\w+)\s+([^;(){}=]*?)\s*(?=[;=,)\[])")
@@ -75,7 +75,7 @@ def closing(text, i):
 
 
 def members_of(body):
-    """{member: its type} of the lines of a struct without structs inside"""
+    """Returns {member: its type} from the lines of a struct without nested structs."""
     found = {}
     while BRACKETS.search(body):
         body = BRACKETS.sub("", body)
@@ -113,7 +113,7 @@ class Members:
             return
         inner = re.search(r"(?:struct|union)\s*\w*\s*\{", body)
         own = {}
-        while inner:  # its members are the outer one's, or those of a type that only it has
+        while inner:  # its members belong to the outer struct, or to a type that only the outer struct contains
             stop = closing(body, inner.end() - 1)
             label = re.match(r"\s*\**\s*(\w*)[^;]*;", body[stop + 1:])
             nested = members_of(body[inner.end():stop])
@@ -148,19 +148,20 @@ class Members:
         return found
 
     def counts(self, struct, path):
-        """Whether an access in path to a member of struct is a foreign one."""
+        """True if an access in path to a member of struct is a foreign one."""
         home = self.home[struct]
         mine, owner = path.split("/")[0], home.split("/")[0]
         private = struct.startswith("ddp__") or struct.split(".")[0] == "ddp_ctx"
         return private and mine != owner and struct not in RECORDS and mine not in SHARED.get(home, ())
 
     def own_part(self, struct, member, path):
-        """Whether a member of a context is the struct that the module of path keeps in it."""
+        """True if a member of a context is the struct that the module of path stores in it."""
         kind = self.alias.get(self.structs[struct][member])
         return struct == "ddp_ctx" and kind is not None and self.home[kind].split("/")[0] == path.split("/")[0]
 
     def chains(self, text, variables):
-        """[(type, "->member.member")] of variables, and of the results of calls from the innermost outwards"""
+        """Returns [(type, "->member.member")] of variables, and of the results of calls from the innermost
+        outwards."""
         found = [(variables.get(m.group(1)), m.group(2)) for m in CHAIN.finditer(text)]
         while CALL.search(text):
             found += [(self.result.get(m.group(1)), m.group(2)) for m in CALL.finditer(text) if m.group(2)]
@@ -168,7 +169,7 @@ class Members:
         return found
 
     def foreign(self):
-        """{(struct, file): Counter of members}"""
+        """Returns {(struct, file): Counter of members}."""
         found = collections.defaultdict(collections.Counter)
         for path, bodies in self.house.defined.items():
             if not path.endswith(".c") or path.startswith("cuda/"):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Registers, spills and shared memory of every kernel, from what `nvcc -Xptxas -v` wrote.
+"""Prints registers, spills and shared memory of every kernel, from the output of `nvcc -Xptxas -v`.
 
     tools/ptxas.py build/nvcc/kernels.txt      one line per kernel, one column group per architecture
 
-Says on stderr which kernels spill. Exit 1 where the file names no kernel.
+Lists kernels that spill on stderr. Exit 1 if the file names no kernel.
 """
 import re
 import subprocess
@@ -24,7 +24,7 @@ def demangled(names):
 
 
 def read(lines):
-    """{(kernel, architecture): (registers, bytes spilled, bytes of static shared memory)}"""
+    """Returns {(kernel, architecture): (registers, bytes spilled, bytes of static shared memory)}."""
     found, at, spill = {}, None, 0
     for line in lines:
         m = ENTRY.search(line)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes python/dreamddp/_binding.py: the structs, enums and functions of dreamddp.h for ctypes.
 
-    tools/python_binding.py            writes it; where pycparser is missing it says so and leaves the file
-    tools/python_binding.py --check    exit 1 if it is not what dreamddp.h says
-    tools/python_binding.py --layouts  a C program that prints every struct's size and offsets, as layouts() does
+    tools/python_binding.py            writes the file; without pycparser prints a message and leaves the file unchanged
+    tools/python_binding.py --check    exit 1 if the file does not match dreamddp.h
+    tools/python_binding.py --layouts  prints a C program that prints every struct's size and offsets, as layouts() does
 
 Needs a C compiler and pycparser (Debian: python3-pycparser). float * and void * are addresses
 (c_void_p), so that arrays of any library fit; other pointers are typed.
@@ -24,12 +24,12 @@ TYPES = {
     "unsigned long": "c_ulong", "float": "c_float", "double": "c_double", "size_t": "c_size_t", "int64_t": "c_int64",
     "uint64_t": "c_uint64", "int32_t": "c_int32", "uint32_t": "c_uint32", "uint16_t": "c_uint16", "uint8_t": "c_uint8",
 }
-# what the declarations need of libc; a struct's layout is checked against the real ones (tests/python)
+# libc types of the declarations; tests/python checks the struct layouts with the real types
 FAKE = """typedef unsigned long size_t; typedef long int64_t; typedef unsigned long uint64_t; typedef int int32_t;
 typedef unsigned int uint32_t; typedef unsigned short uint16_t; typedef unsigned char uint8_t;
 typedef unsigned long uintptr_t; typedef struct FILE FILE;
 """
-TOP = '''"""ctypes of dreamddp.h, made by tools/python_binding.py; do not edit."""
+TOP = '''"""ctypes declarations of dreamddp.h, written by tools/python_binding.py; do not edit."""
 from ctypes import %s
 
 '''
@@ -46,7 +46,7 @@ def preprocessed():
 
 
 def constants():
-    """Numbers and strings of #define, from the declarations alone."""
+    """The numbers and strings of #define, from the declarations only."""
     with open(HEADER, encoding="ascii") as f:
         text = f.read().split("#ifdef DREAMDDP_IMPLEMENTATION\n#ifndef DDP__IMPLEMENTED", 1)[0]
     found = re.findall(r'^#define (DDP_[A-Z0-9_]+)\s+(\(?-?[0-9][0-9.xa-fA-F]*\)?|"[^"\n]*")\s*(?:/\*.*)?$', text, re.M)
@@ -100,7 +100,7 @@ class Binding:
             return {"+": a + b, "-": a - b, "*": a * b, "<<": a << b, "|": a | b}[node.op]
         if isinstance(node, c.ID):
             return self.numbers[node.name]
-        raise ValueError("a constant that is not understood: %r" % node)
+        raise ValueError("unsupported constant: %r" % node)
 
     # ---- types ----
 
@@ -114,7 +114,7 @@ class Binding:
         return alias if isinstance(alias, str) or alias is None else self.type(alias)
 
     def type(self, node):
-        """The ctypes expression of a C type; None for void and what is opaque."""
+        """The ctypes expression of a C type; None for void and opaque types."""
         c = self.c
         if isinstance(node, c.TypeDecl):
             return self.type(node.type)
@@ -130,7 +130,7 @@ class Binding:
             return self.function(node)
         if isinstance(node, c.PtrDecl):
             return self.pointer(node.type)
-        raise ValueError("a type that is not understood: %r" % node)
+        raise ValueError("unsupported type: %r" % node)
 
     def pointer(self, node):
         inner = self.type(node)
@@ -164,7 +164,8 @@ class Binding:
     # ---- text ----
 
     def fields(self, name, node, helpers):
-        """[(name, type)] and the unnamed ones; structs within structs become types of their own, in helpers."""
+        """Returns [(name, type)] of the members and the names of the unnamed ones. Structs within structs become
+        separate types, in helpers."""
         c = self.c
         out, anonymous = [], []
         for d in node.decls:
@@ -212,7 +213,7 @@ class Binding:
                 out.append("%s._anonymous_ = %r\n" % (name, anonymous))
             out.append("%s._fields_ = [\n    %s]\n" % (name, self.rows(fields)))
         out.append("\nSTRUCTS = [%s]\n" % ", ".join(n for n in self.structs))
-        out.append("\n# name: (what it returns, what it takes)\nFUNCTIONS = {\n")
+        out.append("\n# name: (result type, argument types)\nFUNCTIONS = {\n")
         for name, node in self.functions:
             arguments = self.arguments(node)
             if arguments is not None and "__" not in name:
@@ -224,7 +225,7 @@ class Binding:
 
 
 def wrapped(text):
-    """Long lines broken after a comma, so that differences can be read."""
+    """Splits long lines after a comma, so that differences are readable."""
     out = []
     for line in text.split("\n"):
         while len(line) > 118:
@@ -244,7 +245,8 @@ def made():
 
 
 def members(struct, name="", at=0):
-    """[(member, offset, type)]: "outer.lr" of a struct within the struct too, but not those of unnamed unions."""
+    """Returns [(member, offset, type)]. Members of a struct within the struct are "outer.lr"; members of unnamed
+    unions are omitted."""
     found = []
     for field, kind in struct._fields_:
         if field.startswith("_"):
@@ -256,7 +258,7 @@ def members(struct, name="", at=0):
 
 
 def layouts():
-    """{struct: [size, offset of each member...]}, as ctypes has them."""
+    """Returns {struct: [size, offset of each member...]}, as ctypes computes them."""
     sys.path.insert(0, os.path.join(ROOT, "python", "dreamddp"))
     import _binding
     import ctypes
@@ -280,9 +282,9 @@ def main():
         text = made()
     except ImportError:
         if sys.executable != "/usr/bin/python3" and os.path.exists("/usr/bin/python3"):
-            os.execv("/usr/bin/python3", ["/usr/bin/python3"] + sys.argv)  # Debian's packages are that one's
-        print("python_binding: pycparser is not here (apt-get install python3-pycparser): "
-              "python/dreamddp/_binding.py was neither made nor checked", file=sys.stderr)
+            os.execv("/usr/bin/python3", ["/usr/bin/python3"] + sys.argv)  # Debian's packages belong to the system's Python
+        print("python_binding: pycparser is not installed (apt-get install python3-pycparser): "
+              "python/dreamddp/_binding.py was not updated or checked", file=sys.stderr)
         return 0
     try:
         with open(OUTPUT, encoding="ascii") as f:
@@ -292,7 +294,7 @@ def main():
     if sys.argv[1:] == ["--check"]:
         if old == text:
             return 0
-        print("python/dreamddp/_binding.py is not what dreamddp.h says: run `make header`", file=sys.stderr)
+        print("python/dreamddp/_binding.py does not match dreamddp.h: run `make header`", file=sys.stderr)
         return 1
     if old != text:
         with open(OUTPUT, "w", encoding="ascii") as f:

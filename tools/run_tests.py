@@ -5,16 +5,16 @@
     tools/run_tests.py --suite coverage [--part test|rest]
     tools/run_tests.py [--jobs N] PROGRAM... [NAME=COMMAND...]
 
-A suite consists of files tests/*/test_*. The words in brackets on the first line of a test choose where it runs:
-    pure       it starts no thread, so ThreadSanitizer skips it
+A suite consists of files tests/*/test_*. The words in brackets on the first line of a test select where it runs:
+    pure       it starts no threads, so ThreadSanitizer skips it
     asan       ThreadSanitizer skips it: shorter tests start the same threads
     long       it is slow, so it starts first
     test-all   it is not in the suite `test`; the reason follows, as in [test-all: needs OpenSSL]
 --module selects the tests of one folder of tests/, --name those whose name contains TEXT.
 
 Each program runs in its own process group under a time-out, N at a time (default: three per processor). Its output is
-printed if it fails. Test functions of cmocka are counted, else the lines `ok`, `FAILED` and `skipped` of a script, else
-its closing line `N passed, N failed, N skipped`, else its exit code (0 passed, 77 skipped). A crash, a time-out and a
+printed if it fails. The counts are those of cmocka's test functions, else of a script's lines `ok`, `FAILED` and `skipped`, else
+of its closing line `N passed, N failed, N skipped`, else its exit code (0 passed, 77 skipped). A crash, a time-out and a
 program that did not build count as failures. The last line is `N passed, N failed, N skipped`.
 """
 import argparse
@@ -34,7 +34,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
 CASE = re.compile(r"^(ok|FAILED|skipped) +(?:\d+\.\d s +)?(\S.*)$")
-DISK_MB = 300  # that `make test` needs in build/; measured: 126
+DISK_MB = 300  # free space that `make test` needs in build/; measured: 126
 CHECKS = [  # (name, command, words as on the first line of a test)
     ("check-header", "make -s check-header", ()),
     ("house", "tools/house.py --check", ()),
@@ -46,10 +46,10 @@ CHECKS = [  # (name, command, words as on the first line of a test)
 ]
 
 
-# ---- what there is to run ----
+# ---- finding the tests ----
 
 class Test:
-    """A program: its name, what make builds for it, how it is started, and the words of its first line."""
+    """A test program: its name, its make targets, its command, and the words of its first line."""
 
     def __init__(self, name, command, targets=(), source=None, words=()):
         self.name, self.command, self.targets, self.source = name, command, list(targets), source
@@ -62,8 +62,8 @@ class Test:
 
 
 def names_in(source):
-    """The possible names of tests in a file: the test functions of C, also of the files of tests/ that it includes; the
-    functions and strings of a script."""
+    """The possible names of tests in a file: for C, the test functions, including those of included files of
+    tests/; for a script, its functions and strings."""
     with open(source, encoding="utf-8", errors="replace") as f:
         text = f.read()
     if source.endswith((".py", ".sh")):
@@ -79,7 +79,7 @@ def names_in(source):
 
 
 def same(text):
-    """Names of test functions have underscores, names of script cases have spaces."""
+    """Normalises a name: test functions have underscores, script cases have spaces."""
     return text.lower().replace("_", " ").replace("-", " ")
 
 
@@ -97,8 +97,8 @@ def words_of(source):
 
 
 def programs_of(source, folder):
-    """The programs that a script starts, in a folder: those that it, or a module in its folder, names as build/NAME or "NAME";
-    and the companions that it compares with a Python library."""
+    """The programs in a folder that a script starts: those that the script or a module next to it names as
+    build/NAME or "NAME", and the C programs that it compares with a Python library."""
     known = {os.path.splitext(os.path.basename(p))[0] for pattern in ("examples/*.c*", "examples/*/*.c", "bench/bench_*.c")
              for p in glob.glob(pattern)}
     with open(source, encoding="utf-8") as f:
@@ -115,12 +115,12 @@ def programs_of(source, folder):
 
 
 def discover(flavour, programs="build"):
-    """All tests, with tests in C of build/FLAVOUR, and scripts that start programs of a folder."""
+    """All tests. C tests are from build/FLAVOUR; scripts start programs of a folder."""
     found = []
     for source in sorted(glob.glob("tests/*/test_*")):
         stem, kind = os.path.splitext(source[len("tests/"):])
         if kind == ".c":
-            # The tests of `make test` have no OpenSSL, so that they are the same everywhere.
+            # The tests of `make test` have no OpenSSL, so that they are the same on every machine.
             tls = flavour == "plain" and "test-all" in words_of(source)[0]
             program = "build/%s/%s" % ("tls" if tls else flavour, stem)
             found.append(Test(program, [os.path.abspath(program)], [program], source))
@@ -161,11 +161,11 @@ def build(tests, jobs):
         return
     began = time.time()
     print("building %d programs in build/" % len(targets), flush=True)
-    # The longest compilation goes first: the generated header with its implementation.
+    # The longest compilation starts first: the generated header with its implementation.
     first = ["build/dreamddp.o"] if any(t.count("/") == 1 for t in targets) else []
     make = ["make", "--no-print-directory", "-s", "-k"]
     if subprocess.run(make + ["-j%d" % jobs] + first + targets, stdin=subprocess.DEVNULL).returncode:
-        # A program of an earlier build must not be tested in the place of one that no longer compiles.
+        # Remove the programs of an earlier build, so that they are not tested if they no longer compile.
         for target in targets:
             if os.path.exists(target) and subprocess.run(make + ["-q", target], stdout=subprocess.DEVNULL).returncode:
                 os.remove(target)
@@ -184,7 +184,7 @@ def check_disk(folder, megabytes):
 # ---- running ----
 
 def python():
-    """The interpreter for test scripts: the first that has PyTorch, which some of them compare with."""
+    """The Python interpreter for test scripts: the first one with PyTorch, which some scripts need."""
     find = "import sys, importlib.util as u; sys.exit(u.find_spec('torch') is None)"
     for p in (sys.executable, "/usr/bin/python3"):
         if os.path.exists(p) and subprocess.run([p, "-c", find]).returncode == 0:
@@ -192,7 +192,7 @@ def python():
     return sys.executable
 
 
-# Linux may share processors fairly between sessions, whatever their priorities are, so that all are in one.
+# All programs stay in one session, because Linux may divide CPU time between sessions regardless of priorities.
 GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 
 
@@ -207,7 +207,7 @@ def kill(group):
 
 
 def run(command, env, seconds):
-    """(exit code or None after a time-out, output)"""
+    """Returns (exit code or None after a time-out, output)."""
     p = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, **GROUP)
     RUNNING.add(p.pid)
@@ -215,13 +215,13 @@ def run(command, env, seconds):
         out, _ = p.communicate(timeout=seconds)
         code = p.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(p.pid, signal.SIGABRT)  # a sanitizer then prints where it hangs
+        os.killpg(p.pid, signal.SIGABRT)  # a sanitizer then prints where the program hangs
         try:
             out, _ = p.communicate(timeout=5)
         except subprocess.TimeoutExpired:
             out = b""
         code = None
-    kill(p.pid)  # no process that a test started outlives it
+    kill(p.pid)  # kill all processes that the test started
     RUNNING.discard(p.pid)
     if code is None and not out:
         out, _ = p.communicate()
@@ -229,7 +229,7 @@ def run(command, env, seconds):
 
 
 def results(out):
-    """{test: ok, FAILED or skipped} of cmocka's lines or of a script's, and the tests that began."""
+    """Returns {test: ok, FAILED or skipped} from the lines of cmocka or a script, and the tests that started."""
     lines = out.splitlines()
     words = {"OK": "ok", "FAILED": "FAILED", "ERROR": "FAILED", "SKIPPED": "skipped"}
     named, begun = {}, []
@@ -237,7 +237,7 @@ def results(out):
         found = re.match(r"\[ *(RUN|OK|FAILED|ERROR|SKIPPED) *\] ([A-Za-z_]\w*)$", line)
         if found and found.group(1) == "RUN":
             begun.append(found.group(2))
-        elif found and named.get(found.group(2)) != "ok":  # a teardown's line repeats a name
+        elif found and named.get(found.group(2)) != "ok":  # a teardown's line repeats the name of its test
             named[found.group(2)] = words[found.group(1)]
     if not begun:
         named = {m.group(2): m.group(1) for m in map(CASE.match, lines) if m}
@@ -245,7 +245,7 @@ def results(out):
 
 
 def count(code, out):
-    """[passed, failed, skipped], what else is wrong ('' if nothing), and {test: result}."""
+    """Returns [passed, failed, skipped], another problem ('' if none), and {test: result}."""
     lines = out.splitlines()
     named, begun = results(out)
     closing = COUNTS.match(lines[-1]) if lines else None
@@ -254,7 +254,7 @@ def count(code, out):
         done = [list(named.values()).count(k) for k in ("ok", "FAILED", "skipped")]
         lost = [n for n in begun if n not in named]
         why = "in " + lost[-1] if lost else ""
-    elif re.search(r"^\[=+\] Running 0 test", out, re.M):  # no test of the program has the name that is asked for
+    elif re.search(r"^\[=+\] Running 0 test", out, re.M):  # no test of the program has the requested name
         done = [0, 0, 0]
     elif closing:
         done = [int(n) for n in closing.groups()]
@@ -274,13 +274,13 @@ def count(code, out):
 
 
 def reasons(why, out):
-    """The failure in one line: how it ended, and the first lines that name an error."""
+    """The failure in one line: how the program ended, and the first lines that contain an error."""
     said = [s.strip() for s in out.splitlines() if re.search(r"FAILED|ERROR|Error|error:|Sanitizer", s)]
     return "; ".join(([why] if why else []) + [s[:240] for s in said[:3]])
 
 
 class Totals:
-    """Prints a line for each program as it ends, and the summary."""
+    """Prints a line for each finished program, and the summary."""
 
     def __init__(self, names):
         self.lock = threading.Lock()
@@ -314,19 +314,19 @@ class Totals:
         if len(self.seconds) > 1:
             print("slowest: " + ", ".join("%s %.1f s" % (n, s) for s, n in sorted(self.seconds, reverse=True)[:10]))
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        print("in %.0f s; %.0f s of processor time" % (time.time() - began, used.ru_utime + used.ru_stime))
+        print("in %.0f s; %.0f s of CPU time" % (time.time() - began, used.ru_utime + used.ru_stime))
         print("%d passed, %d failed, %d skipped" % tuple(self.total), flush=True)
 
 
 def attempt(test, env, timeout):
-    """The arguments of Totals.add."""
+    """Runs a test. Returns the arguments of Totals.add."""
     program = test.command[-1]
     start = time.time()
     if len(test.command) < 3 and not os.access(program, os.X_OK):
         why = "is not executable" if os.path.exists(program) else "was not built"
         return test, [0, 1, 0], why, {}, "", 0.0
     if same(env.get("TEST_NAME", "")) in same(test.name):
-        env = {k: v for k, v in env.items() if k != "TEST_NAME"}  # the whole program has the name
+        env = {k: v for k, v in env.items() if k != "TEST_NAME"}  # the name matches the whole program
     code, out = run([w or env["PYTHON"] for w in test.command], env, timeout)
     return (test, *count(code, out), out, time.time() - start)
 
@@ -336,11 +336,11 @@ def arguments():
     a.add_argument("--suite", choices=["test", "test-all", "sanitize", "coverage"])
     a.add_argument("--module", default="", metavar="DIR")
     a.add_argument("--name", default="", metavar="TEXT")
-    a.add_argument("--part", choices=["test", "rest"], help="only the tests of `make test`, or only the others")
+    a.add_argument("--part", choices=["test", "rest"], help="run only the tests of `make test`, or only the others")
     a.add_argument("--jobs", type=int, default=3 * (os.cpu_count() or 1), metavar="N")
     a.add_argument("--timeout", type=float, default=1200, metavar="SECONDS")
     a.add_argument("--names", metavar="FILE", help="write a line for each test: program, name, result")
-    a.add_argument("--list", action="store_true", help="print the programs of the suite and run nothing")
+    a.add_argument("--list", action="store_true", help="only list the programs of the suite")
     a.add_argument("programs", nargs="*", metavar="PROGRAM")
     return a.parse_args()
 
@@ -352,7 +352,7 @@ def main():
         os.chdir(ROOT)
         a.module = a.module.rstrip("/")
         if a.module and not os.path.isdir("tests/" + a.module):
-            sys.exit("run_tests: MODULE=%s: there is no folder tests/%s; the folders are: %s" %
+            sys.exit("run_tests: MODULE=%s: folder tests/%s does not exist; the folders are: %s" %
                      (a.module, a.module, " ".join(sorted(os.path.basename(d) for d in glob.glob("tests/*") if os.path.isdir(d)))))
         tests = suite(a.suite, a.module, a.name, a.part)
         if not tests:
@@ -385,7 +385,7 @@ def main():
             totals.add(*ended.result())
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
-        print("interrupted: programs that run are killed, the others do not start", flush=True)
+        print("interrupted: running programs are killed, the others do not start", flush=True)
         for group in list(RUNNING):
             kill(group)
         totals.close(began)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where each test of an earlier run is now.
+"""Finds the tests of an earlier run in later runs.
 
     make test-all NAMES=before.tsv        on the old commit
     make test NAMES=test.tsv; make test-all NAMES=all.tsv; make timing NAMES=timing.tsv
@@ -7,8 +7,8 @@
 
 A file has a line for each test: program, name, result. The output has a line for each test of the first file: its program
 and name, then the program and the suite that run it now. A test that moved to another file is found by its name. The exit
-code is 1 if a test runs nowhere. A name #N, of a program that printed counts only, stands for the N-th test of that program.
-RENAMED has the tests whose name changed.
+code is 1 if a test runs nowhere. A name #N, of a program that only printed counts, means the N-th test of that program.
+RENAMED lists tests whose names changed.
 """
 import collections
 import os
@@ -28,7 +28,8 @@ def read(path):
 
 
 def plain(program):
-    """tests/wire/test_x.py and build/plain/wire/test_x, without what the suites add: wire/test_x."""
+    """The name of a program without folders and extensions of the suites: wire/test_x for tests/wire/test_x.py and
+    build/plain/wire/test_x."""
     return os.path.splitext(re.sub(r"^(build/(plain|tls|cuda-part|cuda|asan|tsan|cov)|tests|bench)/", "", program))[0]
 
 
@@ -47,7 +48,7 @@ def main(argv):
     before = read(argv[0])
     for program, name in before:
         old = plain(program)
-        # Of equal names: the same file first, then the same folder; a suite named earlier before a later one.
+        # With equal names: first the same file, then the same folder; then the suite that is named first.
         key = old + name if name.startswith("#") else RENAMED.get(name, name)
         places = sorted(now[key], key=lambda at: (at[0] != old, os.path.dirname(at[0]) != os.path.dirname(old)))
         if places:

@@ -2,11 +2,11 @@
 #   make test                  the main tests, in five minutes; needs a C and a C++ compiler, stb_ds, cmocka and python3
 #   make test MODULE=wire      the tests of tests/wire;  NAME=corrupt_frame: those whose name contains it
 #   make test-all              every test: those of `make test` and those that are slow or need more packages
-#   make sanitize              the tests under AddressSanitizer with UBSan, and under ThreadSanitizer
+#   make sanitize              the tests with AddressSanitizer and UBSan, and with ThreadSanitizer
 #   make soak    make fuzz     make coverage
 # The first line of a test chooses its suite: tools/run_tests.py explains the words in brackets.
 TESTS     := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c))
-# These compile against the generated header, as users do.
+# These tests compile with the generated header, as user programs do.
 API_TESTS := $(filter api/%,$(TESTS))
 
 .PHONY: test test-all sanitize coverage testing same-output-list mutants storm soak fuzz timing
@@ -77,8 +77,8 @@ test: deps-test
 test-all: deps-test-all
 	@$(RUN_TESTS) $(call given,JOBS,jobs) --suite test-all
 
-# Huge pages for the shadow halve what the kernel does for each process that a test starts. To clear the shadow of a block
-# of some MiB, less than a thread's stack, where a new one would be mapped, takes up to half of the rest.
+# Huge pages for the shadow memory halve the kernel time for each process that a test starts. Clearing the shadow of a block
+# of a few MiB (less than a thread's stack) instead of mapping a new one saves up to half of the remaining time.
 sanitize: deps-test-all
 	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 clear_shadow_mmap_threshold=6291456 $(TSAN_OPTIONS)" $(RUN_TESTS) --suite sanitize --jobs $(shell expr 2 \* $(JOBS))
 
@@ -96,14 +96,14 @@ coverage: deps-test-all
 	-@$(RUN_TESTS) --suite coverage --part rest
 	@tools/coverage.py --title "make test-all" --json build/coverage.json
 
-# docs/results/testing.md; two hours for all of it. Of same-output: the tests without threads, but those that print times.
+# Writes docs/results/testing.md; takes two hours. same-output runs the tests without threads, except those that print times.
 testing: deps-test-all
 	@tests/testing.py $(if $(ONLY),--only $(ONLY))
 same-output-list:
 	@awk 'FNR > 1 { nextfile } /\[[^]]*pure/ { print substr(FILENAME, 7) }' tests/*/test_*.c | grep -v ^sweep/ | sed 's/\.c$$//'
 
-# Random kills, stalls, drops and joins for MINUTES=10, or until there were EVENTS=1000000; STATE=FILE resumes an interrupted
-# run; FLAVOUR=asan or tsan. DAY=dreamddp: the steps of a day under a watch of memory; DAY=all: of every strategy.
+# Random kills, stalls, drops and joins for MINUTES=10, or until EVENTS=1000000 have occurred; STATE=FILE resumes an interrupted
+# run; FLAVOUR=asan or tsan. DAY=dreamddp: runs the steps of a day and watches the memory; DAY=all: with every strategy.
 SOAK_IN = build/$(or $(FLAVOUR),plain)
 soak: deps-test-all
 	@$(MAKE) --no-print-directory -s $(addprefix $(SOAK_IN)/,member/test_elastic member/test_admit wire/test_resume member/test_join member/test_entry \
@@ -116,7 +116,7 @@ storm: deps-test
 	@$(MAKE) --no-print-directory -s build/plain/member/storm
 	@bench/storm.py $(STORM)
 
-# Conditions of the modules that only compute, negated one at a time: MODULE=io, N=200 of them.
+# Mutation testing of the pure-compute modules: MODULE=io selects one, N=200 a sample of conditions.
 mutants: build/plain/dreamddp.a build/headers/dreamddp.h | deps-test
 	@tests/mutate.py --jobs $(JOBS) $(if $(MODULE),--modules $(MODULE)) $(if $(N),--sample $(N)) --check
 

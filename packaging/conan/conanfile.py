@@ -1,4 +1,4 @@
-"""conan create packaging/conan: dreamddp::header and dreamddp::dreamddp, as CMake's own."""
+"""conan create packaging/conan: the targets dreamddp::header and dreamddp::dreamddp, as with CMake."""
 import os
 import re
 
@@ -29,7 +29,7 @@ class Dreamddp(ConanFile):
             copy(self, pattern, ROOT, self.export_sources_folder)
 
     def requirements(self):
-        self.requires("stb/cci.20240531", transitive_headers=True)  # for who compiles the implementation
+        self.requires("stb/cci.20240531", transitive_headers=True)  # for programs that compile the implementation
         if self.options.tls:
             self.requires("openssl/[>=3 <4]")
 
@@ -52,11 +52,11 @@ class Dreamddp(ConanFile):
     def package(self):
         CMake(self).install()
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
-        for generated in ("lib/cmake", "lib/pkgconfig", "share"):  # Conan makes its own
+        for generated in ("lib/cmake", "lib/pkgconfig", "share"):  # Conan generates these files itself
             rmdir(self, os.path.join(self.package_folder, generated))
 
     def package_info(self):
-        self.cpp_info.set_property("cmake_target_name", "dreamddp::all")  # the name of a component otherwise
+        self.cpp_info.set_property("cmake_target_name", "dreamddp::all")  # otherwise a component would get this name
         header, library = self.cpp_info.components["header"], self.cpp_info.components["library"]
         for part, target, pc in ((header, "header", "dreamddp"), (library, "dreamddp", "libdreamddp")):
             part.set_property("cmake_target_name", "dreamddp::" + target)

@@ -1,4 +1,4 @@
-"""ctypes of dreamddp.h, made by tools/python_binding.py; do not edit."""
+"""ctypes declarations of dreamddp.h, written by tools/python_binding.py; do not edit."""
 from ctypes import CFUNCTYPE, POINTER, Structure, Union, c_char, c_char_p, c_double, c_float, c_int, c_int32, \
         c_int64, c_long, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 
@@ -1130,7 +1130,7 @@ STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_program_stat
         ddp_report_worker, ddp_report_layer, ddp_report_note, ddp_report_run, ddp_report_data, ddp_report_pipeline,
         ddp_backend_peers, ddp_backend]
 
-# name: (what it returns, what it takes)
+# name: (result type, argument types)
 FUNCTIONS = {
     "ddp_status_text": (c_char_p, [c_int]),
     "ddp_status_exit_code": (c_int, [c_int]),

@@ -1,4 +1,4 @@
-# An overlay port that builds the tree it lies in: vcpkg install dreamddp --overlay-ports=packaging/vcpkg
+# An overlay port that builds this source tree: vcpkg install dreamddp --overlay-ports=packaging/vcpkg
 get_filename_component(SOURCE_PATH "${CURRENT_PORT_DIR}/../../.." ABSOLUTE)
 vcpkg_check_features(OUT_FEATURE_OPTIONS FEATURE_OPTIONS
     FEATURES
