@@ -1,7 +1,7 @@
-"""Builds the package: the shared library, the programs plan, netcheck and ddprun, and the source distribution.
+"""Builds the Python package with the shared library, the programs plan, netcheck and ddprun, and the source distribution.
 
-The C sources are in the repository around this folder or, in a source distribution, in csrc/. The environment is that of
-the Makefile: CC, CPPFLAGS, CFLAGS [-O2], LDFLAGS; TLS= (empty) leaves OpenSSL out. libdreamddp_cuda.so is packed if
+The C sources are in the repository around this folder or, in a source distribution, in csrc/. The environment variables are
+those of the Makefile: CC, CPPFLAGS, CFLAGS [-O2], LDFLAGS; TLS= (empty) excludes OpenSSL. libdreamddp_cuda.so is included if
 `make lib-cuda` has built it.
 """
 import glob
@@ -38,7 +38,7 @@ OPENSSL = "#include <openssl/ssl.h>\nint main(void) { return OPENSSL_VERSION_MAJ
 
 
 def stop(sentence):
-    """Ends the build. pip prints the sentence as the last line of the output."""
+    """Ends the build. pip prints the message as the last line of the output."""
     sys.stdout.flush()
     raise SystemExit("dreamddp: " + sentence)
 
@@ -64,7 +64,7 @@ def compiler():
     """The words of CC, or a C compiler of this machine."""
     words = shlex.split(os.environ.get("CC", "")) or [next(filter(shutil.which, ("cc", "gcc", "clang")), "cc")]
     if not shutil.which(words[0]):
-        stop("there is no C compiler (%s); install one (Debian: apt-get install gcc libc6-dev) or set CC" % words[0])
+        stop("no C compiler was found (%s); install one (Debian: apt-get install gcc libc6-dev) or set CC" % words[0])
     return words
 
 
@@ -73,7 +73,7 @@ def flags(variable, default=""):
 
 
 def answer(text, *arguments, stderr=subprocess.DEVNULL):
-    """The output of the compiler for a C text, or None if it fails."""
+    """The compiler's output for a C text, or None if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         source = os.path.join(folder, "probe.c")
         with open(source, "w", encoding="ascii") as f:
@@ -90,7 +90,7 @@ def check_compiler(folder):
 
 
 def compile_c(*arguments):
-    """Runs the compiler; its messages go to the output of the build."""
+    """Runs the compiler. Its messages are part of the build output."""
     command = compiler() + ["-std=c11"] + flags("CPPFLAGS") + flags("CFLAGS", "-O2") + list(arguments)
     print(" ".join(command), flush=True)
     if subprocess.run(command).returncode:
@@ -98,7 +98,7 @@ def compile_c(*arguments):
 
 
 def has_openssl(folder):
-    """Whether to build with TLS: OpenSSL 3 can be linked, and TLS= does not leave it out."""
+    """True if OpenSSL 3 can be linked, and TLS= does not exclude it."""
     return os.environ.get("TLS", "yes") != "" and \
         answer(OPENSSL, *flags("LDFLAGS"), "-lssl", "-lcrypto", "-o", os.path.join(folder, "probe")) is not None
 
@@ -106,7 +106,8 @@ def has_openssl(folder):
 # ---- stb_ds.h ----
 
 def fetched_stb(folder):
-    """stb_ds.h of the revision that tools/deps.sh names, downloaded into a folder; None if that fails."""
+    """Downloads stb_ds.h, in the revision that tools/deps.sh names, into a folder. Returns its path, or None if
+    that fails."""
     script = os.path.join(ROOT, "tools", "deps.sh")
     if not os.path.exists(script):
         return None
@@ -120,7 +121,7 @@ def fetched_stb(folder):
         print("%s: %s" % (url, e), flush=True)
         return None
     if hashlib.sha256(content).hexdigest() != name["sha256"]:
-        stop("%s has another sha256 than tools/deps.sh names; install stb_ds.h (Debian: libstb-dev)" % url)
+        stop("the sha256 of %s differs from the one in tools/deps.sh; install stb_ds.h (Debian: libstb-dev)" % url)
     path = os.path.join(folder, "stb_ds.h")
     with open(path, "wb") as f:
         f.write(content)
@@ -128,20 +129,22 @@ def fetched_stb(folder):
 
 
 def stb(folder):
-    """The path of stb_ds.h: of the source distribution, of tools/deps.sh, of the system, or downloaded into a folder."""
+    """Returns the path of stb_ds.h from the source distribution, from tools/deps.sh or from the system, or
+    downloads it into a folder."""
     for path in ("include/stb_ds.h", "build/include/stb_ds.h"):
         if os.path.exists(os.path.join(ROOT, path)):
             return os.path.join(ROOT, path)
     told = re.findall(r'^# \d+ "([^"]*stb_ds\.h)"', answer(STB, "-E") or "", re.M)
     return told[0] if told else fetched_stb(folder) or stop(
         "stb_ds.h was not found and cannot be downloaded; install it (Debian, Ubuntu: apt-get install libstb-dev; "
-        "Fedora: stb-devel), or put its folder into CPPFLAGS=-I...")
+        "Fedora: stb-devel), or add its folder to CPPFLAGS=-I...")
 
 
 # ---- the library and the programs ----
 
 def header_for_programs(folder):
-    """dreamddp.h as declarations of all functions, also the private ones that netcheck calls: build/headers of the Makefile."""
+    """Returns dreamddp.h with declarations of all functions, including private ones that netcheck calls, like
+    build/headers of the Makefile."""
     spine = [line for line in read(os.path.join(ROOT, "src", "dreamddp.h")).splitlines() if not line.endswith('.c"')]
     private = [p[len("src/"):] for p in sources() if p.startswith("src/") and p != "src/dreamddp.h"]
     with open(os.path.join(folder, "dreamddp.h"), "w", encoding="utf-8") as f:
@@ -149,8 +152,8 @@ def header_for_programs(folder):
 
 
 def build_all(folder):
-    """Compiles into a folder. The library is compiled once: its object is in the shared library, where only the public
-    functions can be seen, and in the programs."""
+    """Compiles into a folder. The library is compiled once. Its object is linked into the shared library, which
+    exports only the public functions, and into the programs."""
     at = {name: os.path.join(folder, name) for name in (LIBRARY,) + PROGRAMS + ("dreamddp.o",)}
     check_compiler(folder)
     tls = has_openssl(folder)
@@ -171,7 +174,7 @@ def build_all(folder):
 
 
 class BuildNative(Command):
-    """A part of `build`, after the Python files."""
+    """A part of the command `build`, after the Python files."""
 
     def initialize_options(self):
         self.build_lib, self.editable_mode = None, False
@@ -180,7 +183,8 @@ class BuildNative(Command):
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
     def targets(self):
-        """{file: where it goes}. An editable install uses the places of the Makefile, and the package finds them there."""
+        """{file: destination}. An editable install uses the folders of the Makefile, where the package looks for
+        them."""
         names = (LIBRARY,) + PROGRAMS
         if self.editable_mode and ROOT != PACKED:
             return {n: os.path.join(ROOT, "build", *(["lib"] if n == LIBRARY else []), n) for n in names}
@@ -191,13 +195,13 @@ class BuildNative(Command):
         targets = self.targets()
         newest = max(os.path.getmtime(os.path.join(ROOT, s)) for s in sources())
         if self.editable_mode and all(os.path.exists(t) and os.path.getmtime(t) > newest for t in targets.values()):
-            return  # `make lib build/plan build/netcheck build/ddprun` was run
+            return  # `make lib build/plan build/netcheck build/ddprun` built them
         with tempfile.TemporaryDirectory() as folder:
             built = build_all(folder)
             for name, target in targets.items():
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 shutil.copy(built[name], target + ".new")
-                os.replace(target + ".new", target)  # a program that has the old file open is not disturbed
+                os.replace(target + ".new", target)  # a program that has the old file open keeps it
         cuda = os.path.join(ROOT, "build", "lib", CUDA)
         if not self.editable_mode and os.path.exists(cuda):
             shutil.copy(cuda, os.path.join(self.build_lib, "dreamddp"))
@@ -213,7 +217,7 @@ class BuildNative(Command):
 
 
 class Build(build):
-    """In a temporary folder: an earlier build must not leave a module that was renamed since."""
+    """Builds in a temporary folder, so that no renamed module of an earlier build remains."""
     sub_commands = build.sub_commands + [("build_native", None)]
 
     def initialize_options(self):
@@ -223,7 +227,8 @@ class Build(build):
 
 
 class WithSources(sdist):
-    """The source distribution: it has the C sources and stb_ds.h, so that it can be installed without the repository."""
+    """The source distribution contains the C sources and stb_ds.h, so that it can be installed without the
+    repository."""
 
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
@@ -239,7 +244,7 @@ class WithSources(sdist):
 
 
 class Binary(Distribution):
-    def has_ext_modules(self):  # the wheel is for this platform
+    def has_ext_modules(self):  # the wheel is specific to this platform
         return True
 
 

@@ -2,9 +2,10 @@
 
     import dreamddp
     dreamddp.init(strategy="dreamddp", period=10)   # rank and world from ddprun, torchrun, mpirun, srun
-    model, opt = dreamddp.wrap(model, opt)          # and the training loop stays as it is
+    model, opt = dreamddp.wrap(model, opt)          # the training loop does not change
 
-Settings are those of ddp_config by name; what init is not given, DREAMDDP_ variables say. docs/tutorials/pytorch.md.
+The settings of init have the names of ddp_config's fields. DREAMDDP_ environment variables set the others. See
+docs/tutorials/pytorch.md.
 """
 import atexit
 import contextlib
@@ -16,29 +17,31 @@ from ._library import (Aborted, Error, FileError, FormatError, InvalidArgument, 
                        OutOfMemory, PeerLost, PeerTimeout, Unsupported, UsageError)
 from ._plan import Plan, Profile
 
-_context = None  # of init
+_context = None  # the context of init
 _wrapped = None  # the model of the first wrap
-_more = []       # contexts of further ones
+_more = []       # contexts of models that were wrapped later
 
 
 def init(**settings):
-    """Joins the world and waits until all ranks are there. device="cuda" where layers are CUDA tensors."""
+    """Connects to the other ranks and waits until all have called it. Returns the Context. Collective.
+
+    settings: see docs/reference/settings.md. device="cuda": the layers are CUDA tensors."""
     global _context
     if _context is not None:
-        raise UsageError("init was called before: close() first")
+        raise UsageError("init was called before: call close() first")
     _context = Context(**settings)
     return _context
 
 
 def context():
-    """The context of init, whose calls these functions are."""
+    """The Context of init. The functions of this module call its methods."""
     if _context is None:
         raise UsageError("call dreamddp.init() first")
     return _context
 
 
 def close():
-    """Leaves the world; also done when the program ends."""
+    """Closes the connections to the other ranks. Runs automatically when the program ends."""
     global _context, _wrapped
     left, _context, _wrapped = _context, None, None
     for other in _more:
@@ -56,19 +59,21 @@ def _contexts():
 
 
 def wrap(model, optimizer, extra_state=None):
-    """Gives the model's parameters and the optimizer's step to the library; returns both. Every rank starts from rank
+    """Averages the model's gradients or parameters from now on. Returns model and optimizer. All ranks start with rank
     0's parameters. Collective.
 
-    optimizer: one, or a list of all that update the model. Their state, and extra_state, reach checkpoints of the library
-    and joining workers: a dict of names and objects with state_dict and load_state_dict (schedulers, scalers, samplers),
-    or pairs of functions (get, set). A further wrap, of another model, opens a context of its own,
-    which averages at the steps of its own optimizers."""
+    optimizer: one torch.optim.Optimizer, or a list of all that update the model.
+    extra_state: {name: object with state_dict and load_state_dict, or pair of functions (get, set)}, for example
+        schedulers, scalers and samplers. Checkpoints and joining workers get this state and the optimizers' state.
+
+    To train several models, wrap each. Each further model has a separate context and averages when its own optimizers
+    step."""
     global _wrapped
     d = context()
     try:
         from . import _torch
     except ImportError as e:
-        raise Unsupported("wrap needs PyTorch (%s): install torch, or give numpy arrays to add_layer" % e) from None
+        raise Unsupported("wrap needs PyTorch (%s): install torch, or pass numpy arrays to add_layer" % e) from None
     if _wrapped is None:
         _wrapped = _torch.Wrapped(d, model, optimizer, extra_state)
         return model, optimizer
@@ -84,7 +89,7 @@ def wrap(model, optimizer, extra_state=None):
 
 
 def no_sync():
-    """Backward passes inside `with dreamddp.no_sync():` only accumulate gradients, of all models."""
+    """Context manager: backward passes inside only accumulate gradients, in all wrapped models, and do not average."""
     if _wrapped is None:
         raise UsageError("no_sync: call dreamddp.wrap(model, opt) first")
     stack = contextlib.ExitStack()
@@ -95,152 +100,176 @@ def no_sync():
 
 
 def is_initialized():
-    """True between init and close. Not collective."""
+    """True between init and close."""
     return _context is not None and _context.ptr is not None
 
 
 def rank():
-    """The number of this process, from 0 to world() - 1."""
+    """The rank of this process, 0 to world() - 1."""
     return context().rank
 
 
 def world():
-    """The number of ranks; in an elastic world (min_world) lost ones are included."""
+    """The number of ranks. In an elastic world (min_world) lost ranks are included."""
     return context().world
 
 
 def get_rank():
-    """rank(), by the name of torch.distributed."""
+    """The same as rank(); the name of torch.distributed."""
     return context().rank
 
 
 def get_world_size():
-    """world(), by the name of torch.distributed."""
+    """The same as world(); the name of torch.distributed."""
     return context().world
 
 
 def get_local_rank():
-    """The number of this rank among the ranks of its machine, as the launcher says (ddprun, torchrun, mpirun, srun);
-    without a launcher rank(). Chooses a GPU: torch.cuda.set_device(dreamddp.get_local_rank())."""
+    """The number of this rank among the ranks of its machine, from 0. The launcher sets it (ddprun, torchrun, mpirun,
+    srun); without a launcher it is rank(). Use it to select a GPU: torch.cuda.set_device(dreamddp.get_local_rank())."""
     return context().local_rank
 
 
 def step():
+    """The number of completed steps, including those before a checkpoint was loaded."""
     return context().step
 
 
 def stats():
+    """A dict of the statistics of this rank: the fields of ddp_stats. "link" is (alpha in seconds, seconds per byte)."""
     return context().stats()
 
 
 def wait():
-    """Finishes what is in flight and averages nothing more."""
+    """Completes all messages in flight without further averages, so that parameters can be read."""
     for c in _contexts():
         c.wait()
 
 
 def sync_all():
-    """Finishes and averages: every rank leaves with equal parameters. Collective."""
+    """Completes all messages in flight and averages, so that all ranks have equal parameters. Collective."""
     for c in _contexts():
         c.sync_all()
 
 
 def report(loss=0.0, samples=0, epoch=0.0, lr=0.0):
+    """Reports the loss and the number of samples of this rank's current step, before step_end or opt.step(). lr, if above
+    0: the learning rate of the library's updates from this step on."""
     context().report(loss, samples, epoch, lr)
 
 
 def abort(why):
+    """Fails all waiting calls on all ranks, with the message `why`."""
     context().abort(why)
 
 
 def add_layer(name, params, grads=None, buffers=()):
+    """Registers the next layer, in forward order, for programs that do not call wrap.
+
+    params: a contiguous float32 array, or a list of them. grads: the gradients, in the same form; None: not trained.
+    buffers: arrays that are averaged but not trained. The library reads and writes the arrays in place."""
     context().add_layer(name, params, grads, buffers)
 
 
 def add_state(name, save, load):
-    """A state of the program for checkpoints and joining workers, before wrap or set_optimizer."""
+    """Registers state of the program for checkpoints and joining workers. Call it before wrap or set_optimizer.
+
+    save(): returns bytes. load(view): receives them as a memoryview, which is valid during the call."""
     context().add_state(name, save, load)
 
 
 def set_optimizer(rule="own", **hyper):
+    """Starts the training of the registered layers. Collective.
+
+    rule: "sgd", "nesterov", "adam" or "adamw": the library updates the parameters. "own": the program updates them
+    after step_end. hyper: lr, momentum, beta1, ... of the rule."""
     context().set_optimizer(rule, **hyper)
 
 
 def forward_begin(layer):
+    """Waits until the parameters of the layer are complete. Call it before the layer's forward pass, in every step or in
+    none. layer: index in the order of add_layer."""
     context().forward_begin(layer)
 
 
 def backward_begin(layer):
+    """Optional: call it before the layer's backward pass, for better time measurements."""
     context().backward_begin(layer)
 
 
 def backward_end(layer):
+    """Marks the gradient of the layer as complete, so that it can be sent. The library returns it zeroed."""
     context().backward_end(layer)
 
 
 def skip(layer):
+    """Replaces backward_end for a layer that had no gradient."""
     context().skip(layer)
 
 
 def step_end():
+    """Ends the step. Every layer must have had its backward_end or skip."""
     context().step_end()
 
 
 def set_lr(lr):
+    """Sets the learning rate of all further updates by the library."""
     context().set_lr(lr)
 
 
 # ---- collectives ----
 #
-# All ranks make the same calls in the same order, between two steps: never after the first hook of a step (the first
-# layer's forward pass) and before its end (opt.step(), step_end).
+# All ranks must make the same calls in the same order, between two steps: not between the first hook of a step (the first
+# layer's forward pass) and its end (opt.step(), step_end).
 
 
 def all_reduce(array, op="sum", scale=1.0):
-    """Replaces each value of array by its "sum", "mean", "max" or "min" over all ranks, and returns array. Collective.
+    """Replaces each value of array by its sum, mean, max or min over all ranks, and returns array. Collective.
 
-    array: float32, float64 or int64, contiguous, of any shape, the same on all ranks: a torch tensor, a numpy array or
-    a writable buffer. Sums and means of float32 are for large arrays; all others send each rank's values to all ranks.
-    A mean of int64 is an error. scale: multiplied into a sum of float32 or float64."""
+    array: a torch tensor, a numpy array or a writable buffer; contiguous, float32, float64 or int64, with the same shape
+        on all ranks. Only sums and means of float32 are efficient for large arrays; the others send the values of each
+        rank to all ranks.
+    op: "sum", "mean", "max" or "min". A mean of int64 is an error.
+    scale: factor of a sum of float32 or float64."""
     return context().all_reduce(array, op, scale)
 
 
 def all_mean(array):
-    """all_reduce(array, "mean"): the mean of float32 or float64 values over all ranks, in place. Collective."""
+    """Replaces each float32 or float64 value of array by its mean over all ranks, and returns array. Collective."""
     return context().all_mean(array)
 
 
 def broadcast(array, root=0):
-    """Replaces the values of array by those of rank root, and returns array. Collective. Arrays as in all_reduce."""
+    """Replaces the values of array by rank root's values, and returns array. Collective. array: as in all_reduce."""
     return context().broadcast(array, root)
 
 
 def all_gather(array):
-    """Fills array, world() equal blocks, with the blocks of all ranks, and returns it. Collective.
+    """Gathers one block of n values from each rank into array, which has world() * n values. Returns array. Collective.
 
-    Each rank writes its own block, array[rank() * n:(rank() + 1) * n] of a flat array, before the call. Arrays as in
+    Before the call each rank writes its own block, array[rank() * n:(rank() + 1) * n] of a flat array. array: as in
     all_reduce."""
     return context().all_gather(array)
 
 
 def broadcast_object(obj=None, root=0):
-    """Returns a copy of obj of rank root: any object that pickle takes, of any size. Collective.
+    """Returns a copy of rank root's obj, any object that can be pickled. Collective.
 
-    If root cannot pickle it, all ranks raise. Unpickling runs code of the sender: use it only among workers that you
-    trust."""
+    If root cannot pickle it, all ranks raise an error. Unpickling can run code of the sender: use it only among workers
+    that you trust."""
     return context().broadcast_object(obj, root)
 
 
 def all_gather_object(obj):
-    """Returns a list of the objects of all ranks, by rank: any that pickle takes, of any sizes. Collective.
+    """Returns the objects of all ranks in a list, in rank order. Objects must be picklable. Collective.
 
-    If a rank cannot pickle its object, all ranks raise. Unpickling runs code of the sender: use it only among
-    workers that you trust."""
+    If a rank cannot pickle its object, all ranks raise an error. Unpickling can run code of the sender: use it only
+    among workers that you trust."""
     return context().all_gather_object(obj)
 
 
 def barrier():
-    """Returns when all ranks have called it. Collective."""
+    """Blocks until all ranks have called it. Collective."""
     context().barrier()
 
 
@@ -248,26 +277,30 @@ def barrier():
 
 
 def state_dict():
-    """The state of this rank: parameters, the state of the strategy, the plan, the step, the states of add_state.
-    Collective."""
+    """Returns the state of this rank: parameters, strategy, plan, step, and the states of add_state. Collective."""
     return context().state_dict()
 
 
 def load_state_dict(state):
-    """Between wrap and the first step. Collective."""
+    """Loads the result of state_dict, from the same rank of a run with the same world size. Call it after wrap and before
+    the first step. Collective."""
     context().load_state_dict(state)
 
 
 def save(folder, keep=0):
+    """Writes a checkpoint into folder. keep: number of newest checkpoints to keep; 0: all. Collective."""
     context().save(folder, keep)
 
 
 def load(folder):
+    """Loads the newest checkpoint in folder, after wrap and before the first step. Returns its world size. Collective."""
     return context().load(folder)
 
 
 def profile(path=None, net=None, workers=None):
-    """The measurements of this run (None before); or a profile from a CSV file."""
+    """Returns the Profile that this run measured, or None before it is measured. path: reads a Profile from a CSV file.
+
+    net, workers: compute transfer times that the file lacks from a link "RATE,DELAY" and a number of workers."""
     if path is not None:
         return _plan.read_profile(path, net, workers)
     found = context().lib.ddp_profile_get(context().ptr)
@@ -275,21 +308,26 @@ def profile(path=None, net=None, workers=None):
 
 
 def plan(profile=None, **options):
-    """The plan in force (None where there is none); or one for a profile: period, solver, cost, fill."""
+    """Returns the current Plan of this run, or None if there is none. profile: computes a Plan for it.
+
+    options with a profile: period (default: 5), solver ("scatter"), cost ("window"), fill ("none")."""
     if profile is not None:
         return _plan.make_plan(profile, **options)
     if options:
-        raise InvalidArgument("plan: %s need a profile" % ", ".join(options))
+        raise InvalidArgument("plan: %s requires a profile" % ", ".join(options))
     found = context().lib.ddp_plan_get(context().ptr)
     return Plan(found.contents, context().lib) if found else None
 
 
 def choose(profile=None, net=None, workers=None, utilisation=90, period=None):
-    """Which strategy, by the planners: (the choice, all predictions). Without arguments for this run as measured."""
+    """Predicts the step time of every strategy. Returns (the chosen strategy, the predictions of all), as dicts.
+
+    profile, net ("RATE,DELAY"), workers: default to the measurements of this run. utilisation: the required part of the
+    time in which workers compute, in percent. period: steps of the averaging period; None: the planner's choice."""
     if profile is None:
         profile = globals()["profile"]()
         if profile is None:
-            raise UsageError("choose: nothing was measured yet: give a profile, or ask after the first steps")
+            raise UsageError("choose: nothing was measured yet: pass a profile, or call it after the first steps")
     if workers is None:
         workers = world()
     if net is None:

@@ -1,10 +1,10 @@
-# The types of the public functions; tests/python/test_stub.py compares the names and parameters with the module's.
+# The types of the public functions. tests/python/test_stub.py compares names and parameters with the module.
 import os
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, TypeVar, Union, overload
 
 _Model = TypeVar("_Model")  # torch.nn.Module
 _Optimizer = TypeVar("_Optimizer")  # torch.optim.Optimizer
-_Array = TypeVar("_Array")  # contiguous float32, float64 or int64: of numpy, of torch, or with a writable buffer
+_Array = TypeVar("_Array")  # contiguous float32, float64 or int64: a numpy array, a torch tensor, or a writable buffer
 _Path = Union[str, "os.PathLike[str]"]
 _State = Dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""python3 -m dreamddp COMMAND: starts a program of the library with the arguments that follow."""
+"""python3 -m dreamddp COMMAND: runs a program of the library with the remaining arguments."""
 import os
 import sys
 
@@ -8,16 +8,16 @@ from ._programs import find
 HELP = """\
 usage: python3 -m dreamddp COMMAND [arguments]
 
-Each command starts a program of the library in the place of this one. The program receives all further arguments, and
-its exit code is the command's. `python3 -m dreamddp COMMAND --help` prints its options.
+Each command runs a program of the library, which receives all further arguments. The exit code is that of the
+program. `python3 -m dreamddp COMMAND --help` prints its options.
 
-Before a training
+Before training
   netcheck     measure latency and rate between the workers
   choose       compare the strategies for a model, a network and a number of workers
   plan         run the other planners: partial, timeline, place, pipeline, ...
 
 Training
-  run          start N workers of a program, here or on several hosts (ddprun)
+  run          start N workers of a program on this machine or on several hosts (ddprun)
 
 Examples
   python3 -m dreamddp run -n 4 --net 100mbit,20ms python3 train.py
@@ -32,7 +32,7 @@ COMMANDS = {"netcheck": ["netcheck"], "choose": ["plan", "choose"], "plan": ["pl
 
 
 def main(arguments):
-    """The exit code, if no program was started."""
+    """Runs the program, which replaces this process. Returns the exit code if there is no program to run."""
     first = arguments[0] if arguments else None
     if first in (None, "-h", "--help"):
         print(HELP, end="", file=sys.stderr if first is None else sys.stdout)

@@ -1,8 +1,8 @@
-"""The backward pass: the library gets gradients layer by layer, and its step ends with the pass.
+"""The backward pass: passes gradients to the library layer by layer, and ends the library's step.
 
-Layers are told to the library from the last to the first, since all ranks have to agree on one order; one that is ready
-early waits for its turn. When a pass ends, what had no gradient is skipped, and the library's step ends: the averages are
-complete when loss.backward() returns, whatever the order of modules, so a program may clip or inspect gradients.
+Layers are passed from the last to the first, because all ranks need the same order. A layer that is ready early waits for
+its turn. When a pass ends, layers without a gradient are skipped, and the library's step ends. The averages are then
+complete when loss.backward() returns, so that a program may clip or inspect gradients, in any order of modules.
 """
 import functools
 import sys
@@ -12,12 +12,12 @@ import torch
 from ._library import UsageError
 
 _APPLY = torch.autograd.function.BackwardCFunction.apply.__code__
-_task_id = getattr(torch._C, "_current_graph_task_id", lambda: 0)  # from 2.0 on
+_task_id = getattr(torch._C, "_current_graph_task_id", lambda: 0)  # PyTorch 2.0 or later
 
 
 def _is_nested():
-    """Whether this is a pass inside the backward of a Python function: reentrant checkpointing, whose end is not the end of
-    the program's backward pass."""
+    """True inside the backward of a Python function, for example in reentrant checkpointing. The end of such a
+    pass is not the end of the program's backward pass."""
     frame = sys._getframe(2)
     while frame is not None:
         if frame.f_code is _APPLY:
@@ -29,8 +29,8 @@ def _is_nested():
 class Backward:
     """The state of one step.
 
-    done: the library's step is over; stepped: optimizers that have used its gradients. A gradient that comes after that
-    begins the next step. touched: there are gradients that the library does not have: of no_sync.
+    done: the library's step is over. stepped: optimizers that have used its gradients. A later gradient begins the
+    next step. touched: some gradients were not passed to the library, because of no_sync.
     """
 
     def __init__(self, wrapped, layers):
@@ -39,18 +39,18 @@ class Backward:
         self.micro = self.context.micro_batches
         self.alone = self.context.world == 1
         self.averages_gradients = wrapped.averages_gradients
-        # strategies that average parameters do not read gradients; on a device a second copy would need memory
+        # strategies that average parameters do not read gradients; on a device a copy would need memory
         self.collects = self.averages_gradients or self.context.device != "cpu" or self.context.clips
         self.hooks, self.nodes = [], []
         self.done, self.stepped, self.touched = False, [], False
-        self.number = 0       # of this backward pass
-        self.running = False  # it has begun
-        self.queued = False   # finish() comes at its end
-        self.task = 0         # autograd's number of it
-        self.again = False    # it adds to gradients that were averaged in this step
-        self.passes = 0       # complete ones of this step
-        # From the second step on: layers that no step has used do not keep others waiting for their turn. Where gradients
-        # are averaged they do, since a gradient that comes after all could not be averaged any more.
+        self.number = 0       # number of this backward pass
+        self.running = False  # this pass has begun
+        self.queued = False   # finish() will run at its end
+        self.task = 0         # autograd's id of this pass
+        self.again = False    # this pass adds to gradients that were averaged in this step
+        self.passes = 0       # completed passes of this step
+        # From the second step on, layers that were never used do not delay the others. If gradients are averaged they still
+        # do, because a late gradient could no longer be averaged.
         self.skips_early = False
         self.reset()
 
@@ -60,12 +60,12 @@ class Backward:
         for layer in self.layers.list:
             for p in layer.params:
                 fired = functools.partial(self.fired, p, layer)
-                if hasattr(p.tensor, "register_post_accumulate_grad_hook"):  # from 2.1 on
+                if hasattr(p.tensor, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 or later
                     self.hooks.append(p.tensor.register_post_accumulate_grad_hook(fired))
                 else:
                     with torch.enable_grad():
                         node = p.tensor.expand_as(p.tensor).grad_fn.next_functions[0][0]
-                    self.nodes.append(node)  # its hooks live as long as it
+                    self.nodes.append(node)  # the hooks exist as long as the node
                     self.hooks.append(node.register_hook(fired))
 
     def hook_again(self):
@@ -82,14 +82,14 @@ class Backward:
     # ---- one step ----
 
     def reset(self):
-        """The next gradient belongs to a new step."""
+        """Begins a new step with the next gradient."""
         self.done, self.started, self.passes = False, False, 0
         self.next = len(self.layers.list) - 1
         for layer in self.layers.list:
             layer.told, layer.given, layer.fired = 0, False, 0
 
     def fired(self, p, layer, *_):
-        """The gradient of p is complete in this backward pass."""
+        """Called when the gradient of p is complete in this backward pass."""
         self.touched = True
         if not self.wrapped.synchronises():
             self.mark(p)
@@ -105,7 +105,7 @@ class Backward:
             p.version = p.given._version
         if self.again:
             return
-        if p.seen == self.number:  # once more, in another nested pass
+        if p.seen == self.number:  # a second time, in another nested pass
             if layer.given and not p.hidden and self.averages_gradients and not self.alone:
                 raise UsageError("%s had a second gradient while the first one was being averaged: use "
                                  "checkpoint(use_reentrant=False)" % p.name)
@@ -116,14 +116,14 @@ class Backward:
             self.ready(layer)
 
     def mark(self, p):
-        """The gradient of p may stay this rank's until opt.step()."""
+        """Records the gradient of p, which may stay local to this rank until opt.step()."""
         p.local = p.tensor.grad
         p.local_version = p.local._version
 
     def begin(self, p, layer):
-        """A backward pass begins with the gradient of p; returns p and its layer, which may be other objects now."""
+        """Begins a backward pass with the gradient of p. Returns p and its layer, which may be new objects."""
         if self.running and any(layer.given for layer in self.layers.list):
-            raise UsageError("an earlier backward pass of this step ended by an exception when gradients had been sent: it "
+            raise UsageError("an earlier backward pass of this step ended with an exception after gradients had been sent: it "
                              "cannot be repeated; restart from a checkpoint")
         if self.done:
             self.again = not self.stepped and self.adds_to(p)
@@ -142,7 +142,7 @@ class Backward:
         return p, layer
 
     def start(self):
-        """Before the library's first call of a step. True if layers were registered again."""
+        """Runs before the library's first call of a step. Returns True if layers were registered again."""
         if self.started:
             return False
         self.started = True
@@ -150,7 +150,8 @@ class Backward:
 
     @staticmethod
     def adds_to(p):
-        """Whether the gradient of p is the averaged one plus what this pass added: it was neither replaced nor zeroed."""
+        """True if the gradient of p is the averaged one plus the gradient of this pass: it was neither replaced
+        nor zeroed."""
         return p.given is not None and p.tensor.grad is p.given and p.given._version == p.version + 1
 
     def queue(self):
@@ -169,7 +170,7 @@ class Backward:
             if layer.params and not complete and not (self.skips_early and not layer.used):
                 return
             self.give(layer, complete or not layer.params)
-        if not self.queued:  # no callback comes when the outermost pass ends
+        if not self.queued:  # there is no callback when the outermost pass ends
             self.finish()
 
     def give(self, layer, has_gradient):
@@ -193,7 +194,7 @@ class Backward:
             self.call("ddp_backward_end" if has_gradient else "ddp_skip", layer.index)
 
     def finish(self):
-        """The end of a backward pass."""
+        """Ends a backward pass."""
         self.running = False
         if self.again:
             self.again = self.touched = False
@@ -205,7 +206,7 @@ class Backward:
             self.close()
 
     def close(self):
-        """Ends the library's step: layers that have no gradient are skipped."""
+        """Ends the library's step, and skips layers without a gradient."""
         self.start()
         if self.averages_gradients and not self.alone and not self.queued:
             self.check_unchanged()
@@ -227,7 +228,7 @@ class Backward:
             self.put_back()
 
     def check_unchanged(self):
-        """Raises if the program has changed gradients that were not averaged when its backward pass ended."""
+        """Raises an error if the program changed gradients that were not averaged when its backward pass ended."""
         for layer in self.layers.list:
             for p in layer.params:
                 before, version = (p.given, p.version) if layer.given else (p.local, p.local_version)
@@ -237,7 +238,7 @@ class Backward:
                                      "backward pass run outside no_sync" % p.name)
 
     def finish_local(self):
-        """Gradients that only this rank uses are the mean of the micro-batches, as the library's would be."""
+        """Divides gradients that only this rank uses by the number of micro-batches, as the library does."""
         for p in self.layers.params:
             grad = p.tensor.grad
             if self.collects:
@@ -251,7 +252,8 @@ class Backward:
     # ---- averaged gradients ----
 
     def put_back(self):
-        """Averaged gradients become the parameters' own. One that no rank had is None, so the optimizer leaves it."""
+        """Makes the averaged gradients the parameters' gradients. A gradient that no rank had becomes None, so
+        that the optimizer skips it."""
         more = []
         for layer in self.layers.list:
             left_out = self.lib.ddp_left_out(self.context.ptr, layer.index)
@@ -265,15 +267,15 @@ class Backward:
                     p.tensor.grad = p.given = None
                 else:
                     p.put()
-        for p, grad in more:  # of nested passes
+        for p, grad in more:  # gradients of nested passes
             with torch.no_grad():
                 p.tensor.grad = grad if p.tensor.grad is None else p.tensor.grad.add_(grad)
         if more:
             self.average_again()
 
     def average_again(self):
-        """The mean over all ranks of gradients that are averaged, except for the values added since. Which parameters
-        have one travels along."""
+        """Averages gradients that were averaged before, except for the values added since, over all ranks. The
+        ranks also exchange which parameters have a gradient."""
         params = self.layers.params
         for p in params:
             p.take()

@@ -6,9 +6,9 @@ from ._library import Unsupported
 
 
 def _free_port(host):
-    """A port without a listener."""
+    """Returns a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for place in (host, ""):  # the name may belong to a router
+    for place in (host, ""):  # the name may resolve to a router
         with socket.socket(family) as probe:
             try:
                 probe.bind((place, 0))
@@ -19,12 +19,12 @@ def _free_port(host):
 
 
 class Beside:
-    """What Context has for that."""
+    """The methods of Context that open further contexts."""
 
     def beside(self):
-        """Another context of the same ranks and settings, over further connections. Collective."""
+        """Returns another context of the same ranks and settings, with separate connections. Collective."""
         if self.lib.ddp_settings(self._alive()).contents.elastic.min_world > 0:
-            raise Unsupported("an elastic world (min_world) has one context, since a joining worker could not enter two: put "
+            raise Unsupported("an elastic world (min_world) has only one context, because a joining worker cannot join two: put "
                               "all models into one torch.nn.ModuleList, wrap that with a list of optimizers, and let all "
                               "parameters that are trained later require a gradient before wrap")
         more = dict(self.settings, rank=self.rank, world=self.world)
@@ -34,7 +34,7 @@ class Beside:
         return type(self)(**more)
 
     def reopen(self):
-        """Continues in a context without layers, of the same ranks and settings. Collective."""
+        """Replaces the context by one with the same ranks and settings, but without layers. Collective."""
         self.sync_all()
         before = self.step
         other = self.beside()
@@ -46,7 +46,7 @@ class Beside:
         self.started, self.steps_before = False, before
 
     def _address_beside(self, addr):
-        """Where the ranks of another context meet: another file, or another port of rank 0."""
+        """The address of another context: another file, or another port of rank 0."""
         if addr.startswith("file://"):
             return "%s.%d" % (addr, self.besides)
         host = addr.rpartition(":")[0] or addr

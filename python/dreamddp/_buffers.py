@@ -1,4 +1,5 @@
-"""Buffers of a model: dense float32 ones are averaged with the parameters, all others get rank 0's values at wrap."""
+"""Buffers of a model: dense float32 buffers are averaged with the parameters, all others get rank 0's values at
+wrap."""
 import warnings
 
 import torch
@@ -20,10 +21,10 @@ class Buffers:
 
     def clear(self):
         self.others = []  # (name, tensor) of buffers that are not averaged
-        self.frozen = []  # the same of frozen parameters that the library does not take
+        self.frozen = []  # the same for frozen parameters that the library does not take
 
     def of_module(self, name, module, seen, spans):
-        """(key, tensor) of the module's own buffers that the library averages; notes the others."""
+        """Returns (key, tensor) of the module's own buffers that the library averages, and stores the others."""
         averaged = []
         for key, b in module.named_buffers(recurse=False):
             full = (name + "." if name else "") + key
@@ -44,11 +45,12 @@ class Buffers:
         self.frozen.append((name, tensor))
 
     def share(self):
-        """Sends rank 0's values of the tensors that are not averaged; names the buffers that may differ afterwards. Collective."""
+        """Copies rank 0's values of the tensors that are not averaged to all ranks. Warns about buffers that may
+        differ later. Collective."""
         context = self.context
         if context.world == 1 or not (self.others or self.frozen):
             return
-        if context.step:  # this worker has joined: the others are past this collective, and sent the buffers (values)
+        if context.step:  # this worker has joined: the other ranks are past this collective, and have sent the buffers (values)
             _warn([n for n, _ in self.frozen], "have the values of this worker, which joined at step %d: load them from the "
                   "file that the others have loaded" % context.step)
             return
@@ -59,7 +61,7 @@ class Buffers:
               "contiguous float32 tensors on %s, or keep them equal on all ranks" % context.device)
 
     def values(self):
-        """The buffers that are not averaged, for checkpoints and joining workers."""
+        """Returns the buffers that are not averaged, for checkpoints and joining workers."""
         return {name: b.detach() for name, b in self.others}
 
     def set_values(self, values):
@@ -71,7 +73,7 @@ class Buffers:
                     continue
 
     def send(self, tensor):
-        """Rank 0's values of one tensor; False if they cannot be sent."""
+        """Copies rank 0's values of a tensor to all ranks. Returns False if they cannot be sent."""
         try:
             own = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         except (RuntimeError, NotImplementedError):  # sparse, quantised, without memory
@@ -88,7 +90,8 @@ class Buffers:
 
     @staticmethod
     def gather(layer):
-        """Brings the values of buffers that the program has replaced (self.mean = ...) to where the library reads them."""
+        """Copies the values of buffers that the program replaced (self.mean = ...) to the memory that the library
+        reads."""
         for key, b in layer.buffers:
             now = layer.module._buffers.get(key)
             if now is b:

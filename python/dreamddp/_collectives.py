@@ -1,4 +1,4 @@
-"""Collectives over all ranks: reductions, broadcasts and gathers of arrays, and of any Python objects."""
+"""Collectives over all ranks: reductions, broadcasts and gathers of arrays, and of Python objects."""
 import ctypes
 import numbers
 import pickle
@@ -19,7 +19,7 @@ TAKES = "it takes float32, float64 and int64"
 
 
 class _Values:
-    """The values of an array in host memory: address, count, type ("float32", ...), size in bytes."""
+    """The values of an array in host memory: address, count, type ("float32", ...), and size in bytes."""
 
     def __init__(self, array, call):
         self.array, self.host = array, array
@@ -40,30 +40,30 @@ class _Values:
         if str(array.layout) != "torch.strided":
             raise InvalidArgument("%s: the tensor is sparse (%s): convert it with .to_dense()" % (call, array.layout))
         if array.device.type == "meta":
-            raise InvalidArgument("%s: the tensor is on the device meta and has no values" % call)
+            raise InvalidArgument("%s: the tensor is on device meta and has no values" % call)
         if not array.is_contiguous():
-            raise InvalidArgument("%s: the %s tensor is not contiguous (shape %s, strides %s): give a copy made by "
+            raise InvalidArgument("%s: the %s tensor is not contiguous (shape %s, strides %s): pass a copy made by "
                                   ".contiguous()" % (call, array.dtype, tuple(array.shape), array.stride()))
         self.host = array if array.device.type == "cpu" else array.detach().cpu()
         self.address, self.count = self.host.data_ptr(), array.numel()
 
     def _buffer(self, call):
         array = self.array
-        name = getattr(array, "dtype", None)  # of numpy
+        name = getattr(array, "dtype", None)  # numpy arrays have one
         try:
             view = memoryview(array)
         except (TypeError, ValueError, BufferError):
-            raise InvalidArgument("%s: %s is no array; %s, in a torch tensor, a numpy array or a writable buffer" % (
+            raise InvalidArgument("%s: %s is not an array; %s, in a torch tensor, a numpy array or a writable buffer" % (
                 call, "a value of type %s" % (name or type(array).__name__), TAKES)) from None
         self.type = FORMATS.get((view.format or "").lstrip("@=" + ("<" if sys.byteorder == "little" else ">")))
         if self.type is None or view.itemsize != ctypes.sizeof(TYPES[self.type][1]):
-            raise InvalidArgument("%s: the array holds %s; %s: convert it, in numpy with .astype" % (
+            raise InvalidArgument("%s: the array contains %s; %s: convert it, in numpy with .astype" % (
                 call, name or "values of format '%s'" % view.format, TAKES))
         if not view.c_contiguous:
-            raise InvalidArgument("%s: the %s array is not contiguous (shape %s, strides %s): give a copy, in numpy by "
+            raise InvalidArgument("%s: the %s array is not contiguous (shape %s, strides %s): pass a copy, in numpy made by "
                                   "numpy.ascontiguousarray" % (call, self.type, view.shape, view.strides))
         if view.readonly:
-            raise InvalidArgument("%s: the %s array is read-only: give a copy that can be written" % (call, self.type))
+            raise InvalidArgument("%s: the %s array is read-only: pass a writable copy" % (call, self.type))
         self.count = view.nbytes // view.itemsize
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(array)) if view.nbytes else 0
 
@@ -78,7 +78,7 @@ class _Values:
                 values[i] *= factor
 
     def done(self):
-        """The array, with the new values."""
+        """Returns the array with the new values."""
         if self.host is not self.array:
             self.array.detach().copy_(self.host)
         return self.array
@@ -86,16 +86,16 @@ class _Values:
 
 # ---- objects as bytes ----
 
-HEAD = struct.Struct("<qqq")  # 1 + the rank, 1 if the bytes are an error, how many bytes follow
+HEAD = struct.Struct("<qqq")  # 1 + the rank; 1 if the bytes are an error; number of bytes
 MARK = struct.Struct("<q")    # 1 + the rank, after the last byte
-FIRST = 1 << 16               # bytes of each object that one gather sends; a broadcast sends the rest of a larger one
+FIRST = 1 << 16               # bytes of each object in the first gather; a broadcast sends the rest of a larger object
 
 
 def _packed(obj):
-    """(0, the bytes of obj, None) or (1, why there are none, the exception)."""
+    """Returns (0, the bytes of obj, None), or (1, the reason of the failure, the exception)."""
     try:
         return 0, pickle.dumps(obj, protocol=4), None
-    except Exception as e:  # the other ranks wait for this object, so they receive the reason
+    except Exception as e:  # the other ranks wait for this object, so send them the reason
         return 1, ("%s: %s" % (type(e).__name__, e)).encode()[:1000], e
 
 
@@ -107,42 +107,42 @@ def _unpacked(call, rank, error, data):
 
 
 def _marked(data, rank):
-    """The bytes, and the rank that sends them: a receiver sees a lost one in it."""
+    """Appends the rank of the sender. Without it, the receiver detects that the sender was lost."""
     return bytearray(data) + MARK.pack(1 + rank)
 
 
 class Collectives:
     """The collectives of a Context.
 
-    All ranks make the same calls in the same order, between two steps: never after the first hook of a step (the first
-    layer's forward pass) and before its end (opt.step(), step_end). Arrays are contiguous, of any shape, of float32,
-    float64 or int64, the same on all ranks: torch tensors of any device, numpy arrays or writable buffers. The result
-    replaces their values, bit-identical on all ranks, and the array is returned.
+    All ranks must make the same calls in the same order, between two steps: not between the first hook of a step (the
+    first layer's forward pass) and its end (opt.step(), step_end). Arrays are torch tensors on any device, numpy arrays
+    or writable buffers; contiguous, float32, float64 or int64, with the same shape on all ranks. The result replaces the
+    values of the array, bit-identical on all ranks, and the array is returned.
     """
 
     @property
     def _ranks(self):
-        """Ranks that compute: servers take no part."""
+        """The number of ranks that compute. Servers take no part in collectives."""
         return self.lib.ddp_world(self._alive()) - self.lib.ddp_servers(self._alive())
 
     def all_reduce(self, array, op="sum", scale=1.0):
-        """Replaces each value by its sum, mean, max or min over the ranks. scale: multiplied into a sum of floats."""
+        """Replaces each value by its sum, mean, max or min over the ranks. scale: factor of a sum of floats."""
         if isinstance(op, numbers.Number):
-            op, scale = "sum", op  # the second argument of version 0.2
+            op, scale = "sum", op  # the second argument was the scale in version 0.2
         return self._reduce("all_reduce", array, op, scale)
 
     def all_mean(self, array):
-        """all_reduce(array, "mean"): lost workers (min_world) are left out."""
+        """Replaces each value by its mean over the ranks, without lost workers (min_world)."""
         return self._reduce("all_mean", array, "mean", 1.0)
 
     def _reduce(self, call, array, op, scale):
         if op not in REDUCTIONS:
-            raise InvalidArgument("%s: op=%r is none of %s" % (call, op, ", ".join(REDUCTIONS)))
+            raise InvalidArgument("%s: op=%r is unknown: choose %s" % (call, op, ", ".join(REDUCTIONS)))
         x = _Values(array, call)
         if op == "mean" and x.type == "int64":
-            raise InvalidArgument("%s: a mean of int64 values is no integer: convert them to float64" % call)
+            raise InvalidArgument("%s: a mean of int64 values is not an integer: convert them to float64" % call)
         if scale != 1 and (op != "sum" or x.type == "int64"):
-            raise InvalidArgument("%s: scale=%r is for sums of float32 and float64, not for the %s of %s" % (
+            raise InvalidArgument("%s: scale=%r is only valid for sums of float32 and float64, not for the %s of %s" % (
                 call, scale, op, x.type))
         if op == "sum" and x.type == "float32":
             self._call("ddp_all_reduce", x.address, x.count, scale)
@@ -155,7 +155,7 @@ class Collectives:
         return x.done()
 
     def broadcast(self, array, root=0):
-        """Replaces the values by those of rank root; of the lowest live rank if root is lost (min_world)."""
+        """Replaces the values by rank root's values, or by those of the lowest live rank if root is lost (min_world)."""
         x = _Values(array, "broadcast")
         if x.type == "float32":
             self._call("ddp_broadcast", x.address, x.count, root)
@@ -164,11 +164,11 @@ class Collectives:
         return x.done()
 
     def all_gather(self, array):
-        """array is one block for each rank: world x n values. Each rank fills in its own block, the rank-th, and
-        receives the others. Blocks of lost workers (min_world) become 0."""
+        """Gathers one block of n values per rank into array, which has world x n values. Before the call each rank fills
+        in its own block. Blocks of lost workers (min_world) become 0."""
         x, ranks = _Values(array, "all_gather"), self._ranks
         if x.count % ranks:
-            raise InvalidArgument("all_gather: %d values are no equal blocks for %d ranks" % (x.count, ranks))
+            raise InvalidArgument("all_gather: %d values cannot be divided into equal blocks for %d ranks" % (x.count, ranks))
         if x.type == "float32":
             self._call("ddp_all_gather", x.address, x.count // ranks)
         else:
@@ -176,14 +176,14 @@ class Collectives:
         return x.done()
 
     def barrier(self):
-        """Returns when all ranks have called it."""
+        """Blocks until all ranks have called it."""
         self._call("ddp_barrier")
 
     def _share(self, data, root):
         self._call("ddp_broadcast_bytes", ctypes.addressof(ctypes.c_char.from_buffer(data)), len(data), root)
 
     def _gather(self, own):
-        """The blocks of all ranks, from blocks of one length."""
+        """Returns the blocks of all ranks, which have equal lengths."""
         length, ranks = len(own), self._ranks
         data = bytearray(length * ranks)
         data[self.rank * length:(self.rank + 1) * length] = own
@@ -191,9 +191,9 @@ class Collectives:
         return [data[r * length:(r + 1) * length] for r in range(ranks)]
 
     def broadcast_object(self, obj=None, root=0):
-        """Returns a copy of obj of rank root, or of the lowest live rank if root is lost (min_world); obj of the other
-        ranks is ignored. Any object that pickle takes, of any size. If root cannot pickle it, all ranks raise.
-        Unpickling runs code of the sender: use it only among workers that you trust."""
+        """Returns a copy of rank root's obj, or of the lowest live rank's if root is lost (min_world). The obj of the
+        other ranks is ignored. obj must be picklable; if it is not, all ranks raise an error. Unpickling can run code of
+        the sender: use it only among workers that you trust."""
         own = None
         while True:
             if self.rank == root and own is None:
@@ -210,12 +210,12 @@ class Collectives:
                 if why:
                     raise why
                 return _unpacked("broadcast_object", root, error, data[:length])
-            root = sender - 1  # the rank that took the place of the lost root, the same on all ranks
+            root = sender - 1  # the rank that replaced the lost root, the same on all ranks
 
     def all_gather_object(self, obj):
-        """Returns the objects of all ranks in a list, by rank; None for a lost worker (min_world). Any objects that
-        pickle takes, of any sizes. If a rank cannot pickle its object, all ranks raise. Unpickling runs code of the
-        sender: use it only among workers that you trust."""
+        """Returns the objects of all ranks in a list, in rank order; None for a lost worker (min_world). Objects must be
+        picklable; if one is not, all ranks raise an error. Unpickling can run code of the sender: use it only among
+        workers that you trust."""
         error, data, why = _packed(obj)
         heads = [HEAD.unpack(h) for h in self._gather(HEAD.pack(1 + self.rank, error, len(data)))]
         first = min(FIRST, max(h[2] for h in heads))

@@ -1,4 +1,4 @@
-"""A context of the library: the calls of a training loop, on any float32 arrays."""
+"""A context of the library: the calls of a training loop, for float32 arrays."""
 import ctypes
 import os
 import shutil
@@ -12,7 +12,7 @@ from ._collectives import Collectives
 from ._library import InvalidArgument, UsageError, config_of, failure, load
 from ._state import State
 
-RULES = {  # the maker's arguments and their defaults
+RULES = {  # arguments of the C function, with their defaults
     "sgd": ("ddp_sgd_decay", {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}),
     "nesterov": ("ddp_nesterov", {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}),
     "adam": ("ddp_adam", {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}),
@@ -22,7 +22,7 @@ RULES = {  # the maker's arguments and their defaults
 
 
 def address_of(array, what, device="cpu"):
-    """(address, values) of a contiguous float32 array: numpy's, torch's, or anything with a writable buffer."""
+    """Returns (address, number of values) of a contiguous float32 array of numpy or torch, or a writable buffer."""
     if hasattr(array, "data_ptr"):
         if str(array.dtype) != "torch.float32":
             raise InvalidArgument("%s is %s: dreamddp takes torch.float32" % (what, array.dtype))
@@ -30,7 +30,7 @@ def address_of(array, what, device="cpu"):
             raise InvalidArgument("%s is on %s, the context on %s: init(device=%r)" % (
                 what, array.device, device, array.device.type))
         if not array.is_contiguous():
-            raise InvalidArgument("%s is not contiguous (shape %s, strides %s): make it so by .contiguous() before it "
+            raise InvalidArgument("%s is not contiguous (shape %s, strides %s): call .contiguous() before it "
                                   "is given" % (what, tuple(array.shape), array.stride()))
         return array.data_ptr(), array.numel()
     try:
@@ -38,19 +38,19 @@ def address_of(array, what, device="cpu"):
     except TypeError:
         raise InvalidArgument("%s is a %s, not an array of float32" % (what, type(array).__name__)) from None
     if view.format not in ("f", "<f"):
-        raise InvalidArgument("%s holds values of format '%s': dreamddp takes float32" % (what, view.format))
+        raise InvalidArgument("%s contains values of format '%s': dreamddp takes float32" % (what, view.format))
     if not view.c_contiguous:
-        raise InvalidArgument("%s is not contiguous (shape %s, strides %s): copy it into one that is" % (
+        raise InvalidArgument("%s is not contiguous (shape %s, strides %s): copy it into a contiguous array" % (
             what, view.shape, view.strides))
     if view.readonly:
-        raise InvalidArgument("%s cannot be written to" % what)
+        raise InvalidArgument("%s is not writable" % what)
     if view.nbytes == 0:
         return 0, 0
     return ctypes.addressof(ctypes.c_char.from_buffer(array)), view.nbytes // 4
 
 
 def _torch_cuda():
-    """PyTorch's current device and stream; (-1, 0) without PyTorch or CUDA."""
+    """Returns PyTorch's current device and stream; (-1, 0) without PyTorch or CUDA."""
     try:
         import torch
     except ImportError:
@@ -61,19 +61,21 @@ def _torch_cuda():
 
 
 def _cuda(lib, config, stream):
-    """Fills in the backend, which has to outlive the context."""
+    """Fills in the backend, which must outlive the context."""
     lib.ddp_cuda.restype, lib.ddp_cuda.argtypes = c.ddp_backend, [ctypes.c_int, ctypes.c_int]
     device, current = _torch_cuda()
     backend = lib.ddp_cuda(0, device)
     config.backend = ctypes.pointer(backend)
-    # 0 would be a stream of the library's own; 1 is CUDA's name for the default stream
+    # 0 would mean a separate stream of the library; 1 is CUDA's default stream
     config.device.cuda_stream = (current if stream is None else stream) or 1
     return backend
 
 
 class Context(Collectives, Beside):
-    """One rank of a world. device "cuda" takes the library that nvcc built, and torch's current device and stream;
-    stream: another cudaStream_t, as a number."""
+    """One rank of a world.
+
+    device: "cpu" or "cuda". "cuda" uses the library built with nvcc, and torch's current device and stream.
+    stream: another cudaStream_t, as an integer."""
 
     def __init__(self, device="cpu", stream=None, **settings):
         err = c.ddp_error()
@@ -92,23 +94,23 @@ class Context(Collectives, Beside):
         config.cancel = ctypes.pointer(self._cancel)
         self.started = False
         self.on_close = []
-        self.models = []  # those of wrap
-        self.besides = 0  # contexts opened beside this one
-        self.steps_before = 0  # of the context that this one continues
+        self.models = []  # models passed to wrap
+        self.besides = 0  # number of further contexts that this one opened
+        self.steps_before = 0  # steps of the context that this one replaced
         self.settings = dict(settings, device=device, stream=stream)
-        self._raised = None  # by a function of add_state, in the call in progress
+        self._raised = None  # exception of a function of add_state in the current call
         self.ptr, self.call = None, object()
         opened = []
         _interrupt.watch(self)
         try:
-            # not an assignment: KeyboardInterrupt between the return of ddp_open and it would lose the context
+            # map() instead of an assignment: a KeyboardInterrupt after ddp_open cannot lose the context
             opened.extend(map(self.lib.ddp_open, [config], [err]))
             self.ptr = opened[0]
             network.opened()
             if not self.ptr:
                 raise failure(err)
             self.call = None
-            # of the settings in force, which may be from DREAMDDP_MICRO_BATCHES
+            # the effective settings: DREAMDDP_MICRO_BATCHES may set them
             used = self.lib.ddp_settings(self.ptr).contents
             self.micro_batches, self.deterministic = used.micro_batches, bool(used.deterministic)
             self.clips = used.clip_norm > 0
@@ -126,8 +128,8 @@ class Context(Collectives, Beside):
         return self.ptr
 
     def check(self, status):
-        """Raises the context's error where a call returned a status. An exception of a function of add_state is its cause; a
-        KeyboardInterrupt or SystemExit there is raised itself."""
+        """Raises the context's error if a call returned a status. An exception of a function of add_state becomes its cause.
+        A KeyboardInterrupt or SystemExit of such a function is raised instead."""
         raised, self._raised = self._raised, None
         if not status:
             return
@@ -140,7 +142,7 @@ class Context(Collectives, Beside):
 
     def _call(self, function, *arguments):
         ptr = self._alive()
-        self.call = object()  # unlike that of every other call
+        self.call = object()  # a unique object for each call
         try:
             status = getattr(self.lib, function)(ptr, *arguments)
         finally:
@@ -148,7 +150,7 @@ class Context(Collectives, Beside):
         self.check(status)
 
     def interrupt(self):
-        """Ends the call in progress; on the thread of _interrupt."""
+        """Fails the call in progress. Runs on the thread of _interrupt."""
         self._cancel.value = 1
         if self.ptr:
             why = "rank %d was interrupted (SIGINT, Ctrl-C) while it waited" % self.lib.ddp_rank(self.ptr)
@@ -161,14 +163,14 @@ class Context(Collectives, Beside):
             undo()
         _interrupt.unwatch(self)
         ptr, self.ptr = self.ptr, None
-        if getattr(sys, "last_type", None) and sys.last_type is not SystemExit:  # the program ends by an exception
+        if getattr(sys, "last_type", None) and sys.last_type is not SystemExit:  # the program ends with an exception
             why = "rank %d ended by %s: %s" % (self.lib.ddp_rank(ptr), sys.last_type.__name__, sys.last_value)
             self.lib.ddp_abort(ptr, why.encode()[:300])
         self.lib.ddp_close(ptr)
         self.network.close()
         self._kept = []
 
-    # ---- who is there ----
+    # ---- rank and world ----
 
     @property
     def rank(self):
@@ -180,7 +182,7 @@ class Context(Collectives, Beside):
 
     @property
     def local_rank(self):
-        """The number of this rank among the ranks of its machine, as the launcher says; else rank."""
+        """The number of this rank among the ranks of its machine, as set by the launcher; without a launcher, rank."""
         return self.lib.ddp_local_rank(self._alive())
 
     @property
@@ -197,7 +199,7 @@ class Context(Collectives, Beside):
         return self.stats()["strategy"]
 
     def stats(self):
-        """ddp_stats as a dict; its link as (alpha_s, beta_s)."""
+        """Returns ddp_stats as a dict. "link" is (alpha in seconds, seconds per byte)."""
         s = c.ddp_stats()
         self.lib.ddp_get_stats(self._alive(), s)
         out = {name: getattr(s, name) for name, _ in s._fields_}
@@ -207,7 +209,8 @@ class Context(Collectives, Beside):
     # ---- layers ----
 
     def add_layer(self, name, params, grads=None, buffers=()):
-        """Registers the next layer, in forward order: lists of arrays; grads None, or None in the list: frozen."""
+        """Registers the next layer, in forward order. params, grads, buffers: arrays or lists of arrays. An array whose
+        gradient is None is not trained."""
         params = params if isinstance(params, (list, tuple)) else [params]
         grads = grads if isinstance(grads, (list, tuple)) else [grads] * len(params)
         if len(grads) != len(params):
@@ -229,9 +232,10 @@ class Context(Collectives, Beside):
         self._call("ddp_add_layer", c.ddp_layer(name=name.encode(), blocks=array, block_count=len(blocks)))
 
     def add_state(self, name, save, load):
-        """Registers a state of the program for checkpoints and joining workers, before set_optimizer: save() returns bytes,
-        load(view) takes a memoryview of them. An exception that one of them raises ends the run; it is the cause of the
-        error that the waiting call raises."""
+        """Registers state of the program for checkpoints and joining workers. Call it before set_optimizer.
+
+        save(): returns bytes. load(view): receives them as a memoryview. An exception in one of them ends the run and
+        becomes the cause of the error that the current call raises."""
         def fail(exception):
             self._raised = exception
 
@@ -240,13 +244,14 @@ class Context(Collectives, Beside):
         self._kept.append(state)
 
     def set_optimizer(self, rule="own", **hyper):
-        """sgd, nesterov, adam, adamw: the library updates; own: it averages, and the program updates after step_end."""
+        """Starts the training. rule: "sgd", "nesterov", "adam" or "adamw": the library updates the parameters; "own": the
+        program updates them after step_end. hyper: lr, momentum, ... of the rule. Collective."""
         if rule not in RULES:
-            raise InvalidArgument("set_optimizer: '%s' is none of %s" % (rule, ", ".join(RULES)))
+            raise InvalidArgument("set_optimizer: rule '%s' is unknown: choose %s" % (rule, ", ".join(RULES)))
         maker, values = RULES[rule]
         for name in hyper:
             if name not in values:
-                raise InvalidArgument("set_optimizer: %s has no '%s'; it has %s" % (
+                raise InvalidArgument("set_optimizer: %s has no argument '%s'; it has %s" % (
                     rule, name, ", ".join(values) or "nothing"))
         self._call("ddp_set_optimizer", getattr(self.lib, maker)(*dict(values, **hyper).values()))
         self.started = True
@@ -280,12 +285,12 @@ class Context(Collectives, Beside):
         self._push()
 
     def _pull(self):
-        """Before a call that reads parameters: those of which the library has a copy."""
+        """Before a call that reads parameters: updates the library's float32 copies."""
         for model in self.models:
             model.pull()
 
     def _push(self):
-        """After a call that may have changed parameters."""
+        """After a call that may have changed parameters: updates the model from the library's copies."""
         for model in self.models:
             model.push()
 
@@ -302,18 +307,18 @@ class Context(Collectives, Beside):
         self._call("ddp_checkpoint_save", os.fspath(folder).encode(), keep)
 
     def load(self, folder):
-        """Between wrap, or set_optimizer, and the first step. Of how many ranks the checkpoint is."""
+        """Loads the newest checkpoint in folder, after wrap or set_optimizer and before the first step. Returns its world size."""
         world = ctypes.c_int()
         self._call("ddp_checkpoint_load", os.fspath(folder).encode(), world)
         self._push()
         return world.value
 
     def _same_folder(self):
-        """A new folder of rank 0, whose name all ranks know."""
+        """Creates a folder on rank 0 and returns its name on all ranks."""
         return self.broadcast_object(tempfile.mkdtemp(prefix="dreamddp-") if self.rank == 0 else None)
 
     def state_dict(self):
-        """The state of this rank's library as bytes: its file of a checkpoint and the manifest. Collective."""
+        """Returns this rank's file of a checkpoint and the manifest as bytes, in a dict. Collective."""
         folder = self._same_folder()
         out = {"rank": self.rank, "world": self.world, "files": {}}
         try:
@@ -322,22 +327,22 @@ class Context(Collectives, Beside):
             for name in ("manifest.json", "rank-%04d.safetensors" % self.rank):
                 with open(os.path.join(step, name), "rb") as f:
                     out["files"][os.path.basename(step) + "/" + name] = f.read()
-            self.barrier()  # no rank removes files that another still reads
+            self.barrier()  # another rank may still read the files
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return out
 
     def load_state_dict(self, state):
-        """Collective, before the first step; each rank gives what its own state_dict returned."""
+        """Loads the result of this rank's state_dict, before the first step. Collective."""
         if not isinstance(state, dict) or state.get("rank") != self.rank or state.get("world") != self.world:
-            raise InvalidArgument("load_state_dict: rank %d of %d needs what rank %d of %d saved" % (
+            raise InvalidArgument("load_state_dict: rank %d of %d needs the state that rank %d of %d saved" % (
                 self.rank, self.world, self.rank, self.world))
         folder = self._same_folder()
         try:
             for name, content in state["files"].items():
                 path = os.path.join(folder, name)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                own = path + ".%d" % self.rank  # every rank brings the manifest
+                own = path + ".%d" % self.rank  # every rank has the manifest
                 with open(own, "wb") as f:
                     f.write(content)
                 os.replace(own, path)

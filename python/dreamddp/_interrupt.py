@@ -1,7 +1,7 @@
-"""Ctrl-C ends a call that waits for other ranks.
+"""Makes Ctrl-C end a call that waits for other ranks.
 
-Python runs signal handlers between two bytecodes of the main thread, so not while that thread waits inside the library.
-But the interpreter writes the number of each signal to the wakeup descriptor immediately. A thread reads it there and
+Python runs signal handlers between two bytecodes of the main thread, so not while this thread waits inside the library.
+But the interpreter immediately writes the number of each signal to the wakeup descriptor. A thread reads this number and
 fails the waiting call; when the call returns, the interpreter raises KeyboardInterrupt.
 """
 import os
@@ -9,16 +9,16 @@ import signal
 import threading
 import time
 
-# A call that returns within this time is not failed: the program may catch KeyboardInterrupt and continue.
+# Calls that return within this time do not fail: the program may catch KeyboardInterrupt and continue.
 GRACE_S = 0.3
 
 _lock = threading.Lock()
-_watched = []  # contexts that were opened by the main thread
+_watched = []  # contexts that the main thread opened
 _wakeup = None
 
 
 class _Wakeup:
-    """The wakeup descriptor of this process, its reader, and the descriptor that it replaces."""
+    """The wakeup descriptor of this process, its reader, and the previous descriptor."""
 
     def __init__(self):
         self.reader, self.writer = os.pipe()
@@ -32,13 +32,13 @@ class _Wakeup:
                 try:
                     os.write(self.previous, signals)
                 except OSError:
-                    pass  # its owner closed it, or has not read what it has
+                    pass  # its owner closed it, or its buffer is full
             if signal.SIGINT in signals:
                 _interrupt()
         os.close(self.reader)
 
     def restore(self):
-        """Puts the previous descriptor back, unless another one was installed since: that one may lead here."""
+        """Restores the previous descriptor, unless another one was installed since, which may depend on this one."""
         current = signal.set_wakeup_fd(-1)
         if current == self.writer:
             signal.set_wakeup_fd(self.previous)
@@ -49,7 +49,7 @@ class _Wakeup:
 
 def _interrupt():
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return  # the program has installed another handler, which may not end the run
+        return  # the program has its own handler, which may not end the run
     calls = [(c, c.call) for c in list(_watched) if c.call is not None]
     if not calls:
         return
@@ -61,8 +61,8 @@ def _interrupt():
 
 
 def watch(context):
-    """Until unwatch, SIGINT ends the call that context.call identifies by context.interrupt(), on another thread. Only
-    in the main thread: KeyboardInterrupt is raised in no other."""
+    """Until unwatch, SIGINT fails the call that context.call identifies, with context.interrupt() on another
+    thread. Only for the main thread, because KeyboardInterrupt is raised only there."""
     global _wakeup
     if threading.current_thread() is not threading.main_thread():
         return
@@ -73,7 +73,7 @@ def watch(context):
 
 
 def unwatch(context):
-    """After it no other thread uses the context."""
+    """Afterwards no other thread uses the context."""
     global _wakeup
     with _lock:
         if context in _watched:
@@ -84,7 +84,7 @@ def unwatch(context):
 
 
 def _forked():
-    """A forked process has no reader, and would write its signals to its parent's."""
+    """A forked process has no reader thread, and would write its signals to its parent's descriptor."""
     global _lock, _wakeup
     _lock = threading.Lock()
     _watched.clear()

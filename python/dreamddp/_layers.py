@@ -1,8 +1,8 @@
-"""The layers of a model: its parameters, and the memory in which the library finds their values and gradients.
+"""The layers of a model: the parameters, and the memory in which the library reads values and gradients.
 
-A module that owns parameters or buffers is a layer. A dense float32 parameter is given to the library in place, whatever
-the order of its dimensions. Any other one (bfloat16, float16, a view with gaps, memory that two parameters share) has a
-float32 master copy, which the library averages.
+A module that owns parameters or buffers is a layer. The library uses dense float32 parameters in place, with any order of
+dimensions. Every other parameter (bfloat16, float16, a view with gaps, memory that two parameters share) has a float32
+master copy, which the library averages.
 """
 import bisect
 import zlib
@@ -17,7 +17,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def is_dense(tensor):
-    """Whether the elements fill one piece of memory without gaps and overlaps, in any order of the dimensions."""
+    """True if the elements fill one block of memory without gaps and overlaps, in any order of the dimensions."""
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n > 1):
         if stride != expected:
@@ -32,13 +32,13 @@ def flat_view(tensor):
 
 
 class Spans:
-    """Pieces of memory that are in use."""
+    """Address ranges that are in use."""
 
     def __init__(self):
         self.starts, self.ends = [], []
 
     def add(self, start, end):
-        """False if a part of start..end-1 is in use already, else takes it."""
+        """Adds the range start..end-1. Returns False if a part of it is already in use."""
         i = bisect.bisect_left(self.starts, start)
         if (i > 0 and self.ends[i - 1] > start) or (i < len(self.starts) and self.starts[i] < end):
             return False
@@ -48,7 +48,7 @@ class Spans:
 
 
 class Param:
-    """A parameter that is trained.
+    """A trained parameter.
 
     flat, grad_flat: the arrays of the library, float32 without gaps. grad: grad_flat in the parameter's shape.
     has_master: flat is a copy; pull and push exchange values with the tensor.
@@ -62,28 +62,28 @@ class Param:
         self.has_master = not in_place
         self.grad_flat = torch.zeros(tensor.numel(), dtype=torch.float32, device=tensor.device)
         if in_place:
-            self.flat = flat_view(tensor)  # keeps the memory alive whatever becomes of tensor.data
+            self.flat = flat_view(tensor)  # keeps the memory alive even if the program replaces tensor.data
             self.grad = self.grad_flat.as_strided(tensor.shape, tensor.stride())
             self.pointer = tensor.data_ptr()
         else:
             self.flat = tensor.detach().reshape(-1).to(torch.float32, copy=True)
             self.grad = self.grad_flat.view(tensor.shape)
             self.pointer = None
-        self.seen = 0        # the last backward pass that gave a gradient
+        self.seen = 0        # number of the last backward pass with a gradient
         self.given = None    # the program's gradient tensor while the library has its values
-        self.empty = False   # there was none
+        self.empty = False   # the program had no gradient
         self.hidden = False  # tensor.grad is None until the average is complete
-        self.version = 0     # of the program's gradient tensor, when the library got its values or returned them
-        self.local, self.local_version = None, 0  # the same of one that is not averaged yet, when a pass had written it
+        self.version = 0     # version of the program's gradient tensor when the library got or returned its values
+        self.local, self.local_version = None, 0  # a gradient that is not averaged yet, and its version after the pass
 
     def take(self):
-        """Copies the gradient to where the library finds it."""
+        """Copies the gradient to the library's array."""
         g = self.given = self.tensor.grad
         self.empty = g is None
         if g is self.grad:
             return
         if g is None:
-            self.grad_flat.fill_(-0.0)  # the sign of a zero says that there is no gradient (ddp_no_gradient)
+            self.grad_flat.fill_(-0.0)  # a negative zero means that there is no gradient (ddp_no_gradient)
             return
         if g.layout is not torch.strided or g.shape != self.grad.shape:
             raise Unsupported("the gradient of %s is %s of shape %s: a dense one of shape %s is needed (Embedding: "
@@ -94,12 +94,13 @@ class Param:
             self.given = self.tensor.grad = self.grad
 
     def hide(self):
-        """While the library sums into grad: a second gradient of this step gets another tensor."""
+        """Hides the gradient while the library sums into it, so that a second gradient of this step gets another
+        tensor."""
         self.tensor.grad = None
         self.hidden = True
 
     def put(self):
-        """The averaged gradient becomes the tensor's."""
+        """Sets the tensor's gradient to the averaged one."""
         if self.tensor.dtype == torch.float32:
             self.given = self.grad
         else:
@@ -111,7 +112,7 @@ class Param:
         self.version = self.given._version
 
     def pull(self):
-        """Applies the tensor's changes to the master, which keeps the digits that the tensor's type cannot store."""
+        """Applies the tensor's changes to the master, which keeps the precision that the tensor's type lacks."""
         with torch.no_grad():
             now = self.tensor.detach().reshape(-1)
             if now.dtype == torch.float32:
@@ -121,7 +122,7 @@ class Param:
                 self.flat.add_(now.to(torch.float32) - rounded.to(torch.float32))
 
     def push(self):
-        """The master's values become the tensor's."""
+        """Copies the master's values to the tensor."""
         with torch.no_grad():
             self.tensor.copy_(self.flat.view(self.tensor.shape))
 
@@ -131,34 +132,35 @@ class Layer:
 
     def __init__(self, index, name, module):
         self.index, self.name, self.module = index, name, module
-        self.params = []     # those that are trained
+        self.params = []     # trained parameters
         self.frozen = []     # (name, tensor)
-        self.buffers = []    # (key, tensor) of those that are averaged
-        self.masters = []    # the params that have one
-        self.expected = 0    # gradients in this backward pass
-        self.fired = 0       # those that are there
+        self.buffers = []    # (key, tensor) of averaged buffers
+        self.masters = []    # params with a master copy
+        self.expected = 0    # gradients expected in this backward pass
+        self.fired = 0       # gradients that are complete
         self.told = 0        # calls of ddp_backward_end or ddp_skip in this step
-        self.given = False   # the library has its gradients of this step
+        self.given = False   # the library has the gradients of this step
         self.used = False    # it had a gradient in some step
 
 
 class Layers:
-    """All layers, in the order in which modules are registered, which is the order of the forward pass in usual models."""
+    """All layers in the order in which modules are registered, which is usually the order of the forward pass."""
 
     def __init__(self, context, model, trained, buffers):
-        """trained: ids of the parameters that an optimizer updates. buffers: Buffers, which collects the others."""
+        """trained: ids of the parameters that an optimizer updates. buffers: Buffers, which stores the other
+        tensors."""
         self.context, self.model, self.trained, self.buffers = context, model, trained, buffers
         self.build()
 
     def build(self):
-        """Finds the layers and registers them; again for a context that was opened again."""
+        """Finds the layers and registers them. Also called for a context that was reopened."""
         model, trained = self.model, self.trained
         self.list = []
         self.spans, self.seen = Spans(), set()
         self.buffers.clear()
         for name, module in model.named_modules():
             self.add(name, module, trained)
-        # (dict, key, value) of modules and trained parameters: where the model has them
+        # (dict, key, value): where the model stores modules and trained parameters
         self.places = [(m._modules, key, child) for m in model.modules() for key, child in m._modules.items()]
         self.places += [(layer.module._parameters, key, p.tensor) for layer in self.list for p in layer.params
                         for key in (p.name.rpartition(".")[2].rpartition(" ")[2],)]
@@ -200,7 +202,7 @@ class Layers:
 
     def add_param(self, layer, name, tensor, trained):
         if tensor.requires_grad and id(tensor) not in trained:
-            raise InvalidArgument("%s requires a gradient, but no optimizer that wrap was given updates it: give all of "
+            raise InvalidArgument("%s requires a gradient, but no optimizer that was passed to wrap updates it: pass all of "
                                   "them as a list, wrap(model, [opt1, opt2]), or freeze it (requires_grad_(False))" % name)
         if tensor.requires_grad:
             layer.params.append(Param(name, tensor, self.spans))
@@ -212,7 +214,7 @@ class Layers:
             self.buffers.add_frozen(name, tensor)
 
     def register(self, layer):
-        """Tells the library of a layer. Strides that are not the usual ones are in its name, which ranks compare."""
+        """Registers a layer with the library. Unusual strides are part of its name, so that ranks compare them."""
         shared = {id(t) for _, t in self.buffers.frozen}
         name = layer.name
         params = [p.flat for p in layer.params]
@@ -229,7 +231,8 @@ class Layers:
         self.context.add_layer(name, params, grads, [b.detach() for _, b in layer.buffers])
 
     def signature(self):
-        """A name that differs where names, shapes or types of trained parameters do: all ranks compare it."""
+        """A name that depends on the names, shapes and types of trained parameters, so that all ranks compare
+        them."""
         text = repr([(p.name, tuple(p.tensor.shape), str(p.tensor.dtype)) for p in self.params])
         return "parameter shapes %08x" % zlib.crc32(text.encode())
 
@@ -242,7 +245,7 @@ class Layers:
             p.push()
 
     def check_memory(self):
-        """Raises if the model has other parameters than those of wrap, or other memory."""
+        """Raises an error if parameters or their memory were replaced since wrap."""
         for owner, key, value in self.places:
             if owner.get(key) is not value:
                 raise UsageError("the %s '%s' of the model was replaced since wrap (by assignment, or load_state_dict(assign=True)): "
@@ -254,5 +257,5 @@ class Layers:
                                  "(p.data.copy_(...)), or move the model before wrap" % p.name)
 
     def thawed(self):
-        """Whether a parameter that was frozen when layers were registered requires a gradient now."""
+        """True if a parameter that was frozen when layers were registered requires a gradient now."""
         return any(tensor.requires_grad for layer in self.list for _, tensor in layer.frozen)

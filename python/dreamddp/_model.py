@@ -1,5 +1,5 @@
-"""Additions to a wrapped model: .module, .no_sync(), .join(), require_backward_grad_sync; and
-the detection of values that load_state_dict loads. A copy of the model, or one read from a file, has these too, and they do nothing there."""
+"""Additions to a wrapped model: .module, .no_sync(), .join() and require_backward_grad_sync, and
+the detection of loaded values. Copies of the model and unpickled models have them too, without effect."""
 import contextlib
 import ctypes
 import hashlib
@@ -8,7 +8,7 @@ import torch
 
 
 class Call:
-    """A method of the wrapped model."""
+    """A method added to the wrapped model."""
 
     def __init__(self, wrapped, name):
         self.wrapped, self.name = wrapped, name
@@ -26,13 +26,13 @@ class Call:
 
 
 class Loading:
-    """A hook that runs before load_state_dict changes the model, or a part of it."""
+    """A hook that runs before load_state_dict changes the model or a part of it."""
 
     def __init__(self, loads):
         self.loads = loads
 
     def __call__(self, state_dict, prefix, *_):
-        if self.loads is not None and not prefix:  # else a part of the module whose load_state_dict was called
+        if self.loads is not None and not prefix:  # a nonempty prefix: a submodule of the module whose load_state_dict was called
             self.loads.begin()
 
     def __deepcopy__(self, memo):
@@ -43,10 +43,11 @@ class Loading:
 
 
 class Loads:
-    """Values that the program loads into the model, or into a part of it (load_state_dict), since the last step.
+    """Detects whether the program loaded values into the model or a part of it (load_state_dict) since the last
+    step.
 
-    All ranks have to load, but the values may differ from those before on some ranks only, so each load counts. The
-    exception is a rank that restores its values: it has loaded others in between."""
+    All ranks must load, but the values may change on some ranks only, so every load counts. The exception is a
+    rank that loaded other values and then restored its own."""
 
     def __init__(self, model):
         self.model, self.hooks = model, []
@@ -70,13 +71,14 @@ class Loads:
             self.others = True
 
     def changed(self):
-        """Whether values were loaded, and not replaced by those before, since the last call."""
+        """True if values were loaded since the last call and the earlier ones were not restored."""
         before, others = self.before, self.others
         self.before, self.others = None, False
         return before is not None and not (others and self.fingerprint() == before)
 
     def fingerprint(self):
-        """Of the parameters alone: a forward pass may change buffers between a load and the next step."""
+        """A hash of the parameters only, because a forward pass may change buffers between a load and the next
+        step."""
         total = hashlib.blake2b(digest_size=16)
         for tensor in self.model.parameters():
             data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -86,16 +88,16 @@ class Loads:
 
 
 class Attributes:
-    """Names that the model gets unless it has them."""
+    """Attributes that are added to the model, unless it has them."""
 
     def __init__(self, wrapped, model):
         values = {"module": model, "require_backward_grad_sync": True}
         values.update((name, Call(wrapped, name)) for name in ("no_sync", "join"))
         self.model = model
-        old = {name for name, value in model.__dict__.items() if isinstance(value, Call)}  # of a copy of a wrapped model
+        old = {name for name, value in model.__dict__.items() if isinstance(value, Call)}  # attributes of a copy of a wrapped model
         self.names = [name for name in values if name in old or not hasattr(model, name)]
         for name in self.names:
-            object.__setattr__(model, name, values[name])  # not registered as a submodule
+            object.__setattr__(model, name, values[name])  # __setattr__ of the module would register it as a submodule
 
     def undo(self):
         for name in self.names:

@@ -1,4 +1,4 @@
-"""The program's optimizers: the first of them that steps ends the library's step, if no backward pass has."""
+"""The program's optimizers. The first step() of an optimizer ends the library's step, if no backward pass has."""
 import functools
 import types
 
@@ -8,26 +8,27 @@ from ._library import InvalidArgument, Unsupported, UsageError
 
 
 def listed(optimizer):
-    """The optimizers that wrap was given, as a list."""
+    """Returns the optimizers that were passed to wrap, as a list."""
     if isinstance(optimizer, (list, tuple)):
         return list(optimizer)
     return [optimizer]
 
 
 def check(model, optimizers):
-    """Raises where these cannot be the optimizers of model; returns the ids of the parameters that they update."""
+    """Raises an error if these cannot be the optimizers of model. Returns the ids of the parameters that they
+    update."""
     known, updated = {id(p) for p in model.parameters()}, {}
     if not optimizers:
-        raise InvalidArgument("wrap was given an empty list of optimizers")
+        raise InvalidArgument("wrap got an empty list of optimizers")
     for number, optimizer in enumerate(optimizers):
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise Unsupported("wrap: LBFGS computes several gradients in a step, and dreamddp averages one")
+            raise Unsupported("wrap: LBFGS computes several gradients per step, but dreamddp averages only one")
         for p in (p for group in optimizer.param_groups for p in group["params"]):
             if id(p) not in known:
-                raise InvalidArgument("the optimizer updates a parameter of shape %s that is not the model's: make it from "
+                raise InvalidArgument("the optimizer updates a parameter of shape %s that is not the model's: create it from "
                                       "model.parameters()" % (tuple(p.shape),))
             if updated.setdefault(id(p), number) != number:
-                raise InvalidArgument("two of the optimizers update the same parameter of shape %s: give each parameter to "
+                raise InvalidArgument("two of the optimizers update the same parameter of shape %s: pass each parameter to "
                                       "one of them" % (tuple(p.shape),))
     return set(updated)
 
@@ -44,7 +45,7 @@ class Optimizers:
 
     def take(self):
         for optimizer, inner in zip(self.list, self.inner):
-            optimizer.step = types.MethodType(self.step_of(optimizer, inner), optimizer)  # bound, as schedulers expect
+            optimizer.step = types.MethodType(self.step_of(optimizer, inner), optimizer)  # a bound method, as schedulers require
 
     def undo(self):
         for optimizer, inner in zip(self.list, self.inner):
@@ -63,12 +64,12 @@ class Optimizers:
         return step
 
     def before(self, optimizer):
-        """Ends the library's step if gradients were only accumulated, or if there are none in this step."""
+        """Ends the library's step if gradients were only accumulated, or if this step has none."""
         backward = self.wrapped.backward
         self.wrapped.warn_if_averaged_twice()
         self.wrapped.registered.check_memory()
         if [self.count(o) for o in self.list] != self.counts:
-            raise UsageError("the optimizer was given parameters after wrap: give them before")
+            raise UsageError("parameters were added to the optimizer after wrap: add them before")
         if backward.touched or not backward.done or optimizer in backward.stepped:
             if backward.done:
                 backward.reset()

@@ -1,4 +1,4 @@
-"""Planners: profiles, in which step each layer is averaged, and which strategy to take."""
+"""Planners: profiles, plans (the step in which each layer is averaged), and the choice of a strategy."""
 import ctypes
 import json
 import os
@@ -10,7 +10,11 @@ from ._library import InvalidArgument, check, failure, load
 
 
 class Profile:
-    """Costs of a model's layers, in forward order; seconds. comm_s: averaging a layer over all ranks."""
+    """The times of a model's layers in seconds, in forward order.
+
+    backward_s, forward_s: compute times. comm_s: times to average each layer over all ranks. params: numbers of
+    parameters. alpha_s, gap_s: delay and per-message overhead of the link. between_s: compute time between forward and
+    backward, of the other micro-batches of a step."""
 
     def __init__(self, backward_s, comm_s, forward_s=None, params=None, names=None, alpha_s=0.0, gap_s=0.0,
                  between_s=0.0):
@@ -32,7 +36,7 @@ class Profile:
             len(self), sum(self.backward_s), sum(self.comm_s))
 
     def write(self, path):
-        """As CSV, which every program here reads."""
+        """Writes the profile as CSV, which all programs of the library read."""
         err = c.ddp_error()
         check(load().ddp_profile_write(self.as_c(), os.fspath(path).encode(), err), err)
 
@@ -52,7 +56,7 @@ class Profile:
 
 
 class Plan:
-    """step_of[l]: the step of the period that averages layer l. sets: the layers of each step."""
+    """A plan. step_of[l]: the step of the period in which layer l is averaged. sets: the layers of each step."""
 
     def __init__(self, p, lib):
         self.period, self.step_of = p.period, p.step_of[:p.layers]
@@ -66,7 +70,8 @@ class Plan:
 
 
 def read_profile(path, net=None, workers=None):
-    """From CSV. net and workers supply a comm_s that the file lacks: a direct all-reduce over links of "RATE,DELAY"."""
+    """Reads a profile from CSV. If the file lacks comm_s, it is computed for a direct all-reduce of `workers` ranks over
+    links of net, "RATE,DELAY"."""
     lib, err, p, link = load(), c.ddp_error(), c.ddp_profile(), None
     if net is not None:
         rate, delay = ctypes.c_double(), ctypes.c_double()
@@ -96,7 +101,7 @@ def make_plan(profile, period=5, solver="scatter", cost="window", fill="none"):
 
 
 def choose(profile, net, workers, utilisation=90, period=None):
-    """What `plan choose` predicts: (the choice, one dict for each strategy, in order of distance from S-SGD)."""
+    """Runs `plan choose`. Returns (the choice, a dict for each strategy, in order of distance from S-SGD)."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "profile.csv")
         profile.write(path)
@@ -111,8 +116,8 @@ def choose(profile, net, workers, utilisation=90, period=None):
 
 
 def net_of(stats, world):
-    """RATE,DELAY of the link that was measured, as choose takes it."""
+    """The measured link as RATE,DELAY, for choose."""
     alpha, beta = stats["link"]
     if world < 2 or not beta > 0:
-        raise InvalidArgument("choose: no link was measured yet: give net=\"100mbit,20ms\" and workers=N")
+        raise InvalidArgument("choose: no link was measured yet: pass net=\"100mbit,20ms\" and workers=N")
     return "%.0fbit,%.6gs" % (8 * 2 * (world - 1) / world / beta, alpha / 2)

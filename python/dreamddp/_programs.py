@@ -1,4 +1,4 @@
-"""The programs that an installation has next to the library: plan, netcheck, ddprun."""
+"""Finds the installed programs next to the library: plan, netcheck, ddprun."""
 import os
 
 from ._library import HERE, FileError
@@ -12,5 +12,5 @@ def find(name):
         path = os.path.join(folder, name)
         if os.access(path, os.X_OK):
             return os.path.normpath(path)
-    raise FileError("there is no program %s in %s: install the package again (pip install ./python), or run `make "
+    raise FileError("program %s is not in %s: install the package again (pip install ./python), or run `make "
                     "build/%s` in the source tree" % (name, HERE, name))

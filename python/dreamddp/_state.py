@@ -1,4 +1,4 @@
-"""States of the program for checkpoints and joining workers: any functions that return and take bytes, and the state_dict of
+"""State of the program for checkpoints and joining workers: functions that return and receive bytes, and the state_dict of
 PyTorch's optimizers, schedules and samplers."""
 import ctypes
 import io
@@ -10,17 +10,18 @@ from . import _binding as c
 from ._library import FormatError, InvalidArgument, Unsupported
 
 _FIELDS = dict(c.ddp_program_state._fields_)
-_REASON = 300  # bytes of a reason that the library repeats
+_REASON = 300  # maximum length of an error message, in bytes
 
 
 class State:
-    """A ddp_program_state. save() returns bytes, or any other buffer, which is read until the library releases it; load(view)
-    takes a memoryview, valid during the call. fail(exception) is called where one of them raises."""
+    """A ddp_program_state. save() returns bytes or another buffer, which is kept until the library releases it.
+    load(view) receives a memoryview that is valid during the call. fail(exception) is called if one of them
+    raises."""
 
     def __init__(self, name, save, load, fail):
         self.save, self.load, self.fail = save, load, fail
         self.held = None
-        # the callbacks hold this object, and the context holds it until it closes
+        # the callbacks keep this object alive, and the context keeps it until it closes
         self.struct = c.ddp_program_state(name.encode("utf-8"), _FIELDS["save"](self._save), _FIELDS["load"](self._load),
                                           _FIELDS["release"](self._release), None)
 
@@ -34,7 +35,7 @@ class State:
         self.held = None
 
     def _guarded(self, err, function, *arguments):
-        # an exception may not leave a callback of ctypes: it would be printed and forgotten
+        # ctypes would print and drop an exception of a callback
         try:
             function(*arguments)
             return 0
@@ -49,7 +50,7 @@ class State:
         if not view.nbytes:
             address = None
         elif view.readonly:
-            data = bytes(data)  # which are themselves, and have an address
+            data = bytes(data)  # bytes() of bytes does not copy, and gives an address
             address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
         else:
             address = ctypes.addressof(ctypes.c_char.from_buffer(view))
@@ -63,7 +64,7 @@ class State:
 # ---- PyTorch ----
 
 def _calls(name, of):
-    """(get, set) of an object with state_dict and load_state_dict, or of such a pair."""
+    """Returns (get, set) for an object with state_dict and load_state_dict, or for such a pair."""
     if isinstance(of, (tuple, list)) and len(of) == 2 and all(map(callable, of)):
         return tuple(of)
     if callable(getattr(of, "state_dict", None)) and callable(getattr(of, "load_state_dict", None)):
@@ -73,7 +74,7 @@ def _calls(name, of):
 
 
 def _plain(x):
-    """NumPy's numbers as Python's, which PyTorch loads without unpickling classes."""
+    """Converts NumPy numbers to Python numbers, which PyTorch loads without unpickling classes."""
     if type(x) is dict:
         return {key: _plain(value) for key, value in x.items()}
     if type(x) in (list, tuple):
@@ -82,12 +83,12 @@ def _plain(x):
 
 
 def _load_optimizer(optimizer, saved):
-    """load_state_dict, which casts state to the type of its parameter: float32 momentum of a bfloat16 parameter would lose
-    bits, so state whose type it has changed is set again."""
+    """Calls load_state_dict. It casts state to the type of its parameter, so float32 momentum of a bfloat16
+    parameter would lose precision. State whose type changed is therefore set again."""
     import torch
     optimizer.load_state_dict(saved)
     if not {"state", "param_groups"} <= set(saved):
-        return  # an optimizer that has a form of its own
+        return  # an optimizer with its own format
     params = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [i for group in saved["param_groups"] for i in group["params"]]
     for number, p in zip(numbers, params):
@@ -98,14 +99,16 @@ def _load_optimizer(optimizer, saved):
 
 
 class ProgramState:
-    """The state_dict of optimizers and of further objects, as one state of the context. Register it before the context starts
-    (set_optimizer): on every rank with as many optimizers and the same names.
+    """The state_dict of optimizers and further objects, as one state of the context. Register it before the
+    context starts (set_optimizer), on every rank with the same number of optimizers and the same names.
 
-    extra: {name: object with state_dict and load_state_dict, or (get, set)}, such as a schedule, a GradScaler, a sampler. The
-    optimizers' state is loaded with weights_only=True (PyTorch 2.4 or later). What a further object gives may need classes
-    that PyTorch does not load so; then it is unpickled, which runs code that the bytes name.
+    extra: {name: object with state_dict and load_state_dict, or (get, set)}, for example schedulers, a GradScaler,
+    a sampler. The optimizers' state is loaded with weights_only=True (PyTorch 2.4 or later). The state of a
+    further object may need classes that PyTorch does not load this way. It is then unpickled, which can run code
+    of the sender.
 
-    Bytes: what torch.save makes of each, one after the other; then their lengths and names as JSON, and its length."""
+    Format: the output of torch.save for each object; then their lengths and names as JSON; then the length of the
+    JSON."""
 
     def __init__(self, context, optimizers, extra=None, name="pytorch"):
         self.optimizers = list(optimizers)
@@ -145,7 +148,7 @@ class ProgramState:
 
     @staticmethod
     def _parts(view):
-        """The head, and the bytes of each part that it lists."""
+        """Returns the header, and the bytes of each part that it lists."""
         try:
             length, = struct.unpack("<Q", view[-8:])
             end = view.nbytes - 8 - length
@@ -165,7 +168,7 @@ class ProgramState:
         try:
             return torch.load(io.BytesIO(part), map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as e:
-            # before 2.4 it could load no floats, or there was no way to allow a class
+            # before 2.4 PyTorch could not load floats this way, or could not allow classes
             if not unpickle and hasattr(torch.serialization, "add_safe_globals"):
                 raise Unsupported("the state of %s holds classes that PyTorch does not load by default: allow them with "
                                   "torch.serialization.add_safe_globals on every rank (%s)" % (what, e)) from e

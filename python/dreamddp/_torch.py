@@ -1,7 +1,7 @@
-"""PyTorch: a model and its optimizers, whose training steps become steps of the library.
+"""PyTorch: makes the training steps of a model and its optimizers steps of the library.
 
-Gradients are collected by hooks on the parameters (_backward), and the library's step ends with the backward pass. The
-optimizers' own step methods run on what it has averaged (_optimizers).
+Hooks on the parameters collect gradients (_backward), and the library's step ends with the backward pass. The
+optimizers' own step methods then use the averages (_optimizers).
 """
 import contextlib
 import gc
@@ -22,9 +22,9 @@ AVERAGES_PARAMETERS = ("localsgd", "enp", "dreamddp", "diloco", "sparseloco")
 
 
 def check_other(model, wrapped):
-    """Raises unless a further model has parameters that no earlier wrap has."""
+    """Raises an error if a further model has parameters of a wrapped model."""
     if not isinstance(model, torch.nn.Module):
-        return  # refused later, with the types
+        return  # Wrapped raises an error with the types
     names = {id(p): n for n, p in model.named_parameters()}
     for w in wrapped:
         for p in w.model.parameters():
@@ -44,7 +44,7 @@ class Wrapped:
         optimizers = _optimizers.listed(optimizer)
         trained = self.check_arguments(model, optimizers)
         if context.strategy() in UPDATES_ITSELF:
-            raise Unsupported("wrap does not support strategy %s, which updates parameters on its own, late or on a server: choose "
+            raise Unsupported("wrap does not support strategy %s, which updates parameters itself, late or on a server: choose "
                               "wfbp, dreamddp, localsgd or diloco" % context.strategy())
         self.buffers = Buffers(context)
         self.registered = Layers(context, model, trained, self.buffers)
@@ -56,12 +56,12 @@ class Wrapped:
         self.loads = Loads(model)
         self.loads.hook()
         self.attributes = Attributes(self, model)
-        self.checked = context.world == 1  # whether another engine averages, too
+        self.checked = context.world == 1  # False: still check whether DistributedDataParallel averages too
         context.models.append(self)
         context.on_close.append(self.undo)
 
     def start(self):
-        """Starts the session of the registered layers. Collective; a joining worker receives all state here."""
+        """Starts the training of the registered layers. Collective; a joining worker receives all state here."""
         extra = dict(self.extra_state)
         if self.buffers.others:
             extra["dreamddp.buffers"] = (self.buffers.values, self.buffers.set_values)
@@ -76,20 +76,20 @@ class Wrapped:
                                   "them, not %s and %s" % (type(model).__name__, ", ".join(
                                       type(o).__name__ for o in optimizers)))
         if self.context.started:
-            raise UsageError("wrap comes too late: layers were registered by hand")
+            raise UsageError("wrap comes too late: layers were registered with add_layer and set_optimizer")
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            warnings.warn("dreamddp: wrap was given a DistributedDataParallel, which averages gradients, too: give it "
-                          "model.module", stacklevel=4)
+            warnings.warn("dreamddp: wrap got a DistributedDataParallel, which also averages gradients: pass "
+                          "model.module instead", stacklevel=4)
         return _optimizers.check(model, optimizers)
 
     @property
     def layers(self):
-        """All layers, in the order in which the library numbers them."""
+        """All layers in the library's order."""
         return self.registered.list
 
     @property
     def next(self):
-        """The layer that the library gets next; -1: it has all layers of this step."""
+        """The layer that is passed to the library next; -1: it has all layers of this step."""
         return self.backward.next
 
     def undo(self):
@@ -101,12 +101,12 @@ class Wrapped:
     # ---- around the library's calls ----
 
     def synchronises(self):
-        """Whether this backward pass averages."""
+        """True if this backward pass averages."""
         return not self.local and getattr(self.model, "require_backward_grad_sync", True)
 
     def step_begins(self):
-        """Before the library's first call of a step. True if layers were registered again. Collective where it does
-        something."""
+        """Runs before the library's first call of a step. Returns True if layers were registered again. Collective
+        if it sends anything."""
         if self.joining:
             self.sum_of(1.0)
         self.settle()
@@ -116,14 +116,14 @@ class Wrapped:
         return True
 
     def register_again(self):
-        """Parameters that were frozen are trained from now on: they become layers of a context that is opened again."""
+        """Parameters that were frozen are trained from now on: registers them as layers in a reopened context."""
         self.context.reopen()
         self.registered.build()
         self.start()
         self.backward.hook_again()
 
     def settle(self):
-        """After load_state_dict: all ranks get rank 0's values, and the strategy begins from them."""
+        """After load_state_dict: all ranks get rank 0's values, and the strategy continues from them."""
         if self.loads.changed():
             for p in self.registered.masters:
                 p.flat.copy_(p.tensor.detach().reshape(-1))
@@ -156,11 +156,11 @@ class Wrapped:
                               "Accelerate")
                 return
 
-    # ---- what the model gains ----
+    # ---- methods added to the model ----
 
     @contextlib.contextmanager
     def no_sync(self):
-        """Backward passes inside only accumulate gradients."""
+        """Backward passes inside this block only accumulate gradients."""
         self.local += 1
         try:
             yield
@@ -169,11 +169,11 @@ class Wrapped:
 
     @contextlib.contextmanager
     def join(self, divide_by_initial_world_size=True, enable=True, throw_on_early_termination=False):
-        """Ranks may leave the block after unequal numbers of steps: one that leaves takes part in the averages of the
-        others until all have left. Under strategies that average gradients it counts as one with gradients of zero, and
-        at the end all ranks get the parameters of the last. Collective."""
+        """Ranks may leave the block after different numbers of steps. A rank that leaves takes part in the
+        averages of the others until all have left. With strategies that average gradients it contributes zeros,
+        and at the end all ranks get the parameters of the last rank. Collective."""
         if not divide_by_initial_world_size:
-            raise Unsupported("join(divide_by_initial_world_size=False): averages are over all ranks")
+            raise Unsupported("join(divide_by_initial_world_size=False) is not supported: averages are always over all ranks")
         if not enable or self.context.world == 1:
             yield
             return
@@ -183,9 +183,9 @@ class Wrapped:
         finally:
             self.joining = False
         taken = self.context.step - first
-        while self.sum_of(0.0) > 0:  # ranks at work
+        while self.sum_of(0.0) > 0:  # ranks that still train
             if throw_on_early_termination:
-                raise RuntimeError("join: this rank ran out of inputs after %d steps, and others have more" % taken)
+                raise RuntimeError("join: this rank has no more inputs after %d steps, but other ranks have" % taken)
             self.backward.reset()
             self.backward.close()
         if self.averages_gradients:
@@ -196,7 +196,7 @@ class Wrapped:
         return self.context.all_reduce(every).item()
 
     def take_from_last(self, taken):
-        """The parameters of the rank that took most steps."""
+        """Copies the parameters of the rank that took most steps to all ranks."""
         steps = torch.zeros(self.context.world, device=self.context.device)
         steps[self.context.rank] = taken
         self.context.all_reduce(steps)

@@ -1,8 +1,8 @@
-"""Rank, world and transport of a program that has initialised torch.distributed.
+"""Rank, world size and transport of a program that has initialised torch.distributed.
 
-init() takes rank and world from it, and rank 0 tells the others by it where it listens. With transport="torch" the
-library opens no connection at all: it writes to one socket pair per peer (its transport "sockets"), and two threads
-per peer carry the bytes over a process group of their own.
+init() takes rank and world size from torch.distributed, and rank 0 sends its address through it. With transport="torch" the
+library opens no connections: it writes to one socket pair per peer (its transport "sockets"), and two threads per peer
+transfer the bytes over a separate process group.
 """
 import collections
 import ctypes
@@ -17,44 +17,44 @@ import time
 
 from ._library import InvalidArgument, NetworkError, PeerTimeout, UsageError
 
-CHUNK = 128 << 10  # most bytes of a message; more would delay the high-priority frames that follow
-DEPTH = 8  # messages of each direction in flight: a chunk per round trip would not fill a long link
-HEAD = struct.Struct("<I")  # in front of each message: bytes that follow; 0: the sender has closed
+CHUNK = 128 << 10  # largest message; larger ones would delay the high-priority frames behind them
+DEPTH = 8  # messages in flight per direction; with one message per round trip a long link would idle
+HEAD = struct.Struct("<I")  # in front of each message: number of bytes; 0: the sender has closed
 IDLE = datetime.timedelta(days=7)  # the library has its own time-outs
-CLOSE_S = 3  # that close() waits for the last messages
+CLOSE_S = 3  # seconds that close() waits for the last messages
 
 
 def _initialised():
-    """torch.distributed where the program has initialised it, else None. Imports nothing."""
+    """Returns torch.distributed if the program has initialised it, else None. Imports nothing."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
 def _given(settings, name, variable):
-    """A setting, or the variable that fills it; None: neither."""
+    """Returns a setting, or the environment variable that sets it, or None."""
     value = settings.get(name)
     return os.environ.get(variable) or None if value is None else value
 
 
 def _join_s(config):
-    """The join time-out of the settings in force, in seconds."""
+    """The effective join time-out, in seconds."""
     for field, variable in (("join_s", "DREAMDDP_JOIN_TIMEOUT"), ("connect_s", "DREAMDDP_CONNECT_TIMEOUT")):
         try:
             seconds = getattr(config.timeout, field) or float(os.environ.get(variable) or 0)
         except ValueError:
-            break  # ddp_open fails with the value
+            break  # ddp_open raises an error with the value
         if seconds > 0:
             return seconds
     return 30.0
 
 
 class Network:
-    """How the ranks of a context find and reach each other, as far as torch.distributed says it.
+    """Finds the address or the sockets of a context's ranks, if torch.distributed is initialised.
 
-    1. Network(settings) decides, and .settings are those for the library.
+    1. Network(settings) decides; .settings are the settings for the library.
     2. connect(config) completes the configuration. Collective.
-    3. opened() after ddp_open, whether it failed or not.
-    4. close() after ddp_close.
+    3. opened() runs after ddp_open, even if it failed.
+    4. close() runs after ddp_close.
     """
 
     def __init__(self, settings):
@@ -93,15 +93,15 @@ class Network:
             config.sockets = self.kept
             return
         if self.addr is None:
-            self.addr = self._meeting_place(_join_s(config))
+            self.addr = self._rendezvous_address(_join_s(config))
         self.kept = str(self.addr).encode()
         config.addr = self.kept
 
-    def _meeting_place(self, join_s):
-        """A free port of rank 0, on 127.0.0.1 where all ranks are on one machine. In a separate group, which has that
-        time-out and needs no CUDA device."""
+    def _rendezvous_address(self, join_s):
+        """Returns a free port of rank 0, on 127.0.0.1 if all ranks are on one machine. Uses a separate group,
+        which has the join time-out and needs no CUDA device."""
         group = _new_group(self.dist, join_s)
-        machines, told = [None] * self.dist.get_world_size(), [None, None]  # the address, or the reason why there is none
+        machines, told = [None] * self.dist.get_world_size(), [None, None]  # the address, or the reason of the failure
         self.dist.all_gather_object(machines, _machine(), group=group)
         if self.dist.get_rank() == 0:
             try:
@@ -128,18 +128,18 @@ class Network:
 
 
 def _new_group(dist, join_s):
-    """A process group of all ranks for messages in host memory, which NCCL does not send. Collective."""
+    """A process group of all ranks for messages in host memory, which NCCL cannot send. Collective."""
     name = str(dist.get_backend())
     backend = "gloo" if name == "undefined" or "gloo" in name or "nccl" in name else name
     try:
         return dist.new_group(backend=backend, timeout=datetime.timedelta(seconds=join_s))
     except RuntimeError as e:
-        raise PeerTimeout("init: torch.distributed made no process group of all %d ranks within %g s (%s): call init on every "
+        raise PeerTimeout("init: torch.distributed created no process group of all %d ranks within %g s (%s): call init on every "
                           "rank, or raise join_timeout_s" % (dist.get_world_size(), join_s, str(e).splitlines()[0])) from None
 
 
 def _machine():
-    """Equal for processes that reach each other by 127.0.0.1."""
+    """A text that is equal for processes that can connect through 127.0.0.1."""
     parts = [platform.node()]
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
@@ -151,8 +151,9 @@ def _machine():
 
 
 def _hold_port(host):
-    """A socket bound to a free port, which no other program gets meanwhile: only a socket with SO_REUSEADDR, as the
-    library's, can bind to it too. host None: MASTER_ADDR if that is this machine, else the default route's address."""
+    """Returns a socket bound to a free port. Meanwhile no other program can use the port, except sockets with
+    SO_REUSEADDR like the library's. host None: MASTER_ADDR if it is this machine, else the address of the default
+    route."""
     hosts = [host] if host else [os.environ.get("MASTER_ADDR") or "localhost", _route()]
     for place in hosts:
         try:
@@ -170,7 +171,7 @@ def _hold_port(host):
 
 
 def _route():
-    """The address from which this machine would send to the internet; nothing is sent."""
+    """The address from which this machine would send to the internet. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
             s.connect(("192.0.2.1", 9))
@@ -180,7 +181,7 @@ def _route():
 
 
 class _Buffers:
-    """DEPTH messages, used in turn: as bytes and as tensors of the same memory."""
+    """DEPTH messages that are used in turn, as bytes and as tensors with the same memory."""
 
     def __init__(self):
         import torch
@@ -189,7 +190,7 @@ class _Buffers:
 
 
 class Bridge:
-    """Carries the bytes between the library's sockets and a process group."""
+    """Transfers the bytes between the library's sockets and a process group."""
 
     def __init__(self, dist, group):
         self.dist, self.group, self.process = dist, group, os.getpid()
@@ -209,16 +210,16 @@ class Bridge:
         return [self.theirs[peer].fileno() if peer in self.theirs else -1 for peer in range(self.world)]
 
     def opened(self):
-        """ddp_open has made duplicates."""
+        """Called when ddp_open has duplicated the descriptors."""
         for end in self.theirs.values():
             end.close()
 
     def close(self):
-        """The library has closed its ends: each direction ends with a message that says so."""
+        """Called when the library has closed its ends. Each direction ends with an empty message."""
         if os.getpid() != self.process:
-            return  # a forked child: the connections are its parent's
+            return  # a forked child: the connections belong to its parent
         if self._join():
-            self._break()  # or the interpreter would abort when it ends: a thread still waits in C++
+            self._break()  # otherwise the interpreter aborts at exit, because a thread still waits in C++
             if self._join():
                 return
         for end in self.ours.values():
@@ -228,7 +229,7 @@ class Bridge:
             try:
                 self.dist.destroy_process_group(group)
             except (AssertionError, RuntimeError, ValueError):
-                pass  # the program has destroyed all groups, and made others
+                pass  # the program destroyed all groups and created others
 
     def _join(self):
         """Waits for the threads. Returns the peers whose threads have not ended."""
@@ -238,7 +239,8 @@ class Bridge:
         return {peer for peer, thread in self.threads if thread.is_alive()}
 
     def _break(self):
-        """A peer is stopped, or its machine is gone. In gloo a receive that times out fails all that wait in the group."""
+        """Called if a peer is stopped or its machine is unreachable. In gloo, a receive that times out fails all
+        receives of the group."""
         for peer in {peer for peer, thread in self.threads if thread.is_alive()}:
             try:
                 self.group.recv([_Buffers().tensors[0]], peer, 1).wait(datetime.timedelta(milliseconds=1))
@@ -270,7 +272,7 @@ class Bridge:
                 turn = (turn + 1) % DEPTH
             while sent:
                 sent.popleft().wait(IDLE)
-        except Exception:  # the peer is gone, of which the library learns by its socket
+        except Exception:  # the peer is gone; the library detects it through its socket
             _end(end)
 
     def _receive(self, peer, end):
@@ -301,7 +303,8 @@ class Bridge:
 
 
 def _end(end):
-    """Ends the library's connection, and the thread that reads from it: the peer sends and reads nothing more."""
+    """Shuts down the library's connection and ends the thread that reads from it. The peer sends and reads nothing
+    more."""
     try:
         end.shutdown(socket.SHUT_RDWR)
     except OSError:

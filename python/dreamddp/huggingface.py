@@ -1,4 +1,4 @@
-"""Hugging Face: a callback for transformers' Trainer and a plugin for Accelerate, in which the library averages in place of
+"""Hugging Face: a callback for transformers' Trainer and a plugin for Accelerate. The library averages instead of
 DistributedDataParallel.
 
     trainer = Trainer(model=model, args=args, ...)
@@ -7,8 +7,8 @@ DistributedDataParallel.
     accelerator = Accelerator()
     DreamDDPPlugin(accelerator)                           # before accelerator.prepare(...)
 
-Both call dreamddp.init() unless the program has. Accelerate deals the data and gathers metrics as usual, so the ranks need a
-process group: ddprun and torchrun set the variables for it. Tested with transformers 5 and accelerate 1 on CPUs.
+Both call dreamddp.init() if the program has not. Accelerate shards the data and gathers metrics as usual, so the ranks need a
+process group: ddprun and torchrun set the environment variables for it. Tested with transformers 5 and accelerate 1 on CPUs.
 """
 import functools
 
@@ -20,12 +20,13 @@ import dreamddp
 
 
 def _without_ddp(accelerator):
-    """Makes accelerator.prepare_model return the model itself, which it does for models that are only evaluated."""
+    """Makes accelerator.prepare_model return the model itself, as it does for models that are only evaluated."""
     accelerator.prepare_model = functools.partial(accelerator.prepare_model, evaluation_mode=True)
 
 
 def _wrap(model, optimizers):
-    """wrap for optimizers of Accelerate, which hold the program's and, with a loss scaler, exchange its step method."""
+    """Calls wrap for optimizers of Accelerate. They contain the program's optimizers and, with a loss scaler,
+    replace their step method."""
     dreamddp.wrap(model, [o.optimizer for o in optimizers])
     for o in optimizers:
         if hasattr(o, "_optimizer_original_step_method"):
@@ -51,7 +52,7 @@ class DreamDDPPlugin:
             if optimizers and len(models) == 1:
                 _wrap(models[0], optimizers)
             elif optimizers:
-                raise dreamddp.InvalidArgument("accelerator.prepare was given %d models and %d optimizers: give one model with "
+                raise dreamddp.InvalidArgument("accelerator.prepare got %d models and %d optimizers: pass one model with "
                                                "its optimizers in each call" % (len(models), len(optimizers)))
             return result
 
@@ -59,7 +60,7 @@ class DreamDDPPlugin:
 
 
 class DreamDDPCallback(TrainerCallback):
-    """For a Trainer without FSDP or DeepSpeed. At the end of training all ranks have equal parameters."""
+    """A callback for a Trainer without FSDP or DeepSpeed. At the end of training all ranks have equal parameters."""
 
     def __init__(self, trainer):
         if not dreamddp.is_initialized():

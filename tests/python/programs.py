@@ -710,7 +710,7 @@ def parameters_without_an_optimizer_give_a_one_line_error():
         d.wrap(m, sgd(m))
         d.wrap(n, sgd(n))
 
-    refused(d.InvalidArgument, "parameter 2.weight requires a gradient, but no optimizer that wrap was given updates it: .*a list",
+    refused(d.InvalidArgument, "parameter 2.weight requires a gradient, but no optimizer that was passed to wrap updates it: .*a list",
             first_only)
     refused(d.InvalidArgument, "two of the optimizers update the same parameter", shared)
     refused(d.InvalidArgument, "empty list", lambda: d.wrap(mlp(), []))

@@ -615,7 +615,7 @@ def unsupported_training_gives_a_one_line_error():
             loss_of(m, 0, s).backward()
 
     mistake(dreamddp.UsageError, "parameter 2.weight was moved to other memory", lambda m: loop(m, moved))
-    mistake(dreamddp.UsageError, "parameters after wrap", lambda m: loop(m, more))
+    mistake(dreamddp.UsageError, "were added to the optimizer after wrap", lambda m: loop(m, more))
     mistake(dreamddp.Unsupported, "a dense one of shape (5, 3) is needed", sparse, {"strategy": "wfbp"})
     mistake(dreamddp.UsageError, "had more than micro_batches=2 gradients in one step", third, {"micro_batches": 2})
 

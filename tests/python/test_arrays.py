@@ -92,7 +92,7 @@ def all_ranks_stop_early_after_the_same_step(folder):
 def arrays_train_without_pytorch(folder):
     r = started(folder, WITHOUT)
     expect(r.returncode == 0, r.stdout + r.stderr)
-    for words in ("type list is no array", "format 'i'", "is not contiguous", "wrap needs PyTorch",
+    for words in ("type list is not an array", "format 'i'", "is not contiguous", "wrap needs PyTorch",
                   "[1, 1, 0, 1, 0, 0] 0.02 scatter timeline"):
         expect(words in r.stdout, "'%s' is not in: %s" % (words, r.stdout))
 

@@ -49,15 +49,15 @@ same(list(ddp.all_reduce(array.array("q", [2 ** 60 + R]))), [3 * 2 ** 60 + 3 - 2
 same(list(ddp.all_reduce(array.array("d"))), [], "no values")
 refused(["all_reduce", "format 'i'", "float32, float64 and int64"], ddp.all_reduce, array.array("i", [1]))
 refused(["broadcast", "format 'B'"], ddp.broadcast, bytearray(8))
-refused(["type list is no array"], ddp.all_mean, [1.0])
-refused(["type float is no array"], ddp.all_mean, 1.0)
+refused(["type list is not an array"], ddp.all_mean, [1.0])
+refused(["type float is not an array"], ddp.all_mean, 1.0)
 refused(["read-only"], ddp.broadcast, memoryview(array.array("d", [1])).toreadonly())
 refused(["not contiguous"], ddp.all_mean, memoryview(array.array("d", [1, 2, 3]))[::2])
-refused(["'avg' is none of sum, mean, max, min"], ddp.all_reduce, array.array("f", [1]), "avg")
+refused(["'avg' is unknown: choose sum, mean, max, min"], ddp.all_reduce, array.array("f", [1]), "avg")
 refused(["mean of int64", "float64"], ddp.all_mean, array.array("q", [1]))
 refused(["scale=2", "int64"], ddp.all_reduce, array.array("q", [1]), scale=2)
 refused(["scale=2", "max"], ddp.all_reduce, array.array("f", [1]), "max", 2)
-refused(["7 values are no equal blocks for 3 ranks"], ddp.all_gather, array.array("d", [0] * 7))
+refused(["7 values cannot be divided into equal blocks for 3 ranks"], ddp.all_gather, array.array("d", [0] * 7))
 """
 
 TENSORS = """

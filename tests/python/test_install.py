@@ -177,7 +177,7 @@ def manylinux(folder):
 
 # builds that must fail, with the expected errors
 MISTAKES = [
-    ("no compiler", {"CC": "no-such-compiler"}, "there is no C compiler (no-such-compiler); install one"),
+    ("no compiler", {"CC": "no-such-compiler"}, "no C compiler was found (no-such-compiler); install one"),
     ("a compiler that does not work", {"CC": "false"}, "the C compiler `false` cannot compile an empty program; install it"),
     ("flags that the compiler rejects", {"CFLAGS": "--no-such-flag"}, "the C compiler failed; its messages are above"),
     ("no stb_ds.h and no network", {"CC": "WITHOUT_STB"}, "stb_ds.h was not found and cannot be downloaded; install it (Debian, "
