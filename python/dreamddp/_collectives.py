@@ -155,7 +155,7 @@ class Collectives:
         return x.done()
 
     def broadcast(self, array, root=0):
-        """Replaces the values by rank root's values, or by those of the lowest live rank if root is lost (min_world)."""
+        """Replaces the values by rank root's values, or the lowest live rank's if root is lost (min_world)."""
         x = _Values(array, "broadcast")
         if x.type == "float32":
             self._call("ddp_broadcast", x.address, x.count, root)

@@ -17,7 +17,7 @@ import time
 
 from ._library import InvalidArgument, NetworkError, PeerTimeout, UsageError
 
-CHUNK = 128 << 10  # largest message; larger ones would delay the high-priority frames behind them
+CHUNK = 128 << 10  # largest message; larger ones would delay high-priority frames
 DEPTH = 8  # messages in flight per direction; with one message per round trip a long link would idle
 HEAD = struct.Struct("<I")  # in front of each message: number of bytes; 0: the sender has closed
 IDLE = datetime.timedelta(days=7)  # the library has its own time-outs

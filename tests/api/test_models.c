@@ -457,7 +457,7 @@ static void reports_are_written(void **state)
     free(said);
     assert_null(ddp_jsonl_open("/no/such/folder/r.jsonl", &err));
     assert_int_equal(err.code, DDP_IO);
-    ddp_jsonl_event(NULL, "nobody reads this");
+    ddp_jsonl_event(NULL, "no output reads this");
 }
 
 static void learning_rates_follow_a_schedule(void **state)

@@ -3,7 +3,7 @@
 # with a thirtieth of the bytes. Without error feedback it does not.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/cases.sh
-name="compress: with error feedback the loss is that of dense gradients, without it is not"
+name="compress reaches the loss of dense gradients only with error feedback"
 chosen "$name" || { close; exit; }
 out=$("${BUILD:-build}/compress") # build/compress
 code=$?

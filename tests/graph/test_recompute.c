@@ -148,7 +148,7 @@ static void sim_backward(const ddp_op_call *c)
         if (c->grad_in[k]) sim_read(c->grad_in[k], sim_count(n->input[k]), GRADIENT, n->input[k]);
 }
 
-/* After forward, ddp_output returns the node's own value, or that of a node that overwrote it in place. */
+/* After forward, ddp_output returns the node's own value, or the value of a node that overwrote it. */
 static void sim_outputs(void)
 {
     int i, j;

@@ -5,18 +5,18 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/header/matrix.sh
 for cc in gcc clang g++ clang++ nvcc; do command -v $cc >/dev/null || skip $cc "not installed"; done
 
-# One compiler optimises, a GNU one if there is one, because some of its warnings need that. -O1 with these two flags runs
-# the passes that warn (-Warray-bounds, -Wstrict-aliasing) in half the time of -O2. The last compiler of each language
-# links and runs every use: clang if it is installed, which is the fastest. The other compilers read the same files.
-# -Wmisleading-indentation takes gcc ten times as long as parsing the header; clang and separate.sh look for it.
+# One compiler optimises, if possible gcc, because some of its warnings need that. -O1 with these two flags runs the passes
+# of -Warray-bounds and -Wstrict-aliasing in half the time of -O2. The last compiler of each language links and runs every
+# case: clang if it is installed, which is the fastest. The other compilers only check the syntax of the same files.
+# -Wmisleading-indentation takes gcc ten times as long as parsing the header; clang and separate.sh check it.
 h=tests/header
 optimising=$(languages | awk -F'|' '{ any = $1 } !/clang/ { gnu = $1 } END { print gnu ? gnu : any }')
 linking=$(languages | awk -F'|' '{ last[$2] = $1 } END { for (std in last) printf " %s ", last[std] }')
 optimise="-O1 -ftree-vrp -fstrict-aliasing"
 case "$optimising" in clang*) optimise=-O1 ;; esac
 core="-DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_SIMULATOR -DDDP_NO_REPORTS"
-# One translation unit with a private copy of the library. The compiler generates no code for a static function that is
-# not called, but reports one that is called and not defined (clang does; gcc takes as long as for a public function).
+# One translation unit with a private copy of the library. clang generates no code for static functions that are not
+# called, but reports called functions that are not defined. gcc takes as long as for public functions.
 alone="-DDDP_STATIC -DDREAMDDP_IMPLEMENTATION"
 mpi=$(command -v mpicc >/dev/null && mpicc -show | sed 's/^[^ ]* *//; s/ -I/ -isystem /g; s/^-I/-isystem /')
 mpi_read=$(printf %s "$mpi" | sed 's/ -[lLW][^ ]*//g')
@@ -24,25 +24,25 @@ tls=
 # shellcheck disable=SC2086  # flags are a list of words
 printf '#include <openssl/ssl.h>\n#if OPENSSL_VERSION_MAJOR < 3\n#error\n#endif\n' |
     ${CC:-cc} ${CPPFLAGS-} -fsyntax-only -x c - 2>/dev/null && tls=-DDDP_USE_OPENSSL
-[ -n "$tls" ] || skip DDP_USE_OPENSSL "no headers of OpenSSL 3"
+[ -n "$tls" ] || skip DDP_USE_OPENSSL "the headers of OpenSSL 3 are not installed"
 while IFS='|' read -r cc std; do
     c="$cc $std $warn $flags -I."
     case "$cc" in gcc | g++) c="$c -Wno-misleading-indentation" ;; esac
     run="-x none -lm -lpthread -o @/a && @/a"
     threads="-x none -lm -lpthread -o @/a && @/a threads | grep -c '^rank . ' | grep -qx 4"
     [ "$cc" = "$optimising" ] && level=$optimise || level=-O0
-    check "$cc: one file at ${level%% *}, beside a second translation unit, beside a program that uses our stb_ds" \
+    check "$cc: one file at ${level%% *} links with a second translation unit, and with a program that uses stb_ds" \
         "$c $level -c $h/impl.c -o @/o && $c $h/main.c -x none @/o $run && $c $h/stb_main.c -x none @/o $run"
     check "$cc: NDEBUG" "$c -DNDEBUG -fsyntax-only $h/impl.c"
     [ -z "$tls" ] || check "$cc: DDP_USE_OPENSSL" "$c $tls -fsyntax-only $h/impl.c"
-    # The same tokens as impl.c, which the first case compiles, need no second compilation.
+    # A file with the same tokens as impl.c, which the first case compiles, is not compiled again.
     tokens="$c -D_GNU_SOURCE -E -P"
     same="[ \"\$($tokens $h/late.c | grep . | cksum)\" = \"\$($tokens $h/impl.c | grep . | cksum)\" ]"
     case "$linking" in
     *" $cc "*)
         check "$cc: declarations, then implementation" "$same || { $c -D_GNU_SOURCE $h/late.c $h/main.c $run; }"
         check "$cc: DDP_STATIC in two files" "$c $h/static_main.c $h/static_other.c $run"
-        check "$cc: a program that instantiates stb_ds in another file" \
+        check "$cc: a program instantiates stb_ds in another file" \
             "$c -DDREAMDDP_NO_STB_DS_IMPLEMENTATION $core -c $h/impl.c -o @/o && $c -DSTB_DS_IMPLEMENTATION $h/stb_main.c -x none @/o $run"
         for f in stb_before stb_after stb_asked; do
             check "$cc: stb_ds in the same file: $f" "$c -DDDP_STATIC $h/$f.c $run"
@@ -51,13 +51,13 @@ while IFS='|' read -r cc std; do
             check "$cc: DDP_NO_$part" "$c $alone -DDDP_NO_$part $h/main.c $run"
         done
         few="-DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS"
-        check "$cc: without all four a loop of one's own trains" "$c $few examples/own_loop.c $threads"
+        check "$cc: a user loop trains without planners, models and reports" "$c $few examples/own_loop.c $threads"
         [ -z "$mpi" ] ||
             check "$cc: DDP_USE_MPI" "$c $few -DDDP_STATIC -DDDP_USE_MPI $mpi_read examples/own_loop.c -x none $mpi $threads"
         ;;
     *)
         check "$cc: late" "$same || $c -D_GNU_SOURCE -fsyntax-only $h/late.c"
-        check "$cc: without all four" "$c $core -fsyntax-only $h/impl.c"
+        check "$cc: without planners, models, simulator and reports" "$c $core -fsyntax-only $h/impl.c"
         for f in static_main static_other; do
             check "$cc: $f" "$c -fsyntax-only $h/$f.c"
         done
@@ -69,20 +69,20 @@ while IFS='|' read -r cc std; do
     esac
 done < <(languages)
 
-# precompile NAME COMPILER FLAGS < text: a header $work/NAME.h and its precompiled form next to it, which the compiler
-# uses for -include $work/NAME.h. Without the precompiled form the compiler reads the text.
+# precompile NAME COMPILER FLAGS < text: writes the header $work/NAME.h and its precompiled form, which the compiler uses for
+# -include $work/NAME.h. Without the precompiled form the compiler reads the text.
 precompile() {
     local name=$1 cc=$2 suffix=gch language=c-header
     shift 2
     cat >"$work/$name.h"
     case "$cc" in clang*) suffix=pch ;; esac
-    # shellcheck disable=SC2100  # a word, no sum
+    # shellcheck disable=SC2100  # a word, not a sum
     case "$cc" in *++) language=c++-header ;; esac
     "$cc" "$@" -x $language "$work/$name.h" -o "$work/$name.h.$suffix" 2>/dev/null
 }
 
-# begins FILE: does FILE define DREAMDDP_IMPLEMENTATION, and nothing else, before it includes dreamddp.h? Then a compiler
-# that starts from the precompiled header sees the same text.
+# begins FILE: succeeds if FILE defines DREAMDDP_IMPLEMENTATION, and nothing else, before it includes dreamddp.h. The
+# precompiled header then gives the same text.
 begins() {
     awk '
         inside { if (!sub(/^.*\*\//, "")) next; inside = 0 }
@@ -96,7 +96,7 @@ begins() {
         END { exit !found }' "$1"
 }
 
-# readings NAME COMPILER PREFIX FILE...: the command that reads each file, with $work/NAME.h first where that is the same
+# readings NAME COMPILER PREFIX FILE...: prints the command that reads each file, with $work/NAME.h first if possible
 readings() {
     local name=$1 c=$2 prefix=$3 f
     shift 3
@@ -108,8 +108,8 @@ readings() {
     echo true
 }
 
-# The implementation is compiled above. The compilers read tests and programs with the headers only, private ones too: as
-# C11, and as C++17 by one compiler. One compiler reads the programs with the implementation, as a user compiles them.
+# The implementation is compiled above. Here the compilers read tests and programs with only the headers, including private
+# ones: as C11, and as C++17 with one compiler. One compiler reads the programs with the implementation, as users do.
 make -s build/headers/dreamddp.h
 headers="-DDDP_SEPARATE -Ibuild/headers -Isrc -Itests"
 while IFS='|' read -r cc std; do
@@ -128,7 +128,7 @@ whole="$reader -std=c11 $warn -Wno-misleading-indentation $flags -I."
 printf '#define DREAMDDP_IMPLEMENTATION\n#include "dreamddp.h"\n' | precompile whole $whole &
 whole="$whole -fsyntax-only"
 for f in examples/*.c examples/*/*.c bench/bench_*.c; do
-    check "$f, whole" "$(readings whole "$whole" "" "$f")"
+    check "$f with the implementation" "$(readings whole "$whole" "" "$f")"
 done
 if [ -n "$mpi" ]; then
     check "mpi_allreduce.c" "mpicc $warn -fsyntax-only bench/mpi_allreduce.c"
@@ -137,25 +137,25 @@ else
 fi
 # shellcheck disable=SC2086  # flags are a list of words
 if echo '#include <cblas.h>' | ${CC:-cc} ${CPPFLAGS-} -fsyntax-only -x c - 2>/dev/null; then
-    check "bench_sgemm.c beside OpenBLAS" "$whole -DDDP_USE_CBLAS bench/bench_sgemm.c"
+    check "bench_sgemm.c with OpenBLAS" "$whole -DDDP_USE_CBLAS bench/bench_sgemm.c"
 else
-    skip DDP_USE_CBLAS "no cblas.h"
+    skip DDP_USE_CBLAS "cblas.h is not installed"
 fi
 [ -z "$tls" ] || check "bench_allreduce.c with OpenSSL" "$whole $tls bench/bench_allreduce.c"
 
-check "a libc header first under -std=c11 is refused in a sentence" \
+check "a libc header before dreamddp.h with -std=c11 fails with an error" \
     "! ${CC:-cc} -std=c11 $flags -I. -fsyntax-only $h/libc_first.c 2>@/err && grep -q 'include dreamddp.h first' @/err"
 again="$warn -Wno-misleading-indentation $flags -I. -fsyntax-only"
 cxx=$(languages | awk -F'|' '/[+][+]/ { print $1; exit }')
-check "a libc header first under the compiler's own default" \
+check "a libc header before dreamddp.h compiles with the default standard" \
     "${CC:-cc} $again $h/libc_first.c${cxx:+ && $cxx -std=c++20 -x c++ $again $h/libc_first.c}"
-# All of the header is read with these flags. Code is generated for the files with vector types or instruction sets of their
-# own; tests/base/test_fast_math.sh runs the files that look for numbers that are not finite.
+# The whole header is read with these flags. Code is generated for files with vector types or separate instruction sets.
+# tests/base/test_fast_math.sh runs the files that check for non-finite numbers.
 fast="-std=c11 -Ofast -march=native $warn $flags"
 check "-Ofast -march=native" "${CC:-cc} $fast -Wno-misleading-indentation -I. -fsyntax-only $h/impl.c$(
     grep -rlE 'vector_size|target\(|any_lanes|quantise_lanes|ddp__f4' src --include='*.c' | LC_ALL=C sort |
         while read -r f; do printf ' && %s %s -DDDP_SEPARATE -Isrc -c %s -o @/o' "${CC:-cc}" "$fast" "$f"; done)"
-cross=aarch64-linux-gnu # the case looks for fused vector products in the kernels
+cross=aarch64-linux-gnu # the kernels must contain fused vector products
 if command -v $cross-gcc >/dev/null; then
     arm="$cross-gcc -std=c11 $warn $flags"
     kernels="$arm -DDDP_SEPARATE -Isrc -O2 -c src/ops/kernels.c -o @/o && $cross-objdump -d @/o | grep 'fmla.*4s' >/dev/null"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# clang compiles each file of src/ alone, as C11 and without a warning, so that its #includes are complete; test_alone.py
-# checks what the compiler of `make test` printed. compile.sh compiles all of them together, also as C++17.
+# clang compiles each file of src/ alone, as C11 and without a warning, so that its #includes are complete. test_alone.py
+# checks the output of the compiler of `make test`. compile.sh compiles all files together, also as C++17.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/header/matrix.sh
 for cc in clang; do command -v $cc >/dev/null || skip $cc "not installed"; done

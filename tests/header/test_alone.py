@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def compiler():
-    """Returns gcc or clang, whatever the name of CC is."""
+    """Returns gcc or clang, whichever CC is."""
     version = subprocess.run([*os.environ.get("CC", "cc").split(), "--version"], capture_output=True, text=True).stdout
     return "clang" if "clang" in version else "gcc"
 

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.." || exit 1
 warn='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror'
 passed=0 failed=0 skipped=0
 
-reads() { # reads NAME COMPILER FLAGS: adds a case that compiles the header
+reads() { # reads NAME COMPILER FLAGS: compiles the header and counts the result
     # -Wmisleading-indentation takes gcc ten times as long as parsing the header.
     command="$2 $warn -Wno-misleading-indentation ${CPPFLAGS-} -isystem build/include -I. -fsyntax-only tests/header/impl.c"
     if ! command -v "${2%% *}" >/dev/null; then

@@ -262,7 +262,7 @@ static int environment_leaves(const char *name)
     return i < sizeof left / sizeof *left;
 }
 
-/* "@" stands in the input for the name of its file. Numbers that would only use memory or time, and other
+/* "@" in the input means the name of its file. Numbers that would only use memory or time, and other
  * files, are not set. */
 static void environment_set(const char *name, char *value)
 {

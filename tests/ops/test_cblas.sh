@@ -10,6 +10,6 @@ build() {
 }
 echo '#include <cblas.h>
 int main(void) { return 0; }' >"$work/try.c"
-build "$work/try.c" -o "$work/try" 2>/dev/null || skip_script "no OpenBLAS to link with"
+build "$work/try.c" -o "$work/try" 2>/dev/null || skip_script "OpenBLAS is not installed"
 build -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror "$root/tests/ops/cblas.c" -o "$work/cblas" || { echo "FAILED: it does not compile"; exit 1; }
 "$work/cblas"

@@ -1,4 +1,4 @@
-/* The data set of the report tests, like that of a quickstart run: four workers, five strategies. Each
+/* The data set of the report tests, as of a quickstart run: four workers, five strategies. Each
  * test gets it with a separate folder. Include after cmocka.h. */
 #ifndef DDP_TESTS_REPORT_SAMPLE_H
 #define DDP_TESTS_REPORT_SAMPLE_H

@@ -1,5 +1,5 @@
-/* [pure] Reports of a data set like that of a quickstart run: four workers, five strategies. `test_report
- * PATH` writes PATH.html and PATH_trace.json for inspection. */
+/* [pure] Reports of a data set as of a quickstart run: four workers, five strategies.
+ * `test_report PATH` writes PATH.html and PATH_trace.json for inspection. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
