@@ -65,7 +65,7 @@
  *   - A call that communicates also returns the code of the rank that failed first.
  * The library never prints (except through the logger), never exits and installs no signal handlers. One
  * exception: if the mpi transport initialised MPI, it prints its error and calls MPI_Abort after a failure
- * (docs/howto/launch-mpi.md).
+ * (docs/howto/launch.md).
  *
  * THREADS. There is no mutable data at file scope, so contexts are independent. One thread at a time may
  * call functions of a context, and of a graph, pipeline or state that belongs to it; the thread may change

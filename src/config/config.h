@@ -46,7 +46,7 @@ typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
     DDP_THREADS,           /* ranks are threads of one process: only with ddp_launch */
     DDP_TCP,               /* ranks are processes */
-    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/howto/launch-mpi.md */
+    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/howto/launch.md */
     DDP_SOCKETS            /* ranks are processes, over connections of the program: ddp_config.sockets */
 } ddp_transport;
 
