@@ -130,7 +130,7 @@ struct ddp_config {
     ddp_wire wire;
     /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
     double topk_fraction;
-    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/emulate-network.md);
+    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/sites.md);
      * all workers have one, or none (default: 0) */
     int site;
     int threads; /* operator threads of this worker (default: 1) */

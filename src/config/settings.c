@@ -64,7 +64,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(net, "net", "NET", 0, "unshaped",
               "emulated link of this worker: 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
     DDP__KNOB(wire, "wire", "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
-              "number format of averages (docs/howto/emulate-network.md, docs/explanation/diloco.md)"),
+              "number format of averages (docs/howto/wire.md, docs/explanation/diloco.md)"),
     DDP__OF_R(topk_fraction, "topk_fraction", "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
               "share of the values that is sent, with wire topk"),
     DDP__OF_N(
