@@ -5,7 +5,7 @@
  *   ./ddprun -n 4 --net 100mbit,20ms --strategy dreamddp ./program its arguments
  *
  * Includes no header of the library: the workers receive their ranks in the DREAMDDP_ variables of
- * docs/tutorials/c-loop.md and in those of torchrun. */
+ * docs/howto/launch.md and in those of torchrun. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

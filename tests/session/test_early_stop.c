@@ -1,5 +1,5 @@
-/* [asan] Early stopping as shown in docs/tutorials/c-loop.md: all ranks leave the loop after the same
- * step, with equal parameters. */
+/* [asan] Early stopping as docs/howto/embed.md shows it: all ranks leave the loop after the same step,
+ * with equal parameters. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
