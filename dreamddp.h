@@ -21,8 +21,8 @@
  *     ddp_close(d);
  *
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
- *     config/config.h       settings and their defaults
  *     session/session.h     the calls of a training loop: open, layers, hooks, close
+ *     config/config.h       settings and their defaults
  *     graph/layer.h         layers; nn/optimizer.h: optimizers
  *     config/strategy.h     how to write a strategy; exchange/verbs.h: the calls that it may use
  *     context/stats.h       statistics; session/checkpoint.h: checkpoints; exchange/collective.h: collectives
@@ -57,13 +57,25 @@
  * freeing NULL is allowed. A training step does not allocate.
  *
  * ERRORS. A function returns a ddp_status code for the program and fills a ddp_error with a message for
- * the user: it names the offending value and the remedy. The first error of a context is sticky: every
- * later call returns it and does nothing. The library never prints (except through the logger), never
- * exits and installs no signal handlers. One exception: if the mpi transport initialised MPI, it prints
- * its error and calls MPI_Abort after a failure (docs/howto/launch-mpi.md).
+ * the user: it names the offending value and the remedy. The comment of each function lists its codes.
+ *   - The first error of a context is sticky: every later call returns it and does nothing.
+ *   - A call with a context also returns DDP_ARG if the context is NULL, and DDP_USAGE in a process that
+ *     was forked from the one that opened it. Hooks and collectives return DDP_USAGE in an event of a
+ *     strategy and in a function of ddp_add_state.
+ *   - A call that communicates also returns the code of the rank that failed first.
+ * The library never prints (except through the logger), never exits and installs no signal handlers. One
+ * exception: if the mpi transport initialised MPI, it prints its error and calls MPI_Abort after a failure
+ * (docs/howto/launch.md).
  *
- * THREADS. There is no mutable data at file scope, so contexts are independent. A context belongs to one
- * thread; functions that other threads may call say so. A context with peers runs one comm thread per link.
+ * THREADS. There is no mutable data at file scope, so contexts are independent. One thread at a time may
+ * call functions of a context, and of a graph, pipeline or state that belongs to it; the thread may change
+ * between calls. Other threads may call the functions whose comment says "any thread", such as ddp_abort
+ * and ddp_dump, at the same time. "Safe from any thread" means that concurrent calls are allowed, also on
+ * one object. Any other object, such as a graph without a context, may be used by one thread at a time.
+ * A context with peers runs one comm thread per link, which calls only the callbacks that say so.
+ *
+ * RANKS. "Collective": all ranks that the comment names make the call, in the same order. "Local": the call
+ * neither sends a message nor waits for one.
  */
 #ifndef DREAMDDP_H
 #define DREAMDDP_H
@@ -144,6 +156,7 @@
     X(NUMERIC, 1, "not a finite number")           \
     X(FAILED, 1, "failure")
 
+/* A status code; DDP_STATUS_LIST has the text of each. DDP_OK is 0. */
 typedef enum ddp_status {
 #define DDP__STATUS_ENUM(name, code, text) DDP_##name,
     DDP_STATUS_LIST(DDP__STATUS_ENUM)
@@ -156,18 +169,19 @@ typedef enum ddp_status {
 /* An error: a code for the program and a message for the user. All-zero means no error. msg names the
  * offending value and the remedy, and never ends in a newline. */
 typedef struct ddp_error {
-    ddp_status code;
-    char msg[DDP_ERROR_TEXT];
+    ddp_status code;          /* DDP_OK (0): no error */
+    char msg[DDP_ERROR_TEXT]; /* one sentence, ended by 0 */
 } ddp_error;
 
-/* ddp_status_text - a short English text for a code, such as "network failure". The string is a constant.
+/* ddp_status_text - returns a short English text for a code, such as "network failure". A constant string.
  * Pure; safe from any thread. */
 DDP_API const char *ddp_status_text(ddp_status code);
 
-/* ddp_status_exit_code - the exit code that the programs of this project return for a status code. Pure;
- * safe from any thread. */
+/* ddp_status_exit_code - returns the exit code that the programs of this project use for a status code: 0, 1,
+ * 2, 3 or 130. Pure; safe from any thread. */
 DDP_API int ddp_status_exit_code(ddp_status code);
 
+/* Levels of log lines: each includes the ones before it. */
 typedef enum ddp_log_level {
     DDP_LOG_DEFAULT, /* the level that DREAMDDP_LOG names (off, error, warn, info, debug); if unset, warn */
     DDP_LOG_OFF,
@@ -181,7 +195,7 @@ typedef enum ddp_log_level {
  * set. fn receives one line without a newline. The comm thread may call it, too. */
 typedef struct ddp_logger {
     void (*fn)(void *user, ddp_log_level level, const char *line);
-    void *user;
+    void *user;          /* passed to fn */
     ddp_log_level level; /* less important lines are not formatted */
 } ddp_logger;
 
@@ -193,8 +207,264 @@ typedef struct ddp_logger {
 typedef struct ddp_allocator {
     void *(*alloc)(void *user, size_t bytes);
     void (*free)(void *user, void *ptr, size_t bytes);
-    void *user;
+    void *user; /* passed to both functions */
 } ddp_allocator;
+
+/* ==== session/session.h ==== [session] */
+/* Declares the calls of a training loop: open a context, register its layers, call a hook at each point of a
+ * step, close. The library decides when it updates each layer and sends each message. */
+
+typedef struct ddp_ctx ddp_ctx;
+typedef struct ddp_config ddp_config;       /* config/config.h */
+typedef struct ddp_layer ddp_layer;         /* graph/layer.h */
+typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
+
+/* ddp_open - opens a context in the world that cfg describes. Blocks until all ranks are connected, or until
+ * timeout.connect_s or timeout.join_s is over.
+ *
+ *   cfg  settings, read during the call; NULL: all settings 0
+ *   err  receives the error; may be NULL
+ *
+ * Returns NULL on failure. The caller frees the context with ddp_close. Several contexts in one process are
+ * independent. Collective: all ranks of the world call it. With elastic.join it joins a running world
+ * instead.
+ *
+ * Errors: DDP_ARG for a setting; DDP_USAGE for transport threads without ddp_launch, or after MPI_Finalize;
+ * DDP_UNSUPPORTED for settings that cannot be combined or that this build lacks; DDP_IO and DDP_FORMAT for a
+ * file of the settings; DDP_NET, DDP_TIMEOUT, DDP_PEER_LOST and DDP_MISMATCH while connecting; DDP_ABORTED by
+ * ddp_config.cancel; DDP_MEMORY; DDP_FAILED for threads, TLS keys and devices. */
+DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
+
+/* ddp_close - closes and frees the context, after messages in flight have ended or failed. NULL is allowed.
+ * In a process that was forked from the one that opened the context, it only closes the descriptors; every
+ * other call that can fail returns DDP_USAGE there. Call it when no other thread uses the context. Local. */
+DDP_API void ddp_close(ddp_ctx *d);
+
+/* ddp_add_layer - registers the next layer. Register layers in forward order, in the same order on every
+ * rank; they are numbered from 0. *layer is copied; its arrays are borrowed until ddp_close. Local. Returns 0
+ * or the context's first error. Errors: DDP_ARG for NULL, or for a list without its array; DDP_USAGE after
+ * the session has started; DDP_MEMORY. */
+DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
+
+/* ddp_set_optimizer - registers the update rule (copied; default: ddp_sgd(0.01, 0)). If layers are registered
+ * already, the call starts the session: the ranks compare their layers and settings, and take the parameters
+ * of rank 0. Otherwise the first hook starts it. Collective. With elastic.join the call enters the running
+ * world instead: ddp_step is then that world's step, and no collective may follow before the first hook of a
+ * layer.
+ *
+ * Returns 0 or the context's first error. Errors: DDP_ARG for the optimizer or overlapping arrays; DDP_USAGE
+ * after the session has started; DDP_MISMATCH if the ranks differ; DDP_UNSUPPORTED for an optimizer or groups
+ * that the strategy or the device cannot use; DDP_IO and DDP_FORMAT for plan_path or profile_path; DDP_FAILED
+ * from load (ddp_add_state); DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED
+ * from communication. */
+DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
+
+/* Values that the program reports about its step. A field of 0 is ignored. */
+typedef struct ddp_step_info {
+    double loss;  /* loss of the step; 0: the last one reported */
+    long samples; /* samples of this rank in the step */
+    double epoch; /* epoch of the data, counted by the program */
+    float lr;     /* > 0: learning rate of the remaining updates from this step on */
+} ddp_step_info;
+
+/* The hooks of a step, from ddp_forward_begin to ddp_step_end. The order per step and micro-batch is: forward
+ * hooks in layer order, backward hooks in reverse order, ddp_step_end. After a failure every call returns
+ * that error and does nothing else. */
+
+/* ddp_forward_begin - waits until the layer's parameters are complete; call it before the layer is used.
+ * Optional, but a layer that has this hook in one step must have it in every step. Returns 0 or the context's
+ * first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE on a server rank; DDP_MISMATCH,
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
+
+/* ddp_backward_begin - marks the start of the layer's backward pass. Optional; improves the measured times.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE on a
+ * server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
+
+/* ddp_backward_end - passes the layer's gradient of this micro-batch to the library. From the last
+ * micro-batch until ddp_forward_begin(layer), or until ddp_step_end if that hook is not used, the library
+ * owns the layer's parameters and gradients. It returns the gradients zeroed. Returns 0 or the context's
+ * first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE for more calls than micro_batches,
+ * or on a server rank; DDP_NUMERIC for a NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO,
+ * DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED from communication. */
+DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
+
+/* ddp_skip - replaces ddp_backward_end if this micro-batch had no gradient of the layer, for example in an
+ * unused branch or for a layer that is frozen in this step. The gradient counts as zero in averages. If all
+ * ranks skip a layer in a whole step, it is not updated. Under strategies that average parameters or
+ * parameter deltas, a rank that skips a layer does not update it. One call in a step, without
+ * ddp_backward_end, applies to all micro-batches. Returns 0 or the context's first error. Errors: DDP_ARG for
+ * a layer that does not exist; DDP_USAGE for more calls than micro_batches, or on a server rank;
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+DDP_API int ddp_skip(ddp_ctx *d, int layer);
+
+/* ddp_left_out - returns 1 if the last update of the layer was omitted, else 0. An update is omitted if no
+ * rank had a gradient, or if this rank skipped the layer under a strategy that averages parameters or
+ * parameter deltas. A program with its own update must then leave the layer unchanged. Always 0 on a device.
+ * Local. */
+DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
+
+/* ddp_report - reports values of the current step to the library: loss, samples, epoch and learning rate.
+ * Optional; call it before ddp_step_end. *info is copied. Local. Returns 0 or the context's first error.
+ * Errors: DDP_ARG for NULL or negative samples; DDP_NUMERIC for a loss that is not finite. */
+DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
+
+/* ddp_step_end - ends the step. Every layer must have had its ddp_backward_end or ddp_skip. Without forward
+ * hooks the parameters are complete when the call returns. Returns 0 or the context's first error. Errors:
+ * DDP_USAGE if a layer lacks a call, or on a server rank; DDP_MISMATCH if the ranks have different learning
+ * rates; DDP_ABORTED after ddp_abort; DDP_NUMERIC for a value that the wire format cannot represent;
+ * DDP_FORMAT, DDP_IO and DDP_MEMORY from planning; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
+ * DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
+DDP_API int ddp_step_end(ddp_ctx *d);
+
+/* ddp_launch - runs fn once per rank: in cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
+ * loopback port). If world is at most 1, or if a launcher has started the ranks, it runs fn once in this
+ * process; the launcher's number of ranks then replaces cfg->world.
+ *
+ *   fn    receives an open context, which ddp_launch closes, and user; returns 0 or a ddp_status
+ *   user  passed to fn; with processes the caller sees nothing that fn stores in it
+ *   err   receives the message of the first failure; may be NULL
+ *
+ * Blocks until all ranks have ended. Call it before other threads exist if ranks are processes. Returns
+ * DDP_OK if every rank did. With min_world it also returns DDP_OK if at least min_world ranks did and the
+ * others were killed or lost. Errors: the code of the rank that failed first; DDP_ARG for NULL, a setting, or
+ * more than 1024 ranks; DDP_USAGE for the mpi and sockets transports without a launcher; DDP_PEER_LOST for a
+ * rank that was killed; DDP_ABORTED by ddp_config.cancel; DDP_NET, DDP_MEMORY; DDP_FAILED if a rank cannot be
+ * started, or exits without a status. */
+DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
+
+/* ddp_add_block - adds an array of count floats to the layer of that name, in any order of calls. The first
+ * call with a new name registers the layer: layers are numbered in the order of their first calls, which must
+ * be the forward order.
+ *
+ *   layer   name, copied
+ *   params  [count] values, borrowed until ddp_close
+ *   grads   [count] gradients, borrowed until ddp_close; NULL: the array is frozen
+ *
+ * An array that two layers register is a tied weight. It belongs to the first of them, whose backward pass is
+ * the last. Other overlaps of arrays are an error when the session starts. Local. Returns 0 or the context's
+ * first error. Errors: DDP_ARG for a missing name, array or count; DDP_USAGE after the session has started;
+ * DDP_MEMORY. */
+DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
+
+/* ddp_add_stack - adds one tensor of all layers of a model whose values are in one array, layer after layer,
+ * as in llm.c.
+ *
+ *   name    layer i gets the name NAMEi: "h" gives "h0", "h1", ...; at most 200 characters, copied
+ *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of
+ *           layer i
+ *   grads   [copies * count] its gradients, or NULL: frozen
+ *   copies  number of layers, at least 1
+ *   count   values in one layer, at least 1
+ *
+ * Calls with the same name add more tensors to the same layers. The result is that of ddp_add_block(d, NAMEi,
+ * params + i * count, grads + i * count, count) for i = 0, 1, ... A model that allocates its gradients during
+ * the first backward pass calls this function there, before the first hook. The arrays are borrowed until
+ * ddp_close. Local. Returns 0 or the context's first error. Errors: DDP_ARG for a missing name or array, for
+ * copies or count below 1, for an array beyond the address space, and for a name above 200 characters;
+ * DDP_USAGE after ddp_set_optimizer or the first hook; DDP_MEMORY. */
+DDP_API int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies,
+                          size_t count);
+
+/* ddp_layer_named - returns the number of the layer with that name, or -1 if there is none. Local. */
+DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
+
+enum { DDP_SAME = 32 }; /* maximum number of names of ddp_same, and of ddp_usually_same */
+
+/* ddp_same - registers a number that must be equal on all ranks, such as the length of the data or the number
+ * of steps. The ranks compare it with the layer list when the session starts; a difference is DDP_MISMATCH
+ * there. A joining worker with another value is rejected, and the run continues. name is copied. Local.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for a name that is missing or above 31 characters,
+ * and for more than DDP_SAME names; DDP_USAGE after the session has started. */
+DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
+
+/* ddp_usually_same - registers a number that is usually equal on all ranks, such as the batch size. If the
+ * values differ when the session starts, the run continues, and the lowest live rank logs one warning. name
+ * is copied. Local. Returns 0 or the context's first error. Errors: DDP_ARG for a name that is missing or
+ * above 31 characters, and for more than DDP_SAME names; DDP_USAGE after the session has started. */
+DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
+
+/* ddp_unlike - returns the warning about values of ddp_usually_same that differ, on every rank; "" if all are
+ * equal. The text is valid until ddp_close. Local. */
+DDP_API const char *ddp_unlike(const ddp_ctx *d);
+
+/* A state of the program, as any number of bytes: for example the state of its own optimizer
+ * (ddp_own_update), of a learning-rate schedule or of a sampler. save and load return 0, or another number on
+ * failure, and may then store the reason in err->msg. A failure ends the run with an error that names the
+ * state. save and load may only call functions that read the context. */
+typedef struct ddp_program_state {
+    const char *name; /* for example "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
+                         backslash; copied */
+    /* Sets *bytes and *size to the current state. The library reads the bytes until it calls release. */
+    int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
+    int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* restores the state from these
+                                                                                bytes */
+    void (*release)(void *user, void *bytes); /* called after each save; NULL: nothing to release */
+    void *user;                               /* borrowed until ddp_close */
+} ddp_program_state;
+
+enum { DDP_PROGRAM_STATES = 8 }; /* maximum number of states of ddp_add_state */
+
+/* ddp_add_state - registers a state of the program. Call it before ddp_set_optimizer, with the same names in
+ * the same order on every rank. *state is copied. If save and load are both NULL, the program has no state of
+ * that name, but workers may join.
+ *
+ *   checkpoint  ddp_checkpoint_save calls save on every rank and stores the bytes of each rank.
+ *               ddp_checkpoint_load calls load with them. If there are more ranks than in the checkpoint,
+ *               rank r gets the bytes of rank r modulo the checkpoint's world. If the checkpoint lacks a
+ *               state, the library logs a line and does not call load
+ *   pipeline    another cut (ddp_pipe_open) is an error, because the library cannot divide these states by
+ *               layer. ddp_pipe_resume calls neither function: a program whose state changed in a lost step
+ *               restores it itself
+ *   join        when a worker joins, the lowest live member calls save in its first hook of a step, and the
+ *               joining worker calls load in its ddp_set_optimizer. The bytes belong to the step in which the
+ *               worker enters. All members wait until the bytes have arrived. If load fails, or memory is
+ *               short, only the joining worker fails. A worker can join a run with ddp_own_update only if a
+ *               state is registered
+ *
+ * save and load run on the thread that called the library. Local; the session start returns DDP_MISMATCH if
+ * the ranks have different names. Returns 0 or the context's first error. Errors: DDP_ARG for the name, a
+ * name that is registered already, save without load, and more than DDP_PROGRAM_STATES states; DDP_USAGE
+ * after ddp_set_optimizer; DDP_MEMORY. */
+DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
+
+/* ddp_wait - completes all messages in flight, without further averages, so that the parameters can be read.
+ * Not collective, but it waits for messages of the other ranks. Returns 0 or the context's first error.
+ * Errors: DDP_USAGE if the strategy leaves a message unfinished; DDP_NUMERIC for a value that the wire format
+ * cannot represent; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+DDP_API int ddp_wait(ddp_ctx *d);
+
+/* ddp_sync_all - completes all messages in flight and averages, so that every rank has equal parameters.
+ * Collective, between two steps. Returns 0 or the context's first error. Errors: DDP_USAGE within a step;
+ * DDP_NUMERIC for a value that the wire format cannot represent; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO,
+ * DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED from communication. */
+DDP_API int ddp_sync_all(ddp_ctx *d);
+
+/* ddp_share - copies the parameters and buffers of rank 0 (of the lowest live rank) to every rank, and
+ * restarts the strategy from them. A program that has replaced its parameters, for example from a file, calls
+ * it before the next step. The outer momentum and the quantisation residuals become 0; the optimizer state
+ * does not change. Collective, between two steps. Returns 0 or the context's first error. Errors:
+ * DDP_UNSUPPORTED with servers, which own the parameters; DDP_USAGE within a step; DDP_MISMATCH,
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+DDP_API int ddp_share(ddp_ctx *d);
+
+/* ddp_serve - runs a server instead of the steps, on the last ddp_config.server.count ranks. Call it after
+ * the layers are added and the optimizer is set. Blocks until all other ranks have closed their contexts.
+ * Checkpoints that the workers save or load include the share of this rank; to load one, call
+ * ddp_checkpoint_load before ddp_serve, as the workers do before their first step. Returns 0 or the context's
+ * first error. Errors: DDP_USAGE on a rank that computes; DDP_FAILED if the server ends without another
+ * error; DDP_IO and DDP_MEMORY from a checkpoint; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
+ * DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
+DDP_API int ddp_serve(ddp_ctx *d);
 
 /* ==== plan/osp/rule.h ==== [plan] */
 /* The rules by which OSP chooses the deferred layers. */
@@ -271,7 +541,7 @@ typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
     DDP_THREADS,           /* ranks are threads of one process: only with ddp_launch */
     DDP_TCP,               /* ranks are processes */
-    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/howto/launch-mpi.md */
+    DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/howto/launch.md */
     DDP_SOCKETS            /* ranks are processes, over connections of the program: ddp_config.sockets */
 } ddp_transport;
 
@@ -355,7 +625,7 @@ struct ddp_config {
     ddp_wire wire;
     /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
     double topk_fraction;
-    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/emulate-network.md);
+    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/sites.md);
      * all workers have one, or none (default: 0) */
     int site;
     int threads; /* operator threads of this worker (default: 1) */
@@ -518,195 +788,40 @@ struct ddp_config {
     } debug;
 };
 
-/* ==== session/session.h ==== [session] */
-/* Declares the calls of a training loop: open a context, register its layers, call a hook at each point of a
- * step, close. The library decides when it updates each layer and sends each message. */
-
-typedef struct ddp_ctx ddp_ctx;
-typedef struct ddp_config ddp_config;       /* config/config.h */
-typedef struct ddp_layer ddp_layer;         /* graph/layer.h */
-typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
-
-/* ddp_open - opens a context in the world that cfg describes (NULL: all settings 0). Blocks until all ranks
- * are connected. Returns NULL on failure and stores the reason in *err (may be NULL). Only one thread at a
- * time may call functions of a context. Several contexts in one process are independent. */
-DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
-
-/* ddp_close - closes and frees the context; NULL is allowed. In a process that was forked from the one that
- * opened the context, ddp_close only closes the descriptors, and every other call that can fail returns
- * DDP_USAGE. */
-DDP_API void ddp_close(ddp_ctx *d);
-
-/* ddp_add_layer - registers the next layer. Layers are registered in forward order, in the same order on
- * every rank, and are numbered from 0. Returns 0 or the context's first error. */
-DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
-
-/* ddp_set_optimizer - registers the update rule (copied; default: ddp_sgd(0.01, 0)). If layers are registered
- * already, the call also starts the session: the ranks compare their layer lists, and every rank takes the
- * parameters of rank 0. Otherwise the first hook starts it. Collective. With ddp_config.elastic.join the call
- * enters the running run instead: ddp_step is then the run's step, and no collective may follow before the
- * first hook of a layer. Returns 0 or the context's first error. */
-DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
-
-/* Values that the program reports about its step; a field of 0 is ignored. */
-typedef struct ddp_step_info {
-    double loss;
-    long samples; /* samples of this rank in the step */
-    double epoch;
-    float lr; /* > 0: learning rate of the remaining updates from this step on */
-} ddp_step_info;
-
-/* The hooks of a step. Each returns 0 or the context's first error. After a failure every call returns that
- * error and does nothing else.
- *   ddp_forward_begin   call it before the layer is used. Waits until the layer's parameters are complete.
- *                       Optional, but if it is used for a layer, it must be used in every step
- *   ddp_backward_begin  optional; improves the measured times
- *   ddp_backward_end    the layer's gradient is complete (for this micro-batch). From here until
- *                       ddp_forward_begin(layer), or until ddp_step_end if that hook is not used, the library
- *                       owns the layer's parameters and gradients. It returns the gradients zeroed
- *   ddp_skip            replaces ddp_backward_end if this micro-batch had no gradient of the layer, for
- *                       example in an unused branch or a layer that is frozen in this step. The gradient
- *                       counts as zero in averages. If all ranks skip a layer in a whole step, it is not
- *                       updated in that step. Under strategies that average parameters or parameter deltas, a
- *                       rank that skips a layer does not update it. One call in a step, without
- *                       ddp_backward_end, applies to all micro-batches
- *   ddp_left_out        returns 1 if the last update of the layer was omitted, because no rank had a
- *                       gradient, or because this rank skipped the layer under a strategy that averages
- *                       parameters or parameter deltas. A program with its own update must then leave the
- *                       layer unchanged. Not available on a device
- *   ddp_report          optional, before ddp_step_end
- *   ddp_step_end        ends the step. Every layer must have had its ddp_backward_end or ddp_skip */
-DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
-DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
-DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
-DDP_API int ddp_skip(ddp_ctx *d, int layer);
-DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
-DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
-DDP_API int ddp_step_end(ddp_ctx *d);
-
-/* ddp_launch - runs fn once per rank: in cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
- * loopback port). Runs it once, in this process, if world <= 1 or if a launcher has started the ranks; the
- * launcher's number of ranks then replaces cfg->world. fn receives an open context, which ddp_launch closes,
- * and returns 0 or a ddp_status. With processes the parent only supervises and sees nothing that fn stores.
- * Returns DDP_OK if every rank did. With min_world it also returns DDP_OK if at least min_world ranks did and
- * the others were killed or lost. Otherwise returns the first failure, with its message in *err. */
-DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
-
-/* ddp_add_block - adds an array of count floats to the layer of that name, in any order of calls. The first
- * call with a new name registers the layer, as ddp_add_layer does: layers are numbered in the order of their
- * first calls, which must be the forward order. grads NULL: the array is frozen. An array that two layers
- * register is a tied weight. It belongs to the first of them, whose backward pass is the last. Other overlaps
- * of arrays are an error when the session starts. Returns 0 or the context's first error. */
-DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
-
-/* ddp_add_stack - adds one tensor of all layers of a model whose values are in one array, layer after layer,
- * as in llm.c.
- *
- *   name    layer i gets the name NAMEi: "h" gives "h0", "h1", ...
- *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of
- *           layer i
- *   grads   [copies * count] its gradients, or NULL: frozen
- *   copies  number of layers, at least 1
- *   count   values in one layer, at least 1
- *
- * Calls with the same name add more tensors to the same layers: the result is that of ddp_add_block(d, NAMEi,
- * params + i * count, grads + i * count, count) for i = 0, 1, ... A model that allocates its gradients during
- * the first backward pass calls this function there, before the first hook. The arrays are borrowed until
- * ddp_close; the name is copied. Errors: DDP_ARG for a missing name or array, for copies or count below 1,
- * and for a name above 200 characters; DDP_USAGE after ddp_set_optimizer or the first hook. */
-DDP_API int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies,
-                          size_t count);
-
-/* ddp_layer_named - returns the number of the layer with that name, or -1 if there is none. */
-DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
-
-/* ddp_same - registers a number that must be equal on all ranks, such as the length of the data or the number
- * of steps. The ranks compare it with the layer list when the session starts. A joining worker with another
- * value is rejected, and the run continues. At most DDP_SAME names of up to 31 characters. Returns 0 or the
- * context's first error. */
-enum { DDP_SAME = 32 };
-DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
-
-/* ddp_usually_same - registers a number that is usually equal on all ranks, such as the batch size. If the
- * values differ when the session starts, the run continues, and the lowest live rank logs one warning. At
- * most DDP_SAME names of up to 31 characters. Returns 0 or the context's first error. */
-DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
-
-/* ddp_unlike - returns that warning, on every rank; "": no difference. */
-DDP_API const char *ddp_unlike(const ddp_ctx *d);
-
-/* A state of the program, as any number of bytes: for example that of its own optimizer (ddp_own_update), of
- * a learning-rate schedule or of a sampler. save and load return 0, or another number on failure, and may
- * then store the reason in err->msg. A failure ends the run with an error that names the state. save and load
- * may only call functions that read the context. */
-typedef struct ddp_program_state {
-    const char *name; /* for example "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
-                         backslash; copied */
-    /* Sets *bytes and *size to the current state. The library reads the bytes until it calls release. */
-    int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
-    int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* restores the state from these
-                                                                                bytes */
-    void (*release)(void *user, void *bytes); /* called after each save; NULL: nothing to release */
-    void *user;                               /* borrowed until ddp_close */
-} ddp_program_state;
-
-/* ddp_add_state - registers a state of the program. Call it before ddp_set_optimizer, with the same names in
- * the same order on every rank, at most DDP_PROGRAM_STATES times. If save and load are both NULL, the program
- * has no state of that name, but workers may join.
- *   - ddp_checkpoint_save calls save on every rank and stores the bytes of each rank. ddp_checkpoint_load
- *     calls load with them. If there are more ranks than in the checkpoint, rank r gets the bytes of rank r
- *     modulo the checkpoint's world. If the checkpoint lacks a state, the library logs a line and does not
- *     call load. Another cut of a pipeline (ddp_pipe_open) is an error, because the library cannot divide
- *     these states by layer. ddp_pipe_resume calls neither function: a program whose state changed in a lost
- *     step restores it itself.
- *   - When a worker joins, the lowest live member calls save in its first hook of a step, and the joining
- *     worker calls load in its ddp_set_optimizer. The bytes belong to the step in which the worker enters.
- *     All members wait until the bytes have arrived. If load fails, or memory is short, only the joining
- *     worker fails. A worker can join a run with ddp_own_update only if a state is registered.
- * save and load run on the thread that called the library. Errors: DDP_ARG, DDP_USAGE after
- * ddp_set_optimizer. ddp_set_optimizer returns DDP_MISMATCH if the ranks have different names. */
-enum { DDP_PROGRAM_STATES = 8 };
-DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
-
-/* ddp_wait - completes all messages in flight, without further averages, so that the parameters can be read.
- * Returns 0 or the context's first error. */
-DDP_API int ddp_wait(ddp_ctx *d);
-
-/* ddp_sync_all - completes all messages in flight and averages, so that every rank has equal parameters.
- * Collective, between two steps. Returns 0 or the context's first error. */
-DDP_API int ddp_sync_all(ddp_ctx *d);
-
-/* ddp_share - copies the parameters and buffers of rank 0 (of the lowest live rank) to every rank, and
- * restarts the strategy from them. A program that has replaced its parameters, for example from a file, calls
- * it before the next step. The outer momentum and the quantisation residuals become 0; the state of the
- * optimizer stays. Collective, between two steps. DDP_UNSUPPORTED with servers, because the servers hold the
- * parameters. Returns 0 or the context's first error. */
-DDP_API int ddp_share(ddp_ctx *d);
-
-/* ddp_serve - runs a server, on the last ddp_config.server.count ranks, in place of the steps. Call it after
- * the layers are added and the optimizer is set. It serves until all other ranks have closed their contexts.
- * Checkpoints that the workers save or load include the share of this rank; to load one, call
- * ddp_checkpoint_load before ddp_serve, as the workers do before their first step. Returns 0 or the context's
- * first error. ddp_servers (context/reading.h) returns the number of servers. */
-DDP_API int ddp_serve(ddp_ctx *d);
-
 /* ==== config/names.h ==== [config] */
 /* Settings by name: enums and their names, ddp_config_set, the table of settings, the launcher. */
 
-/* Names of enums, as in --strategy. An unknown name gives the _DEFAULT value or 0, an unknown value
- *   "default". algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
- *   transport  tcp, threads, mpi, sockets    (ddp_config_set knows all others) */
+/* ddp_strategy_name - returns the name of a strategy, as in --strategy: the name of the default for
+ * DDP_STRATEGY_DEFAULT, "unknown" for an invalid value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_strategy_name(ddp_strategy s);
+
+/* ddp_strategy_named - returns the strategy with that name; DDP_STRATEGY_DEFAULT if there is none. Pure; safe
+ * from any thread. */
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
-/* ddp_strategy_number - the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT if there is none.
- * ddp_strategy_traits - its requirements and compatible settings, as bits of config/strategy.h; 0 if
- * unknown. */
+
+/* ddp_strategy_number - returns the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT past the last one.
+ * Pure; safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_number(int i);
+
+/* ddp_strategy_traits - returns the requirements and compatible settings of a strategy, as bits of
+ * config/strategy.h; 0 if it is not built in. Pure; safe from any thread. */
 DDP_API unsigned ddp_strategy_traits(ddp_strategy s);
+
+/* ddp_transport_named - returns the transport with that name, "tcp", "threads", "mpi" or "sockets";
+ * DDP_TRANSPORT_DEFAULT for another name. Pure; safe from any thread. */
 DDP_API ddp_transport ddp_transport_named(const char *name);
+
+/* ddp_algorithm_named - converts "auto", "full", "direct" or "ring" to its algorithm. Returns 1 and sets
+ * *out, or returns 0 for another name. Pure; safe from any thread. */
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
+
+/* ddp_wire_named - converts "f32", "bf16", "int8", "int4", "e3m0" or "topk" to its number format. Returns 1
+ * and sets *out, or returns 0 for another name. Pure; safe from any thread. */
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
-DDP_API const char *ddp_wire_name(ddp_wire wire); /* "f32" for the default */
+
+/* ddp_wire_name - returns the name of a number format; "f32" for the default. A constant string. Pure; safe
+ * from any thread. */
+DDP_API const char *ddp_wire_name(ddp_wire wire);
 
 /* A row of the table of settings, which docs/reference/settings.md shows. Pointers are to constant text. Of
  * a variable without a field, only variable and help are set. */
@@ -715,27 +830,34 @@ typedef struct ddp_setting {
     const char *member;   /* "server.staleness" of ddp_config */
     const char *variable; /* "DREAMDDP_STALENESS"; NULL: the field has none */
     const char *preset;   /* meaning of zero in the field */
-    const char *help;
-    int same;         /* 1: all ranks must have the same value */
-    char chapter[16]; /* "server"; "core": the member is in no chapter */
-    char flag[40];    /* "--staleness", in programs that have it; "" without a variable */
-    char values[256]; /* "1 to 1000000 steps", "none, stream or eager" */
-    char value[256];  /* of the field; "" if it is zero */
+    const char *help;     /* text of --help */
+    int same;             /* 1: all ranks must have the same value */
+    char chapter[16];     /* "server"; "core": the member is in no chapter */
+    char flag[40];        /* "--staleness", in programs that have it; "" without a variable */
+    char values[256];     /* "1 to 1000000 steps", "none, stream or eager" */
+    char value[256];      /* of the field; "" if it is zero */
 } ddp_setting;
 
 /* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01"; ""
- * is the default. Text is borrowed until ddp_open or ddp_launch. Errors: DDP_ARG for an unknown name (the
- * sentence has the nearest one) and for a value out of range; *c is unchanged.
- * ddp_config_describe - setting i, with its value in c (may be NULL), chapter by chapter; returns 0 if there
- * is none. Members that are pointers of the program (own_strategy, backend, allocator, ..) have no row. */
+ * is the default.
+ *
+ *   field  name of a setting (ddp_setting.field)
+ *   value  text of the value; text settings borrow it until ddp_open or ddp_launch
+ *
+ * *c is unchanged on error. Errors: DDP_ARG for an unknown name (the message has the nearest one) and for a
+ * value out of range. */
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
+
+/* ddp_config_describe - describes setting i, with its value in c (may be NULL), chapter by chapter, in *out.
+ * Returns 1, or 0 past the last setting. Members that are pointers of the program (own_strategy, backend,
+ * allocator, ...) have no row. Safe from any thread. */
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 
-/* ddp_launched - the launcher of this process, as *launcher: "DREAMDDP_RANK" (ddprun), "torchrun", "Open
- * MPI", "MPICH", "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 without a launcher.
- * ddp_open and ddp_launch read the same variables, so a program can choose by the number of ranks before it
- * opens a context. Errors: DDP_ARG for variables that contradict each other. No other thread may change the
- * environment meanwhile. */
+/* ddp_launched - determines the launcher of this process: *launcher is "DREAMDDP_RANK" (ddprun), "torchrun",
+ * "Open MPI", "MPICH", "PMIx" or "Slurm", with the rank and the number of ranks; NULL, 0 and 0 without a
+ * launcher. ddp_open and ddp_launch read the same variables, so a program can choose by the number of ranks
+ * before it opens a context. No other thread may change the environment during the call. Errors: DDP_ARG for
+ * variables that contradict each other. */
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
 
 /* ==== context/reading.h ==== [context] */
@@ -744,55 +866,65 @@ DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, dd
 
 typedef struct ddp_ctx ddp_ctx;
 
-/* Queries of a context.
- *   ddp_rank   id of this worker, 0 to world - 1
- *   ddp_world  number of ranks
- *   ddp_step   number of completed steps of the run, including those before a checkpoint was loaded
- *   ddp_taken  micro-batches that all workers together have trained on since the first step of the run,
- *              including those before a checkpoint was loaded, even with another world size. Divided by the
- *              number of workers that compute, ddp_world - ddp_servers (in a pipeline: by the number of
- *              copies of the model), and rounded down, it is the number of each worker's next micro-batch */
+/* ddp_rank - returns the id of this worker, 0 to world - 1. It does not change when workers are lost or join.
+ * 0 for NULL. Local. */
 DDP_API int ddp_rank(const ddp_ctx *d);
+
+/* ddp_world - returns the number of worker ids of the run (with max_world: that number). It does not change
+ * when workers are lost or join; ddp_workers counts the live ones. 1 for NULL. Local. */
 DDP_API int ddp_world(const ddp_ctx *d);
+
+/* ddp_step - returns the number of completed steps of the run, including those before a checkpoint was
+ * loaded. 0 for NULL. Local. */
 DDP_API long ddp_step(const ddp_ctx *d);
+
+/* ddp_taken - returns the number of micro-batches that all workers together have trained on since the first
+ * step of the run, including those before a checkpoint was loaded, even with another world size. Divided by
+ * the number of workers that compute, ddp_world - ddp_servers (in a pipeline: by the number of copies of the
+ * model), and rounded down, it is the number of each worker's next micro-batch. Local. */
 DDP_API int64_t ddp_taken(const ddp_ctx *d);
 
 /* ddp_local_rank - returns the number of this rank among the ranks of its machine, from 0, as the launcher
- * sets it (ddprun, torchrun, mpirun, srun); without such a launcher, ddp_rank. */
+ * sets it (ddprun, torchrun, mpirun, srun); without such a launcher, or with no_env, ddp_rank. Local. Reads
+ * the environment: no other thread may change it during the call. */
 DDP_API int ddp_local_rank(const ddp_ctx *d);
 
-/* ddp_set_lr - sets the learning rate of all further updates. */
+/* ddp_set_lr - sets the learning rate of all further updates. All ranks must use the same rate: ddp_step_end
+ * compares them. NULL is allowed and does nothing. Local. */
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 
-/* ddp_last_error - returns the context's first error, never NULL; code DDP_OK means none. */
+/* ddp_last_error - returns the context's first error, never NULL; code DDP_OK means none. For a NULL context
+ * the error says that ddp_open failed. Borrowed until ddp_close. Local. */
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
 /* ddp_lost_rank - returns the rank whose loss is the context's error (DDP_PEER_LOST), or one of them if
- * several were lost. Returns -1 without an error, for another error, and if the rank is not known. */
+ * several were lost. Returns -1 without an error, for another error, and if the rank is not known. Local. */
 DDP_API int ddp_lost_rank(const ddp_ctx *d);
 
-/* ddp_abort - fails everything in flight on all ranks with `why` as the message. A call that waits for a
- * message, or starts to wait, returns within a second. Any thread may call it. */
+/* ddp_abort - fails everything in flight on all ranks with DDP_ABORTED and `why` as the message (NULL: a
+ * standard text). A call that waits for a message, or starts to wait, returns within a second. Any thread may
+ * call it at any time before ddp_close; not a signal handler. */
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
-/* ddp_servers - returns the number of ranks that only serve (ddp_serve). Shard the data over ddp_world(d) -
- * ddp_servers(d) workers; plain collectives include only these workers. */
+/* ddp_servers - returns the number of ranks that only serve (ddp_serve); 0 with colocated servers. Shard the
+ * data over ddp_world(d) - ddp_servers(d) workers; plain collectives include only these workers. Local. */
 DDP_API int ddp_servers(const ddp_ctx *d);
 
-/* Elastic worlds (ddp_config.elastic.min_world). ddp_rank is an id, and ddp_world the number of ids (with
- * max_world: that number). Both stay the same when workers are lost or join.
- *   ddp_workers  number of live workers
- *   ddp_live     bit r is set for each live rank r; all `world` bits if the world is not elastic
- *   ddp_epoch    increases with each change of the members
- * A lost worker changes these values in any hook or collective. A joining worker changes them in the first
- * hook of a layer in a period: collectives between two steps run among the workers that took part in the
- * previous step. */
+/* ddp_workers - returns the number of live workers that compute. A lost worker changes it in any hook or
+ * collective. A joining worker changes it in the first hook of a layer in a period: collectives between two
+ * steps run among the workers that took part in the previous step. 1 without other ranks. Local. */
 DDP_API int ddp_workers(const ddp_ctx *d);
+
+/* ddp_live - returns a bit mask in which bit r is set for each live rank r, servers included; all `world`
+ * bits if the world is not elastic. Changes when ddp_workers does. Only ranks below 64 have a bit. Local. */
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
+
+/* ddp_epoch - returns a number that increases with each change of the members of an elastic world; 0 in other
+ * worlds. Changes when ddp_workers does. Local. */
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 
 /* ddp_links - returns the number of links of this context: 0 with one worker, else 1 or 2. With nccl the
- * devices' network is the first link. */
+ * devices' network is the first link. Local. */
 DDP_API int ddp_links(const ddp_ctx *d);
 
 /* ==== graph/layer.h ==== [graph] */
@@ -843,13 +975,13 @@ typedef struct ddp_ctx ddp_ctx;
 /* Arguments of one update: one contiguous block of a layer, one matrix of it, or the part around its
  * matrices. All arrays have count floats. */
 typedef struct ddp_update {
-    int layer;
-    float *params;
-    const float *grads;
-    float *state; /* state_per_param x count floats, initially zero; array k starts at k x count */
-    size_t count;
-    long step; /* number of this update, from 0 */
-    float lr;
+    int layer;            /* number of the layer */
+    float *params;        /* parameters, changed in place */
+    const float *grads;   /* gradients */
+    float *state;         /* state_per_param x count floats, initially zero; array k starts at k x count */
+    size_t count;         /* number of floats */
+    long step;            /* number of this update, from 0 */
+    float lr;             /* learning rate of this update */
     void *stream;         /* on a device: stream for the kernels of the rule; NULL on the CPU */
     size_t rows, columns; /* shape of a matrix, row-major; 0: no matrix, or a rule without matrix_state */
     void *desk;           /* for ddp_muon only */
@@ -859,35 +991,48 @@ typedef struct ddp_update {
 typedef struct ddp_optimizer {
     const char *name;    /* "sgd", "adamw", ...; part of the run's fingerprint */
     int state_per_param; /* floats of state per parameter: 0, 1 or 2 */
-    void (*update)(const struct ddp_optimizer *self, const ddp_update *u);
-    float lr;         /* default learning rate; ddp_set_lr changes it for each step */
-    float hyper[6];   /* parameters of the built-in rules */
-    void *user;       /* data of a user's rule, borrowed until ddp_close */
+    void (*update)(const struct ddp_optimizer *self,
+                   const ddp_update *u); /* applies one update; NULL: ddp_own_update */
+    float lr;                            /* default learning rate; ddp_set_lr changes it for each step */
+    float hyper[6];                      /* parameters of the built-in rules */
+    void *user;                          /* data of a user's rule, borrowed until ddp_close */
     int matrix_state; /* > 0: update each matrix (ddp_layer.matrices) in a separate call, with this many
                          floats of state per parameter, at most state_per_param; 0: no separate calls */
 } ddp_optimizer;
 
-/* Built-in optimizers, with the arithmetic of the PyTorch optimizer of the same name. They use float32
- * without fused multiply-add, so heterogeneous processors get bit-identical results. Pass the result to
- * ddp_set_optimizer. Pure; safe from any thread.
- *   ddp_sgd       v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
- *   ddp_nesterov  the same v; w -= lr (g + decay w + momentum v)
- *   ddp_adam      L2 decay, added to the gradient
- *   ddp_adamw     decoupled decay: w -= lr decay w
- *   ddp_muon      matrices: v = momentum v + (1 - momentum) g. Five Newton-Schulz steps (nn/muon.c)
- *                 approximate the orthogonal matrix nearest to (1 - momentum) g + momentum v. It is scaled
- *                 by sqrt(max(1, rows / columns)) and applied at the rate matrix_lr, with decoupled decay.
- *                 All other parameters: AdamW (0.9, 0.95, 1e-8) at the rate lr, which must be above 0.
- *                 ddp_set_lr changes both rates in proportion. CPU only */
+/* ddp_sgd - returns the rule of SGD with momentum: v = momentum v + g; w -= lr v. momentum 0: no state. Pure;
+ * safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
+
+/* ddp_sgd_decay - returns the rule of SGD with momentum and L2 weight decay: v = momentum v + (g +
+ * weight_decay w); w -= lr v. momentum 0: no state. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
+
+/* ddp_nesterov - returns the rule of SGD with Nesterov momentum: v = momentum v + (g + weight_decay w); w -=
+ * lr (g + weight_decay w + momentum v). Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
+
+/* ddp_adam - returns the rule of Adam, with L2 weight decay added to the gradient. Two floats of state per
+ * parameter. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
+
+/* ddp_adamw - returns the rule of AdamW, with decoupled decay: w -= lr weight_decay w. Two floats of state
+ * per parameter. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
+
+/* ddp_muon - returns the rule of Muon for matrices, and AdamW (0.9, 0.95, 1e-8) for all other parameters.
+ *
+ *   lr            rate of AdamW, above 0; ddp_set_lr changes both rates in proportion
+ *   matrix_lr     rate of the matrices
+ *   momentum      v = momentum v + (1 - momentum) g
+ *   weight_decay  decoupled decay
+ *
+ * Five Newton-Schulz steps (nn/muon.c) approximate the orthogonal matrix nearest to (1 - momentum) g +
+ * momentum v. It is scaled by sqrt(max(1, rows / columns)). CPU only. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay);
 
-/* ddp_own_update - for a program with its own optimizer; a zeroed ddp_optimizer means the same. The library
- * never updates parameters. The program updates them after ddp_step_end.
+/* ddp_own_update - returns the rule of a program with its own optimizer; a zeroed ddp_optimizer means the
+ * same. The library never updates parameters. The program updates them after ddp_step_end.
  *
  * Strategies that average gradients leave the averages in the program's gradient arrays, clipped if clipping
  * is set; the program zeroes them. Strategies that average parameters or parameter deltas average the
@@ -895,29 +1040,31 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
  * ddp_step_end returns. Strategies that update later, or on a server, return an error.
  *
  * The optimizer state belongs to the program; ddp_add_state includes it in checkpoints and sends it to
- * joining workers. */
+ * joining workers. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_own_update(void);
 
 /* ---- learning rate ---- */
 
+/* Shapes of a schedule after the warm-up: constant, cosine decay, decay in steps. */
 typedef enum ddp_schedule_kind { DDP_LR_CONSTANT, DDP_LR_COSINE, DDP_LR_STEP } ddp_schedule_kind;
 
 /* A learning-rate schedule. All-zero except base means a constant rate. */
 typedef struct ddp_lr_schedule {
-    ddp_schedule_kind kind;
-    double base;      /* learning rate after the warm-up */
+    ddp_schedule_kind kind; /* (default: constant) */
+    double base;            /* learning rate after the warm-up */
     long warmup;      /* steps of linear warm-up; step s has rate base (s + 1) / warmup (default: 0, none) */
     long total;       /* cosine: step at which the rate reaches its minimum, where it stays */
     double min_ratio; /* cosine: the minimum is min_ratio x base */
     long step_size;   /* step: after the warm-up, the rate is multiplied by gamma every step_size steps */
-    double gamma;
+    double gamma;     /* step: factor, for example 0.1 */
 } ddp_lr_schedule;
 
-/* ddp_lr_at - the learning rate of a step, counted from 0. Pure; safe from any thread. */
+/* ddp_lr_at - returns the learning rate of a step, counted from 0, by a schedule. Pure; safe from any
+ * thread. */
 DDP_API double ddp_lr_at(const ddp_lr_schedule *s, long step);
 
 /* ddp_schedule_named - converts "constant", "cosine" or "step" to its kind. Returns 1 and sets *out, or
- * returns 0. */
+ * returns 0 for another name. Pure; safe from any thread. */
 DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
 
 /* ==== comm/message.h ==== [comm] */
@@ -967,9 +1114,9 @@ typedef enum ddp_coding {
 
 /* The result of a receive or serve. It is written before the message is done. */
 typedef struct ddp_received {
-    ddp_verb verb; /* DDP_SEND; DDP_PUSH; DDP_PULL: a request, which you reply to with DDP_ANSWER; DDP_SERVE:
-                      no message came, because the peer was lost (min_world) or because other messages needed
-                      the queue slot before it came */
+    /* DDP_SEND; DDP_PUSH; DDP_PULL: a request, which you reply to with DDP_ANSWER; DDP_SERVE: no message
+     * arrived, because the peer was lost (min_world) or because other messages needed the queue slot first */
+    ddp_verb verb;
     int peer, layer;
     size_t count;
 } ddp_received;
@@ -1214,195 +1361,341 @@ struct ddp_sites;
 
 /* ---- calls for events ----
  *
- * Each call with a ddp_status as its result returns 0 on success; on failure the context stores the error.
- * Outside of a strategy's events they return DDP_USAGE. Arrays are in the memory of the layers' device. Only
- * ddp_keep allocates memory. */
+ * A strategy calls these functions in its events, on the context's thread. Calls that return 0 or the
+ * context's first error return DDP_USAGE outside of events. "Layer memory" is the memory of the layers'
+ * device, or host memory without a backend. Work on a device runs in the order of the calls. Only ddp_keep
+ * allocates memory. */
 
 /* ddp_post - posts a message; *ticket identifies it. m and its lists are copied; the message owns its memory
- * until it is held. If sites are set, averages of whole groups with m->mean are hierarchical.
- *
- * ddp_hold - makes later work on the layers' memory wait until the message is done (on a device without
- * waiting in this call), and triggers its arrived event. layer: for the statistics, or DDP_NO_LAYER. Every
- * message must be held, at the latest in the event `wait`.
- *
- * ddp_hold_input - the same for m->from only, if m->to is other memory.
- *
- * ddp_is_done - returns 1 if ddp_hold would not wait. */
+ * until it is held. If sites are set, averages of whole groups with m->mean are hierarchical. Not in the
+ * events start, wait and plan_*. Returns 0 or the context's first error. Errors: DDP_ARG for a field of the
+ * message; DDP_USAGE in these events, outside of events, and with too many messages that are not held;
+ * DDP_NUMERIC for a value that the coding cannot represent; DDP_MEMORY. */
 DDP_API int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket);
+
+/* ddp_hold - makes later work on the layers' memory wait until the message is done, and triggers its arrived
+ * event. On a device the call itself does not wait. layer: the layer that the wait counts for in the
+ * statistics, or DDP_NO_LAYER. Every message must be held, at the latest in the event `wait`. Returns 0 or
+ * the context's first error. Errors: DDP_USAGE if the message was held before or never posted, and outside of
+ * events; DDP_FAILED from the event; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
 DDP_API int ddp_hold(ddp_ctx *d, long ticket, int layer);
+
+/* ddp_hold_input - makes later work on m->from wait until the message has read it, if m->to is other memory.
+ * The message must still be held. Returns 0 or the context's first error. Errors: DDP_USAGE outside of
+ * events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_hold_input(ddp_ctx *d, long ticket);
+
+/* ddp_is_done - returns 1 if ddp_hold of this message would not wait, or if there is no such message, else 0.
+ * Local. */
 DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
 
 /* ddp_average - posts the average of a layer over its group, with the coding of the wire: parameters with
- * gradients, buffers, and the optimizer's state if average_state is set. filler 1: the average fills idle
- * time and does not count in the hidden share.
+ * gradients, buffers, and the optimizer's state if average_state is set.
  *
- * ddp_average_parts - the same for some of the layer's ddp_parts_of parts, selected by `takes`, as one
- * message. A part is an equal number of the layer's parameters with gradients, in order, with their optimizer
- * state; the last part includes the buffers.
+ *   priority  among messages in flight the smallest is sent first
+ *   filler    1: the average fills idle time and does not count in the hidden share
  *
- * ddp_average_hold - holds the average. Does nothing if none is in flight.
- *
- * ddp_average_exact - averages the layer as float32, and holds the average at once. */
+ * Hold it with ddp_average_hold. Not in the events start, wait and plan_*. Returns 0 or the context's first
+ * error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE if its last average is not held, in these
+ * events, and outside of events; DDP_NUMERIC for a value that the coding cannot represent. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
+
+/* ddp_average_parts - posts the average of some parts of a layer as one message. A part is an equal number of
+ * the layer's parameters with gradients, in order, with their optimizer state; the last part includes the
+ * buffers.
+ *
+ *   takes            [ddp_parts_of] 1 for each part to average; NULL: the whole layer
+ *   priority, filler  0 or more, the smallest is sent first; 1: it does not count in the hidden share
+ *
+ * Hold it with ddp_average_hold. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
+ * does not exist; DDP_USAGE if its last average is not held, in the events start, wait and plan_*, and
+ * outside of events; DDP_NUMERIC for a value that the coding cannot represent. */
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
+
+/* ddp_average_hold - makes later work on the layer wait until its average is done. Does nothing if none is in
+ * flight. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE
+ * outside of events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
+
+/* ddp_average_exact - averages the layer over its group as float32, and waits for the result. Collective.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE in the
+ * events start, wait and plan_*, and outside of events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED from communication. */
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 
-/* ddp_update_layer - applies the optimizer to a layer. from NULL: uses the layer's own gradients and zeroes
- * them. Otherwise uses `from`, an array of as many floats; neither it nor the layer's own gradients change.
- *
- * ddp_update_late - the same with learning rate `rate`: for a gradient of an earlier step, the ddp_rate of
- * that step.
- *
- * ddp_update_copy - applies the update to a copy of the layer's parameters and of its state (NULL: there is
- * no state). The layer does not change. */
+/* ddp_update_layer - applies the optimizer to a layer with the current learning rate. from NULL: uses the
+ * layer's own gradients and zeroes them. Otherwise uses `from`, an array of as many floats; neither it nor
+ * the layer's own gradients change. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
+ * does not exist; DDP_USAGE outside of events. */
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
+
+/* ddp_update_late - applies the optimizer to a layer with the learning rate `rate`: for a gradient of an
+ * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged; NULL: the
+ * layer's own gradients, which are zeroed. Returns 0 or the context's first error. Errors: DDP_ARG for a
+ * layer that does not exist; DDP_USAGE outside of events. */
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
+
+/* ddp_update_copy - applies the update to a copy of the layer's parameters and of its state; the layer does
+ * not change.
+ *
+ *   params  parameters with gradients of the layer, changed in place
+ *   state   optimizer state of the layer, changed in place; NULL: the optimizer has none
+ *   from    gradients, as many as params
+ *   rate    learning rate
+ *
+ * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE outside
+ * of events. */
 DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from,
                             float rate);
 
-/* ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
+/* ddp_clip - scales all gradients so that their norm is at most ddp_config.clip_norm; does nothing if that is
+ * 0. Collective if layers are in several groups or stages. Returns 0 or the context's first error. Errors:
+ * DDP_USAGE outside of events; DDP_FAILED from the device; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH
+ * or DDP_ABORTED from communication. */
 DDP_API int ddp_clip(ddp_ctx *d);
 
 /* ddp_no_gradient - returns 1 if x[0..n-1] is the gradient of a layer that every rank of an average skipped
- * (ddp_skip), which no update may use. ddp_update_layer, _late and _copy do not change such a layer. x is in
- * host memory. A skipped gradient is -0.0 in every value: a sum of floats is -0.0 only if all its terms
- * are. */
+ * (ddp_skip), which no update may use, else 0. ddp_update_layer, ddp_update_late and ddp_update_copy do not
+ * change such a layer. x is in host memory. A skipped gradient is -0.0 in every value: a sum of floats is
+ * -0.0 only if all its terms are. Pure; safe from any thread. */
 DDP_API int ddp_no_gradient(const float *x, size_t n);
 
-/* Arithmetic on arrays of n floats.
- *   ddp_axpy      y += a x
- *   ddp_copy      y = x
- *   ddp_scale     x *= a
- *   ddp_set       x = a
- *   ddp_norm2     *out = sum of x^2, added up in double; waits for the device
- *   ddp_download  y = x with y in host memory; waits for the device
- *   ddp_upload    y = x with x in host memory; x may change when the call returns */
+/* ddp_axpy - adds a multiple of x to y: y += a x, on arrays of n floats in layer memory. Returns 0 or the
+ * context's first error. Errors: DDP_USAGE outside of events. */
 DDP_API int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
+
+/* ddp_copy - copies n floats from x to y, both in layer memory. Returns 0 or the context's first error.
+ * Errors: DDP_USAGE outside of events. */
 DDP_API int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n);
+
+/* ddp_scale - multiplies n floats of layer memory by a number: x *= a. Returns 0 or the context's first
+ * error. Errors: DDP_USAGE outside of events. */
 DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
+
+/* ddp_set - fills n floats of layer memory with the value a. Returns 0 or the context's first error. Errors:
+ * DDP_USAGE outside of events. */
 DDP_API int ddp_set(ddp_ctx *d, float *x, size_t n, float a);
+
+/* ddp_norm2 - computes the sum of x^2 over n floats of layer memory, added up in double, in *out. Waits for
+ * the device. Returns 0 or the context's first error. Errors: DDP_USAGE outside of events; DDP_FAILED from
+ * the device. */
 DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
+
+/* ddp_download - copies n floats from layer memory x to host memory y. Waits for the device. Returns 0 or the
+ * context's first error. Errors: DDP_USAGE outside of events; DDP_FAILED from the device. */
 DDP_API int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n);
+
+/* ddp_upload - copies n floats from host memory x to layer memory y. x may change when the call returns.
+ * Returns 0 or the context's first error. Errors: DDP_USAGE outside of events. */
 DDP_API int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n);
 
-/* Calls for serve. Those that return int return 0 or a ddp_status, unless stated otherwise.
- *   ddp_server_post   as ddp_post, from any thread
- *   ddp_server_done   returns 1 if the message is done
- *   ddp_server_wait   waits until one of n messages is done, or until another thread calls ddp_server_wake
- *   ddp_server_fail   ends the run with this error message; returns code
- *   ddp_server_set    sets *flag, on the thread of serve
- *   ddp_server_await  waits until *flag is nonzero, on the worker's thread
- *   ddp_update_apart  applies update number `step` (from 0) of a layer, with a learning rate, to memory of
- *                     the caller on the host: as many params and grads as the layer has gradients, and state
- *                     of the optimizer's size; any thread */
-enum { DDP_SERVE_SAVE = -1 };
+/* ---- calls for the event serve, which may run on a thread of its own ---- */
+
+enum {
+    DDP_SERVE_SAVE = -1
+}; /* returned by serve: the workers want a checkpoint; serve is called again after it */
+
+/* ddp_server_post - posts a message from the server thread; *ticket identifies it. m and its lists are
+ * copied; its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
+ * ddp_status. Errors: DDP_ARG for a field of the message; DDP_USAGE in a forked process; the code of the
+ * context's failure, such as DDP_PEER_LOST. */
 DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
+
+/* ddp_server_done - returns 1 if the message is done, else 0. Any thread may call it. */
 DDP_API int ddp_server_done(ddp_ctx *d, long ticket);
+
+/* ddp_server_wait - waits until one of n messages is done, until another thread calls ddp_server_wake, or
+ * until the context fails. tickets: [n] from ddp_server_post. For the thread of serve. Returns 0 or a
+ * ddp_status. Errors: DDP_USAGE in a forked process; the code of the context's failure, such as DDP_PEER_LOST
+ * or DDP_ABORTED. */
 DDP_API int ddp_server_wait(ddp_ctx *d, const long *tickets, int n);
+
+/* ddp_server_wake - makes ddp_server_wait return on the thread of serve, also if that wait has not begun. Any
+ * thread may call it. */
 DDP_API void ddp_server_wake(ddp_ctx *d);
+
+/* ddp_server_fail - ends the run on all ranks with this code and printf-formatted message; returns code. Any
+ * thread may call it. In a forked process it returns an error without effect. Errors: code; DDP_USAGE in a
+ * forked process. */
 DDP_API int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+
+/* ddp_server_set - sets *flag to value and wakes ddp_server_await. For the thread of serve. */
 DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
+
+/* ddp_server_await - waits until *flag is nonzero, on the worker's thread. Returns 0 or the context's first
+ * error. Errors: DDP_FAILED if the server has ended; DDP_USAGE in a forked process; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_server_await(ddp_ctx *d, const int *flag);
+
+/* ddp_update_apart - applies one update of a layer to memory of the caller on the host.
+ *
+ *   params, grads  as many floats as the layer has gradients
+ *   state          floats of the optimizer's state, or NULL without state
+ *   step           number of the update, from 0
+ *   rate           learning rate
+ *
+ * Any thread may call it, for different memory at the same time. */
 DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state,
                               long step, float rate);
 
-/* ddp_late_apply - merges a delayed result (n floats) into a target that was updated meanwhile.
+/* How ddp_late_apply merges a delayed result `late` into `target`.
  *   DDP_LATE_MIX         target = f target + (1 - f) late; f 0: the target is overwritten
  *   DDP_LATE_OWN         target = late - f own: applies the worker's delta `own`, which `late` does not
  *                        include, with weight f
  *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): corrects a gradient at the point `own` to the point
  *                        `target` (DC-ASGD, CoCoDC) */
 typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
+
+/* ddp_late_apply - merges a delayed result (n floats) into a target that was updated meanwhile. Arrays are in
+ * layer memory; `own` is used by the rules that name it. Returns 0 or the context's first error. Errors:
+ * DDP_ARG for a rule that does not exist; DDP_USAGE outside of events. */
 DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule,
                            float f);
 
-/* ddp_split - moves the representable part of x[0..n-1] in a coding to out; x keeps the exact residual. For
- * codings in blocks, n is a multiple of the block, or reaches the end of the array. Any thread. Returns
- * DDP_NUMERIC if a value has no code. */
+/* ddp_split - moves the representable part of x[0..n-1] in a coding to out; x becomes the exact residual.
+ * Arrays are in host memory. For codings in blocks, n is a multiple of the block, or reaches the end of the
+ * array. Safe from any thread. Errors: DDP_NUMERIC if a value has no code. */
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
 
-/* ddp_keep - allocates n floats for the strategy, zeroed, on the layers' device until ddp_close. Call it in
- * the event start. They are saved in checkpoints and sent to joining workers. layer: the layer that they
- * belong to, or DDP_NO_LAYER. Returns NULL on failure; the context has the error.
- *
- * equal describes them; 0: each rank has its own values.
- *   1                   equal on all ranks between two steps
- *   DDP_KEPT_DRAINED    equal on all ranks when no work is deferred. With any value other than 1 and this
- *                       one, a checkpoint cannot be loaded in another world
- *   + DDP_KEPT_HERE     in host memory, which the program may access
- *   + DDP_KEPT_NOWHERE  workspace: neither saved nor sent
- *   + DDP_KEPT_TOLD     with 0: a joining worker receives the values of a member when it enters */
+/* Bits of `equal` of ddp_keep. */
 enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_TOLD = 16 };
+
+/* ddp_keep - allocates n floats for the strategy, zeroed, on the layers' device until ddp_close. Call it in
+ * the event start. They are saved in checkpoints and sent to joining workers.
+ *
+ *   layer  layer that they belong to, or DDP_NO_LAYER
+ *   name   copied; names the array in a checkpoint
+ *   equal  describes the values:
+ *     0                   each rank has its own values
+ *     1                   equal on all ranks between two steps
+ *     DDP_KEPT_DRAINED    equal on all ranks when no work is deferred. With any value other than 1 and this
+ *                         one, a checkpoint cannot be loaded in another world
+ *     + DDP_KEPT_HERE     in host memory, which the program may access
+ *     + DDP_KEPT_NOWHERE  workspace: neither saved nor sent
+ *     + DDP_KEPT_TOLD     with 0: a joining worker receives the values of a member when it enters
+ *
+ * Returns NULL on failure, with the context's error. Errors: DDP_ARG for the layer, the name or n; DDP_USAGE
+ * outside of start; DDP_MEMORY. */
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 
-/* ddp_complain - stores an error of the strategy and returns its code. ddp_explain - appends text to the
- * context's error, whose code does not change. ddp_say - logs a line. */
+/* ddp_complain - stores an error of the strategy, with a printf-formatted message; its text begins with the
+ * strategy's name. Returns code, or the context's first error if there is one. Call it in events. Errors:
+ * code; DDP_ARG for a NULL context. */
 DDP_API int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+
+/* ddp_explain - appends text to the message of the context's error, whose code does not change. Does nothing
+ * without an error. For the event `failed`. */
 DDP_API void ddp_explain(ddp_ctx *d, const char *text);
+
+/* ddp_say - logs a printf-formatted line with the strategy's name in front. Call it in events. */
 DDP_API void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Queries.
- *   ddp_layers         number of layers
- *   ddp_name_of        name of a layer
- *   ddp_parts_of       number of parts that ddp_config.average.split_params makes of a layer, 1 if none
- *   ddp_gradients_of   gradients of a layer, as a list for messages
- *   ddp_parameters_of  all arrays that averaging the layer transfers
- *   ddp_trained_of     the parameters with gradients among them
- *   ddp_others_of      the others: buffers, and the optimizer state that is averaged in this period
- *                      (state_period); valid until the next call
- *   ddp_group_of       group of a layer
- *   ddp_group_size     live workers of a group
- *   ddp_blocks_of      number of blocks of an all-gather over a group; *own: the block of this rank
- *   ddp_sites_of       sites, if averages are hierarchical; else NULL. With a single site only `members` is
- *                      set; elastic worlds have no groups
- *   ddp_segment_of     number of n values that this rank sums, and in *from the first of them
- *                      (ddp_message.owner; not in elastic worlds)
- *   ddp_settings       settings of the context
- *   ddp_rate           current learning rate
- *   ddp_coding_of      coding of the wire
- *   ddp_link_of        link of a layer's messages
- *   ddp_residual_of    quantisation residual of a layer, one float per gradient; NULL without int8 blocks
- *   ddp_has_forward    1 if layers have their ddp_forward_begin in this step, or had it in the last one */
+/* ---- queries ---- */
+
+/* ddp_layers - returns the number of layers that the program has registered. Local. */
 DDP_API int ddp_layers(const ddp_ctx *d);
+
+/* ddp_name_of - returns the name of a layer; "?" if it does not exist. Borrowed until ddp_close. Local. */
 DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
+
+/* ddp_parts_of - returns the number of parts that ddp_config.average.split_params makes of a layer; 1 if it
+ * is not split. Local. */
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
+
+/* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages; NULL and 0 if
+ * there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
+
+/* ddp_parameters_of - returns all arrays that averaging the layer transfers, as a list of *count pieces; NULL
+ * and 0 if there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
+
+/* ddp_trained_of - returns the parameters of a layer that have gradients, as a list of *count pieces; NULL
+ * and 0 if there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count);
-DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count); /* optimizer state of a layer */
-DDP_API long ddp_updates_of(const ddp_ctx *d, int layer);                /* number of updates so far */
-/* ddp_computed_s - compute time of this step so far, in seconds. ddp_nominal_compute_s - compute time of a
- * step estimated from FLOPs: 1e-10 s per FLOP of the forward pass, and twice as much for the backward pass.
- * ddp_nominal_rate - bytes per second of this rank's link by ddp_config.net (default: 125e6). */
+
+/* ddp_state_of - returns the optimizer state of a layer, *count floats in layer memory; NULL and 0 if there
+ * is none. Borrowed until ddp_close. Local. */
+DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count);
+
+/* ddp_updates_of - returns how many updates a layer has had; 0 if it does not exist. Local. */
+DDP_API long ddp_updates_of(const ddp_ctx *d, int layer);
+
+/* ddp_computed_s - returns the compute time of this step so far, in seconds, without waits. Local. */
 DDP_API double ddp_computed_s(const ddp_ctx *d);
+
+/* ddp_nominal_compute_s - returns the compute time of a step estimated from FLOPs, in seconds: 1e-10 s per
+ * FLOP of the forward pass, and twice as much for the backward pass. Equal on all ranks. Local. */
 DDP_API double ddp_nominal_compute_s(const ddp_ctx *d);
+
+/* ddp_nominal_rate - returns the bytes per second of this rank's link by ddp_config.net (default: 125e6).
+ * Local. */
 DDP_API double ddp_nominal_rate(const ddp_ctx *d);
 
-/* ddp_described_rate - bytes per second of a rank's link by ddp_config.net, 0: not known; *delay_s: one-way
- * delay in seconds. */
+/* ddp_described_rate - returns the bytes per second of a rank's link by ddp_config.net; 0 if the setting does
+ * not give it. *delay_s receives the one-way delay in seconds. Local. */
 DDP_API double ddp_described_rate(const ddp_ctx *d, double *delay_s);
-DDP_API const struct ddp_step_info *
-ddp_reported(const ddp_ctx *d);                     /* values reported for this step, else 0; the loss is
-                                                       the last one reported */
-DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d); /* for the statistics that a strategy adds */
+
+/* ddp_reported - returns the values that ddp_report stored for this step, else 0; the loss is the last one
+ * reported. Borrowed until ddp_close. Local. */
+DDP_API const struct ddp_step_info *ddp_reported(const ddp_ctx *d);
+
+/* ddp_stats_of - returns the statistics of the context, in which a strategy sets its own fields. Borrowed
+ * until ddp_close. Local. */
+DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);
+
+/* ddp_others_of - returns the arrays that averaging transfers besides ddp_trained_of, as a list of *count
+ * pieces: buffers, and the optimizer state that is averaged in this period (state_period). NULL and 0 if
+ * there are none. Valid until the next call. Local. */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
+
+/* ddp_group_of - returns the group that averages a layer (ddp_layer.group); 0: all ranks that compute.
+ * Local. */
 DDP_API int ddp_group_of(const ddp_ctx *d, int layer);
+
+/* ddp_group_size - returns the number of live workers of a group; 0: of all that compute. Local. */
 DDP_API int ddp_group_size(const ddp_ctx *d, int group);
+
+/* ddp_blocks_of - returns the number of blocks of an all-gather over a group; *own receives the block of this
+ * rank. Local. */
 DDP_API int ddp_blocks_of(const ddp_ctx *d, int group, int *own);
+
+/* ddp_sites_of - returns the sites of the ranks, if averages are hierarchical; else NULL. With a single site
+ * only `members` is set; elastic worlds have no groups. Borrowed until ddp_close. Local. */
 DDP_API const struct ddp_sites *ddp_sites_of(const ddp_ctx *d);
+
+/* ddp_segment_of - returns the number of values, of an all-reduce of n, that this rank sums, and in *from the
+ * index of the first one (ddp_message.owner). Not in elastic worlds. Local. */
 DDP_API size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
+
+/* ddp_settings - returns the resolved settings of the context: defaults and environment variables are filled
+ * in. Borrowed until ddp_close. Local. */
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
+
+/* ddp_rate - returns the current learning rate, which ddp_set_lr and ddp_step_info.lr change. Local. */
 DDP_API float ddp_rate(const ddp_ctx *d);
+
+/* ddp_coding_of - returns the message coding that ddp_config.wire selects. Local. */
 DDP_API ddp_coding ddp_coding_of(const ddp_ctx *d);
+
+/* ddp_link_of - returns the link, 0 or 1, that a layer's messages use. Local. */
 DDP_API int ddp_link_of(const ddp_ctx *d, int layer);
+
+/* ddp_residual_of - returns the quantisation residual of a layer, one float per gradient; NULL without int8
+ * blocks. Borrowed until ddp_close. Local. */
 DDP_API float *ddp_residual_of(const ddp_ctx *d, int layer);
+
+/* ddp_has_forward - returns 1 if layers have had their ddp_forward_begin in this step, or had it in the last
+ * one, else 0. Always 0 with average.first. Local. */
 DDP_API int ddp_has_forward(const ddp_ctx *d);
 
 /* ddp_blob_new - allocates a plan of `size` bytes, zeroed; bytes is NULL if memory is short. At most 64 KiB +
- * 16 x layers x (period + 16) bytes. The library frees it, or ddp_blob_free. */
+ * 16 x layers x (period + 16) bytes. The library frees a plan that a strategy returns; the caller frees any
+ * other with ddp_blob_free. */
 DDP_API ddp_blob ddp_blob_new(size_t size);
+
+/* ddp_blob_free - frees the bytes of a plan and sets it to zero; an all-zero plan is allowed. */
 DDP_API void ddp_blob_free(ddp_blob *b);
 
 /* ==== profile/profile.h ==== [profile] */
@@ -1413,8 +1706,8 @@ DDP_API void ddp_blob_free(ddp_blob *b);
 /* The cost of averaging n bytes over all ranks: it occupies the link for beta_s * n seconds and ends
  * alpha_s later. */
 typedef struct ddp_link {
-    double alpha_s;
-    double beta_s;
+    double alpha_s; /* latency, in seconds */
+    double beta_s;  /* seconds per byte */
 } ddp_link;
 
 /* A link model that is updated with each transfer: least squares in which the weight of a transfer halves
@@ -1425,19 +1718,23 @@ typedef struct ddp_linkfit {
     double n, x, y, xx, xy; /* decayed, weighted sums of 1, bytes, seconds, and their products */
 } ddp_linkfit;
 
-/* ddp_link_fit - fits alpha and beta, both >= 0, to n transfers on an otherwise idle link. seconds [n] are
- * from the start to the completion of each transfer.
+/* ddp_link_fit - fits alpha and beta, both >= 0, to n transfers on an otherwise idle link.
+ *
+ *   bytes    [n] size of each transfer
+ *   seconds  [n] time from the start to the completion of each transfer
+ *   out      receives the fit; untouched on error
  *
  * Interference only adds delay, so only the fastest transfer of each size counts. The fit minimises the
- * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. *out
- * is untouched on error. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is
- * longer than 0 bytes), DDP_MEMORY. */
+ * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. Pure;
+ * safe from any thread. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is longer
+ * than 0 bytes), DDP_MEMORY. */
 DDP_API ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out,
                                 ddp_error *err);
 
-/* ddp_linkfit_start - starts from `link` as if it had been observed in `half_life` transfers between 0 and
- * typical_bytes bytes. Does not allocate. */
+/* ddp_linkfit_start - starts a fit from `link`, as if it had been observed in `half_life` transfers between 0
+ * and typical_bytes bytes. Does not allocate. */
 DDP_API void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, double half_life);
+
 /* ddp_linkfit_add - adds one measured transfer. Ignores values that are not finite or not positive. Does
  * not allocate. */
 DDP_API void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds);
@@ -1479,20 +1776,25 @@ typedef struct ddp_profile {
  *   link       used if a comm_s is missing; if it is NULL then, the call fails
  *   out        untouched on error; otherwise the caller frees it with ddp_profile_free
  *
- * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value),
- * DDP_MEMORY. */
+ * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value), DDP_ARG (a
+ * cost is negative or not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err);
 
-/* ddp_profile_write - writes the same CSV to a temporary file, which it then renames to path. */
+/* ddp_profile_write - writes a profile as the CSV that ddp_profile_read reads. The file is written completely
+ * or not at all. Errors: DDP_ARG for an empty path, DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err);
 
 /* ddp_profile_new - creates a profile of L layers with all arrays allocated and zero (name entries NULL).
- * The caller frees it with ddp_profile_free. */
+ * *out is untouched on error; otherwise the caller frees it with ddp_profile_free. Errors: DDP_ARG for L
+ * below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err);
-/* ddp_profile_free - frees a profile from ddp_profile_new or ddp_profile_read; accepts an all-zero one. */
+
+/* ddp_profile_free - frees the arrays of a profile from ddp_profile_new or ddp_profile_read; accepts an
+ * all-zero one. */
 DDP_API void ddp_profile_free(ddp_profile *p);
-/* ddp_profile_check - returns DDP_OK if every cost is finite and >= 0 and L >= 1. The error names the
- * layer. */
+
+/* ddp_profile_check - checks that every cost is finite and >= 0 and that L >= 1. Pure; safe from any thread.
+ * Errors: DDP_ARG, which names the layer and the value. */
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 
 /* ddp_profile_split - splits every layer of more than most_params parameters into equal parts.
@@ -1519,9 +1821,9 @@ DDP_API ddp_status ddp_profile_split(const ddp_profile *p, double most_params, d
 /* One operator, with the costs of one micro-batch. A leaf (no args) without parameters gets no gradient. A
  * leaf that also has no FLOPs is input data, which ddp_fence reads on the device of its first user. */
 typedef struct ddp_oplist_entry {
-    char *name; /* or NULL */
-    int *args;  /* [arg_count] indices of the producers, each below the operator's own index */
-    int arg_count;
+    char *name;          /* or NULL */
+    int *args;           /* [arg_count] indices of the producers, each below the operator's own index */
+    int arg_count;       /* number of args */
     double flops;        /* of the forward pass */
     double output_bytes; /* size of its result */
     double param_bytes;  /* size of its parameters */
@@ -1532,35 +1834,38 @@ typedef struct ddp_oplist_entry {
 /* Operators in topological order. A list from ddp_oplist_new or ddp_oplist_read is freed with
  * ddp_oplist_free. Planners borrow it. */
 typedef struct ddp_oplist {
-    int count;
+    int count;            /* number of operators */
     ddp_oplist_entry *op; /* [count] */
 } ddp_oplist;
 
-/* ddp_oplist_new - creates a list of `count` all-zero operators: no name, no args, no cost. The caller
- * frees it with ddp_oplist_free. */
+/* ddp_oplist_new - creates a list of `count` all-zero operators: no name, no args, no cost. The caller frees
+ * it with ddp_oplist_free. Errors: DDP_ARG for count below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
+
 /* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied; the previous ones
  * are freed. `module` does not change; the caller sets it directly. On error nothing changes. Errors:
  * DDP_ARG (no such operator; an argument that does not precede it), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count,
                                   double flops, double output_bytes, double param_bytes, ddp_error *err);
-/* ddp_oplist_free - frees a list; accepts an all-zero one. */
+
+/* ddp_oplist_free - frees a list of operators with their names and args; accepts an all-zero one. */
 DDP_API void ddp_oplist_free(ddp_oplist *list);
 
-/* ddp_oplist_check - returns DDP_OK if there is an operator, every argument precedes its user, and every
- * cost is finite and >= 0. The error names the operator and the value. */
+/* ddp_oplist_check - checks that there is an operator, that every argument precedes its user, and that every
+ * cost is finite and >= 0. Pure; safe from any thread. Errors: DDP_ARG, which names the operator and the
+ * value; DDP_NUMERIC if the costs add up to more than 1e200. */
 DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
 /* ddp_oplist_read - reads a list from JSON: an array of {"name", "args", "flops", "output_bytes",
- * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name,
- * may be missing; neighbours with the same name form one module. Other members are ignored. *out is
- * untouched on error; otherwise the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT
- * (names the file, place and value), DDP_MEMORY. */
+ * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name, may
+ * be missing; neighbours with the same name form one module. Other members are ignored. *out is untouched on
+ * error; otherwise the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names the file,
+ * place and value), DDP_ARG for a cost, DDP_NUMERIC for costs that add up to more than 1e200, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
 /* ddp_oplist_write - writes a list in the format that ddp_oplist_read reads back unchanged. The file is
- * written completely or not at all. Errors: DDP_ARG (as ddp_oplist_check; an operator without a unique
- * name), DDP_IO, DDP_MEMORY. */
+ * written completely or not at all. Errors: DDP_ARG (a cost or an argument out of range; an operator without
+ * a unique name), DDP_NUMERIC for costs that add up to more than 1e200, DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);
 
 /* ==== context/stats.h ==== [context] */
@@ -1571,7 +1876,7 @@ struct ddp_profile;
 struct ddp_span;
 
 /* Statistics since the profile steps ended (with any strategy), or since ddp_plan_adopt, unless a field says
- * otherwise. Shares and times are those of this rank. */
+ * otherwise. Shares and times describe this rank. */
 typedef struct ddp_stats {
     const char *strategy;                /* name of the strategy */
     long steps;                          /* completed steps of the run */
@@ -1591,7 +1896,7 @@ typedef struct ddp_stats {
                                             transfers that blocking calls made on the caller's thread; 0:
                                             not available on this system */
     double predicted_step_s;             /* step time that the plan predicts, forward included; 0: no plan */
-    double predicted_hidden_pct;
+    double predicted_hidden_pct;         /* hidden communication that the plan predicts, in % */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
                             own|^2 at their last averaging; the mean over ranks is Gamma */
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
@@ -1611,38 +1916,50 @@ typedef struct ddp_stats {
                                 per layer and step */
 } ddp_stats;
 
-/* ddp_get_stats - stores the current statistics in *out. */
+/* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 
-/* ddp_divergence - returns this rank's share of Gamma at the last averaging of that layer. */
+/* ddp_divergence - returns this rank's share of Gamma, |average - own|^2, at the last averaging of that
+ * layer; 0 before it. Local. */
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 
-/* ddp_last_algorithm - returns the algorithm of the last all-reduce: "full" (all-to-all exchange), "direct"
- * or "ring"; "none": there was no all-reduce. */
+/* ddp_last_algorithm - returns the algorithm of the last all-reduce of link 0: "full" (all-to-all exchange),
+ * "direct" or "ring"; "none" if there was no all-reduce. A constant string. Local. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 
-/* ddp_plan_get, ddp_profile_get - return the current plan and profile, borrowed until the next ddp_step_end;
- * NULL if there is none yet. */
+/* ddp_plan_get - returns the current plan, borrowed until the next ddp_step_end; NULL if there is none yet,
+ * or if the strategy follows no such plan. Local. */
 DDP_API const struct ddp_plan *ddp_plan_get(const ddp_ctx *d);
+
+/* ddp_profile_get - returns the current profile, measured or read, borrowed until the next ddp_step_end; NULL
+ * if there is none yet. Local. */
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
 
 /* ddp_plan_adopt - uses a plan (copied) from now on, instead of planning. Collective, with the same plan on
- * all ranks. Returns 0 or the context's first error. */
+ * all ranks. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or another number of layers;
+ * DDP_USAGE if the strategy follows no such plan, or for a worker that joined before the end of its first
+ * step; DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
 
-/* ddp_plan_read - reads the JSON that `plan partial` prints, for a model of `layers` layers. The caller frees
- * *out with ddp_plan_free. */
+/* ddp_plan_read - reads the JSON that `plan partial` prints, for a model of `layers` layers. *out is
+ * untouched on error; otherwise the caller frees it with ddp_plan_free. Safe from any thread. Errors: DDP_IO
+ * for the file; DDP_FORMAT for its text; DDP_MISMATCH for another number of layers; DDP_ARG for layers or
+ * period out of range; DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
 /* ddp_trace_copy - copies the newest `room` spans (compute of this rank and its communication) into out,
- * oldest first. Returns their number. */
+ * oldest first. Returns their number. Records more than the statistics need only with debug.trace_spans.
+ * Local. */
 DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
 
-/* ddp_dump - writes a record of this rank's last 2,000 operations to path (%r is replaced by the rank) as
- * JSON lines: first the run and its error, then one line per operation, the newest last. Operations in flight
- * list the ranks that have not started them. Any thread may call it, also while others wait and after a
- * failure, but not during ddp_add_layer or ddp_close. The file is written completely or not at all. Errors:
- * DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error does not change. */
+/* ddp_dump - writes a record of this rank's last 2,000 operations to path as JSON lines: first the run and
+ * its error, then one line per operation, the newest last. Operations in flight list the ranks that have not
+ * started them. %r in path is replaced by the rank. The file is written completely or not at all.
+ *
+ * Any thread may call it, also while others wait and after a failure, but not during ddp_add_layer or
+ * ddp_close. The context's own error does not change. Errors: DDP_ARG for NULL or an empty path; DDP_USAGE in
+ * a forked process; DDP_IO; DDP_MEMORY. */
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
 /* Kinds of notes: events of a run such as stragglers, new plans and changes of the members. */
@@ -1655,8 +1972,9 @@ typedef enum ddp_note_kind {
     DDP_NOTE_JOINED  /* a worker joined as this rank */
 } ddp_note_kind;
 
+/* One event of a run. */
 typedef struct ddp_note {
-    ddp_note_kind kind;
+    ddp_note_kind kind; /* what happened */
     long step;          /* completed steps at that time */
     double time_s;      /* ddp_now() */
     int rank;           /* -1 if the note is not about a rank */
@@ -1666,18 +1984,21 @@ typedef struct ddp_note {
 
 /* ddp_notes - copies the newest `room` of the last 64 notes of this context into out, oldest first. Returns
  * the number copied. A straggler is noted when it is logged: from 1.25 times the median on, and again when
- * that ratio changes by a fifth. Call it on the context's thread, between hooks. */
+ * that ratio changes by a fifth. Call it on the context's thread, between hooks. Local. */
 DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 
-/* ddp_note_name - returns "slow", "even", "replan", "lost" or "joined"; "?" for any other value. */
+/* ddp_note_name - returns the text of a kind: "slow", "even", "replan", "lost" or "joined"; "?" for any other
+ * value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 
-/* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes. */
+/* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes.
+ * Pure; safe from any thread. */
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);
 
 /* ==== profile/trace.h ==== [profile] */
 /* Spans: the intervals in which a worker computes, waits or transfers. */
 
+/* Kinds of spans: compute, waits and transfers. */
 typedef enum ddp_span_kind {
     DDP_SPAN_FORWARD,
     DDP_SPAN_BACKWARD,
@@ -1695,13 +2016,14 @@ typedef enum ddp_span_kind {
  * (end_s not above begin_s) is not counted. */
 typedef struct ddp_span {
     double begin_s, end_s;
-    long step;
-    int layer; /* -1 = none */
-    ddp_span_kind kind;
-    int64_t bytes; /* sent by this rank; 0 for compute */
+    long step;          /* step that it belongs to */
+    int layer;          /* -1 = none */
+    ddp_span_kind kind; /* what the worker did */
+    int64_t bytes;      /* sent by this rank; 0 for compute */
 } ddp_span;
 
-/* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
+/* ddp_span_kind_name - returns the text of a kind: "forward", "backward", "update", "wait", "comm", "fill" or
+ * "peer wait". A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
 /* ==== session/checkpoint.h ==== [session] */
@@ -1721,22 +2043,32 @@ DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
  * each machine gets a copy of the manifest next to the files of its ranks, and every rank must be restarted
  * on the machine that has its file. ddp_taken determines where the data resume. In an elastic world a lost
  * rank has no file. If the run is restarted with the same number of ranks, such a rank takes the file of
- * another rank, as a joining worker does (docs/howto/wan-elastic.md).
+ * another rank, as a joining worker does (docs/howto/wan-elastic.md). */
+
+/* ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist.
  *
- * ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist. Then
- * removes all checkpoints in it except the newest `keep` (0: keeps all), and incomplete ones that are older
- * than those. Completes all messages in flight and averages nothing. Checkpoints of another run in folder are
- * neither replaced nor removed: the call fails with an error unless this run has loaded one of them or
- * ddp_config.debug.overwrite is set. Collective, between steps. Returns 0 or the context's first error. */
+ *   folder  the same on all ranks; with servers at most 999 characters
+ *   keep    newest checkpoints that remain in folder; older and incomplete ones are removed; 0: all remain
+ *
+ * Completes all messages in flight and averages nothing. Checkpoints of another run in folder are neither
+ * replaced nor removed: the call fails unless this run has loaded one of them or ddp_config.debug.overwrite
+ * is set. Collective, between steps.
+ *
+ * Returns 0 or the context's first error. Errors: DDP_ARG for folder or keep, or another run's checkpoints;
+ * DDP_USAGE within a step; DDP_IO for the files; DDP_FAILED from save (ddp_add_state); DDP_MEMORY;
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 
 /* ddp_checkpoint_load - loads the newest checkpoint in folder. Call it after ddp_set_optimizer and before the
- * first step. Afterwards ddp_step returns the step from which to resume, and *world (may be NULL) is the
- * number of ranks of the checkpoint.
+ * first step. Afterwards ddp_step returns the step from which to resume.
+ *
+ *   folder  folder given to ddp_checkpoint_save
+ *   world   receives the number of ranks of the checkpoint; may be NULL
  *
  * With the same layers, optimizer, world, strategy and period, every rank resumes from its own file, and the
- * result is bit-identical to an uninterrupted run. A measured plan is kept and no longer follows the link. If
- * no plan was made yet, it is made after as many profile steps as in a new run.
+ * result is bit-identical to an uninterrupted run. A measured plan is retained and no longer follows the
+ * link. If the checkpoint has no plan, it is made after as many profile steps as in a new run.
  *
  * With another world, strategy or period the checkpoint must be synchronised: all ranks have bit-identical
  * values, except for buffers. That is always true under ssgd and wfbp, otherwise after an average of all
@@ -1748,13 +2080,17 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  *
  * In a pipeline (ddp_pipe_open) the ranks of one copy are its stages, and the copy counts as one worker. A
  * checkpoint of one cut can be loaded with any other cut, also from one worker to stages and back. Layers are
- * matched by name: parameters, buffers, optimizer state and what the strategy stores for each parameter. With
+ * matched by name: parameters, buffers, optimizer state and the strategy's values for each parameter. With
  * the same number of pipelines, strategy and period this also works if the pipelines have different values.
  * Plans are recomputed. Other strategy state follows a layer that is not divided before or after; a divided
  * layer is an error unless that state is all zero. For another cut every rank must be able to read all files
  * of its pipeline; otherwise its own file is enough.
  *
- * Collective, between steps. Returns 0 or the context's first error. */
+ * Collective, between steps. Returns 0 or the context's first error. Errors: DDP_ARG for folder; DDP_USAGE
+ * after the first step; DDP_IO for a file that is missing or cannot be read; DDP_FORMAT for a damaged one;
+ * DDP_MISMATCH for a checkpoint of another model or run; DDP_FAILED from load (ddp_add_state); DDP_MEMORY;
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 /* ==== exchange/collective.h ==== [exchange] */
@@ -1763,75 +2099,129 @@ DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 typedef struct ddp_ctx ddp_ctx;
 
-/* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host
- * memory; n counts floats. All ranks call them in the same order, never between the first hook and
- * ddp_step_end of a step. Each returns 0 or the context's first error.
- *   ddp_all_reduce      x[n] becomes scale x (sum over ranks)
- *   ddp_all_mean        x[n] becomes the mean over the live workers
- *   ddp_broadcast       x[n] becomes the values of rank root, or of the lowest live rank if root is not live
- *   ddp_all_gather      x[world x n]: the r-th block becomes the block of rank r, or 0 if r is not live
- *   ddp_reduce_scatter  x[world x n]: the rank-th block becomes scale x (sum over ranks), the others stay.
- *                       Followed by ddp_all_gather it is bit-identical to a direct all-reduce. Elastic worlds
- *                       return DDP_UNSUPPORTED
- *   ddp_barrier         returns once all ranks have called it
- *   ddp_send, ddp_recv  send x[n] to a rank; receive x[n] from a rank
- *   ddp_exchange        any message: of a group, over the second link, of bytes, from one array to another,
- *                       and all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire.
- *                       Quantisation residuals are dropped; a value that is not finite is DDP_NUMERIC.
- *                       Without fields `after` and `overlap` */
+/* Plain collectives over all ranks that compute, usable without layers or hooks. They work in place, in host
+ * memory, and block until the result is complete on this rank. All ranks call them in the same order, never
+ * between the first hook of a step and its ddp_step_end. A lost worker (min_world) is left out. */
+
+/* ddp_all_reduce - replaces x by scale x (sum over ranks).
+ *
+ *   x      [n] floats in host memory
+ *   scale  factor of the sum; 1 leaves it as it is
+ *
+ * Collective. All ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG
+ * for NULL or scale 0; DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale);
+
+/* ddp_all_mean - replaces x[0..n-1] by the mean over the live workers. x is in host memory. Collective. All
+ * ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG for NULL;
+ * DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_mean(ddp_ctx *d, float *x, size_t n);
+
+/* ddp_broadcast - replaces x[0..n-1] by the values of rank root, or of the lowest live rank if root is not
+ * live. x is in host memory. Collective, with the same n and root. Returns 0 or the context's first error.
+ * Errors: DDP_ARG for NULL or a rank that does not exist; DDP_USAGE for a worker that joined before the end
+ * of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root);
+
+/* ddp_all_gather - collects one block of n floats from each rank. x has (ddp_world - ddp_servers) x n floats
+ * in host memory: block r becomes the block of rank r, or 0 if r is not live. Before the call each rank has
+ * its own block there. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for NULL;
+ * DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_gather(ddp_ctx *d, float *x, size_t n);
+
+/* ddp_reduce_scatter - replaces this rank's block of x by scale x (sum over ranks). x has (ddp_world -
+ * ddp_servers) x n floats in host memory; the other blocks do not change. Followed by ddp_all_gather it is
+ * bit-identical to a direct all-reduce. Collective. Returns 0 or the context's first error. Errors: DDP_ARG
+ * for NULL or scale 0; DDP_UNSUPPORTED in an elastic world; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH
+ * or DDP_ABORTED from communication. */
 DDP_API int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale);
+
+/* ddp_barrier - returns once all ranks have called it. Collective. Returns 0 or the context's first error.
+ * Errors: DDP_MEMORY; DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_barrier(ddp_ctx *d);
+
+/* ddp_send - sends x[0..n-1], floats in host memory, to rank `to`. The n-th send of a pair of ranks matches
+ * the n-th ddp_recv there. Blocks until x may change. Not collective: only the two ranks take part. Returns 0
+ * or the context's first error. Errors: DDP_ARG for NULL, this rank, or a rank that does not exist;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
+
+/* ddp_recv - receives x[0..n-1], floats in host memory, from rank `from`. The n-th ddp_recv of a pair of
+ * ranks matches the n-th ddp_send there, with the same n. Not collective: only the two ranks take part.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL, this rank, or a rank that does not exist;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
+
+/* ddp_exchange - runs any message and waits for its result: of a group, over the second link, of bytes, from
+ * one array to another, and all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire.
+ * Quantisation residuals are dropped. *m is copied; its memory is borrowed during the call. The fields
+ * `after` and `overlap` have no effect. Collective over the ranks of the message. Returns 0 or the context's
+ * first error. Errors: DDP_ARG for a field of the message; DDP_NUMERIC for a value that is not finite, if it
+ * is coded; DDP_UNSUPPORTED for a reduce-scatter in an elastic world; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
 /* Operation of ddp_all_reduce_float, ddp_all_reduce_double and ddp_all_reduce_int64 on the values of the
  * ranks. */
 typedef enum ddp_reduction {
-    DDP_SUM,
+    DDP_SUM,  /* the sum over the ranks */
     DDP_MEAN, /* the sum divided by the number of ranks that took part */
     DDP_MAX,  /* NaN if any rank has NaN */
     DDP_MIN   /* the same */
 } ddp_reduction;
 
-/* ddp_all_reduce_float - x[n] becomes the sum, mean, maximum or minimum over all ranks that compute.
+/* ddp_all_reduce_float - replaces x[0..n-1] by the sum, mean, maximum or minimum over all ranks that compute.
  *
- *   x  n values in host memory, also where layers are on a device; combined in place
+ *   x  n values in host memory, also if layers are on a device; combined in place
  *
  * Collective: all ranks call it with the same n and op, in the same order among their collectives, and never
  * between the first hook of a step and its ddp_step_end. All ranks receive bit-identical values. With one
- * worker x stays as it is. A lost worker (min_world) is left out. DDP_SUM equals ddp_all_reduce with scale 1,
- * DDP_MEAN equals ddp_all_mean.
+ * worker x does not change. A lost worker (min_world) is left out. DDP_SUM equals ddp_all_reduce with scale
+ * 1, DDP_MEAN equals ddp_all_mean.
  *
- * Returns 0 or the context's first error: DDP_ARG for an op that does not exist or if x is NULL, DDP_MEMORY,
- * DDP_MISMATCH if the ranks call with different types, n or op. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for an op that does not exist or if x is NULL;
+ * DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op; DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op);
 
-/* ddp_all_reduce_double - as ddp_all_reduce_float, for doubles, which are summed as doubles in rank order.
+/* ddp_all_reduce_double - replaces x[0..n-1], doubles in host memory, by the sum, mean, maximum or minimum
+ * over all ranks that compute. Values are summed as doubles in rank order. Collective, with the same n and
+ * op.
  *
  * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call
- * allocates; this also holds for maxima and minima of floats. ddp_all_reduce receives about 2 n floats: use
- * it for large arrays. If a worker is lost during the call, the pieces that it has sent count, and a mean
- * divides each value by the number of ranks that sent it. */
+ * allocates; ddp_all_reduce_float does the same for DDP_MAX and DDP_MIN. ddp_all_reduce receives about 2 n
+ * floats: use it for large arrays. If a worker is lost during the call, the pieces that it has sent count,
+ * and a mean divides each value by the number of ranks that sent it.
+ *
+ * Returns 0 or the context's first error. Errors: DDP_ARG for an op that does not exist or if x is NULL;
+ * DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op; DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
 
-/* ddp_all_reduce_int64 - as ddp_all_reduce_float, for 64-bit integers. Sums are exact; a sum out of range
- * wraps modulo 2^64. DDP_MEAN is DDP_ARG. */
+/* ddp_all_reduce_int64 - replaces x[0..n-1], 64-bit integers in host memory, by the sum, maximum or minimum
+ * over all ranks that compute. Sums are exact; a sum out of range wraps modulo 2^64. Collective, with the
+ * same n and op. Returns 0 or the context's first error. Errors: DDP_ARG for DDP_MEAN, an op that does not
+ * exist, or if x is NULL; DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
 
-/* ddp_broadcast_bytes - x[n] becomes the bytes of rank root, or of the lowest live rank if root is lost
- * (min_world). Collective as ddp_all_reduce_float; host memory. More than 2^30 bytes travel in several
- * messages: if root is lost between two of them, the other rank sends the rest. Errors: DDP_ARG, DDP_MEMORY,
- * DDP_MISMATCH if the ranks differ in n. */
+/* ddp_broadcast_bytes - replaces x[0..n-1] by the bytes of rank root, or of the lowest live rank if root is
+ * lost (min_world). x is in host memory. More than 2^30 bytes are sent in several messages: if root is lost
+ * between two of them, the other rank sends the rest. Collective, with the same n and root. Returns 0 or the
+ * context's first error. Errors: DDP_ARG for NULL or a rank that does not exist; DDP_MEMORY; DDP_MISMATCH if
+ * the ranks differ in n; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
 DDP_API int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root);
 
-/* ddp_all_gather_bytes - x[(ddp_world - ddp_servers) x n]: the n bytes of rank r become the r-th block on all
- * ranks. Before the call each rank has its own block there. Blocks of ranks that are not live (min_world)
- * become 0. Collective as ddp_all_reduce_float; host memory. Errors: as ddp_broadcast_bytes. */
+/* ddp_all_gather_bytes - collects n bytes from each rank. x has (ddp_world - ddp_servers) x n bytes in host
+ * memory: block r becomes the block of rank r on all ranks, or 0 if r is not live (min_world). Before the
+ * call each rank has its own block there. Collective, with the same n. Returns 0 or the context's first
+ * error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_MISMATCH if the ranks differ in n; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
 
 /* Statistics of a link. A second link exists if net2 or addr2 is set, or nccl is 2. It has its own
@@ -1839,22 +2229,25 @@ DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
  * ddp_exchange takes either link (0 or 1); all other collectives use link 0. ddp_links (context/reading.h)
  * returns the number of links. */
 typedef struct ddp_link_stats {
-    int64_t bytes_sent; /* headers included */
-    int64_t operations;
+    int64_t bytes_sent;    /* headers included */
+    int64_t operations;    /* number of operations on the link */
     double busy_s;         /* time in which at least one of its operations was in flight */
-    ddp_link link;         /* measured, else nominal, cost; 0 before either is known */
+    ddp_link link;         /* measured cost, else nominal cost; 0 if there is neither */
     double gap_s;          /* per-message overhead in seconds (ddp_profile); 0 before planning */
     double mu;             /* beta of this link / beta of link 0; 0: unknown */
     const char *algorithm; /* algorithm of its last all-reduce: "full", "direct" or "ring"; "none": there
                               was none; "nccl" */
 } ddp_link_stats;
 
-/* ddp_measure_links - times averages on each link, one link at a time. Collective, between steps. Returns 0
- * or the context's first error. */
+/* ddp_measure_links - times averages on each link, one link at a time, and stores the measured alpha and beta
+ * of each link. Collective, between steps. Returns 0 or the context's first error. Errors: DDP_USAGE for a
+ * worker that joined before the end of its first step; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
+ * DDP_MEMORY if it starts the session (with nccl); DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED from communication. */
 DDP_API int ddp_measure_links(ddp_ctx *d);
 
-/* ddp_get_link_stats - stores the statistics of a link in *out. Returns 0, or DDP_ARG for a link that does
- * not exist; *out is then zero. */
+/* ddp_get_link_stats - stores the statistics of link 0 or 1 in *out, which is zero on error. Local. Returns 0
+ * or a ddp_status. Errors: DDP_ARG for a link that does not exist; DDP_USAGE in a forked process. */
 DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
 
 struct ddp_network;
@@ -1873,7 +2266,7 @@ typedef struct ddp_pair {
 
 /* Result of ddp_probe, equal on every rank. Free it with ddp_probe_free. */
 typedef struct ddp_probe_result {
-    int world;
+    int world;        /* number of ranks */
     ddp_pair *pair;   /* [world x world], row = sender; the diagonal is 0 */
     ddp_link *host;   /* [world] least-squares fit over all transfers of the rank */
     char (*name)[64]; /* [world] host name */
@@ -1884,13 +2277,18 @@ typedef struct ddp_probe_result {
  * odd) of disjoint pairs that work at the same time. Each pair sends 20 pings (8 if they take more than 3 s),
  * then transfers of 64 KiB and of the size that fits in 0.25 s, at most 1 MiB. Each transfer runs three
  * times. If a busy machine or other traffic disturbs it, it is repeated until the two fastest agree to 3 %,
- * at most 16 times or for 3 s. Collective, under the rules of the plain collectives. The caller frees *out
- * with ddp_probe_free. Returns 0 or the context's first error; DDP_USAGE with one worker. */
+ * at most 16 times or for 3 s. The caller frees *out with ddp_probe_free. Collective, between steps. Returns
+ * 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE with one worker; DDP_UNSUPPORTED if a
+ * worker is missing; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
 DDP_API int ddp_probe(ddp_ctx *d, ddp_probe_result *out);
+
+/* ddp_probe_free - frees the arrays of a result and sets it to zero; an all-zero result is allowed. Local. */
 DDP_API void ddp_probe_free(ddp_probe_result *r);
 
-/* ddp_probe_network - converts the result to delays and rates of a network, for ddp_network_write and the
- * planners. Free *out with ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
+/* ddp_probe_network - converts a measurement to delays (seconds) and rates (bytes/s) of a network, for
+ * ddp_network_write and the planners. The caller frees *out with ddp_network_free. Pure; safe from any
+ * thread. Errors: DDP_ARG for NULL or fewer than two ranks; DDP_MEMORY. */
 DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out, ddp_error *err);
 
 /* The sites of the ranks, from the view of this rank. */
@@ -1913,47 +2311,64 @@ typedef struct ddp_ring_choice {
     double from_bytes; /* all-reduces of at least this many bytes use the ring; DBL_MAX: none */
 } ddp_ring_choice;
 
-/* ddp_group - makes a group of n distinct ranks in increasing order and stores its number in *group, from 1
- * (0 is the world). All ranks make all groups in the same order, including groups that they are not in; at
- * most 63. The members can then exchange messages of that group (ddp_exchange; blocks are numbered by member,
- * peer is a rank of the world), and layers may belong to it. Ranks in several groups must order their
- * operations without a cycle. Returns 0 or the context's first error: DDP_ARG, DDP_UNSUPPORTED (an elastic
- * world). */
+/* ddp_group - makes a group of ranks, whose members can exchange messages among themselves (ddp_exchange) and
+ * own layers.
+ *
+ *   ranks  [n] distinct ranks in increasing order; copied
+ *   group  receives the number of the group, from 1; 0 is the world
+ *
+ * All ranks make all groups in the same order, including groups that they are not in; at most 63. Blocks of a
+ * message are numbered by member; peer is a rank of the world. Ranks in several groups must order their
+ * operations without a cycle. Local; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG
+ * for the ranks or too many groups; DDP_UNSUPPORTED in an elastic world. */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
-/* ddp_sites_open - makes the groups of a world in which rank r is in site site_of[r] (any numbers; [world],
- * equal on all ranks). Collective. Returns 0 or the context's first error. */
+/* ddp_sites_open - makes the groups of a world in which rank r is in site site_of[r].
+ *
+ *   site_of  [world] any numbers, equal on all ranks
+ *   out      receives the sites, from the view of this rank
+ *
+ * All ranks call it; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or too
+ * many groups; DDP_UNSUPPORTED in an elastic world; DDP_MEMORY. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 
-/* ddp_sites_all_reduce - hierarchical all-reduce, for sites that are fast inside and slow between. The ranks
- * of a site reduce-scatter, the ranks with the same place in all sites all-reduce their blocks over the slow
- * links, and each site all-gathers. Each rank thus sends 2 (S - 1) / S n / k values between sites (S sites of
- * k ranks) instead of 2 (n_ranks - 1) / n_ranks n. Sites of different sizes reduce to their lowest ranks,
- * which broadcast the result afterwards. The result is bit-identical on all ranks, but not to a direct sum in
- * rank order. Collective. Returns 0 or the context's first error. */
+/* ddp_sites_all_reduce - replaces x[0..n-1] by scale x (sum over ranks) with a hierarchical all-reduce, for
+ * sites that are fast inside and slow between. The ranks of a site reduce-scatter, the ranks with the same
+ * place in all sites all-reduce their blocks over the slow links, and each site all-gathers. Each rank thus
+ * sends 2 (S - 1) / S n / k values between sites (S sites of k ranks) instead of 2 (n_ranks - 1) / n_ranks n.
+ * Sites of different sizes reduce to their lowest ranks, which broadcast the result afterwards. The result is
+ * bit-identical on all ranks, but not to a direct sum in rank order. x is in host memory. Collective. Returns
+ * 0 or the context's first error. Errors: DDP_ARG for NULL or sites that are not from ddp_sites_open;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
 
 /* ddp_ring_tune - orders the ring by the measurements (ddp_plan_ring), and chooses the size from which on it
- * is faster than direct. For M bytes, direct takes 2 a + d M, with d of the slowest pair or of the slowest
- * access link, plus a tenth for incast; the ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is
- * the result of ddp_probe, equal on all ranks; out may be NULL. No message may be in flight. Call it on all
- * ranks. A deterministic context keeps direct sums. Returns 0 or the context's first error. */
+ * is faster than direct.
+ *
+ *   r    result of ddp_probe, equal on all ranks
+ *   out  receives the choice; may be NULL
+ *
+ * For M bytes, direct takes 2 a + d M, with d of the slowest pair or of the slowest access link, plus a tenth
+ * for incast; the ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). No message may be in flight. A
+ * deterministic context continues to use direct sums. All ranks call it; nothing is sent. Returns 0 or the
+ * context's first error. Errors: DDP_ARG for NULL or a measurement of another world; DDP_USAGE with a message
+ * in flight; DDP_MEMORY. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 /* ==== emulate/netspec.h ==== [emulate] */
 /* Parses the specification of an emulated link, such as "100mbit,20ms". */
 
-/* ddp_net_parse - parses a link specification: "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
+/* ddp_net_parse - parses the specification of an emulated link: "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
  *
- *   RATE    number and unit (bit, kbit, mbit or gbit per second, decimal); 0 or none = unlimited
- *   DELAY   number and unit (us, ms or s), one way (default: 0)
- *   JITTER  in the same units: each message is delayed by a further 0 to JITTER, uniformly distributed
- *           (default: 0)
+ *   RATE         number and unit (bit, kbit, mbit or gbit per second, decimal); 0 or none = unlimited
+ *   DELAY        number and unit (us, ms or s), one way (default: 0)
+ *   JITTER       in the same units: each message is delayed by a further 0 to JITTER, uniformly distributed
+ *                (default: 0)
  *   bytes_per_s  receives the rate in bytes/s; 0 = unlimited
  *   delay_s      receives the mean delay in seconds: DELAY plus half of JITTER
- * On error the outputs are unchanged.
  *
- * Pure; safe from any thread. Errors: DDP_ARG, which names the invalid part and gives an example. */
+ * On error the outputs are unchanged. Pure; safe from any thread. Errors: DDP_ARG, which names the invalid
+ * part and gives an example. */
 DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
 
 /* ==== profile/network.h ==== [profile] */
@@ -1972,13 +2387,13 @@ typedef struct ddp_network {
     double *speed;        /* [N] FLOP/s that a device reaches, or NULL */
     double *memory_bytes; /* [N] or NULL */
     int *group;           /* [N] region or machine of each device, 0..groups-1, or NULL */
-    int groups;
-    char **group_name; /* [groups] or NULL */
-    double *host_rate; /* [N] bytes per second of a device's own network access in each direction, shared
+    int groups;           /* number of groups; 0 = group is NULL */
+    char **group_name;    /* [groups] or NULL */
+    double *host_rate;    /* [N] bytes per second of a device's own network access in each direction, shared
                           by all its pairs; NULL = no limit. Planners ignore it */
-    double *jitter_s;  /* [N x N] largest extra delay of a message beyond delay_s, in seconds, or NULL.
+    double *jitter_s;     /* [N x N] largest extra delay of a message beyond delay_s, in seconds, or NULL.
                           Planners ignore it */
-    int one_at_a_time; /* 1 = a device sends to one other device at a time, as the cost of a placement
+    int one_at_a_time;    /* 1 = a device sends to one other device at a time, as the cost of a placement
                           assumes. Planners ignore it */
 } ddp_network;
 
@@ -1996,18 +2411,21 @@ typedef struct ddp_network {
  * unknown variant), DDP_MEMORY. */
 DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err);
 
-/* ddp_network_write - writes N, D_dp, D_pp, the bytes, both N x N matrices, speeds and memories. It leaves
- * out the groups and everything that planners ignore. The file is written completely or not at all.
- * Errors: DDP_ARG (as ddp_network_check), DDP_IO, DDP_MEMORY. */
+/* ddp_network_write - writes N, D_dp, D_pp, the bytes, both N x N matrices, speeds and memories as JSON. It
+ * leaves out the groups and everything that planners ignore. The file is written completely or not at all.
+ * Errors: DDP_ARG for a delay or rate out of range, or sizes that do not fit; DDP_IO; DDP_MEMORY. */
 DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err);
 
 /* ddp_network_new - creates a network of N devices with all matrices allocated and 0. Speed, memory and
- * groups are NULL. The caller frees it with ddp_network_free. */
+ * groups are NULL. The caller frees it with ddp_network_free. Errors: DDP_ARG for N below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err);
+
 /* ddp_network_free - frees a network from ddp_network_new or ddp_network_read; accepts an all-zero one. */
 DDP_API void ddp_network_free(ddp_network *n);
-/* ddp_network_check - returns DDP_OK if N >= 1, delays are finite and >= 0, rates are finite and > 0 off
- * the diagonal, and D_dp x D_pp = N if both are given. The error names the pair and the value. */
+
+/* ddp_network_check - checks that N >= 1, that delays are finite and >= 0, that rates are finite and > 0 off
+ * the diagonal, and that D_dp x D_pp = N if both are given. Pure; safe from any thread. Errors: DDP_ARG,
+ * which names the pair and the value. */
 DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
 /* ddp_network_noise - multiplies the rates of each pair by exp(rate_sigma x) and its delays by
@@ -2083,21 +2501,22 @@ DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_
 /* ==== plan/partial/partial.h ==== [plan] */
 /* DreamDDP's planner: chooses the local step of the period in which each layer is averaged. */
 
+/* Options of ddp_plan_partial. All-zero except period selects the defaults. */
 typedef struct ddp_plan_options {
-    int period; /* H >= 1, in steps */
-    ddp_solver solver;
-    ddp_cost cost;
-    ddp_fill fill;
+    int period;          /* H >= 1, in steps */
+    ddp_solver solver;   /* (default: scatter) */
+    ddp_cost cost;       /* (default: window) */
+    ddp_fill fill;       /* extra averages in idle time (default: none) */
     double time_limit_s; /* brute and scatter stop then and return the best plan so far; 0 = 60 s */
 } ddp_plan_options;
 
 /* A plan. The caller of ddp_plan_partial or ddp_plan_new owns it and frees it with ddp_plan_free. */
 typedef struct ddp_plan {
-    int layers, period;
-    int *step_of;        /* [L] step 0..H-1; the backward of that step averages layer l */
-    unsigned char *fill; /* [H x L] 1 = layer l is averaged once more in step h */
-    ddp_solver solver;
-    ddp_cost cost;
+    int layers, period;   /* L, and H in steps */
+    int *step_of;         /* [L] step 0..H-1; the backward of that step averages layer l */
+    unsigned char *fill;  /* [H x L] 1 = layer l is averaged once more in step h */
+    ddp_solver solver;    /* solver that made it */
+    ddp_cost cost;        /* cost model of the times below */
     double objective_s;   /* seconds of one period without forward time */
     double exposed_s;     /* objective minus period x backward */
     double lower_bound_s; /* no assignment has a smaller objective */
@@ -2142,15 +2561,19 @@ typedef struct ddp_plan {
 DDP_API ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out,
                                     ddp_error *err);
 
-/* ddp_plan_new - creates a plan with every layer in step 0, no filling, and costs 0. The caller frees it
- * with ddp_plan_free. */
+/* ddp_plan_new - creates a plan with every layer in step 0, no filling, and costs 0. *out is untouched on
+ * error; otherwise the caller frees it with ddp_plan_free. Errors: DDP_ARG for layers or period below 1,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err);
-/* ddp_plan_free - frees a plan; accepts an all-zero one. */
+
+/* ddp_plan_free - frees the arrays of a plan; accepts an all-zero one. */
 DDP_API void ddp_plan_free(ddp_plan *plan);
 
 /* ddp_plan_evaluate - sets objective_s, exposed_s, lower_bound_s and cost of any assignment. plan->step_of
- * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for
- * every assignment of the layers to the steps. Cost: O(L H). */
+ * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for every
+ * assignment of the layers to the steps. Cost: O(L H). Pure; safe from any thread. Errors: DDP_ARG (the
+ * profile; another number of layers; a step out of range), DDP_NUMERIC for times that add up to infinity,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan, ddp_error *err);
 
 /* ddp_plan_step_time - predicts the length of local step `step` in seconds, without forward time.
@@ -2163,42 +2586,61 @@ DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, 
 /* ddp_plan_landing - computes how many steps after its own step each layer's transfer ends, if transfers may
  * span several steps.
  *
- *   landing     [L] 0: before the layer's next forward (cost window) or before the next step (cost
- *               timeline); n: n steps later. It is the smallest value with which no layer waits in the
- *               steady state. It is at most H - 1, because a transfer ends before the layer is sent again; a
- *               longer transfer causes a wait
- *   *exposed_s  receives the seconds of a period beyond its compute: 0, or the difference if the link is
- *               slower than compute. In that case every step is assumed longer by an equal share of it
+ *   landing      [L] 0: before the layer's next forward (cost window) or before the next step (cost
+ *                timeline); n: n steps later. It is the smallest value with which no layer waits in the
+ *                steady state. It is at most H - 1, because a transfer ends before the layer is sent again; a
+ *                longer transfer causes a wait
+ *   exposed_s    receives the seconds of a period beyond its compute: 0, or the difference if the link is
+ *                slower than compute. In that case every step is assumed longer by an equal share of it
  *
- * A transfer starts when its layer's backward has ended and the link has finished the transfers posted
- * before it. Cost: O(L^2 + L H). Errors: as ddp_plan_evaluate. */
+ * A transfer starts when its layer's backward has ended and the link has finished the transfers posted before
+ * it. Cost: O(L^2 + L H). Pure; safe from any thread. Errors: DDP_ARG (NULL; the profile; another number of
+ * layers; a step out of range), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing,
                                     double *exposed_s, ddp_error *err);
 
-/* ddp_plan_curve - computes the smallest exposed communication for each period up to max_period, in one
- * run: exposed_s[h-1] is the seconds per period of h steps with contiguous sets. Use it to choose the
- * period. */
+/* ddp_plan_curve - computes the smallest exposed communication for each period up to max_period, in one run.
+ * Use it to choose the period.
+ *
+ *   exposed_s  [max_period] exposed_s[h-1] receives the seconds per period of h steps with contiguous sets
+ *
+ * Pure; safe from any thread. Errors: DDP_ARG (the profile; max_period below 1), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,
                                   ddp_error *err);
 
-/* ddp_plan_hash - a 64-bit hash of layers, period, step_of and fill. It is the same on every platform. */
+/* ddp_plan_hash - returns a 64-bit hash of layers, period, step_of and fill. It is the same on every
+ * platform. Pure; safe from any thread. */
 DDP_API uint64_t ddp_plan_hash(const ddp_plan *plan);
 
-/* The name of a solver as used by the programs. DDP_SOLVER_DEFAULT gives the name of the default; an
- * invalid value gives "unknown". ddp_cost_name and ddp_fill_name do the same for costs and fillings. */
+/* ddp_solver_name - returns the name of a solver as used by the programs. DDP_SOLVER_DEFAULT gives the name
+ * of the default; an invalid value gives "unknown". A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_solver_name(ddp_solver solver);
+
+/* ddp_cost_name - returns the name of a cost model: the default's for DDP_COST_DEFAULT, "unknown" for an
+ * invalid value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_cost_name(ddp_cost cost);
+
+/* ddp_fill_name - returns the name of a filling rule: the default's for DDP_FILL_DEFAULT, "unknown" for an
+ * invalid value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_fill_name(ddp_fill fill);
-/* The solver with the given name; ddp_cost_named and ddp_fill_named do the same for costs and fillings.
- * Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG, with
+ * a list of the valid names. */
 DDP_API ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err);
+
+/* ddp_cost_named - finds the cost model with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err);
+
+/* ddp_fill_named - finds the filling rule with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err);
 
 /* ==== plan/timeline/timeline.h ==== [plan] */
 /* Predicts the iteration time of synchronous training under six published ways to send gradients: the
  * baselines for every other planner here. */
 
+/* Schemes that ddp_plan_timeline simulates. */
 typedef enum ddp_scheme {
     DDP_SCHEME_SSGD,          /* all transfers after the whole backward */
     DDP_SCHEME_WFBP,          /* each bucket as soon as its backward ends (PyTorch DDP) */
@@ -2211,7 +2653,7 @@ typedef enum ddp_scheme {
 
 /* All-zero selects the defaults. */
 typedef struct ddp_timeline_options {
-    ddp_scheme scheme;
+    ddp_scheme scheme;         /* (default: ssgd) */
     double alpha_s;            /* startup included in every comm_s, in seconds; 0 = none */
     double partition_params;   /* bytescheduler, usbyte: most parameters in a part */
     double partition_s;        /* or the longest part on the link in seconds, startup included; if neither
@@ -2223,6 +2665,7 @@ typedef struct ddp_timeline_options {
     double first_bucket_bytes; /* the limit of the first bucket, in bytes; 0 = 1 MiB */
 } ddp_timeline_options;
 
+/* Kinds of activities: compute, or a transfer on the link. */
 typedef enum ddp_interval_kind {
     DDP_INTERVAL_BACKWARD,
     DDP_INTERVAL_FORWARD,
@@ -2231,23 +2674,23 @@ typedef enum ddp_interval_kind {
 
 /* One activity from begin_s to end_s, in seconds after the start of backward. */
 typedef struct ddp_interval {
-    ddp_interval_kind kind;
-    int bucket, last; /* rows bucket..last of the profile; last > bucket: merged rows */
-    int part, parts;  /* link: parts part .. part+parts-1 of the bucket; otherwise 0, 1 */
-    int lane;         /* link: lane 0.. of an operation, if several are in flight */
-    double begin_s, end_s;
+    ddp_interval_kind kind; /* compute or transfer */
+    int bucket, last;       /* rows bucket..last of the profile; last > bucket: merged rows */
+    int part, parts;        /* link: parts part .. part+parts-1 of the bucket; otherwise 0, 1 */
+    int lane;               /* link: lane 0.. of an operation, if several are in flight */
+    double begin_s, end_s;  /* seconds */
 } ddp_interval;
 
 /* One iteration in the steady state: backward, then the forward that waits for its gradients. The caller
  * of ddp_plan_timeline owns it and frees it with ddp_timeline_free. */
 typedef struct ddp_timeline {
-    ddp_scheme scheme;
-    int buckets; /* rows of the profile */
-    double iteration_s;
-    double lower_bound_s; /* see ddp_plan_timeline */
-    int *parts;           /* [buckets] parts of each: 1 if it is never cut, 0 if it sends nothing */
-    int *priority;        /* [buckets] 0 = served first among the ready buckets */
-    int intervals;
+    ddp_scheme scheme;      /* scheme that was simulated */
+    int buckets;            /* rows of the profile */
+    double iteration_s;     /* seconds of an iteration */
+    double lower_bound_s;   /* see ddp_plan_timeline */
+    int *parts;             /* [buckets] parts of each: 1 if it is never cut, 0 if it sends nothing */
+    int *priority;          /* [buckets] 0 = served first among the ready buckets */
+    int intervals;          /* number of intervals */
     ddp_interval *interval; /* [intervals] backward, forward, then the link, each sorted by begin_s */
 } ddp_timeline;
 
@@ -2297,7 +2740,9 @@ typedef struct ddp_timeline {
  * DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
                                      ddp_error *err);
-DDP_API void ddp_timeline_free(ddp_timeline *t); /* accepts an all-zero timeline */
+
+/* ddp_timeline_free - frees the arrays of a timeline; accepts an all-zero one. */
+DDP_API void ddp_timeline_free(ddp_timeline *t);
 
 /* ddp_timeline_exposed - computes the step time of t beyond its compute if messages have a latency: a
  * message occupies the link for its interval and arrives latency_s later.
@@ -2310,20 +2755,24 @@ DDP_API void ddp_timeline_free(ddp_timeline *t); /* accepts an all-zero timeline
 DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, double latency_s,
                                         double *each_s, double *all_s, ddp_error *err);
 
-/* The name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte or
- * deft; "unknown" for an invalid value. */
+/* ddp_scheme_name - returns the name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp,
+ * bytescheduler, usbyte or deft; "unknown" for an invalid value. A constant string. Pure; safe from any
+ * thread. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
-/* The scheme with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_scheme_named - finds the scheme with the given name. Pure; safe from any thread. Errors: DDP_ARG, with
+ * a list of the valid names. */
 DDP_API ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
 
 /* ==== plan/timeline/knapsack.h ==== [plan] */
 /* The 0/1 knapsack on one or two links, with release times: chooses the transfers that overlap with
  * compute. */
 
+/* Solvers of ddp_knapsack. */
 typedef enum ddp_knapsack_solver {
     DDP_KNAPSACK_DEFAULT, /* exact if 2^16 entries per half suffice, else greedy */
-    DDP_KNAPSACK_EXACT,
-    DDP_KNAPSACK_GREEDY
+    DDP_KNAPSACK_EXACT,   /* the maximum, or DDP_UNSUPPORTED */
+    DDP_KNAPSACK_GREEDY   /* by descending value */
 } ddp_knapsack_solver;
 
 /* Item i starts at or after ready_s[i], on link 0 or on link 1. It takes item_s[i] seconds on link 0 and
@@ -2331,7 +2780,7 @@ typedef enum ddp_knapsack_solver {
  * by deadline_s. A plain knapsack has no ready_s; its capacity is deadline - start. All arrays are
  * borrowed. */
 typedef struct ddp_knapsack_problem {
-    int items;
+    int items;             /* number of items */
     const double *item_s;  /* [items] > 0, seconds on the fast link */
     const double *ready_s; /* [items] >= 0, or NULL = all 0 */
     const double *value;   /* [items] >= 0, the quantity to maximise, or NULL = item_s */
@@ -2364,32 +2813,37 @@ typedef struct ddp_knapsack_problem {
  * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first,
  * which holds for item times on the slow link. Here all item times are for the fast link, and the slow
  * link takes mu times as long. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG
- * (names the item and the value), DDP_UNSUPPORTED, DDP_MEMORY. */
+ * (names the item and the value), DDP_NUMERIC (the sum of the values is not finite), DDP_UNSUPPORTED,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
                                 double *value, ddp_error *err);
 
-/* The name of a solver as used by the programs. DDP_KNAPSACK_DEFAULT gives "default"; an invalid value
- * gives "unknown". */
+/* ddp_knapsack_solver_name - returns the name of a solver as used by the programs. DDP_KNAPSACK_DEFAULT gives
+ * "default"; an invalid value gives "unknown". A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
-/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_knapsack_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err);
 
 /* ==== plan/timeline/deft.h ==== [plan] */
 /* DeFT's planner: delays and merges gradients so that their transfers overlap with forward and backward. */
 
+/* Rules that select the parts which a stage sends. */
 typedef enum ddp_delayed_select {
     DDP_SELECT_DEFAULT, /* release */
     DDP_SELECT_RELEASE, /* takes a part only if it ends within the stage, counted from its release */
     DDP_SELECT_PAPER    /* Algorithm 1 as printed; a send may outlast the stage */
 } ddp_delayed_select;
 
+/* Options of ddp_plan_delayed. All-zero selects the defaults. */
 typedef struct ddp_delayed_options {
-    int links;               /* 1 or 2; 0 = 1 */
-    double mu;               /* time on the slow link / time on the fast link; used with 2 links */
-    double alpha_s;          /* startup included in each comm_s, in seconds; every part pays it */
-    double partition_s;      /* longest block on the fast link, in seconds; 0 = no limit */
-    double partition_params; /* most parameters in a block; 0 = no limit */
-    ddp_delayed_select select;
+    int links;                  /* 1 or 2; 0 = 1 */
+    double mu;                  /* time on the slow link / time on the fast link; used with 2 links */
+    double alpha_s;             /* startup included in each comm_s, in seconds; every part pays it */
+    double partition_s;         /* longest block on the fast link, in seconds; 0 = no limit */
+    double partition_params;    /* most parameters in a block; 0 = no limit */
+    ddp_delayed_select select;  /* (default: release) */
     ddp_knapsack_solver solver; /* 0 = exact if that is quick, else greedy; with two links, the best plan
                                    of that one, greedy and a queue. paper with two links: greedy */
     double capacity_scale;      /* factor on the knapsack capacity of both stages; 0 = 1 */
@@ -2400,11 +2854,11 @@ typedef struct ddp_delayed_options {
 
 /* One part on a link. Sends are in the order of their start. */
 typedef struct ddp_delayed_send {
-    int iteration;    /* 0 .. warmup + period - 1 */
-    int fresh;        /* 1 = part of the gradient merged in this iteration's backward, 0 = of the pending
+    int iteration;         /* 0 .. warmup + period - 1 */
+    int fresh;             /* 1 = part of the gradient merged in this iteration's backward, 0 = of the pending
                          gradient */
-    int bucket, part; /* part 0 .. parts_of[bucket]-1 */
-    int link;
+    int bucket, part;      /* part 0 .. parts_of[bucket]-1 */
+    int link;              /* 0 = the fast link, 1 = the slow one */
     double begin_s, end_s; /* seconds after the start of the iteration's forward */
 } ddp_delayed_send;
 
@@ -2413,34 +2867,34 @@ typedef struct ddp_delayed_send {
  * `applied` is the number of iterations that it merged, or 0. Then the opened one is applied if it is
  * complete (applied_now). */
 typedef struct ddp_delayed_step {
-    double forward_s, backward_s; /* length of the stages: compute, or the end of the last send */
-    int opened, applied, applied_now;
-    int first_send, sends;
+    double forward_s, backward_s;     /* length of the stages: compute, or the end of the last send */
+    int opened, applied, applied_now; /* numbers of merged iterations, see above */
+    int first_send, sends;            /* sends first_send .. first_send + sends - 1 of the plan */
 } ddp_delayed_step;
 
 /* A plan: `warmup` iterations that start with nothing pending, then `period` iterations that repeat. The
  * caller of ddp_plan_delayed owns it and frees it with ddp_delayed_plan_free. */
 typedef struct ddp_delayed_plan {
-    int buckets, parts;
-    int *parts_of;  /* [buckets] 0 if the bucket sends nothing */
-    double *part_s; /* [buckets] seconds for one part on the fast link, startup included */
-    int links;      /* number of links in use; 1 if the slow one cannot carry any part */
-    int warmup, period;
-    ddp_delayed_step *step; /* [warmup + period] */
-    ddp_delayed_send *send; /* [sends] */
-    int sends;
-    int updates;                          /* per steady period */
-    int *k;                               /* [updates] iterations that each update merges: the batch-size
+    int buckets, parts;      /* rows of the profile, and parts of all of them */
+    int *parts_of;           /* [buckets] 0 if the bucket sends nothing */
+    double *part_s;          /* [buckets] seconds for one part on the fast link, startup included */
+    int links;               /* number of links in use; 1 if the slow one cannot carry any part */
+    int warmup, period;      /* iterations */
+    ddp_delayed_step *step;  /* [warmup + period] */
+    ddp_delayed_send *send;  /* [sends] */
+    int sends;               /* number of sends */
+    int updates;             /* per steady period */
+    int *k;                  /* [updates] iterations that each update merges: the batch-size
                                              sequence */
-    int *delay;                           /* [updates] iterations from the newest gradient of an update to
+    int *delay;              /* [updates] iterations from the newest gradient of an update to
                                              the update; the oldest gradient waits k - 1 more */
-    double iteration_s;                   /* mean over the steady period */
-    double update_frequency;              /* updates / period */
+    double iteration_s;      /* mean over the steady period */
+    double update_frequency; /* updates / period */
     double forward_s, backward_s, comm_s; /* T_f, T_b, and T_c after partitioning */
     double lower_bound_s;                 /* max(T_f + T_b, frequency x T_c / (1 + 1/mu)) */
-    double capacity_scale;
-    int no_barrier; /* 1 = sends may span the stages */
-    int limited;    /* 1 = a limit ended the search; a longer search might find a better plan */
+    double capacity_scale;                /* factor on the knapsack capacity that was used */
+    int no_barrier;                       /* 1 = sends may span the stages */
+    int limited; /* 1 = a limit ended the search; a longer search might find a better plan */
 } ddp_delayed_plan;
 
 /* ddp_plan_delayed - plans DeFT's schedule for buckets (the rows of the profile; row 0 is next to the
@@ -2485,11 +2939,16 @@ typedef struct ddp_delayed_plan {
  * ddp_knapsack accepts), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
                                     ddp_delayed_plan *out, ddp_error *err);
-DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan); /* accepts an all-zero plan */
 
-/* The name of a selection rule, or "unknown" for an invalid value. */
+/* ddp_delayed_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan);
+
+/* ddp_delayed_select_name - returns the name of a selection rule; "unknown" for an invalid value. A constant
+ * string. Pure; safe from any thread. */
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
-/* The selection rule with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_delayed_select_named - finds the selection rule with the given name. Pure; safe from any thread.
+ * Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err);
 
 /* ==== plan/timeline/preserver.h ==== [plan] */
@@ -2511,12 +2970,13 @@ typedef struct ddp_preserver {
     int rotations;    /* 1 = judge the sequence by its worst rotation, not by its own order */
 } ddp_preserver;
 
+/* Result of the ratio test. */
 typedef struct ddp_preserved {
     double expected_base; /* loss after sum(k) updates with batch B */
     double expected_plan; /* loss after one update per k, each with batch k x B */
     double ratio;         /* expected_base / expected_plan */
-    int accepted;
-    int retries; /* set by ddp_preserver_plan: how often the capacity was raised, 0..10 */
+    int accepted;         /* 1 = the ratio passes the test */
+    int retries;          /* set by ddp_preserver_plan: how often the capacity was raised, 0..10 */
 } ddp_preserved;
 
 /* ddp_preserver_expect - returns the expected loss after one update from loss s that merges k iterations:
@@ -2537,8 +2997,11 @@ DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, 
  *
  * Each retry multiplies the capacity by 1.1, at most ten times (the paper gives no factor). If no plan
  * passes, the plan with the best ratio is returned with accepted = 0. A retry that cannot be planned is
- * skipped. The caller frees *plan with ddp_delayed_plan_free. Source: DeFT section IV-C. Both outputs are
- * untouched on error. Pure; safe from any thread. */
+ * skipped. The caller frees *plan with ddp_delayed_plan_free. Both outputs are untouched on error. Pure; safe
+ * from any thread.
+ *
+ * Source: DeFT section IV-C. Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period, or too
+ * many parts), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
                                       const ddp_preserver *model, ddp_delayed_plan *plan, ddp_preserved *out,
                                       ddp_error *err);
@@ -2608,17 +3071,18 @@ typedef enum ddp_serving {
     DDP_SERVING_IN_TURN   /* in rank order: r2sp, or a deterministic run */
 } ddp_serving;
 
+/* The run whose step time ddp_served_step predicts. */
 typedef struct ddp_served {
-    ddp_serving rule;
-    int ahead; /* steps a worker may be ahead of the slowest one; -1 = no limit */
-    int workers, servers;
-    int colocated;       /* 1 = worker k is also server k and both use one link; servers = workers */
-    const double *bytes; /* [servers] bytes of gradients, and as many in the answer; borrowed */
-    const double *late;  /* [servers] the part of these bytes that travels during the next step's compute
+    ddp_serving rule;     /* when a server answers */
+    int ahead;            /* steps a worker may be ahead of the slowest one; -1 = no limit */
+    int workers, servers; /* numbers of both, at least 1 */
+    int colocated;        /* 1 = worker k is also server k and both use one link; servers = workers */
+    const double *bytes;  /* [servers] bytes of gradients, and as many in the answer; borrowed */
+    const double *late;   /* [servers] the part of these bytes that travels during the next step's compute
                             (osp); NULL = none */
-    double compute_s;    /* compute time of one step of a worker, in seconds */
-    double bytes_per_s;  /* rate of each rank's link, in each direction */
-    double delay_s;      /* one-way delay, in seconds */
+    double compute_s;     /* compute time of one step of a worker, in seconds */
+    double bytes_per_s;   /* rate of each rank's link, in each direction */
+    double delay_s;       /* one-way delay, in seconds */
 } ddp_served;
 
 /* ddp_served_step - computes the seconds per step in the steady state.
@@ -2634,12 +3098,15 @@ typedef struct ddp_served {
  * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker;
  * finding each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
-/* ddp_served_room - the bytes of scratch memory that ddp_served_step needs. */
+
+/* ddp_served_room - returns the bytes of scratch memory that ddp_served_step needs for these numbers of
+ * workers and servers. Pure; safe from any thread. */
 DDP_API size_t ddp_served_room(int workers, int servers);
 
 /* ==== plan/place/place.h ==== [plan] */
 /* DT-FM's placement: assigns a device to each stage of each pipeline. */
 
+/* Solvers of ddp_place. */
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
     DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, then annealing, KL's search and
@@ -2652,29 +3119,30 @@ typedef enum ddp_place_solver {
     DDP_PLACE_EXACT         /* branch and bound over the composition of the stages */
 } ddp_place_solver;
 
+/* Options of ddp_place. All-zero selects the defaults. */
 typedef struct ddp_place_options {
-    ddp_place_solver solver;
-    int pipelines, stages; /* D_dp, D_pp; 0 = as in the network */
-    uint64_t seed;
-    double time_limit_s; /* 0 = no limit (exact: 60 s) */
+    ddp_place_solver solver; /* (default: anneal) */
+    int pipelines, stages;   /* D_dp, D_pp; 0 = as in the network */
+    uint64_t seed;           /* seed of the search (default: 0) */
+    double time_limit_s;     /* 0 = no limit (exact: 60 s) */
     long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 4,000,000, exact: no
                             limit) */
     /* Called at each improvement and about ten times a second, on the caller's thread. A nonzero return
      * value stops the search, which then returns the best placement found so far. */
     int (*progress)(void *user, double seconds, double best_s);
-    void *user;
+    void *user; /* passed to progress */
 } ddp_place_options;
 
 /* A placement. The caller frees it with ddp_placement_free. */
 typedef struct ddp_placement {
-    int pipelines, stages;
-    int *assign;        /* [pipelines x stages] device of stage j in pipeline i */
-    double cost_s;      /* datap_s + pipelinep_s */
-    double datap_s;     /* averaging time of the slowest stage */
-    double pipelinep_s; /* sum over the hops of a pipeline; each hop takes as long as in the slowest
+    int pipelines, stages; /* D_dp, D_pp */
+    int *assign;           /* [pipelines x stages] device of stage j in pipeline i */
+    double cost_s;         /* datap_s + pipelinep_s */
+    double datap_s;        /* averaging time of the slowest stage */
+    double pipelinep_s;    /* sum over the hops of a pipeline; each hop takes as long as in the slowest
                            pipeline */
-    int proven;         /* 1 = no placement is better */
-    double solve_s;
+    int proven;            /* 1 = no placement is better */
+    double solve_s;        /* duration of the search, in seconds */
     long candidates; /* candidates examined. anneal: moves tried; with more than 256 devices, a re-matching
                         counts as 4 D_dp. exact: compositions entered. Other solvers: partitions */
     int points;      /* number of improvements */
@@ -2724,25 +3192,30 @@ DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o,
 DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
                                   double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err);
 
-/* ddp_placement_free - frees a placement; accepts an all-zero one. */
+/* ddp_placement_free - frees the arrays of a placement; accepts an all-zero one. */
 DDP_API void ddp_placement_free(ddp_placement *p);
 
-/* The name of a solver: "anneal", "genetic", "genetic-code", "kl", "random" or "exact"; "unknown" for an
- * invalid value. */
+/* ddp_place_solver_name - returns the name of a solver: "anneal", "genetic", "genetic-code", "kl", "random"
+ * or "exact"; "unknown" for an invalid value. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
-/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_place_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);
 
 /* ==== plan/fence/louvain.h ==== [plan] */
 /* Finds communities in a weighted graph: modularity, and Louvain's method to maximise it. */
 
-/* ddp_modularity - computes Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2). L_c is the
- * sum of the weights inside c, d_c the sum of the degrees of its nodes, and m the sum of all weights.
+/* ddp_modularity - computes Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2). L_c is the sum
+ * of the weights inside c, d_c the sum of the degrees of its nodes, and m the sum of all weights.
  *
  *   weights     [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
  *   resolution  above 0; 1 gives Newman's modularity, a larger value smaller communities
  *   community   [n] community of each node, a number in 0..n-1; the numbers need not be consecutive
- *   out         receives Q; 0 for a graph without weight; untouched on error */
+ *   out         receives Q; 0 for a graph without weight; untouched on error
+ *
+ * Pure; safe from any thread. Errors: DDP_ARG (names the node or the pair, and the value), DDP_NUMERIC for
+ * weights that add up to more than 1e150, DDP_MEMORY. */
 DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
                                   double *out, ddp_error *err);
 
@@ -2770,6 +3243,7 @@ DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, 
 
 struct ddp_adatopk_options; /* compress/compress.h */
 
+/* Options of the estimate. All-zero selects the defaults. */
 typedef struct ddp_workload_options {
     int microbatches;    /* n_b, micro-batches per iteration; 0 = 1 */
     double samples;      /* N_s, samples per iteration; 0 = the number of micro-batches */
@@ -2780,24 +3254,24 @@ typedef struct ddp_workload_options {
 
 /* A tensor that one device sends to another, once per micro-batch. */
 typedef struct ddp_workload_message {
-    int op;       /* the operator whose result (or whose result's gradient) is sent */
-    int user;     /* the first operator on the other device that uses the result (the paper names a
+    int op;                /* the operator whose result (or whose result's gradient) is sent */
+    int user;              /* the first operator on the other device that uses the result (the paper names a
                      gradient "op-user") */
-    int from, to; /* devices */
-    int gradient; /* 0 = the result, sent in forward; 1 = its gradient, sent in backward */
-    double bytes, seconds;
+    int from, to;          /* devices */
+    int gradient;          /* 0 = the result, sent in forward; 1 = its gradient, sent in backward */
+    double bytes, seconds; /* size, and receive time on the link */
 } ddp_workload_message;
 
 /* The costs of one micro-batch; arrays are [N]. The caller of ddp_workload_estimate owns it. */
 typedef struct ddp_workload {
-    int devices;
-    double *compute_s;    /* C_p, compute time */
-    double *receive_s;    /* R_p, receive time */
-    double *memory_bytes; /* parameters and their state, and the results retained for backward */
-    double latency_s;     /* Eq. 2, one micro-batch */
-    double pipeline_s;    /* Eq. 3, one iteration */
-    double throughput;    /* Eq. 4, samples per second */
-    int messages;
+    int devices;                   /* N */
+    double *compute_s;             /* C_p, compute time */
+    double *receive_s;             /* R_p, receive time */
+    double *memory_bytes;          /* parameters and their state, and the results retained for backward */
+    double latency_s;              /* Eq. 2, one micro-batch */
+    double pipeline_s;             /* Eq. 3, one iteration */
+    double throughput;             /* Eq. 4, samples per second */
+    int messages;                  /* number of messages */
     ddp_workload_message *message; /* [messages], sorted by op */
 } ddp_workload;
 
@@ -2822,11 +3296,14 @@ typedef struct ddp_workload {
  * Memory: state_factor x parameters, plus the results and received results retained for backward. They are
  * counted for all n_b micro-batches, or for one with forward_only.
  *
- * Cost: O(operators + args). Pure; safe from any thread. Errors: DDP_ARG (no speeds in the network, no
- * such device, bad costs), DDP_MEMORY. */
+ * Cost: O(operators + args). Pure; safe from any thread. Errors: DDP_ARG (no speeds in the network, no such
+ * device, an option or a cost out of range), DDP_NUMERIC (the costs add up to more than 1e200),
+ * DDP_UNSUPPORTED (more than 2^31 - 1 args), DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net, const int *device_of,
                                          const ddp_workload_options *o, ddp_workload *out, ddp_error *err);
-DDP_API void ddp_workload_free(ddp_workload *w); /* accepts an all-zero struct */
+
+/* ddp_workload_free - frees the arrays of an estimate; accepts an all-zero one. */
+DDP_API void ddp_workload_free(ddp_workload *w);
 
 /* ddp_speed_fit - fits lambda, the fraction of its peak speed that a device reaches: S(p) = lambda S*(p).
  *
@@ -2835,8 +3312,8 @@ DDP_API void ddp_workload_free(ddp_workload *w); /* accepts an all-zero struct *
  *   lambda          receives the fraction; untouched on error
  *
  * Least squares through the origin of seconds over flops / peak; lambda = 1 / slope. To fit alpha and beta
- * of a link, use ddp_link_fit. Errors: DDP_ARG (no sample; a value is negative or not finite; all values
- * are zero). */
+ * of a link, use ddp_link_fit. Pure; safe from any thread. Errors: DDP_ARG (no sample; a value is negative or
+ * not finite; all values are zero). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
                                  double *lambda, ddp_error *err);
 
@@ -2852,8 +3329,9 @@ DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int
  *   T_lat = sum of C_p + R'_p,  T_pipe = T_lat + (n_b - 1) max over p of max(C_p, R'_p)
  * This is Eq. 8 with its two errors corrected (see ddp_adatopk).
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread. Errors: DDP_ARG (as
- * ddp_adatopk, or the network has a different number of devices), DDP_MEMORY. */
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread. Errors: DDP_ARG (an option
+ * out of range, or the network has a different number of devices), DDP_NUMERIC (a time that is not finite),
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
                                          const ddp_workload_options *work,
                                          const struct ddp_adatopk_options *o, ddp_workload *out,
@@ -2863,6 +3341,7 @@ DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_networ
 /* OP-Fence, the scheduler of FusionLLM: splits a model's operators over devices of different speed, joined
  * by links of different speed, as the stages of a pipeline. */
 
+/* Solvers of ddp_fence. */
 typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
     DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, optimal cut */
@@ -2873,32 +3352,33 @@ typedef enum ddp_fence_solver {
 
 /* All-zero selects the defaults. The baselines ignore allow_idle and the fields after it. */
 typedef struct ddp_fence_options {
-    ddp_fence_solver solver;
-    ddp_workload_options work;
-    int no_memory;        /* 1 = ignore the memory limits of the devices */
-    int allow_idle;       /* 1 = a device may run no operator */
+    ddp_fence_solver solver;   /* (default: fence) */
+    ddp_workload_options work; /* how the cost is computed */
+    int no_memory;             /* 1 = ignore the memory limits of the devices */
+    int allow_idle;            /* 1 = a device may run no operator */
     double message_bytes; /* message size M for the link weights, in bytes; 0 = the median over all cuts */
     double resolution;    /* of the clustering, see ddp_louvain; 0 = 1 */
 } ddp_fence_options;
 
 /* Operators first .. end-1 of the list run on `device`. */
 typedef struct ddp_fence_segment {
-    int device, first, end;
+    int device, first, end; /* end is one past the last operator */
 } ddp_fence_segment;
 
+/* A plan. The caller of ddp_fence owns it and frees it with ddp_fence_plan_free. */
 typedef struct ddp_fence_plan {
-    ddp_fence_solver solver;
-    int devices, ops;
-    int segments;
+    ddp_fence_solver solver;    /* solver that made it */
+    int devices, ops;           /* number of devices (N) and of operators */
+    int segments;               /* number of segments */
     ddp_fence_segment *segment; /* [segments] in pipeline order; each non-empty, together all operators */
     int *order;                 /* [N] devices in pipeline order, idle ones included */
     int *cluster;               /* [N] cluster found by Louvain, 0..clusters-1 (also for the baselines) */
-    int clusters;
-    int *device_of;       /* [ops]; input data is on the device of its first user */
-    double message_bytes; /* the M that the link weights used, in bytes */
-    int proven;           /* 1 = no other cut along `order` has a smaller pipeline_s */
-    int connected;        /* 1 = the operators of each cluster form a connected subgraph */
-    ddp_workload work;    /* costs of the plan: C_p, R_p, memory, messages, latency, pipeline time,
+    int clusters;               /* number of clusters */
+    int *device_of;             /* [ops]; input data is on the device of its first user */
+    double message_bytes;       /* the M that the link weights used, in bytes */
+    int proven;                 /* 1 = no other cut along `order` has a smaller pipeline_s */
+    int connected;              /* 1 = the operators of each cluster form a connected subgraph */
+    ddp_workload work;          /* costs of the plan: C_p, R_p, memory, messages, latency, pipeline time,
                              throughput */
 } ddp_fence_plan;
 
@@ -2941,108 +3421,130 @@ typedef struct ddp_fence_plan {
  *                    exceeds the memory of the device that the message names
  *   DDP_UNSUPPORTED  for n operators and N devices, N n^2 / 2 exceeds 1e9; with allow_idle, N n^2 / 2 + 4
  *                    N^2 n
+ *   DDP_NUMERIC      the costs of the list add up to more than 1e200
  *   DDP_MEMORY       out of memory */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
-DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan); /* accepts an all-zero plan */
 
-/* The name of a solver: "fence", "equal_ops" or "equal_flops". DDP_FENCE_DEFAULT gives "fence"; an invalid
- * value gives "unknown". */
+/* ddp_fence_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan);
+
+/* ddp_fence_solver_name - returns the name of a solver: "fence", "equal_ops" or "equal_flops".
+ * DDP_FENCE_DEFAULT gives "fence"; an invalid value gives "unknown". A constant string. Pure; safe from any
+ * thread. */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
-/* The solver with the given name. Errors: DDP_ARG, with a list of the valid names. */
+
+/* ddp_fence_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);
 
 /* ==== pipe/schedule.h ==== [pipe] */
-/* Pipelines: in which order a stage runs its micro-batches, and how long a step takes. */
+/* Pipelines: the order in which a stage runs its micro-batches, and the predicted time of a step. */
 
-/* All have the same gradients: each stage adds them up in the order of micro-batches. */
+/* Schedules. All give bit-identical gradients: each stage sums them in the order of micro-batches. */
 typedef enum ddp_pipeline {
     DDP_PIPELINE_DEFAULT, /* 1f1b */
-    DDP_PIPELINE_GPIPE,   /* all forwards, then all backwards in the same order, as DT-FM runs it */
-    DDP_PIPELINE_1F1B,    /* one forward, one backward in turn (PipeDream-flush): fewer activations */
-    DDP_PIPELINE_ZB       /* the same with the backward in two halves: weight gradients fill what would be
-                             waiting (ZB-H1 of Qi and others 2023, Zero Bubble Pipeline Parallelism,
-                             arXiv:2401.10241) */
+    DDP_PIPELINE_GPIPE,   /* all forwards, then all backwards in the same order, as in DT-FM */
+    DDP_PIPELINE_1F1B,    /* one forward and one backward in turn (PipeDream-flush): fewer activations */
+    DDP_PIPELINE_ZB       /* 1f1b with the backward in two halves: weight gradients fill idle time (ZB-H1 of
+                             Qi et al. 2023, Zero Bubble Pipeline Parallelism, arXiv:2401.10241) */
 } ddp_pipeline;
 
+/* Kinds of tasks of a stage. */
 typedef enum ddp_task_kind {
     DDP_TASK_FORWARD,
     DDP_TASK_BACKWARD,        /* both halves */
-    DDP_TASK_INPUT_GRADIENT,  /* the half that the stage before waits for */
-    DDP_TASK_WEIGHT_GRADIENT, /* the half that nobody waits for */
-    DDP_TASK_SEND,
-    DDP_TASK_RECEIVE /* of activations after a forward, of gradients after a backward */
+    DDP_TASK_INPUT_GRADIENT,  /* the half that the previous stage waits for */
+    DDP_TASK_WEIGHT_GRADIENT, /* the half that no other stage waits for */
+    DDP_TASK_SEND,            /* activations after a forward, gradients after a backward */
+    DDP_TASK_RECEIVE          /* the same */
 } ddp_task_kind;
 
+/* One task of a stage. */
 typedef struct ddp_task {
-    ddp_task_kind kind;
-    int micro_batch;
+    ddp_task_kind kind; /* what the stage does */
+    int micro_batch;    /* from 0 */
 } ddp_task;
 
-/* "gpipe", "1f1b", "zb". named: DDP_ARG where the name is another one. */
+/* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb"; the default's for
+ * DDP_PIPELINE_DEFAULT. A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
+
+/* ddp_pipeline_named - finds the schedule with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err);
 
-/* A pipeline as all of its stages know it. */
+/* The shape of a pipeline, equal on all stages. */
 typedef struct ddp_pipeline_shape {
-    ddp_pipeline schedule;
-    int stages;        /* 1..1024 */
-    int micro_batches; /* of a step */
-    int ahead;         /* 1f1b, zb: so many forwards more before a stage's first backward, and as
-                                   many micro-batches more in flight and held: on slow links what waits for
-                                   the way there and back; 0 = none */
+    ddp_pipeline schedule; /* (default: 1f1b) */
+    int stages;            /* 1..1024 */
+    int micro_batches;     /* micro-batches of a step, at least 1 */
+    int ahead;             /* 1f1b, zb: extra forwards before a stage's first backward, which hide the round
+                              trip of slow links; as many more micro-batches are in flight and retained
+                              (default: 0) */
 } ddp_pipeline_shape;
 
-/* ddp_pipeline_tasks - what `stage` (0..stages-1, from the input) computes in one step, in order, into out
- *   [3 x micro_batches]; how many, or 0 where a number is out of range. Pure.
- * ddp_pipeline_held - the most micro-batches whose activations the stage holds at one time: as many states as
- * it needs. */
+/* ddp_pipeline_tasks - lists the tasks that a stage computes in one step, in order.
+ *
+ *   stage  0..stages-1, from the input
+ *   out    [3 x micro_batches] receives the tasks
+ *
+ * Returns their number; 0 if a field of the shape or stage is out of range. Pure; safe from any thread. */
 DDP_API int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out);
+
+/* ddp_pipeline_held - returns the largest number of micro-batches whose activations a stage retains at one
+ * time, and thus the number of states that it needs; 0 if a field of the shape or stage is out of range.
+ * Pure; safe from any thread. */
 DDP_API int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage);
 
-/* Seconds for one micro-batch of a stage. */
+/* Compute times of one micro-batch on a stage, in seconds. */
 typedef struct ddp_stage_cost {
-    double forward_s;
-    double inputs_s, weights_s; /* the two halves of its backward */
+    double forward_s;           /* the forward */
+    double inputs_s, weights_s; /* the two halves of the backward: input gradient, weight gradient */
 } ddp_stage_cost;
 
-/* What one stage sends a later one: for each micro-batch one message, and its gradient back. A message
- * occupies the sender's uplink, one after the other, and, alpha_s later, the receiver's downlink, which bytes
- * of several senders pass in the order in which they come. */
+/* Messages from one stage to a later one: one per micro-batch, and its gradient back. A message occupies the
+ * sender's uplink, one message after the other, and, alpha_s later, the receiver's downlink, which serves
+ * bytes of several senders in the order of arrival. */
 typedef struct ddp_boundary {
-    int from, to;
-    double forward_s, backward_s; /* of the link, seconds */
-    double alpha_s;               /* one way */
-    int one_way;                  /* 1: no gradient comes back */
+    int from, to;                 /* stages */
+    double forward_s, backward_s; /* seconds for which a message occupies the link: activations, gradient */
+    double alpha_s;               /* one-way delay, in seconds */
+    int one_way;                  /* 1: no gradient is sent back */
 } ddp_boundary;
 
+/* Input of ddp_pipeline_time; all arrays are borrowed. */
 typedef struct ddp_pipeline_costs {
-    ddp_pipeline_shape shape;
-    const ddp_stage_cost *stage; /* [stages] */
-    int boundaries;
+    ddp_pipeline_shape shape;     /* schedule, stages and micro-batches */
+    const ddp_stage_cost *stage;  /* [stages] */
+    int boundaries;               /* number of boundaries */
     const ddp_boundary *boundary; /* [boundaries]; NULL: none */
 } ddp_pipeline_costs;
 
-/* A stage computes, sends and receives at the same time: three slots, of which messages alone may overlap as
- * they come. */
+/* One activity of a stage. A stage computes, sends and receives at the same time, one computation at a
+ * time. */
 typedef struct ddp_pipeline_slot {
-    int stage, boundary; /* -1: computing */
-    ddp_task task;
-    int gradient; /* 1: the message is one */
-    double begin_s, end_s;
+    int stage, boundary;   /* boundary -1: the stage computes */
+    ddp_task task;         /* task and micro-batch */
+    int gradient;          /* 1: the message is a gradient */
+    double begin_s, end_s; /* seconds since the start of the step */
 } ddp_pipeline_slot;
 
+/* Result of ddp_pipeline_time. */
 typedef struct ddp_pipeline_times {
-    double step_s;     /* until the last stage has computed its last */
-    double bubble_pct; /* of the stages' time in a step, that in which they do not compute */
-    int *held;         /* [stages] of ddp_pipeline_held */
-    ddp_pipeline_slot *slot;
-    int slots;
+    double step_s;           /* seconds until the last stage has finished its last task */
+    double bubble_pct;       /* share of the stages' time in a step in which they do not compute, in % */
+    int *held;               /* [stages] ddp_pipeline_held of each stage */
+    ddp_pipeline_slot *slot; /* [slots] */
+    int slots;               /* number of slots */
 } ddp_pipeline_times;
 
-/* ddp_pipeline_time - plays one step. O(slots x stages). Errors: DDP_ARG (names the stage or boundary),
- * DDP_NUMERIC, DDP_MEMORY; *out is empty then. free: what it has allocated. */
+/* ddp_pipeline_time - simulates one step of a pipeline with discrete events. O(slots x stages). *out is empty
+ * on error; otherwise the caller frees it with ddp_pipeline_times_free. Pure; safe from any thread. Errors:
+ * DDP_ARG (names the stage or boundary), DDP_NUMERIC for times that add up to infinity, DDP_MEMORY. */
 DDP_API ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err);
+
+/* ddp_pipeline_times_free - frees the arrays of simulated times; accepts an all-zero one. */
 DDP_API void ddp_pipeline_times_free(ddp_pipeline_times *t);
 
 /* ==== compress/compress.h ==== [compress] */
@@ -3079,8 +3581,8 @@ typedef enum ddp_packing {
 
 /* The contents of a message header. */
 typedef struct ddp_packed {
-    ddp_packing packing;
-    uint64_t n, k; /* n: elements of the array; k: elements in the message */
+    ddp_packing packing; /* never DDP_PACK_DEFAULT */
+    uint64_t n, k;       /* n: elements of the array; k: elements in the message */
 } ddp_packed;
 
 /* ddp_pack_bound - returns the maximum size, in bytes, of a message with k of n elements, header included.
@@ -3098,8 +3600,14 @@ DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
                                    const float *value, void *out, size_t capacity, size_t *bytes,
                                    ddp_error *err);
-/* ddp_pack_dense - writes all of x[0..n-1] as a message with packing dense. A NaN is an error that names its
- * index. out, capacity, bytes, memory, threads and errors: as in ddp_pack_sparse. */
+
+/* ddp_pack_dense - writes all of x[0..n-1] as a message with packing dense.
+ *
+ *   out    buffer of `capacity` bytes that does not overlap x
+ *   bytes  receives the size of the message
+ *
+ * Allocates nothing; safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG;
+ * DDP_NUMERIC for a NaN, with its index. */
 DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes,
                                   ddp_error *err);
 
@@ -3149,6 +3657,7 @@ DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed
  *
  * Allocates nothing; safe from any thread. On error x is unchanged. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
+
 /* ddp_unpack_add - decodes a message and adds it: x[index] += value. Parameters, memory and threads as in
  * ddp_unpack_store. A message value that is infinite is an error, and so is a sum that would make a finite
  * element of x infinite: inf - inf between two ranks would be NaN. An element of x that was infinite or NaN
@@ -3160,10 +3669,11 @@ DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x,
 DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
 
 /* ddp_packing_name - returns the name of a packing as the programs spell it. DDP_PACK_DEFAULT returns the
- * name of the default; an invalid value returns "unknown". The string is static. */
+ * name of the default; an invalid value returns "unknown". A constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_packing_name(ddp_packing packing);
-/* ddp_packing_named - finds a packing by its name. Errors: DDP_ARG if the name is unknown (the message lists
- * the valid names) or if out is NULL. */
+
+/* ddp_packing_named - finds a packing by its name. Pure; safe from any thread. Errors: DDP_ARG if the name is
+ * unknown (the message lists the valid names) or if out is NULL. */
 DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err);
 
 /* ---- error feedback ---- */
@@ -3183,19 +3693,24 @@ DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_err
  *
  * A finite value never becomes infinite or NaN. A gradient or message that is not finite, or a sum that would
  * not be, is an error that names the index and the values. You can then skip the step (as loss scaling does)
- * without harm to the residual.
- *
- * These rules hold for all three functions. Arrays and message do not overlap. They allocate nothing and are
- * safe from any thread. On error the residual is unchanged. Errors: DDP_ARG (NULL, or an index out of range),
- * DDP_NUMERIC, DDP_FORMAT (as in ddp_unpack_add).
- *
- * ddp_feedback_add - adds the gradient to the residual. It reads the gradient twice, because it validates all
- * of it first. */
+ * without harm to the residual. */
+
+/* ddp_feedback_add - adds the gradient to the residual: residual[0..n-1] += gradient[0..n-1]. It reads the
+ * gradient twice, because it validates all of it first. The arrays do not overlap. Allocates nothing; safe
+ * from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL; DDP_NUMERIC for a gradient
+ * or a sum that is not finite. */
 DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err);
-/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. */
+
+/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. Allocates nothing;
+ * safe from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL or an index out of
+ * range. */
 DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                      ddp_error *err);
-/* ddp_feedback_subtract - subtracts the decoded values of a message from the residual. */
+
+/* ddp_feedback_subtract - subtracts the decoded values of a message from residual[0..n-1]. Message and
+ * residual do not overlap. Allocates nothing; safe from any thread. On error the residual is unchanged.
+ * Errors: DDP_ARG for NULL; DDP_FORMAT for a damaged message or another n; DDP_NUMERIC for a value or a
+ * difference that is not finite. */
 DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n,
                                          ddp_error *err);
 
@@ -3206,23 +3721,36 @@ DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, floa
 /* Sparse 2-bit messages: of each chunk of 4096 elements they carry the `keep` largest by magnitude. A shorter
  * last chunk carries its share, rounded up. Each element takes 14 bits: a sign, one of two levels (u and 2 u)
  * and a 12-bit index. Each chunk adds its u as a float32. With keep = 64 a chunk takes 116 bytes, 141 times
- * less than float32.
- *
- * ddp_sparse_keep - returns `keep` for a fraction of the elements (0 = 1/64), limited to 1..4096. Pure. */
+ * less than float32. */
+
+/* ddp_sparse_keep - returns the elements to keep of each chunk for a fraction of them (0 = 1/64), limited to
+ * 1..4096. Pure; safe from any thread. */
 DDP_API int ddp_sparse_keep(double fraction);
+
 /* ddp_sparse_bytes - returns the size, in bytes, of a message for n elements, which does not depend on the
  * values. Returns 0 if keep is not in 1..4096, or if n is 0 or above SIZE_MAX / 32. Pure. */
 DDP_API size_t ddp_sparse_bytes(size_t n, int keep);
+
 /* ddp_sparse_scratch - returns the size, in bytes, of the scratch memory that ddp_sparse_pack needs, aligned
  * to 8. Returns 0 if keep is not in 1..4096. Pure. */
 DDP_API size_t ddp_sparse_scratch(int keep);
+
 /* ddp_sparse_pack - writes a message and subtracts its decoded values from x. The subtraction is exact: x
- * retains the residual. An infinity or NaN is an error that names its index; x is then unchanged. Allocates
- * nothing; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC. */
+ * retains the residual.
+ *
+ *   x        [n] changed in place
+ *   keep     elements to keep of each chunk, 1..4096
+ *   out      buffer of `capacity` bytes; ddp_sparse_bytes(n, keep) of them are written
+ *   scratch  ddp_sparse_scratch(keep) bytes, aligned to 8
+ *
+ * On error x is unchanged. Allocates nothing; safe from any thread. Errors: DDP_ARG; DDP_NUMERIC for an
+ * infinity or NaN, with its index. */
 DDP_API ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capacity, void *scratch,
                                    size_t scratch_bytes, ddp_error *err);
-/* ddp_sparse_add - adds the decoded values of a message to x. The whole message is validated before x
- * changes. Allocates nothing; safe from any thread. Errors: DDP_ARG, DDP_FORMAT. */
+
+/* ddp_sparse_add - adds the decoded values of a message of `bytes` bytes to x[0..n-1]. The whole message is
+ * validated before x changes. Allocates nothing; safe from any thread. Errors: DDP_ARG for NULL, keep or n;
+ * DDP_FORMAT for a damaged message. */
 DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x, size_t n,
                                   ddp_error *err);
 
@@ -3276,6 +3804,7 @@ DDP_API size_t ddp_randomk_scratch(size_t n);
 
 /* ---- compression ratio of each link: AdaTopK and the uniform rule ---- */
 
+/* Options of ddp_adatopk. */
 typedef struct ddp_adatopk_options {
     double ratio;        /* r >= 1: the requested compression ratio */
     double factor;       /* the constant 3 of Eq. 7; 0 = 3 */
@@ -3283,6 +3812,7 @@ typedef struct ddp_adatopk_options {
     int uniform;         /* 1 = every link sends n / r elements, whatever its time; factor is not used */
 } ddp_adatopk_options;
 
+/* Compression of the message of one link. */
 typedef struct ddp_link_compression {
     double ratio;  /* r_i >= 1 */
     size_t keep;   /* k_i: elements in the message; n if dense */
@@ -3321,36 +3851,37 @@ DDP_API size_t ddp_keep_count(size_t n, double ratio);
 /* ==== base/tools.h ==== [base] */
 /* Utilities that programs share with the library: the clock, random numbers, and a hash of floats. */
 
-/* ddp_now - the time in seconds on a monotonic clock. The origin is arbitrary, but the same for all
- * processes of one machine. Safe from any thread. */
+/* ddp_now - returns the time in seconds on a monotonic clock. The origin is arbitrary, but the same for all
+ * processes of one machine. In ddp_simulate it is the virtual time. Safe from any thread. */
 DDP_API double ddp_now(void);
 
-/* State of one random stream (splitmix64: 64 bits, equidistributed, any seed is good). Copying the struct
- * copies the stream. One integer is enough to save it. */
+/* State of one random stream (splitmix64: 64-bit state, equidistributed, any seed is good). Copying the
+ * struct copies the stream. One integer is enough to save it. */
 typedef struct ddp_rng {
     uint64_t state;
 } ddp_rng;
 
-/* ddp_rng_seed - starts the random stream of (seed, stream). Different pairs give unrelated streams. A
- * stream belongs to one thread at a time. */
+/* ddp_rng_seed - returns the random stream of (seed, stream). Different pairs give unrelated streams. One
+ * thread at a time may use a stream. Pure. */
 DDP_API ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream);
 
-/* ddp_rng_u64 - the next 64 bits. */
+/* ddp_rng_u64 - returns the next 64-bit number of a stream. Changes *r. */
 DDP_API uint64_t ddp_rng_u64(ddp_rng *r);
 
-/* ddp_rng_below - uniform in 0..n-1 without bias (n >= 1). */
+/* ddp_rng_below - returns a uniform number in 0..n-1 without bias (n >= 1). Changes *r. */
 DDP_API uint64_t ddp_rng_below(ddp_rng *r, uint64_t n);
 
-/* ddp_rng_uniform - uniform in [0, 1), with 53 bits. */
+/* ddp_rng_uniform - returns a uniform number in [0, 1), with 53 bits. Changes *r. */
 DDP_API double ddp_rng_uniform(ddp_rng *r);
 
-/* ddp_rng_normal - approximately normal with mean 0 and standard deviation 1; values are within [-6, 6]. */
+/* ddp_rng_normal - returns an approximately normal number with mean 0 and standard deviation 1, within [-6,
+ * 6]. Changes *r. */
 DDP_API double ddp_rng_normal(ddp_rng *r);
 
-/* ddp_hash_floats - a 64-bit hash of x[0..n-1] that depends on every bit and on the order. To hash
- * several arrays, pass the hash of the previous ones (0 at first). Bit-identical arrays give the same
- * hash on every platform. 0.0 and -0.0 hash differently, as do NaNs with different payloads. Not
- * collision-resistant against an attacker. Pure. */
+/* ddp_hash_floats - returns a 64-bit hash of x[0..n-1] that depends on every bit and on the order. To hash
+ * several arrays, pass the hash of the previous ones (0 at first). Bit-identical arrays give the same hash on
+ * every platform. 0.0 and -0.0 hash differently, as do NaNs with different payloads. Not collision-resistant
+ * against an attacker. Pure; safe from any thread. */
 DDP_API uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n);
 
 /* ==== graph/graph.h ==== [graph] */
@@ -3365,19 +3896,20 @@ DDP_API uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n);
 
 /* Row-major: dim[dims - 1] is contiguous. dims 0 is a scalar with one element. */
 typedef struct ddp_shape {
-    int dims;
-    long dim[4];
+    int dims;    /* number of dimensions, 0 to 4 */
+    long dim[4]; /* length of each dimension */
 } ddp_shape;
 
+/* Initial values of a parameter: zeros, ones, normal or uniform around 0. */
 typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } ddp_init;
 
 /* A parameter array or buffer of an operator and its initial values. scale: standard deviation of
  * DDP_INIT_NORMAL, bound of DDP_INIT_UNIFORM. */
 typedef struct ddp_param {
     const char *name; /* "weight", "bias"; a constant string */
-    ddp_shape shape;
-    ddp_init init;
-    float scale;
+    ddp_shape shape;  /* shape of the array */
+    ddp_init init;    /* distribution of the initial values */
+    float scale;      /* see above; 0 for ZERO and ONE */
     int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others; 0 for lookup tables */
 } ddp_param;
 
@@ -3385,15 +3917,15 @@ typedef struct ddp_param {
  * node, a rule that fails or defines no parameters is called again with the tied parameter as param[0]
  * and params 1. */
 typedef struct ddp_op_spec {
-    int inputs;
-    ddp_shape in[DDP_OP_INPUTS];
-    ddp_dtype in_type[DDP_OP_INPUTS];
-    double arg[DDP_OP_ARGS]; /* defined by the operator: width, heads, probability ... */
-    ddp_shape out;           /* always float32 */
-    int params;
-    ddp_param param[DDP_OP_PARAMS];
-    int buffers; /* running statistics: part of the layer, but not parameters */
-    ddp_param buffer[DDP_OP_BUFFERS];
+    int inputs;                       /* given: number of inputs */
+    ddp_shape in[DDP_OP_INPUTS];      /* given: their shapes */
+    ddp_dtype in_type[DDP_OP_INPUTS]; /* given: their types */
+    double arg[DDP_OP_ARGS];          /* defined by the operator: width, heads, probability ... */
+    ddp_shape out;                    /* always float32 */
+    int params;                       /* number of parameter arrays */
+    ddp_param param[DDP_OP_PARAMS];   /* their shapes and initial values */
+    int buffers;                      /* running statistics: part of the layer, but not parameters */
+    ddp_param buffer[DDP_OP_BUFFERS]; /* their shapes and initial values */
     size_t saved;          /* elements that forward saves for backward, in addition to in and out */
     double flops;          /* of the forward pass */
     double backward_flops; /* of the backward pass (default: 2 x flops) */
@@ -3404,12 +3936,12 @@ typedef struct ddp_op_spec {
 
 /* One execution of an operator. Elements are float, or int32_t for integer inputs. */
 typedef struct ddp_op_call {
-    const ddp_op_spec *spec;
-    const void *in[DDP_OP_INPUTS];
-    const void *param[DDP_OP_PARAMS];
+    const ddp_op_spec *spec;          /* result of the shape rule */
+    const void *in[DDP_OP_INPUTS];    /* input arrays */
+    const void *param[DDP_OP_PARAMS]; /* parameter arrays */
     void *buffer[DDP_OP_BUFFERS]; /* forward with training 1 updates it; a recomputed forward gets a copy */
-    void *out;
-    void *saved; /* spec->saved elements */
+    void *out;                    /* output array */
+    void *saved;                  /* spec->saved elements */
     /* for backward only */
     const void *grad_out;            /* shape of out */
     void *grad_in[DDP_OP_INPUTS];    /* NULL: not needed */
@@ -3429,10 +3961,10 @@ typedef struct ddp_op_call {
 /* An operator. shape() fills spec before the other functions are called. The struct is borrowed for the
  * life of the graph. backward may be NULL: no gradient flows through the operator. */
 typedef struct ddp_op {
-    const char *name;
-    ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);
-    void (*forward)(const ddp_op_call *c);
-    void (*backward)(const ddp_op_call *c);
+    const char *name;                                    /* unique within a graph */
+    ddp_status (*shape)(ddp_op_spec *s, ddp_error *err); /* fills the spec, or fails */
+    void (*forward)(const ddp_op_call *c);               /* computes out */
+    void (*backward)(const ddp_op_call *c);              /* computes the gradients; or NULL */
 } ddp_op;
 
 /* Two operators that a backend runs fused. The second directly follows the first, takes its output as input
@@ -3448,15 +3980,16 @@ typedef struct ddp_op_pair {
     const char *reader; /* NULL: no such operator */
 } ddp_op_pair;
 
-/* ddp_shape_count - number of elements of a shape (1 for a scalar). Pure. */
+/* ddp_shape_count - returns the number of elements of a shape; 1 for a scalar. Pure; safe from any thread. */
 DDP_API long ddp_shape_count(const ddp_shape *s);
 
-/* ddp_shape_rows - product of all dimensions but the last. Pure. */
+/* ddp_shape_rows - returns the product of all dimensions but the last. Pure; safe from any thread. */
 DDP_API long ddp_shape_rows(const ddp_shape *s);
 
-/* ddp_op_parallel - runs fn(user, first, last) over items 0..items-1 in blocks of grain items, on the
+/* ddp_op_parallel - runs fn(user, first, last) over items 0..items-1 in blocks of `grain` items, on the
  * operator threads of the worker. Returns when all blocks are done. The blocks depend only on items and
- * grain. If they write disjoint memory, results do not depend on the number of threads. */
+ * grain. If they write disjoint memory, results do not depend on the number of threads. Call it within an
+ * operator's forward or backward. */
 DDP_API void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
                              void (*fn)(void *user, long first, long last), void *user);
 
@@ -3468,13 +4001,13 @@ typedef struct ddp_state ddp_state; /* activations and their gradients of one mi
 
 /* Description of one operator for a planner. The names are valid as long as the graph. */
 typedef struct ddp_node_info {
-    const char *name;  /* operator name */
-    const char *layer; /* name of its layer; "" outside layers */
-    int layer_index;   /* -1 outside layers */
-    int inputs;
-    int input[DDP_OP_INPUTS]; /* indexes of the producing nodes */
-    ddp_shape out;
-    double flops, backward_flops;
+    const char *name;                 /* operator name */
+    const char *layer;                /* name of its layer; "" outside layers */
+    int layer_index;                  /* -1 outside layers */
+    int inputs;                       /* number of inputs */
+    int input[DDP_OP_INPUTS];         /* indexes of the producing nodes */
+    ddp_shape out;                    /* shape of the output */
+    double flops, backward_flops;     /* FLOPs of the forward and of the backward pass */
     double output_bytes, param_bytes; /* a tied parameter counts for the node that owns it */
     double buffer_bytes;              /* running statistics, not part of param_bytes */
 } ddp_node_info;
@@ -3485,445 +4018,654 @@ typedef struct ddp_node_info {
  * enough. ---- */
 
 /* ddp_graph_new - creates an empty graph. d NULL: a graph for planning, or for training without
- * synchronisation; free it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if out of
- * memory. */
+ * synchronisation; the caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
+ * memory is short. One thread at a time may use a graph. */
 DDP_API ddp_graph *ddp_graph_new(ddp_ctx *d);
+
+/* ddp_graph_free - frees a graph that is not registered with a context, with its nodes; otherwise does
+ * nothing, because ddp_close frees it. NULL is allowed. */
 DDP_API void ddp_graph_free(ddp_graph *g);
 
-/* ddp_layer_begin / ddp_layer_end - the operators built in between form one layer, the unit of
- * synchronisation. The name is copied. A repeated name gets a number: "hidden", "hidden.1", ... */
+/* ddp_layer_begin - begins a layer, the unit of synchronisation. The operators that are added before
+ * ddp_layer_end form the layer. The name is copied; a repeated name gets a number: "hidden", "hidden.1", ...
+ * A failure is stored in the graph (ddp_graph_error). */
 DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
+
+/* ddp_layer_end - ends the layer that ddp_layer_begin began. A failure is stored in the graph
+ * (ddp_graph_error). */
 DDP_API void ddp_layer_end(ddp_graph *g);
 
-/* ddp_recompute_begin / ddp_recompute_end - the operators built in between form a segment for activation
- * recomputation. A segment may span several layers or be part of one; segments do not nest.
+/* ddp_recompute_begin - begins a segment for activation recomputation. The operators that are added before
+ * ddp_recompute_end form the segment. It may span several layers or be part of one; segments do not nest.
  *
  * Arrays that only the segment reads (outputs, and data that operators save) are dropped in forward. Inputs
- * of the segment and outputs that are used outside it, or nowhere, are kept. The segment's forward runs
- * again before its backward, except operators whose results no backward reads. Its time counts as backward
- * of the layer of the segment's last operator; flops does not include it.
+ * of the segment and outputs that are used outside it, or nowhere, are retained. The segment's forward runs
+ * again before its backward, except operators whose results no backward reads. Its time counts as backward of
+ * the layer of the segment's last operator; flops does not include it.
  *
- * Gradients, parameters and buffers are bit-identical to a run without segments: the second forward draws
- * the same dropout masks and does not update running statistics. An operator of your own must give equal
- * results for equal inputs, parameters, buffers and random. States from ddp_state_new ignore segments and
- * keep everything. */
+ * Gradients, parameters and buffers are bit-identical to a run without segments: the second forward draws the
+ * same dropout masks and does not update running statistics. An operator of your own must give equal results
+ * for equal inputs, parameters, buffers and random. States from ddp_state_new ignore segments and retain
+ * everything. A failure is stored in the graph (ddp_graph_error). */
 DDP_API void ddp_recompute_begin(ddp_graph *g);
+
+/* ddp_recompute_end - ends the segment that ddp_recompute_begin began. A failure is stored in the graph
+ * (ddp_graph_error). */
 DDP_API void ddp_recompute_end(ddp_graph *g);
 
-/* ddp_input - a named input array of shape (rows, cols) that the user fills before each forward pass.
- * type: DDP_F32 or DDP_I32. */
+/* ddp_input - adds a named input array of shape (rows, cols) that the program fills before each forward pass.
+ * type: DDP_F32 or DDP_I32. The name is copied and must be unique. Returns the node, owned by the graph, or
+ * NULL on failure. */
 DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols);
 
-/* ddp_input_shape - ddp_input for any shape. */
+/* ddp_input_shape - adds a named input array of any shape that the program fills before each forward pass.
+ * type: DDP_F32 or DDP_I32. The name is copied and must be unique. Returns the node, owned by the graph, or
+ * NULL on failure. ---- built-in operators ----
+ *
+ * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure;
+ * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
+ * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
+ * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
+ * none. */
 DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
 
-/* Built-in operators. x is (..., C). Shapes of the results:
- *   ddp_linear              (..., width). Weight (width, C), bias (width)
- *   ddp_linear_no_bias      (..., width)
- *   ddp_linear_tied         (..., V). No bias; uses the table (V, C) of a ddp_embedding node as its weight
- *   ddp_embedding           (rows.., C). Tokens int32, table (vocabulary, C)
- *   ddp_position            (B, T, C). x plus a learned row per position, table (T, C)
- *   ddp_layer_norm          same as x. Scale and shift (C), eps 1e-5
- *   ddp_rms_norm            same as x. Scale (C) (default of eps: 1e-5, if 0)
- *   ddp_attention           (B, T, C). x (B, T, 3C) contains queries, keys and values; causal
- *   ddp_attention_grouped   (B, T, heads d). x (B, T, (heads + 2 kv_heads) d); kv_heads divides heads, and
- *                           each key/value head serves heads / kv_heads query heads; d is at most 512
- *   ddp_rope                same as x, which has the layout of ddp_attention_grouped. Rotates queries and
- *                           keys by their position (d even); values are unchanged (default of theta: 10000,
- *                           if 0)
- *   ddp_swiglu              (..., F). x (..., 2F), rows a then b: silu(a) * b. ddp_apply("swiglu") also
- *                           takes two inputs a and b of one shape
- *   ddp_gelu, ddp_relu, ddp_add, ddp_dropout  same as x. ddp_gelu uses the tanh form
- *   ddp_cross_entropy       scalar, the mean over rows. Logits (..., V), labels int32 (...), -1 is ignored.
- *                           Its backward overwrites the logits: do not read them after ddp_backward
- *   ddp_linear_cross_entropy  scalar. ddp_cross_entropy of ddp_linear_no_bias or, with an embedding, of
- *                           ddp_linear_tied; width is then ignored. The logits never exist as a whole, which
- *                           saves memory if rows outnumber C
- * An out-of-range token or label makes the loss NaN; use ddp_tokens_check to detect it beforehand.
+/* ---- built-in operators ----
  *
- * Image operators, x (B, C, H, W). A window slides over H and W with a stride, and with padding on all four
- * sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'.
- *   ddp_conv2d              (B, channels, H', W'). Weight (channels, C / groups, kernel, kernel), bias
- *                           (channels) unless bias is 0; groups divides C and channels; kernel <= 64
- *   ddp_batch_norm2d        same as x. Scale and shift (C), eps 1e-5; normalises each channel over B H W.
- *                           Buffers: running mean and variance (C), initially 0 and 1. Each training forward
- *                           moves them by 0.1 of the distance to the batch's mean and unbiased variance.
- *                           ddp_evaluate normalises with them
- *   ddp_max_pool2d, ddp_avg_pool2d  (B, C, H', W'). Padding is at most kernel / 2. It is never a maximum,
- *                           and counts as zeros in a mean
- *   ddp_global_avg_pool2d   (B, C). Mean of each channel
- *   ddp_flatten             (B, C H W). Any x: merges all dimensions but the first
- *
- * flops counts a multiply-add as two operations, and a bias as none. */
+ * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure;
+ * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
+ * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
+ * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
+ * none. */
+
+/* ddp_linear - adds a linear layer with bias: x W' + b, shape (..., width). Weight (width, C), bias
+ * (width). */
 DDP_API ddp_node *ddp_linear(ddp_graph *g, ddp_node *x, long width);
+
+/* ddp_linear_no_bias - adds a linear layer without bias: x W', shape (..., width). Weight (width, C). */
 DDP_API ddp_node *ddp_linear_no_bias(ddp_graph *g, ddp_node *x, long width);
+
+/* ddp_linear_tied - adds a linear layer whose weight is the table (V, C) of a ddp_embedding node, without
+ * bias. Shape (..., V). */
 DDP_API ddp_node *ddp_linear_tied(ddp_graph *g, ddp_node *x, ddp_node *embedding);
+
+/* ddp_embedding - adds a lookup of int32 tokens (rows..) in a table (vocabulary, width). Shape (rows..,
+ * width). */
 DDP_API ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary, long width);
+
+/* ddp_position - adds a learned row to each position of x (B, T, C), from a table (T, C). Shape of x. */
 DDP_API ddp_node *ddp_position(ddp_graph *g, ddp_node *x);
+
+/* ddp_layer_norm - adds a layer normalisation over the last dimension, eps 1e-5, with scale and shift (C).
+ * Shape of x. */
 DDP_API ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x);
+
+/* ddp_attention - adds causal multi-head attention. x (B, T, 3C) contains queries, keys and values; heads
+ * divides C. Shape (B, T, C). */
 DDP_API ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads);
+
+/* ddp_rms_norm - adds a root-mean-square normalisation over the last dimension, with scale (C). Shape of x.
+ * eps 0 means 1e-5. */
 DDP_API ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps);
+
+/* ddp_attention_grouped - adds causal grouped-query attention. x is (B, T, (heads + 2 kv_heads) d): queries,
+ * keys and values. kv_heads divides heads, and each key/value head serves heads / kv_heads query heads; d is
+ * at most 512. Shape (B, T, heads d). */
 DDP_API ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads);
+
+/* ddp_rope - adds a rotary position embedding: rotates queries and keys of x by their position (d even);
+ * values are unchanged. x has the layout of ddp_attention_grouped. Shape of x. theta 0 means 10000. */
 DDP_API ddp_node *ddp_rope(ddp_graph *g, ddp_node *x, long heads, long kv_heads, double theta);
+
+/* ddp_swiglu - adds the gated activation silu(a) * b of x (..., 2F), rows a then b. Shape (..., F). ddp_apply
+ * with "swiglu" also takes two inputs a and b of one shape. */
 DDP_API ddp_node *ddp_swiglu(ddp_graph *g, ddp_node *x);
+
+/* ddp_gelu - adds the GELU activation in its tanh form. Shape of x. */
 DDP_API ddp_node *ddp_gelu(ddp_graph *g, ddp_node *x);
+
+/* ddp_relu - adds the activation max(0, x). Shape of x. */
 DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
+
+/* ddp_add - adds an operator that sums two nodes of one shape, element by element. Shape of a. */
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
+
+/* ddp_dropout - adds an operator that zeroes elements with this probability, in [0, 1), and scales the others
+ * by 1 / (1 - probability); none in evaluation. Shape of x. */
 DDP_API ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability);
+
+/* ddp_cross_entropy - adds the mean cross-entropy loss over rows, a scalar. Logits (..., V), labels int32
+ * (...); label -1 is ignored. Its backward overwrites the logits: do not read them after ddp_backward. */
 DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels);
+
+/* ddp_linear_cross_entropy - adds a linear layer without bias and the mean cross-entropy of its logits as one
+ * operator, a scalar. With an embedding the weight is its table, and width is ignored. The logits never exist
+ * as a whole, which saves memory if rows outnumber C. labels: int32 (...); -1 is ignored. */
 DDP_API ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width,
                                            ddp_node *embedding);
+
+/* ddp_conv2d - adds a 2-D convolution of images x (B, C, H, W). Shape (B, channels, H', W').
+ *
+ *   channels  output channels
+ *   kernel    height and width of the window, at most 64
+ *   stride    step of the window; H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'
+ *   padding   zeros on all four sides
+ *   groups    divides C and channels
+ *   bias      0: no bias; else bias (channels)
+ *
+ * Weight (channels, C / groups, kernel, kernel). */
 DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride, long padding,
                              long groups, int bias);
+
+/* ddp_batch_norm2d - adds a batch normalisation of each channel of images x (B, C, H, W) over B, H and W, eps
+ * 1e-5. Scale and shift (C). Buffers: running mean and variance (C), initially 0 and 1. Each training forward
+ * moves them by 0.1 of the distance to the batch's mean and unbiased variance; ddp_evaluate normalises with
+ * them. Shape of x. */
 DDP_API ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x);
+
+/* ddp_max_pool2d - adds the maximum over a window of images x (B, C, H, W). Shape (B, C, H', W') as for a
+ * convolution with this kernel, stride and padding. Padding is at most kernel / 2 and is never the
+ * maximum. */
 DDP_API ddp_node *ddp_max_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding);
+
+/* ddp_avg_pool2d - adds the mean over a window of images x (B, C, H, W). Shape (B, C, H', W') as for a
+ * convolution with this kernel, stride and padding. Padding is at most kernel / 2 and counts as zeros in the
+ * mean. */
 DDP_API ddp_node *ddp_avg_pool2d(ddp_graph *g, ddp_node *x, long kernel, long stride, long padding);
+
+/* ddp_global_avg_pool2d - adds the mean of each channel of images x (B, C, H, W). Shape (B, C). */
 DDP_API ddp_node *ddp_global_avg_pool2d(ddp_graph *g, ddp_node *x);
+
+/* ddp_flatten - adds an operator that merges all dimensions of any x but the first. Shape (B, C H W) for
+ * images. */
 DDP_API ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x);
 
-/* ddp_register_op - adds a user's operator to this graph. op is borrowed for the life of the graph.
- * Returns 0 or a ddp_status. */
+/* ddp_register_op - adds a user's operator to this graph, for ddp_apply. op is borrowed for the life of the
+ * graph. Returns 0 or a ddp_status. Errors: DDP_ARG for a missing name, shape rule or forward, or a name that
+ * exists; DDP_USAGE after ddp_graph_build; DDP_MEMORY; an earlier error of the graph. */
 DDP_API int ddp_register_op(ddp_graph *g, const ddp_op *op);
 
-/* ddp_apply - adds an operator by name, registered or built-in, with count input nodes and arg_count
- * numbers. tied (may be NULL): a node whose parameter 0 replaces parameter 0 of the new node. */
+/* ddp_apply - adds an operator by name, registered or built-in.
+ *
+ *   op         name of the operator
+ *   inputs     [count] input nodes, at most DDP_OP_INPUTS
+ *   arg_count  numbers in args, at most DDP_OP_ARGS; their meaning depends on the operator
+ *   tied       may be NULL: a node whose parameter 0 replaces parameter 0 of the new node
+ *
+ * Returns the node, owned by the graph, or NULL on failure. */
 DDP_API ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *inputs, int arg_count,
                             const double *args, ddp_node *tied);
 
-/* ddp_init_scale - replaces the scale of a parameter's initial values (standard deviation or bound), as
- * for the projections of GPT-2. */
+/* ddp_init_scale - replaces the scale of the initial values of parameter `param` of a node (standard
+ * deviation or bound), as for the projections of GPT-2. A failure is stored in the graph
+ * (ddp_graph_error). */
 DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
 
-/* ddp_init_normal - makes a parameter start normally distributed with this standard deviation, instead of
- * the operator's rule; 0 means all zeros. */
+/* ddp_init_normal - makes parameter `param` of a node start normally distributed with this standard
+ * deviation, instead of the operator's rule; 0 means all zeros. A failure is stored in the graph
+ * (ddp_graph_error). */
 DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
 
 /* ddp_graph_cut - splits the model into pipeline stages; call it before ddp_graph_build. This process
- * allocates only stage `own`: parameters, gradients and activations of its operators. stage_of
- * [ddp_node_count]: the stage of each operator (an input belongs to its readers). Every user of an output
- * is in the same stage or a later one. Initial values are the same as in the whole model. ddp_pipe runs such
- * a graph. Returns 0 or a ddp_status; ddp_graph_error names the operator. */
+ * allocates only stage `own`: parameters, gradients and activations of its operators.
+ *
+ *   stage_of  [ddp_node_count] stage of each operator (an input belongs to its readers); every user of an
+ *             output is in the same stage or a later one
+ *   stages    number of stages
+ *   own       stage of this process, 0..stages-1
+ *
+ * Initial values are the same as in the whole model. ddp_pipe_open runs such a graph. Returns 0 or a
+ * ddp_status; ddp_graph_error names the operator. Errors: DDP_ARG for the cut; DDP_USAGE after
+ * ddp_graph_build or another cut; DDP_MEMORY; an earlier error of the graph. */
 DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
 
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters, and registers the
- * layers with the context. Each layer's parameters are one contiguous block, and so are its gradients.
- * Its buffers are one block, registered as DDP_BUFFERS and averaged with the layer. Initial values depend
- * only on the seed and the parameter's position. Returns DDP_MEMORY before any allocation if the graph is
- * larger than the machine's memory, unless a ddp_allocator provides the memory. Returns 0 or a
- * ddp_status; ddp_graph_error has the message. */
+ * layers with the context. Each layer's parameters are one contiguous block, and so are its gradients. Its
+ * buffers are one block, registered as DDP_BUFFERS and averaged with the layer. Initial values depend only on
+ * the seed and the parameter's position. Local.
+ *
+ * Returns 0 or a ddp_status; ddp_graph_error has the message. Errors: DDP_MEMORY, before any allocation if
+ * the graph is larger than the machine's memory and no ddp_allocator provides it; DDP_USAGE if called twice,
+ * within a layer or after the session has started; DDP_UNSUPPORTED for an operator that the backend lacks; an
+ * earlier error of the graph. */
 DDP_API int ddp_graph_build(ddp_graph *g);
+
+/* ddp_graph_error - returns the graph's first error, never NULL; code DDP_OK means none. Borrowed for the
+ * life of the graph. */
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ---- running, after ddp_graph_build ---- */
 
-/* ddp_data - the array of a named input of the built-in state (float or int32_t). It is in host memory
- * even with a backend; each pass copies it to the device. */
+/* ddp_data - returns the array of a named input of the built-in state (float or int32_t), or NULL if there is
+ * no such input. It is in host memory even with a backend; each pass copies it to the device. */
 DDP_API void *ddp_data(ddp_graph *g, const char *name);
 
-/* ddp_value - the value of a scalar node after forward; NAN if the node is not a scalar. With a backend
- * it waits for the copy from the device. */
+/* ddp_value - returns the value of a scalar node after forward; NAN if the node is not a scalar. With a
+ * backend it waits for the copy from the device. */
 DDP_API float ddp_value(ddp_graph *g, const ddp_node *n);
 
-/* ddp_output - the output array of a node, valid until backward reuses its memory. With a backend it
- * waits for the copy from the device. If the node's only user works in place (dropout, add), the array
- * has that user's output. NULL if a ddp_recompute_begin segment dropped the output; scalars are never
- * dropped. */
+/* ddp_output - returns the output array of a node in host memory, valid until backward reuses its memory.
+ * With a backend it waits for the copy from the device. If the node's only user works in place (dropout,
+ * add), the array has that user's output. NULL if a ddp_recompute_begin segment dropped the output; scalars
+ * are never dropped. */
 DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 
-/* ddp_forward - runs all operators in order and calls forward_begin before the first use of each layer.
- * Returns 0 or the first error. */
+/* ddp_forward - runs all operators in order and calls ddp_forward_begin before the first use of each layer.
+ * Returns 0 or the first error of the graph or its context. Errors: DDP_MEMORY for a NULL graph; DDP_USAGE
+ * before ddp_graph_build, or for a stage of a pipeline; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO or DDP_FORMAT
+ * if a hook starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
 DDP_API int ddp_forward(ddp_graph *g);
 
-/* ddp_backward - runs backward from loss, a scalar. Calls backward_begin and, after the last use of a
- * layer's parameters, backward_end. Gradients are accumulated; the context zeroes them, or you do with
- * ddp_zero_gradients if there is none. Returns 0 or the first error. */
+/* ddp_backward - runs backward from loss, a scalar node. Calls ddp_backward_begin and, after the last use of
+ * a layer's parameters, ddp_backward_end. Gradients are accumulated; the context zeroes them, or you do with
+ * ddp_zero_gradients if there is none. Returns 0 or the first error of the graph or its context. Errors:
+ * DDP_MEMORY for a NULL graph; DDP_USAGE before ddp_forward, for a loss that is not a scalar, or for a stage
+ * of a pipeline; DDP_NUMERIC for a gradient that is not finite; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_backward(ddp_graph *g, ddp_node *loss);
 
-/* ddp_evaluate - forward without hooks, with dropout off; it reads the running statistics but does not
- * update them. Returns 0 or the first error. */
+/* ddp_evaluate - runs forward without hooks, with dropout off; it reads the running statistics but does not
+ * update them. Returns 0 or the graph's first error. Errors: DDP_MEMORY for a NULL graph; DDP_USAGE before
+ * ddp_graph_build, or for a stage of a pipeline. */
 DDP_API int ddp_evaluate(ddp_graph *g);
+
+/* ddp_zero_gradients - sets all gradients of a graph to zero, for training without a context. */
 DDP_API void ddp_zero_gradients(ddp_graph *g);
 
 /* ---- several micro-batches in flight, and partial execution ---- */
-DDP_API ddp_state *ddp_state_new(ddp_graph *g); /* NULL if out of memory; free with ddp_state_free */
+
+/* ddp_state_new - creates the activations and their gradients of one micro-batch, to have several in flight.
+ * Returns NULL if memory is short, or before ddp_graph_build. The caller frees it with ddp_state_free, before
+ * the graph. ---- several micro-batches in flight, and partial execution ---- */
+DDP_API ddp_state *ddp_state_new(ddp_graph *g);
+
+/* ddp_state_free - frees a state and its arrays, before the graph is freed; NULL is allowed. */
 DDP_API void ddp_state_free(ddp_state *s);
-DDP_API void *ddp_state_data(ddp_state *s, const ddp_node *n);     /* output or input array */
-DDP_API void *ddp_state_gradient(ddp_state *s, const ddp_node *n); /* gradient of that array */
-/* ddp_forward_range, ddp_backward_range - run operators first..last (node indexes, inclusive) without
- * hooks. Before the call, write outputs of earlier operators through ddp_state_data and, for backward,
- * gradients of outputs used after last through ddp_state_gradient. Read input gradients through
- * ddp_state_gradient: those of float inputs, and of outputs before first that the range uses. A gradient
- * that you write is accumulated to. The gradient of an output without users is 1 for a scalar and 0
- * otherwise, until you write it. Every array of such a state has its own memory. Buffers belong to the
- * graph, not to the state: each ddp_forward_range updates them, in call order. Return 0 or a ddp_status. */
+
+/* ddp_state_data - returns the output or input array of a node in this state; NULL if the state has none. On
+ * a device with a backend. Borrowed until ddp_state_free. */
+DDP_API void *ddp_state_data(ddp_state *s, const ddp_node *n);
+
+/* ddp_state_gradient - returns the gradient of a node's array in this state; NULL if there is none. On a
+ * device with a backend. Borrowed until ddp_state_free. */
+DDP_API void *ddp_state_gradient(ddp_state *s, const ddp_node *n);
+
+/* ddp_forward_range - runs the forward of operators first..last (node indexes, inclusive) without hooks.
+ * Before the call, write outputs of earlier operators through ddp_state_data. Every array of such a state has
+ * its own memory. Buffers belong to the graph, not to the state: each call updates them, in call order.
+ * Returns 0 or a ddp_status. Errors: DDP_ARG for a NULL state or a range outside the graph; DDP_USAGE before
+ * ddp_graph_build, or for a stage of a pipeline. */
 DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
+
+/* ddp_backward_range - runs the backward of operators first..last (node indexes, inclusive) without hooks.
+ * Before the call, write gradients of outputs used after last through ddp_state_gradient; a gradient that you
+ * write is accumulated to. Read input gradients there: those of float inputs, and of outputs before first
+ * that the range uses. The gradient of an output without users is 1 for a scalar and 0 otherwise, until you
+ * write it. Returns 0 or a ddp_status. Errors: DDP_ARG for a NULL state or a range outside the graph;
+ * DDP_USAGE before ddp_graph_build, or for a stage of a pipeline. */
 DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
-/* ddp_state_micro_batch - sets the number that seeds the dropout masks of this state, together with the
- * seed and the node. Equal numbers give equal masks in every process. Without this call each state counts
- * its forward passes; a new pass begins when forward returns to an earlier operator. */
+
+/* ddp_state_micro_batch - sets the number that seeds the dropout masks of this state, together with the seed
+ * and the node. Equal numbers give equal masks in every process. Without this call each state counts its
+ * forward passes; a new pass begins when forward returns to an earlier operator. */
 DDP_API void ddp_state_micro_batch(ddp_state *s, uint64_t number);
 
 /* ---- reading the graph ---- */
+
+/* ddp_node_count - returns how many operators and inputs a graph has. Its nodes are numbered from 0 in the
+ * order in which they were added. ---- reading the graph ---- */
 DDP_API int ddp_node_count(const ddp_graph *g);
+
+/* ddp_node_index - returns a node's position in its graph, from 0; -1 for NULL. */
 DDP_API int ddp_node_index(const ddp_node *n);
+
+/* ddp_node_describe - describes operator number index, 0..ddp_node_count-1, in *out. The names are borrowed
+ * for the life of the graph. Returns 0 or a ddp_status. Errors: DDP_ARG for NULL or an index out of range. */
 DDP_API int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out);
+
+/* ddp_layer_count - returns the number of layers that ddp_layer_begin has made. */
 DDP_API int ddp_layer_count(const ddp_graph *g);
+
+/* ddp_param_count - returns the number of parameters of a graph, in floats; a tied parameter counts once. */
 DDP_API size_t ddp_param_count(const ddp_graph *g);
-/* ddp_layer_params, ddp_layer_gradients - parameters and gradients of a layer after ddp_graph_build, each
- * one block of *count floats. */
+
+/* ddp_layer_params - returns the parameters of a layer after ddp_graph_build, one block of *count floats in
+ * layer memory; NULL and 0 if there are none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_params(ddp_graph *g, int layer, size_t *count);
+
+/* ddp_layer_gradients - returns the gradients of a layer after ddp_graph_build, one block of *count floats in
+ * layer memory; NULL and 0 if there are none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
-/* ddp_layer_buffers - the buffers of a layer, one block of *count floats; NULL and 0 if it has none. */
+
+/* ddp_layer_buffers - returns the buffers of a layer after ddp_graph_build, one block of *count floats in
+ * layer memory; NULL and 0 if it has none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count);
-/* ddp_node_param, ddp_node_gradient - parameter k of a node (weight 0, bias 1) and its gradient; NULL if
- * there is none. */
+
+/* ddp_node_param - returns parameter k of a node (weight 0, bias 1) in layer memory; NULL if there is none.
+ * *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
+
+/* ddp_node_gradient - returns the gradient of parameter k of a node (weight 0, bias 1) in layer memory; NULL
+ * if there is none. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k);
-/* ddp_node_buffer - buffer k of a node (running mean 0, running variance 1); NULL if it has none. */
+
+/* ddp_node_buffer - returns buffer k of a node (running mean 0, running variance 1) in layer memory; NULL if
+ * it has none. *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
-/* ddp_activation_bytes - bytes of the built-in state: activations, their gradients and recomputed arrays,
- * with memory reuse. May be called before ddp_graph_build. */
+
+/* ddp_activation_bytes - returns the bytes of the built-in state: activations, their gradients and recomputed
+ * arrays, with memory reuse. May be called before ddp_graph_build. */
 DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
-/* ddp_graph_read, ddp_graph_write - copy count floats of parameters, gradients or buffers to and from
- * host memory, and wait for the copy. With a backend (ddp_config.backend) the arrays above, and those of
- * ddp_state_data and ddp_state_gradient, are on the device; on a GPU, 4-dimensional activations are
- * channels-last. The functions also work on the CPU. Return 0 or a ddp_status. */
+
+/* ddp_graph_read - copies count floats of parameters, gradients or buffers from layer memory to host memory,
+ * and waits for the copy. With a backend (ddp_config.backend) the arrays of ddp_layer_params and its like,
+ * and of ddp_state_data and ddp_state_gradient, are on the device; on a GPU, 4-dimensional activations are
+ * channels-last. Also works on the CPU. Returns 0 or a ddp_status. Errors: DDP_ARG for NULL; DDP_FAILED from
+ * the device. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
+
+/* ddp_graph_write - copies count floats from host memory to parameters, gradients or buffers in layer memory,
+ * and waits for the copy. Also works on the CPU. Returns 0 or a ddp_status. Errors: DDP_ARG for NULL. */
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
 
 /* ==== pipe/pipe.h ==== [pipe] */
-/* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
+/* Pipeline training: each process holds one stage of a model, and micro-batches pass through all stages. */
 
-/* ---- how activations and gradients cross between stages ---- */
+/* ---- the format of activations and gradients between stages ---- */
 
+/* Codings of messages between stages. */
 typedef enum ddp_edge_coding {
-    DDP_EDGE_F32,        /* as they are: no bit changes */
-    DDP_EDGE_BF16,       /* rounded to bfloat16, half the bytes */
-    DDP_EDGE_INT8,       /* blocks of 64 values with a scale each (compress/compress.h), 0.27 of the bytes */
-    DDP_EDGE_TOPK,       /* of each array the n / ratio values that are largest by magnitude, with indexes of
-                           32 bits, so 2 / ratio of the bytes; elsewhere the receiver has zeros */
-    DDP_EDGE_ADATOPK,    /* the same with a ratio for each link, by its time (ddp_adatopk): factor x ratio on
-                           the slowest */
-    DDP_EDGE_BOTTLENECK, /* float32 of a narrower model: a ddp_bottleneck is put where the cut is, of width /
-                            ratio */
-    DDP_EDGE_AQ          /* of each sample what its activations changed by since it crossed last, in 2 to 4
-                            bits (ratio): both ends keep them. It crosses for the first time as float32;
-                            gradients as int8. AQ-SGD, Wang et al. 2022, arXiv:2206.01299 */
+    DDP_EDGE_F32,        /* float32, unchanged */
+    DDP_EDGE_BF16,       /* rounded to bfloat16: half the bytes */
+    DDP_EDGE_INT8,       /* blocks of 64 values with a scale each (compress/compress.h): 0.27 of the bytes */
+    DDP_EDGE_TOPK,       /* the n / ratio values of each array with the largest magnitudes, with 32-bit
+                            indexes: 2 / ratio of the bytes; the receiver sets the other values to 0 */
+    DDP_EDGE_ADATOPK,    /* topk with a ratio for each link, by its time (ddp_adatopk): factor x ratio on the
+                            slowest link */
+    DDP_EDGE_BOTTLENECK, /* float32 of a narrower model, which has a ddp_bottleneck of width / ratio at each
+                            cut */
+    DDP_EDGE_AQ          /* activations: the per-sample delta since the sample was last sent, in `ratio` bits;
+                            both stages store the activations of each sample. The first time a sample is sent
+                            as float32. Gradients: int8. AQ-SGD, Wang et al. 2022, arXiv:2206.01299 */
 } ddp_edge_coding;
 
-/* Zero is float32. An array that would be no smaller travels as it is. */
+/* The format of messages between stages; all-zero: float32. An array that a coding would not shrink is sent
+ * as float32. */
 typedef struct ddp_edge_wire {
-    ddp_edge_coding coding;
-    double ratio;  /* R of topk, adatopk and bottleneck, at least 1; bits of aq: 2, 3 or 4 */
-    double factor; /* of adatopk, Eq. 7 of FusionLLM; 0 = 3, the paper's */
-    int feedback;  /* 1: what int8, topk or adatopk cut off is added to the next message of that
-                                 edge and direction, of whatever micro-batch; one float for each value that
-                                 crosses. Evaluations neither use nor change it. 0: it is lost */
+    ddp_edge_coding coding; /* (default: f32) */
+    double ratio;           /* topk, adatopk and bottleneck: R, at least 1; aq: bits, 2, 3 or 4 */
+    double factor;          /* adatopk: factor of Eq. 7 of FusionLLM (default: 3, as in the paper) */
+    int feedback;           /* 1: error feedback for int8, topk and adatopk: the residual of a message is
+                               added to the next one of that edge and direction, of any micro-batch. Stores
+                               one float per value sent; evaluations neither use nor change it (default: 0) */
 } ddp_edge_wire;
 
-/* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR", "bottleneck:R" or
- * "aq:BITS"; feedback stays as it is. DDP_ARG names what is wrong, *out untouched.
- * ddp_edge_coding_name - "f32" to "aq"; NULL: no such coding. */
+/* ddp_edge_wire_parse - parses the format of an edge: "f32", "bf16", "int8", "topk:R", "adatopk:R",
+ * "adatopk:R:FACTOR", "bottleneck:R" or "aq:BITS". out->feedback does not change. *out is untouched on error.
+ * Pure; safe from any thread. Errors: DDP_ARG, which names the invalid part. */
 DDP_API ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
+
+/* ddp_edge_coding_name - returns the name of an edge coding, "f32" to "aq"; NULL for an invalid value. A
+ * constant string. Pure; safe from any thread. */
 DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
 /* ---- a pipeline ---- */
 
-/* stages x replicas ranks. The replicas of a stage are a group that averages by the context's strategy. */
+/* The layout of a world of stages x replicas ranks. The replicas of a stage are a group, which averages by
+ * the context's strategy. */
 typedef struct ddp_pipe_config {
-    ddp_pipeline schedule; /* 0 = 1f1b */
-    int stages;            /* divides ddp_world */
-    const int *stage_of;   /* [ddp_node_count] of each operator, as for ddp_graph_cut; NULL: about as many
-                              FLOPs for each */
-    const int *rank_of;    /* [replicas x stages] who runs stage s of pipeline r, at r x stages + s: each rank
-                              once; NULL: that number itself (DT-FM's order). Replicas are summed in the order
-                              of their ranks. */
-    int ahead;             /* of ddp_pipeline_shape; 0 = the schedule's own */
-    ddp_edge_wire edge;    /* what crosses from stage to stage; zero: float32 */
-    long samples;          /* edge wire aq: how many there are to train on, and how many a micro-batch has;
-                              the first */
-    int batch;             /* dimension of what crosses is a multiple of batch, its parts those of one sample
-                              after the other */
+    ddp_pipeline schedule; /* (default: 1f1b) */
+    int stages;            /* number of stages; divides ddp_world */
+    const int *stage_of;   /* [ddp_node_count] stage of each operator, as for ddp_graph_cut (default: NULL,
+                              about equal FLOPs per stage) */
+    const int *rank_of;    /* [replicas x stages] rank of stage s of pipeline r, at r x stages + s; each rank
+                              once (default: NULL, that number itself, the order of DT-FM). Replicas are
+                              summed in the order of their ranks */
+    int ahead;             /* extra forwards, as in ddp_pipeline_shape (default: 0) */
+    ddp_edge_wire edge;    /* format of messages between stages (default: float32) */
+    long samples;          /* edge wire aq: number of training samples */
+    int batch;             /* edge wire aq: samples of a micro-batch. The first dimension of a message is a
+                              multiple of it: the rows of one sample after those of another */
 } ddp_pipe_config;
 
-typedef struct ddp_pipe ddp_pipe;
+typedef struct ddp_pipe ddp_pipe; /* a pipeline, as seen by one of its ranks */
 
-/* ddp_pipe_open - cuts and builds the graph (which ddp_graph_build has not seen) and registers the layers of
- * this rank's
- *   stage; ddp_config.micro_batches is how many a step has. All ranks call it with the same model and
- *   configuration. NULL: ddp_last_error(d). Freed by ddp_pipe_close, before ddp_close.
- * ddp_pipe_input - where micro-batch m (0..micro_batches-1) of a named input is filled before a step, float
- * or int32_t; NULL:
- *   this stage does not read it. Each rank of a pipeline fills the same samples.
- * ddp_pipe_samples - edge wire aq: the samples of micro-batch m of the next step, id [batch] from 0 to
- * samples - 1, in the
- *   order in which they are filled. Before each step, for each micro-batch, on all ranks alike. Without aq it
- *   does nothing.
- * ddp_pipe_step - forward and backward of all micro-batches; ddp_step_end follows, as in any loop. The bits
- * are those of
- *   as many unpipelined workers as there are pipelines, each with that many micro-batches.
- * ddp_pipe_evaluate - the forwards of the first n micro-batches, as ddp_evaluate runs them: after ddp_wait.
- * ddp_pipe_loss - the mean loss over the micro-batches of the last step or evaluation, on all ranks of the
- * pipeline: they
- *   all call it. NAN after an error.
- * Calls return 0 or a ddp_status; the context has the error. */
+/* ddp_pipe_open - cuts and builds the graph, and registers the layers of this rank's stage. Do not call
+ * ddp_graph_build on the graph. ddp_config.micro_batches is the number of micro-batches of a step.
+ *
+ *   loss  scalar node of g
+ *   c     stages, cut, schedule and edges; copied
+ *
+ * All ranks call it with the same model and configuration. Returns NULL on failure, with the context's error;
+ * the caller frees the pipeline with ddp_pipe_close, before ddp_close. Collective. Errors: DDP_ARG for the
+ * graph, the loss or a field of c; DDP_UNSUPPORTED for servers, a device with 16-bit elements, or an edge
+ * that the run cannot use; DDP_MEMORY; DDP_MISMATCH if the ranks differ; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED from communication; an error of the graph. */
 DDP_API ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c);
+
+/* ddp_pipe_close - frees a pipeline; NULL is allowed. Its layers belong to the context, which ddp_close
+ * closes afterwards. */
 DDP_API void ddp_pipe_close(ddp_pipe *p);
+
+/* ddp_pipe_input - returns the array of a named input of micro-batch m, 0..micro_batches-1, which the program
+ * fills before each step (float or int32_t, in host memory); NULL if this stage does not read it. All ranks
+ * of a pipeline fill in the same samples. Borrowed until ddp_pipe_close. */
 DDP_API void *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
+
+/* ddp_pipe_samples - names the samples of micro-batch m of the next step, for edge wire aq; does nothing for
+ * other edges. id: [batch] from 0 to samples - 1, in the order in which they are filled in. Call it before
+ * each step, for each micro-batch, with the same values on all ranks of the pipeline. Local. Returns 0 or the
+ * context's first error. Errors: DDP_ARG for m, NULL or an id out of range. */
 DDP_API int ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
+
+/* ddp_pipe_step - runs forward and backward of all micro-batches; call ddp_step_end afterwards. The result is
+ * bit-identical to an unpipelined run with one worker per pipeline and the same micro-batches. Collective.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if edge wire aq lacks sample
+ * ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message;
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_step(ddp_pipe *p);
+
+/* ddp_pipe_evaluate - runs the forward passes of the first n micro-batches with dropout off, as ddp_evaluate
+ * does. Call ddp_wait before it. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for n;
+ * DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message; DDP_MISMATCH,
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_evaluate(ddp_pipe *p, int n);
+
+/* ddp_pipe_loss - returns the mean loss over the micro-batches of the last step or evaluation, on all ranks
+ * of the pipeline; NAN after an error (ddp_last_error). Collective over the ranks of the pipeline. */
 DDP_API float ddp_pipe_loss(ddp_pipe *p);
 
-/* ddp_pipe_output - the array of a node in the micro-batch that was evaluated last, on the stage that
- * computes it, else
- *   NULL; valid until the next step or evaluation. On the host. A node whose only user works in place
- *   (dropout, add) shows that user's output; NULL also for what a segment of ddp_recompute_begin dropped. */
+/* ddp_pipe_output - returns the array of a node, in host memory, in the micro-batch that was evaluated last,
+ * on the stage that computes it; NULL on other stages. Valid until the next step or evaluation. If the node's
+ * only user works in place (dropout, add), the array has that user's output. NULL also if a
+ * ddp_recompute_begin segment dropped the output. Local. */
 DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
 
-/* ddp_pipe_hash - of all parameters of the pipeline, layer by layer: that of the model on one worker. All
- * ranks of the
- *   pipeline call it after ddp_sync_all. */
+/* ddp_pipe_hash - computes a hash of all parameters of the pipeline, layer by layer, in *hash. It is the hash
+ * that the whole model has on one worker. All ranks of the pipeline call it after ddp_sync_all. Collective.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_FAILED from the device;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
-/* ddp_pipe_bytes - memory of this stage's activations and their gradients: what each micro-batch holds from
- * its forward to
- *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more
- *   than that; what one pass needs beside them, once. On the device where the context has one. And what edge
- *   wire aq keeps of the samples, in this machine's memory. */
+/* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. The sum has three
+ * terms: the arrays that a micro-batch retains from its forward to its backward, ddp_pipeline_held times; the
+ * messages to and from other stages, once more than that; and the extra memory of one pass. With a backend
+ * this memory is on the device. Edge wire aq adds the stored activations of the samples, in host memory.
+ * Local. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
 
-/* What a step of this pipeline took and should have taken, means over all steps but the first. On a device,
- * whose tasks are over later than the calls return, the times are NAN. */
+/* Measured and predicted times of a pipeline's steps: means over all steps but the first. On a device, whose
+ * tasks end after the calls return, the times are NAN. */
 typedef struct ddp_pipe_stats {
-    long steps;              /* that are counted */
-    double step_s;           /* ddp_pipe_step, on the stage that takes longest */
-    double bubble_pct;       /* of that, how long a stage does not compute, mean over the stages */
-    double boundary_bytes;   /* activations and gradients that cross between stages in a step, as they travel
-                                (aq: of samples that have crossed before), without headers and tied weights */
-    double predicted_step_s; /* by ddp_pipeline_time, from each stage's measured tasks and the links of
-                                ddp_config.net (none: they cost nothing), and what averaging adds by the
-                                strategy's plan, if it has one */
+    long steps;        /* number of steps in the means */
+    double step_s;     /* seconds of ddp_pipe_step on the slowest stage */
+    double bubble_pct; /* share of that time in which a stage does not compute, mean over the stages, in % */
+    double boundary_bytes; /* bytes of activations and gradients that a step sends between stages, coded (aq:
+                                of samples that were sent before), without headers and tied weights */
+    double predicted_step_s; /* prediction of ddp_pipeline_time from the measured tasks of each stage and the
+                                links of ddp_config.net (not set: links take no time), plus the exposed time
+                                of averages by the strategy's plan, if it has one */
 } ddp_pipe_stats;
 
-/* ddp_pipe_get_stats - all ranks of the pipeline call it, between steps; all get the same numbers but for
- * `steps`. ddp_pipe_lanes - what this stage computed, sent and received in the last step, in any order,
- * ddp_now() seconds, boundary
- *   the other stage; returns how many were copied. Recorded where ddp_config.debug.trace_spans is set, on the
- *   CPU. */
+/* ddp_pipe_get_stats - computes the statistics of a pipeline in *out. All ranks of the pipeline call it,
+ * between steps, and get the same numbers except for `steps`. Collective. Returns 0 or the context's first
+ * error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
+
+/* ddp_pipe_lanes - copies up to `room` slots: the computations and messages of this stage in the last step,
+ * in any order. Times are in seconds of ddp_now(); boundary is the other stage, or -1. Returns the number
+ * copied. Recorded only if ddp_config.debug.trace_spans is set, and only on the CPU. Local. */
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
 
-/* ddp_pipe_export - the weights file of the whole model, the bytes of one worker's ddp_weights_save: rank 0
- * writes it, whole or not at all, from what the stages of its pipeline send, and never holds more than a part
- * of an array of theirs. All ranks call it, after ddp_sync_all or ddp_wait. ddp_weights_load after
- * ddp_pipe_open, on each rank, reads what its stage has; ddp_checkpoint_save and ddp_checkpoint_load work as
- * ever, before ddp_pipe_close. */
+/* ddp_pipe_export - writes the weights file of the whole model, bit-identical to ddp_weights_save of one
+ * worker. Rank 0 writes it, completely or not at all, from the values that the stages of its pipeline send,
+ * and never stores more than a part of one of their arrays. ddp_weights_load after ddp_pipe_open reads, on
+ * each rank, the arrays of its stage. All ranks call it, after ddp_sync_all or ddp_wait. Collective. Returns
+ * 0 or the context's first error. Errors: DDP_ARG for NULL or an empty path; DDP_IO for the file, on all
+ * ranks of the pipeline; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
+ * communication. */
 DDP_API int ddp_pipe_export(ddp_pipe *p, const char *path);
 
-/* Where this rank stands. */
+/* ddp_pipe_stage - returns the stage of this rank, 0..stages-1. Local. */
 DDP_API int ddp_pipe_stage(const ddp_pipe *p);
-DDP_API int ddp_pipe_number(const ddp_pipe *p); /* of its pipeline: 0..replicas-1 */
 
-/* ddp_pipe_cut - a cut into consecutive stages of about as many FLOPs, as NULL for stage_of makes it:
- * stage_of [ddp_node_count]. A layer is not parted. DDP_ARG where there are fewer layers with operators than
- * stages. */
+/* ddp_pipe_number - returns the number of the pipeline that this rank belongs to, 0..replicas-1. Local. */
+DDP_API int ddp_pipe_number(const ddp_pipe *p);
+
+/* ddp_pipe_cut - computes the default cut: consecutive stages of about equal FLOPs. A layer is not divided.
+ * stage_of: [ddp_node_count] receives the stage of each operator. Pure; safe from any thread. Errors: DDP_ARG
+ * for NULL, or if fewer layers with operators exist than stages. */
 DDP_API ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err);
 
-/* What planners have decided, for ddp_pipe_config. */
+/* Placement and cut from planners, for ddp_pipe_config. */
 typedef struct ddp_pipe_layout {
-    int stages, pipelines; /* 0 where neither file was given */
+    int stages, pipelines; /* 0 if neither file was given */
     int *rank_of;          /* [pipelines x stages] as in ddp_pipe_config, or NULL */
-    int *stage_of;         /* [ddp_node_count], or NULL without a cut */
+    int *stage_of;         /* [ddp_node_count] as in ddp_pipe_config, or NULL without a cut */
 } ddp_pipe_layout;
 
-/* ddp_pipe_layout_read - from the JSON lines of `plan place` (placement) and of `plan fence` (cut), either
- * NULL. Of several
- *   plans in a file the one that costs least counts (cost_s, pipeline_s), of equals the first.
- *     placement  rank = device, of each stage of each pipeline
- *     cut        the operators of a device are a stage, stages in the order in which data flow. Without a
- *                placement rank r is the r-th of the devices that have operators, and so on in further
- *                pipelines
- *     g          the model, built or not; read for a cut only
- *   *out is untouched on error, else freed by ddp_pipe_layout_free. Errors: DDP_IO, DDP_FORMAT (no such
- *   plan), DDP_ARG (a placement for another number of ranks, a device twice; a cut of another model, an
- *   operator that is left out or stands twice, stages that form a cycle; unlike numbers of stages),
- *   DDP_MEMORY. */
+/* ddp_pipe_layout_read - reads what planners have decided, from the JSON lines of `plan place` (placement)
+ * and of `plan fence` (cut); either may be NULL. If a file has several plans, the one with the least cost
+ * (cost_s, pipeline_s) is used, and the first of equal ones.
+ *
+ *   placement  rank = device, for each stage of each pipeline
+ *   cut        the operators of a device are a stage; stages are in the order in which data flow. Without a
+ *              placement rank r is the r-th device that has operators, and so on in further pipelines
+ *   g          the model, built or not; used for a cut only
+ *   world      number of ranks
+ *   out        untouched on error; otherwise the caller frees it with ddp_pipe_layout_free
+ *
+ * Errors: DDP_IO; DDP_FORMAT (no such plan); DDP_ARG (a placement for another number of ranks, a device
+ * twice; a cut of another model, an operator that is missing or listed twice, stages that form a cycle;
+ * different numbers of stages); DDP_MEMORY. */
 DDP_API ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world,
                                         ddp_pipe_layout *out, ddp_error *err);
-DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l); /* all-zero is fine */
 
-/* ---- pipelines that go on where one of them has lost a rank ---- */
+/* ddp_pipe_layout_free - frees the arrays of a layout; accepts an all-zero one. */
+DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
 
-/* ddp_launch_pipelines - as ddp_launch, for a world of stages x replicas ranks that may lose some. fn is
- * called again, in a
- *   world of the pipelines that are whole, which take the micro-batches of the others over: a step has as
- *   many as before. What they have in memory goes on from the last step that all of them had begun, where fn
- *   calls ddp_pipe_resume. The other ranks of a pipeline that has lost one leave, and return 0. A rank whose
- *   fn returns DDP_ABORTED while its context has no error leaves as if it were lost.
+/* ---- pipelines that continue after one of them has lost a rank ---- */
+
+/* ddp_launch_pipelines - runs fn once per rank, as ddp_launch does, for a world of stages x replicas ranks
+ * that may lose some. After a loss, fn is called again in a world of the complete pipelines. They take over
+ * the micro-batches of the others, so a step has as many as before. Training resumes, in memory, from the
+ * last step that all of them had begun, when fn calls ddp_pipe_resume. The other ranks of an incomplete
+ * pipeline leave, and return 0. A rank whose fn returns DDP_ABORTED while its context has no error leaves
+ * like a lost one.
  *
- *   cfg           micro_batches of a pipeline while none is lost: what all have together divides over as few
- *                 as go on
- *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called
- *                 once more for those that are whole, if there is one, to save what they have (ddp_pipe_ends)
+ *   cfg           micro_batches: of one pipeline while none is lost; the total must be divisible by every
+ *                 smaller number of pipelines
+ *   min_replicas  with fewer complete pipelines the run ends with DDP_PEER_LOST, which names the lost rank.
+ *                 fn is called once more for the complete ones, if there are any, to save their state
+ *                 (ddp_pipe_ends)
+ *   fn, user      function of a rank: gets an open context, returns 0 or a ddp_status
  *
- * Beside the training's connections the ranks have others, an elastic world
- * (docs/explanation/elastic-protocol.md) that says who
- * lives: it takes a majority. Errors: DDP_ARG; as ddp_launch. */
+ * The ranks have separate connections for an elastic world (docs/explanation/elastic-protocol.md), which
+ * determines the live ranks and needs a quorum.
+ *
+ * Returns 0 or the first failure, with its message in *err. Errors: DDP_ARG for the numbers or a setting;
+ * DDP_PEER_LOST for too few pipelines; DDP_NET, DDP_TIMEOUT, DDP_MISMATCH or DDP_ABORTED from communication;
+ * DDP_UNSUPPORTED, DDP_USAGE, DDP_IO or DDP_FORMAT for settings; DDP_MEMORY; DDP_FAILED if a rank cannot be
+ * started; the code that fn returned. */
 DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas,
                                  int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
-/* ddp_pipe_resume - behind ddp_set_optimizer, before the first step: ddp_step is that to go on from. Nothing
- * happens in a
- *   first world, or outside of ddp_launch_pipelines.
- * ddp_pipe_ends - 1: too few pipelines are left: fn saves what it wants to, behind ddp_pipe_resume, and
- * returns. ddp_pipe_micro_batches - of a step, in this world. */
+/* ddp_pipe_resume - restores the state of the last step that all ranks had begun, after a loss in
+ * ddp_launch_pipelines; ddp_step then returns the step to resume from. Call it after ddp_set_optimizer,
+ * before the first step. Does nothing in the first world, and outside of ddp_launch_pipelines. Collective.
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE after the first step;
+ * DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
 DDP_API int ddp_pipe_resume(ddp_pipe *p);
+
+/* ddp_pipe_ends - returns 1 if too few pipelines remain (min_replicas), else 0. fn then saves what it needs
+ * after ddp_pipe_resume, and returns. Local. */
 DDP_API int ddp_pipe_ends(const ddp_pipe *p);
+
+/* ddp_pipe_micro_batches - returns the number of micro-batches of a step of this pipeline, in this world.
+ * Local. */
 DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 
 /* ==== sim/sim.h ==== [sim] */
-/* A world on a virtual clock: the program's own loop, the strategies and all else run as they do on real
- * machines, but nothing is sent and nobody sleeps. docs/howto/simulate.md */
+/* Simulation: a world on a virtual clock. The program's own loop, the strategies and the library run as on
+ * real machines, but no message is sent and no thread sleeps (docs/howto/simulate.md). */
 
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config; /* config/config.h */
 
+/* Options of a simulation; all-zero selects the defaults. */
 typedef struct ddp_simulation {
-    /* 1: workers that cannot differ are one: ranks 0 and 1 run, rank 1 for all others, where all links are
-     * alike, without jitter, sites, servers or incidents, and fn does the same on every rank, in the same
-     * time. What rank 0 sees is then the same to the last bit. Ignored where links can differ. */
+    /* 1: simulate interchangeable workers as one. Only ranks 0 and 1 run, rank 1 for all others. fn must do
+     * the same in the same time on every rank. The results of rank 0 are bit-identical to a full simulation.
+     * Ignored if links are heterogeneous, or with jitter, sites, servers or net_script (default: 0). */
     int fold;
-    /* Memory of ddp_paper that nothing is read from or written to: layers that lie in its first half cost no
-     * time, nor does what is kept beside them. NULL: none. */
+    /* Memory from ddp_paper that is never read or written. Layers in its first half, and the arrays that the
+     * library allocates for them, take no compute time and no memory (default: NULL, none). */
     void *paper;
-    size_t paper_bytes;
-    double scale; /* a value of a layer stands for so many, and takes as long on the way; 0 = 1 */
+    size_t paper_bytes; /* size of paper */
+    double scale;       /* number of values that one value of a layer represents on the links (default: 1) */
 } ddp_simulation;
 
+/* Result of a simulation. */
 typedef struct ddp_simulated {
-    double seconds; /* of virtual time until the last worker was done */
-    int workers;    /* that were run */
-    int64_t events; /* of the network */
+    double seconds; /* virtual time until the last worker has finished */
+    int workers;    /* number of workers that were run */
+    int64_t events; /* number of simulated network events */
 } ddp_simulated;
 
-/* ddp_simulate - as ddp_launch of threads, on a virtual clock that begins at 0 and that ddp_now tells: fn
- * runs once per
- *   rank, and is where time passes: ddp_sleep_until in place of computing. Messages take what the emulated
- *   links take (cfg->net, net2, net_script; the arithmetic of src/emulate): latency, rate, shares,
- *   priorities, but no processor time. One worker runs at a time, in an order that follows from the times
- *   alone: two runs are equal to the last bit. What the library sends itself is there; sums of memory on
- *   paper are not made. fn may not wait for anything but through the library, nor begin threads. Not
- *   simulated: processes, TLS, devices, joining, servers beside workers. Returns as ddp_launch; also
- *   DDP_UNSUPPORTED for one of these, and DDP_USAGE where nobody could ever go on, with who waits for what.
- *   *out (may be NULL) is filled in any case.
- * ddp_sleep_until - sleeps until ddp_now() tells `when`, on the real clock or on a virtual one.
- * ddp_paper - room for so many bytes that read as 0 and cost nothing until they are written; NULL: none.
- *   ddp_paper_free - NULL is fine. */
+/* ddp_simulate - runs fn once per rank on a virtual clock that begins at 0, which ddp_now returns. fn calls
+ * ddp_sleep_until in place of computing. Messages take the time of the emulated links (cfg->net, net2,
+ * net_script; the arithmetic of src/emulate): latency, rate, shared bandwidth, priorities, but no processor
+ * time. One worker runs at a time, in an order that depends only on the times: two runs are bit-identical.
+ * The library's own messages are included; sums of ddp_paper memory are not computed.
+ *
+ *   how   options; NULL: all 0
+ *   fn    function of a rank: gets an open context, returns 0 or a ddp_status. It may wait only through the
+ *         library, and may not start threads
+ *   user  passed to fn
+ *   out   receives time and counts, also on failure; may be NULL
+ *
+ * Not simulated: processes, TLS, devices, joining, colocated servers. Returns DDP_OK if every rank did, else
+ * the first failure, with its message in *err. Errors: DDP_ARG for NULL or a setting; DDP_UNSUPPORTED for
+ * what is not simulated; DDP_USAGE for a deadlock, with the rank and the message that each worker waits for;
+ * DDP_IO or DDP_FORMAT for net_script; DDP_MEMORY; the code of the rank that failed first. */
 DDP_API int ddp_simulate(const ddp_config *cfg, const ddp_simulation *how, int (*fn)(ddp_ctx *, void *),
                          void *user, ddp_simulated *out, ddp_error *err);
+
+/* ddp_sleep_until - sleeps until ddp_now() is `when`, in seconds, on the real clock or on a virtual one. Safe
+ * from any thread. */
 DDP_API void ddp_sleep_until(double when);
+
+/* ddp_paper - allocates bytes that read as 0 and use no memory until they are written: placeholder memory for
+ * the layers of large simulated models. Returns NULL on failure; the caller frees it with ddp_paper_free.
+ * Safe from any thread. */
 DDP_API void *ddp_paper(size_t bytes);
+
+/* ddp_paper_free - frees memory from ddp_paper; bytes is the size passed there. NULL is allowed. Safe from
+ * any thread. */
 DDP_API void ddp_paper_free(void *paper, size_t bytes);
 
 /* ==== nn/models.h ==== [nn] */
@@ -3969,10 +4711,10 @@ typedef struct ddp_llama2_config {
 
 /* A multi-layer perceptron with ReLU between its linear layers. */
 typedef struct ddp_mlp_config {
-    long batch;
+    long batch;                  /* samples per micro-batch */
     long inputs;                 /* features per sample */
     long hidden[DDP_MLP_HIDDEN]; /* widths; 0 ends the list */
-    long classes;
+    long classes;                /* number of classes, at least 2 */
 } ddp_mlp_config;
 
 /* ResNet (He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385). */
@@ -4037,26 +4779,35 @@ DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logi
  * has the message. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
 
-/* ddp_vgg - adds a VGG image classifier to g and returns its loss. Inputs, *logits and errors are those
- * of ddp_resnet. Each convolution is a layer, "conv1_1" to "conv5_4"; the pooling belongs to the last one
- * of a block. Then follow "fc6", "fc7" and "head". The first linear layer reads all 512 (size / 32)^2
- * features, 25,088 at the paper's size. */
+/* ddp_vgg - adds a VGG image classifier to g and returns its loss, the mean cross-entropy over the batch.
+ *
+ * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1). *logits, unless
+ * NULL, receives the node (batch, classes). Each convolution is a layer, "conv1_1" to "conv5_4"; the pooling
+ * belongs to the last one of a block. Then follow "fc6", "fc7" and "head". The first linear layer reads all
+ * 512 (size / 32)^2 features, 25,088 at the paper's size.
+ *
+ * Returns NULL on error (a depth or size that is not supported, an earlier error of g); ddp_graph_error has
+ * the message. */
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 
 /* ddp_bottleneck - compresses x (..., C), or images (B, C, H, W), to `width` channels and expands it again.
  * A pipeline stage that ends in between sends width floats per position instead of C (after ResBM,
- * arXiv:2604.11947). It adds two layers of its own, ddp_bottleneck_down and ddp_bottleneck_up, so call it
- * between layers:
+ * arXiv:2604.11947). It adds two layers, ddp_bottleneck_down and ddp_bottleneck_up, so call it between
+ * layers:
  *     z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); layer norm
  *     y = B z + U gelu(V norm(z))      B, V (C, width), U (C, C); RMS norm; images without either
  * A and B are the low-rank path. D and U start at 0, so initially only that path contributes. Fails with
  * DDP_ARG unless 1 <= width <= C. */
 DDP_API ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width);
 
-/* ddp_bottleneck_down - the first half of ddp_bottleneck, z of width `width`. */
+/* ddp_bottleneck_down - adds the first half of a bottleneck: compresses x (..., C), or images (B, C, H, W),
+ * to `width` channels, as a layer of its own: z = A x + D gelu(E norm(x)), with A, D (width, C) and E (C, C).
+ * Returns z, or NULL on failure (DDP_ARG unless 1 <= width <= C). */
 DDP_API ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width);
 
-/* ddp_bottleneck_up - the second half of ddp_bottleneck; width is the width of the result. */
+/* ddp_bottleneck_up - adds the second half of a bottleneck: expands z to `width` channels, as a layer of its
+ * own: y = B z + U gelu(V norm(z)), with B, V (width, channels of z) and U (width, width). Returns y, or NULL
+ * on failure (DDP_ARG for the width). */
 DDP_API ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width);
 
 /* ==== data/data.h ==== [data] */
@@ -4078,54 +4829,63 @@ typedef struct ddp_token_range {
 
 /* ddp_tokens_open - maps a file of tokens or text into memory, so that all processes of a machine share its
  * pages. Formats:
- *   llm.c .bin       the header says whether tokens have 16 or 32 bits
- *   *.bin, *.u16     16-bit tokens without a header, as written by nanoGPT
- *   *.u32            32-bit tokens without a header
- *   other            bytes; the distinct values are numbered in ascending order
+ *
+ *   llm.c .bin    the header says whether tokens have 16 or 32 bits
+ *   *.bin, *.u16  16-bit tokens without a header, as written by nanoGPT
+ *   *.u32         32-bit tokens without a header
+ *   other         bytes; the distinct values are numbered in ascending order
+ *
  * A name ending in .gz is decompressed first, into memory of the process. The file must not shrink before
- * ddp_tokens_close. Returns NULL and fills *err on failure: the file is unreadable, empty, or shorter than
- * two tokens; the header contradicts the size; the size is not a whole number of tokens; or the file has
- * another type (compressed, archive, array, table, image, weights, UTF-16; a .bin of text or of 32-bit
- * tokens). Free with ddp_tokens_close. */
+ * ddp_tokens_close, which the caller calls. Returns NULL on failure. Errors: DDP_IO if the file cannot be
+ * read; DDP_FORMAT if it is shorter than two tokens, if its header contradicts the size, if the size is not a
+ * whole number of tokens, or if it has another type (compressed, archive, array, table, image, weights,
+ * UTF-16; a .bin of text or of 32-bit tokens); DDP_ARG for NULL; DDP_MEMORY. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 
-/* ddp_tokens_from_bytes - ddp_tokens_open for bytes in memory, which are copied. name appears in errors,
- * and its ending selects the format. Free with ddp_tokens_close. */
+/* ddp_tokens_from_bytes - makes a stream of n bytes in memory, which are copied. The ending of name selects
+ * the format: .bin or .u16, .u32, else text; name appears in errors. Returns NULL on failure; the caller
+ * frees the stream with ddp_tokens_close. Errors: DDP_FORMAT for bytes that do not fit the format; DDP_ARG
+ * for NULL; DDP_MEMORY. */
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
+
+/* ddp_tokens_close - frees a stream and unmaps its file; NULL is allowed. No range of it may be used
+ * afterwards. */
 DDP_API void ddp_tokens_close(ddp_tokens *t);
 
-/* ddp_tokens_kind - the format of the file: "bytes", "16-bit tokens", "32-bit tokens", "llm.c file of
- * 16-bit tokens" or "llm.c file of 32-bit tokens". A constant string. */
+/* ddp_tokens_kind - returns the format of the file: "bytes", "16-bit tokens", "32-bit tokens", "llm.c file of
+ * 16-bit tokens" or "llm.c file of 32-bit tokens". A constant string. Safe from any thread. */
 DDP_API const char *ddp_tokens_kind(const ddp_tokens *t);
 
-/* ddp_tokens_count - number of tokens in the stream. */
+/* ddp_tokens_count - returns the number of tokens in the stream. Safe from any thread. */
 DDP_API long ddp_tokens_count(const ddp_tokens *t);
 
-/* ddp_tokens_vocabulary - the largest token plus one. */
+/* ddp_tokens_vocabulary - returns the largest token plus one. Safe from any thread. */
 DDP_API long ddp_tokens_vocabulary(const ddp_tokens *t);
 
-/* ddp_tokens_at - token i, 0 <= i < count. */
+/* ddp_tokens_at - returns token i, 0 <= i < count. Safe from any thread. */
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
 
-/* ddp_tokens_byte - the byte that a token represents, to print samples. Returns -1 if the file contains
- * token numbers or the stream has no such token. */
+/* ddp_tokens_byte - returns the byte that a token represents, to print samples; -1 if the file contains token
+ * numbers or the stream has no such token. Safe from any thread. */
 DDP_API int ddp_tokens_byte(const ddp_tokens *t, long token);
 
-/* ddp_tokens_check - returns DDP_FORMAT if a token is >= vocabulary; the message names the first such
- * token and its position. */
+/* ddp_tokens_check - checks that all tokens are below vocabulary. Safe from any thread. Errors: DDP_FORMAT,
+ * which names the first such token and its position. */
 DDP_API ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err);
 
-/* ddp_tokens_split - splits the stream into two ranges: *val gets the last share held_out (0 <= held_out
- * < 1), *train the rest. With held_out 0, val->count is 0 and val may be NULL. Fails if a range that must
- * not be empty is shorter than one window (seq + 1 tokens). */
+/* ddp_tokens_split - splits the stream into two ranges: *val gets the last share held_out (0 <= held_out <
+ * 1), *train the rest. With held_out 0, val->count is 0 and val may be NULL. seq is the window length of
+ * both. The ranges borrow the stream. Safe from any thread. Errors: DDP_ARG for held_out or seq, and if a
+ * range that must not be empty is shorter than one window (seq + 1 tokens). */
 DDP_API ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
                                     ddp_token_range *val, ddp_error *err);
 
-/* ddp_tokens_windows - number of windows of a range; 0 if it is too short. */
+/* ddp_tokens_windows - returns the number of windows of a range; 0 if it is too short. Safe from any
+ * thread. */
 DDP_API long ddp_tokens_windows(const ddp_token_range *r);
 
 /* ddp_tokens_window - copies window w, 0 <= w < windows, to tokens [seq] and labels [seq]; labels are the
- * tokens shifted by one. */
+ * tokens shifted by one. Safe from any thread. */
 DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels);
 
 /* ddp_tokens_batch - the batch of a rank in a step: tokens and labels, each [batch x seq].
@@ -4139,8 +4899,9 @@ DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens
 DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                               long batch, int32_t *tokens, int32_t *labels);
 
-/* ddp_dealt - the index of the b-th sample (0 <= b < batch) of that batch among `count` windows, or among
- * the `count` images of ddp_images_batch; -1 if count is 0. */
+/* ddp_dealt - returns the index of the b-th sample (0 <= b < batch) of the batch of a rank in a step, among
+ * `count` windows or images, as ddp_tokens_batch and ddp_images_batch choose it; -1 if count is 0. Pure; safe
+ * from any thread. */
 DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
 
 /* ---- images ---- */
@@ -4149,68 +4910,85 @@ DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch
 
 /* A set of images in memory. It is immutable after loading, so any thread may read it. */
 typedef struct ddp_images {
-    long count;
-    long channels, height, width;
-    long classes;          /* labels are 0 .. classes - 1 */
-    unsigned char *pixels; /* [count x channels x height x width] */
-    unsigned char *labels; /* [count] */
-    char *name;            /* name of the set's first file */
+    long count;                   /* number of images */
+    long channels, height, width; /* shape of each image, in pixels */
+    long classes;                 /* labels are 0 .. classes - 1 */
+    unsigned char *pixels;        /* [count x channels x height x width] */
+    unsigned char *labels;        /* [count] */
+    char *name;                   /* name of the set's first file */
 } ddp_images;
 
 /* A part of a set of images. */
 typedef struct ddp_image_range {
     const ddp_images *images; /* borrowed */
-    long first, count;
+    long first, count;        /* index of the first image, and number of images */
 } ddp_image_range;
 
 /* Normalisation of pixels to floats: (pixel / 255 - mean) / deviation, for each channel. */
 typedef struct ddp_image_norm {
-    float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS];
+    float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS]; /* of pixel / 255, per channel */
 } ddp_image_norm;
 
 /* ddp_images_open - loads the training (test 0) or test (test 1) images of a folder, which contains one of:
+ *
  *   MNIST      train-images-idx3-ubyte, train-labels-idx1-ubyte; test: t10k-...
  *   CIFAR-10   data_batch*.bin, sorted by name; test: test_batch*.bin
  *   CIFAR-100  train.bin; test: test.bin (fine labels)
- * Each file may also be compressed, with .gz appended to its name. Returns NULL and fills *err on failure;
- * the message names the file, the position and the value. Free with ddp_images_close. */
+ *
+ * Each file may also be compressed, with .gz appended to its name. Returns NULL on failure; the caller frees
+ * the set with ddp_images_close. Errors: DDP_IO if the folder or a file cannot be read, or has none of these
+ * files; DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or sizes out of
+ * range; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err);
 
-/* ddp_images_idx - loads one pair of IDX files of bytes: images (count, height, width) and labels
- * (count). */
+/* ddp_images_idx - loads one pair of IDX files of bytes: images (count, height, width) and labels (count).
+ * Returns NULL on failure; the caller frees the set with ddp_images_close. Errors: DDP_IO if a file cannot be
+ * read; DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or sizes out of range;
+ * DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err);
 
-/* ddp_images_cifar - loads one file with any number of CIFAR records. classes: 10 or 100. */
+/* ddp_images_cifar - loads one file with any number of CIFAR records. classes: 10 or 100. Returns NULL on
+ * failure; the caller frees the set with ddp_images_close. Errors: DDP_IO if the file cannot be read;
+ * DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or classes; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err);
+
+/* ddp_images_close - frees a set of images; NULL is allowed. No range of it may be used afterwards. */
 DDP_API void ddp_images_close(ddp_images *images);
 
-/* ddp_images_idx_bytes, ddp_images_cifar_bytes - the same for files in memory, which are copied. Names
- * appear in errors. */
+/* ddp_images_idx_bytes - makes a set from one pair of IDX files in memory, which are copied: n bytes of
+ * images, m bytes of labels. Names appear in errors. Returns NULL on failure; the caller frees the set with
+ * ddp_images_close. Errors: DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or
+ * sizes out of range; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
                                          const char *label_name, const void *labels, size_t m,
                                          ddp_error *err);
+
+/* ddp_images_cifar_bytes - makes a set from CIFAR records in memory, n bytes, which are copied. classes: 10
+ * or 100. name appears in errors. Returns NULL on failure; the caller frees the set with ddp_images_close.
+ * Errors: DDP_FORMAT, which names the position and the value; DDP_ARG for NULL or classes; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes,
                                            ddp_error *err);
 
-/* ddp_images_split - splits the set into two ranges: *val gets the last share held_out (0 <= held_out <
- * 1), *train the rest. With held_out 0, val->count is 0 and val may be NULL. Fails if held_out is outside
- * that range or leaves a part empty. */
+/* ddp_images_split - splits the set into two ranges: *val gets the last share held_out (0 <= held_out < 1),
+ * *train the rest. With held_out 0, val->count is 0 and val may be NULL. The ranges borrow the set. Safe from
+ * any thread. Errors: DDP_ARG if held_out is outside that range or leaves a part empty. */
 DDP_API ddp_status ddp_images_split(const ddp_images *images, double held_out, ddp_image_range *train,
                                     ddp_image_range *val, ddp_error *err);
 
-/* ddp_images_norm - mean and standard deviation of each channel over a range, which normalise it to mean
- * 0 and deviation 1. Use the values of the training images for all other images, too. */
+/* ddp_images_norm - computes the mean and standard deviation of each channel over a range, which normalise it
+ * to mean 0 and deviation 1. Use the values of the training images for all other images, too. Safe from any
+ * thread. */
 DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
 
-/* ddp_images_get - image 0 <= i < r->count as inputs [channels x height x width] and one label. Does not
- * allocate; safe from any thread. */
+/* ddp_images_get - copies image i, 0 <= i < r->count, as normalised inputs [channels x height x width] and
+ * one label. Does not allocate; safe from any thread. */
 DDP_API void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs,
                             int32_t *label);
 
-/* ddp_images_batch - the batch of a rank in a step: inputs [batch x channels x height x width] and labels
- * [batch]. Images are dealt as ddp_tokens_batch deals windows: once per pass over all ranks, in an order
- * that the seed shuffles again for each pass. The result depends only on the arguments. Does not
- * allocate; safe from any thread. */
+/* ddp_images_batch - copies the batch of a rank in a step: inputs [batch x channels x height x width] and
+ * labels [batch]. Each image is used once per pass over all ranks, in an order that the seed shuffles again
+ * for each pass, as ddp_dealt computes it. The result depends only on the arguments. Does not allocate; safe
+ * from any thread. */
 DDP_API void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
                               int rank, int world, long batch, float *inputs, int32_t *labels);
 
@@ -4220,6 +4998,7 @@ DDP_API void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *no
 
 #define DDP_SAFETENSORS_DIMS 8
 
+/* Element types of a file. */
 typedef enum ddp_safetensors_type {
     DDP_ST_F32,
     DDP_ST_F64,
@@ -4235,67 +5014,82 @@ typedef enum ddp_safetensors_type {
 
 /* One array of a file; row-major, little-endian. */
 typedef struct ddp_safetensor {
-    const char *name;
-    ddp_safetensors_type type;
-    int dims; /* 0: a scalar */
-    int64_t dim[DDP_SAFETENSORS_DIMS];
-    uint64_t offset; /* in bytes from the first array; ignored when writing */
-    uint64_t bytes;  /* ignored when writing */
+    const char *name;                  /* unique in a file */
+    ddp_safetensors_type type;         /* type of the elements */
+    int dims;                          /* 0: a scalar */
+    int64_t dim[DDP_SAFETENSORS_DIMS]; /* length of each dimension */
+    uint64_t offset;                   /* in bytes from the first array; ignored when writing */
+    uint64_t bytes;                    /* ignored when writing */
 } ddp_safetensor;
 
 /* An opened file with a validated header. Its arrays are read on demand. */
 typedef struct ddp_safetensors ddp_safetensors;
 
 /* ddp_safetensors_open - opens a file and validates its header: JSON, types and shapes; no array may be
- * outside the file, overlap another or leave a gap; names must be unique. Headers may have up to 8 MiB.
- * Reads no array. Returns NULL and fills *err on failure; the message names file, array and value. An
- * open file belongs to one thread. Close with ddp_safetensors_close. */
+ * outside the file, overlap another or leave a gap; names must be unique. Headers may have up to 8 MiB. Reads
+ * no array. One thread at a time may use an open file. Returns NULL on failure; the caller closes the file
+ * with ddp_safetensors_close. Errors: DDP_IO if the file cannot be read; DDP_FORMAT, which names file, array
+ * and value; DDP_ARG for NULL; DDP_MEMORY. */
 DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
 
-/* ddp_safetensors_from_bytes - the same for a file in memory, which is borrowed until
- * ddp_safetensors_close. name appears in errors. */
+/* ddp_safetensors_from_bytes - opens a file in memory, n bytes that are borrowed until ddp_safetensors_close,
+ * and validates its header. name appears in errors. Returns NULL on failure. Errors: DDP_FORMAT, which names
+ * array and value; DDP_ARG for NULL; DDP_MEMORY. */
 DDP_API ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
                                                     ddp_error *err);
+
+/* ddp_safetensors_close - closes a file and frees its header; NULL is allowed. */
 DDP_API void ddp_safetensors_close(ddp_safetensors *s);
 
-/* ddp_safetensors_count - number of arrays. */
+/* ddp_safetensors_count - returns the number of arrays of the file. */
 DDP_API int ddp_safetensors_count(const ddp_safetensors *s);
 
-/* ddp_safetensors_at - array 0 <= index < count, in the order of offsets. Borrowed until the file is
+/* ddp_safetensors_at - returns array 0 <= index < count, in the order of offsets. Borrowed until the file is
  * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index);
 
-/* ddp_safetensors_find - an array by name; NULL if there is none. Borrowed until the file is closed. */
+/* ddp_safetensors_find - returns an array by its name; NULL if there is none. Borrowed until the file is
+ * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
 
-/* ddp_safetensors_note - an entry of the header's __metadata__; NULL if there is none. Borrowed until the
- * file is closed. */
+/* ddp_safetensors_note - returns the text of an entry of the header's __metadata__; NULL if there is none.
+ * Borrowed until the file is closed. */
 DDP_API const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key);
 
-/* ddp_safetensors_elements - product of the dimensions. */
+/* ddp_safetensors_elements - returns the product of the dimensions of an array; 1 for a scalar. Pure; safe
+ * from any thread. */
 DDP_API uint64_t ddp_safetensors_elements(const ddp_safetensor *t);
 
-/* ddp_safetensors_floats - reads elements first .. first + count - 1 of a float array (F32, F64, F16,
- * BF16) into out[count], converted to float. F32 is read directly into out, without a temporary copy.
- * Errors: another type or a range outside the array (DDP_ARG), a disk error (DDP_IO). */
+/* ddp_safetensors_floats - reads elements first .. first + count - 1 of a float array (F32, F64, F16, BF16)
+ * into out[count], converted to float. F32 is read directly into out, without a temporary copy. Errors:
+ * DDP_FORMAT for another type; DDP_ARG for a range outside the array; DDP_IO for a disk error. */
 DDP_API ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                           size_t count, float *out, ddp_error *err);
 
-/* ddp_safetensors_bytes - reads the same elements of an array of any type, unconverted. Errors as above. */
+/* ddp_safetensors_bytes - reads elements first .. first + count - 1 of an array of any type into out,
+ * unconverted: count x ddp_safetensors_type_bytes bytes. Errors: DDP_ARG for a range outside the array;
+ * DDP_IO for a disk error. */
 DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                          size_t count, void *out, ddp_error *err);
 
-/* ddp_safetensors_write - writes a file of count arrays; data[i] points at array i. notes: pairs of key
- * and text, ended by NULL; NULL: no notes. The replacement is atomic: the file is written under another
- * name, flushed and renamed. The arrays start at a multiple of 8 bytes and have no gaps. Errors: a
- * duplicate name, an invalid shape, a header of more than 8 MiB, a disk error. */
+/* ddp_safetensors_write - writes a file of arrays. It is written under another name, flushed and renamed, so
+ * the replacement is atomic. The arrays start at a multiple of 8 bytes and have no gaps.
+ *
+ *   tensors  [count] names, types and shapes
+ *   data     [count] data[i] points at array i
+ *   notes    pairs of key and text, ended by NULL; NULL: no notes
+ *
+ * Errors: DDP_ARG for a duplicate name, an invalid shape, or a header of more than 8 MiB; DDP_IO for a disk
+ * error; DDP_MEMORY. */
 DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
                                          const void *const *data, const char *const *notes, ddp_error *err);
 
-/* ddp_safetensors_type_name - the name of a type, such as "F32". */
+/* ddp_safetensors_type_name - returns the text of a type, such as "F32". A constant string. Pure; safe from
+ * any thread. */
 DDP_API const char *ddp_safetensors_type_name(ddp_safetensors_type type);
 
-/* ddp_safetensors_type_bytes - the size of one element in bytes. */
+/* ddp_safetensors_type_bytes - returns the size of one element of a type in bytes. Pure; safe from any
+ * thread. */
 DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
 
 /* ---- weights of a model ---- */
@@ -4323,20 +5117,25 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
  *                        parameters; LAYER.OPERATOR.1.weight for the second operator of a kind
  * The prefixes "module.", "_orig_mod.", "transformer." and "model." of a name are skipped, in any order.
  *
- * All tensors are checked before the model is changed. A tensor that is missing, unknown, of another shape
- * or not float is DDP_FORMAT; the message names file and tensor. A shard that cannot be read is DDP_IO. Only
- * a disk error while reading values (DDP_IO) leaves a partly loaded model. With a context, load before
- * ddp_set_optimizer; loading on rank 0 is enough, because the session starts from rank 0's values. For a
- * model in stages (ddp_graph_cut), each process calls it, checks all names and reads the tensors of its own
- * stage. */
+ * All tensors are checked before the model is changed. Only a disk error while reading values leaves a partly
+ * loaded model. With a context, load before ddp_set_optimizer; loading on rank 0 is enough, because the
+ * session starts from rank 0's values. For a model in stages (ddp_graph_cut), each process calls it, checks
+ * all names and reads the tensors of its own stage. Local.
+ *
+ * Errors: DDP_FORMAT for a tensor that is missing, unknown, of another shape or not float (the message names
+ * file and tensor); DDP_IO for a file that cannot be read; DDP_USAGE before ddp_graph_build; DDP_ARG for
+ * NULL; DDP_MEMORY. */
 DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
 
-/* ddp_weights_save - writes the weights as F32 with __metadata__ {"format": "pt"}, under the names above.
- * The file is written whole or not at all. For a model in stages use ddp_pipe_export. */
+/* ddp_weights_save - writes the weights as F32 with __metadata__ {"format": "pt"}, under the names that
+ * ddp_weights_load reads. The file is written completely or not at all. For a model in stages use
+ * ddp_pipe_export. With a backend it waits for copies from the device. Errors: DDP_USAGE before
+ * ddp_graph_build, or for a stage of a pipeline; DDP_ARG for NULL or names that are not unique; DDP_IO;
+ * DDP_MEMORY; DDP_FAILED from the device. */
 DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err);
 
-/* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model, built or
- * not. Returns 0 if index is past the last array. */
+/* ddp_weights_describe - stores name and shape, as in the file, of array number index >= 0 of a model, built
+ * or not. The name is truncated to `room` bytes. Returns 1, or 0 past the last array. */
 DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape);
 
 /* ==== report/report.h ==== [report] */
@@ -4355,8 +5154,8 @@ typedef struct ddp_report_step {
 
 /* The spans of one worker, in any order, in seconds of ddp_now(). */
 typedef struct ddp_report_worker {
-    const ddp_span *spans;
-    int count;
+    const ddp_span *spans;         /* [count] */
+    int count;                     /* number of spans */
     const ddp_pipeline_slot *slot; /* [slots] of ddp_pipe_lanes for one step, if the worker has a pipeline
                                       stage */
     int slots;
@@ -4365,36 +5164,36 @@ typedef struct ddp_report_worker {
 
 /* One layer of the model, in forward order. Unknown costs are NAN. */
 typedef struct ddp_report_layer {
-    const char *name; /* NULL = shown by its index */
-    double params;
-    double backward_s;
-    double comm_s; /* time for which averaging it occupies the link */
+    const char *name;  /* NULL = shown by its index */
+    double params;     /* number of parameters */
+    double backward_s; /* seconds of its backward */
+    double comm_s;     /* time for which averaging it occupies the link */
 } ddp_report_layer;
 
 /* Something that changed during a run. ddp_note_text and ddp_note_name write it. */
 typedef struct ddp_report_note {
-    double time_s; /* since the start of the run */
-    long step;
+    double time_s;    /* since the start of the run */
+    long step;        /* completed steps at that time */
     const char *kind; /* "lost" */
     const char *text; /* "rank 2 was lost, 3 workers" */
 } ddp_report_note;
 
 /* One run of one strategy. Unknown numbers are NAN, unknown counts 0, unknown strings NULL. */
 typedef struct ddp_report_run {
-    const char *strategy;
-    double step_ms;
-    double hidden_pct; /* 0..100 */
-    double predicted_step_ms, predicted_hidden_pct;
-    int64_t bytes_sent;    /* per worker; -1 = unknown */
-    double time_to_loss_s; /* time until ddp_report_data.target_loss; NAN = not reached */
-    double final_loss;
-    const char *param_hash;
-    int slowest_rank;  /* the rank with the longest compute time ... */
-    double slow_ratio; /* ... and its ratio to the median; 0 = unknown */
-    long replans;      /* number of times the plan was recomputed because a link had changed */
+    const char *strategy;                           /* name of the strategy */
+    double step_ms;                                 /* mean step time, in milliseconds */
+    double hidden_pct;                              /* 0..100 */
+    double predicted_step_ms, predicted_hidden_pct; /* the same by the plan */
+    int64_t bytes_sent;                             /* per worker; -1 = unknown */
+    double time_to_loss_s;  /* time until ddp_report_data.target_loss; NAN = not reached */
+    double final_loss;      /* last loss of the run */
+    const char *param_hash; /* hash of the final parameters */
+    int slowest_rank;       /* the rank with the longest compute time ... */
+    double slow_ratio;      /* ... and its ratio to the median; 0 = unknown */
+    long replans;           /* number of times the plan was recomputed because a link had changed */
 
     const ddp_report_step *steps; /* [step_count] */
-    int step_count;
+    int step_count;               /* number of steps */
 
     int period;                     /* H; 0 = the run has no plan */
     const int *step_of;             /* [layer_count] step 0..H-1 that averages each layer, or NULL */
@@ -4403,28 +5202,28 @@ typedef struct ddp_report_run {
     const double *layer_divergence; /* [layer_count] mean Gamma per layer, or NULL */
 
     const ddp_report_note *notes; /* [note_count], in order of time */
-    int note_count;
+    int note_count;               /* number of notes */
 
-    const ddp_report_worker *workers; /* [worker_count] */
-    int worker_count;
+    const ddp_report_worker *workers;    /* [worker_count] */
+    int worker_count;                    /* number of workers */
     double window_begin_s, window_end_s; /* the part that is drawn; equal = the whole run */
 
     const char *schedule; /* schedule of a pipeline: "1f1b"; NULL = none */
-    int stages;
+    int stages;           /* number of pipeline stages; 0 = no pipeline */
 } ddp_report_run;
 
 /* The data of a report. All pointers are borrowed for the duration of a call. All-zero is a valid, empty
  * report. */
 typedef struct ddp_report_data {
     const char *title, *command, *version, *host, *net, *model; /* NULL = left out */
-    uint64_t seed;
-    int workers;
+    uint64_t seed;                                              /* seed of the runs */
+    int workers;                                                /* number of workers */
     double target_loss; /* the common loss of time_to_loss_s; NAN = none */
 
     const ddp_report_layer *layers; /* [layer_count] */
-    int layer_count;
-    const ddp_report_run *runs; /* [run_count]; ratios are relative to the run named "ssgd" */
-    int run_count;
+    int layer_count;                /* number of layers */
+    const ddp_report_run *runs;     /* [run_count]; ratios are relative to the run named "ssgd" */
+    int run_count;                  /* number of runs */
 } ddp_report_data;
 
 /* ---- a table, written to a FILE of the program ---- */
@@ -4438,23 +5237,24 @@ DDP_API ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_err
 
 /* ddp_report_html - writes a self-contained page: no scripts, no external resources, light and dark mode.
  *
- * The page contains: facts of the run; the summary table; the compute and communication lanes of every run
- * on one time scale; loss against time and against bytes sent; divergence against steps; the layers with the
+ * The page contains: facts of the run; the summary table; the compute and communication lanes of every run on
+ * one time scale; loss against time and against bytes sent; divergence against steps; the layers with the
  * step of the period that averages each; prediction next to measurement. Sections without data are left out.
  * Strings may have any content: they are escaped.
  *
- * The page is built in memory, written to a temporary file and renamed. On failure PATH is untouched. Safe
- * from any thread. Errors: DDP_MEMORY, DDP_IO (names the path and the reason). */
+ * The page is built in memory, written to a temporary file and renamed. On failure the file at path is
+ * untouched. Safe from any thread. Errors: DDP_ARG for an empty path, DDP_MEMORY, DDP_IO (names the path and
+ * the reason). */
 DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err);
 
 /* One step of a pipeline, simulated (ddp_pipeline_time) or measured. Borrowed. */
 typedef struct ddp_report_pipeline {
-    const char *name; /* "1f1b" */
-    int stages;
+    const char *name;              /* "1f1b" */
+    int stages;                    /* number of stages */
     const ddp_pipeline_slot *slot; /* [slots] in any order */
-    int slots;
-    double begin_s; /* start of the step, on the clock of the slots */
-    double step_s, bubble_pct;
+    int slots;                     /* number of slots */
+    double begin_s;                /* start of the step, on the clock of the slots */
+    double step_s, bubble_pct;     /* seconds of the step, and idle share of the stages in % */
 } ddp_report_pipeline;
 
 /* ddp_report_pipelines - writes an SVG of several steps below each other on one time scale. Each stage has
@@ -4483,31 +5283,47 @@ DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, 
 typedef struct ddp_jsonl ddp_jsonl;
 
 /* ddp_jsonl_open - opens a writer to PATH.tmp.PID, which ddp_jsonl_close renames to PATH. If PATH is not a
- * regular file (/dev/stdout, a pipe), it is written directly. Returns NULL and sets *err on failure. */
+ * regular file (/dev/stdout, a pipe), it is written directly. The caller frees the writer with
+ * ddp_jsonl_close or ddp_jsonl_abandon. Returns NULL on failure. Errors: DDP_ARG for an empty path, DDP_IO,
+ * DDP_MEMORY. */
 DDP_API ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err);
+
 /* ddp_jsonl_stream - opens a writer to a FILE such as stdout. The FILE is borrowed, and flushed after each
- * line. Returns NULL and sets *err on failure. */
+ * line. The caller frees the writer with ddp_jsonl_close. Returns NULL on failure. Errors: DDP_MEMORY. */
 DDP_API ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err);
-/* ddp_jsonl_close - finishes and frees the writer. Returns the first error; in that case no file remains. */
+
+/* ddp_jsonl_close - finishes and frees the writer. Returns its first error; in that case no file remains.
+ * Errors: DDP_IO for the file; DDP_ARG for values nested more than 30 levels deep; DDP_MEMORY. */
 DDP_API ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err);
+
 /* ddp_jsonl_abandon - frees the writer and leaves no file. Use it for an interrupted run. */
 DDP_API void ddp_jsonl_abandon(ddp_jsonl *j);
 
-/* ddp_jsonl_event - begins a line: {"event":"name"; a NULL name begins a plain object without "event". Add
- * members with the functions below. Inside an array the key is NULL (it is ignored).
- *   string         NULL gives null
- *   integer        exact
- *   number         reads back as the same value; NaN and infinities give null
- *   array, object  opens a nested value, which ddp_jsonl_up closes (at most 30 levels)
- *   integers       writes a whole array */
+/* ddp_jsonl_event - begins a line: {"event":"name"; a NULL name begins a plain object without "event". The
+ * functions below add members; inside an array their key is NULL (it is ignored). */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
+
+/* ddp_jsonl_string - adds a string, escaped; a NULL value gives null. */
 DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
+
+/* ddp_jsonl_integer - adds an exact integer. */
 DDP_API void ddp_jsonl_integer(ddp_jsonl *j, const char *key, int64_t value);
+
+/* ddp_jsonl_number - adds a number that reads back as the same value; NaN and infinities give null. */
 DDP_API void ddp_jsonl_number(ddp_jsonl *j, const char *key, double value);
+
+/* ddp_jsonl_array - opens a nested array, which ddp_jsonl_up closes; at most 30 levels. */
 DDP_API void ddp_jsonl_array(ddp_jsonl *j, const char *key);
+
+/* ddp_jsonl_object - opens a nested object, which ddp_jsonl_up closes; at most 30 levels. */
 DDP_API void ddp_jsonl_object(ddp_jsonl *j, const char *key);
+
+/* ddp_jsonl_up - closes the innermost open array or object. */
 DDP_API void ddp_jsonl_up(ddp_jsonl *j);
+
+/* ddp_jsonl_integers - adds a whole array of `count` integers. */
 DDP_API void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count);
+
 /* ddp_jsonl_end - closes all open values and writes the whole line at once. */
 DDP_API void ddp_jsonl_end(ddp_jsonl *j);
 
@@ -6838,7 +7654,7 @@ DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
  * segment runs between them. */
 DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
-/* Computes the offset of every array. share 0: each array has memory of its own, and nothing is
+/* Computes the offset of every array. share 0: each array has its own memory, and nothing is
  * recomputed. share 1, or any stage: arrays reuse freed memory (a stage has no built-in state, so share 1
  * places nothing there). An array gets the smallest hole that fits when its lifetime begins, and returns
  * it when it ends. Cost: O(nodes x holes). */
@@ -7010,8 +7826,8 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
                   name, g->layer[g->open_layer].name);
     else if (ddp__count(g->layer) == DDP__MOST_LAYERS)
         ddp__fail(&g->error, DDP_ARG,
-                  "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
-                  "or put several operators into one",
+                  "layer \"%.100s\" would be number %d, but a graph has at most %d layers; build fewer, or "
+                  "put several operators into one",
                   name, ddp__count(g->layer) + 1, DDP__MOST_LAYERS);
     else if (ddp__graph_reserve(g, g->layer))
         ddp__layer_new(g, name);
@@ -7315,7 +8131,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     code = ddp__shape_apply(entry, owner, &spec, &why);
     if (code)
         return ddp__no_node(ddp__fail(&g->error, code, "%s with inputs %s: %.150s", where, shapes,
-                                      why.msg[0] ? why.msg : "its shape rule refused them"));
+                                      why.msg[0] ? why.msg : "its shape rule rejected them"));
     fault = ddp__spec_fault(&spec, owner);
     if (fault)
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault));
@@ -8473,8 +9289,8 @@ static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
 {
     if (!loss || loss->graph != g) return "the loss is not a node of this graph";
     if (ddp_shape_count(&loss->spec.out) != 1) return "the loss is not a scalar";
-    if (!loss->has_gradient) return "no parameter is reached by the gradient of the loss";
-    if (!g->state->ready) return "call ddp_forward before each ddp_backward: activations are used up by it";
+    if (!loss->has_gradient) return "the loss does not depend on any parameter";
+    if (!g->state->ready) return "call ddp_forward before each ddp_backward, which consumes the activations";
     return NULL;
 }
 
@@ -8574,8 +9390,8 @@ static ddp_status ddp__build_check(ddp_graph *g)
         operators++;
         if (n->layer < 0 && (n->spec.params > (n->tied >= 0) || n->spec.buffers))
             return ddp__fail(&g->error, DDP_USAGE,
-                             "operator %.60s (node %d) has %s but lies outside layers: build it "
-                             "between ddp_layer_begin and ddp_layer_end",
+                             "operator %.60s (node %d) has %s but is outside layers: build it between "
+                             "ddp_layer_begin and ddp_layer_end",
                              n->op->name, i, n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
@@ -8755,7 +9571,7 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
                              (p->init == DDP_INIT_NORMAL ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
-/* Initialises the parameters of nodes first..last-1. Every array has a random stream of its own, so
+/* Initialises the parameters of nodes first..last-1. Every array has its own random stream, so
  * several threads may fill arrays. The stream depends on the array's place in its whole layer (buffers
  * after parameters), not on the node index, so that an inserted dropout or another loss elsewhere in the
  * model does not change it. */
@@ -8835,8 +9651,8 @@ static ddp_status ddp__build_operators(ddp_graph *g)
         bytes = b ? b->scratch(g->host->device, n->run, &n->spec) : 0;
         if (bytes == (size_t)-1)
             return ddp__fail(&g->error, DDP_UNSUPPORTED,
-                             "operator %.60s (node %d) works on rows, and an array of four "
-                             "dimensions is images to the %s backend: ddp_flatten first, or train on the CPU",
+                             "operator %.60s (node %d) works on rows, but the %s backend stores arrays of "
+                             "four dimensions as images: call ddp_flatten first, or train on the CPU",
                              n->op->name, i, b->name);
         if (bytes > most) most = bytes;
     }
@@ -8947,7 +9763,7 @@ static ddp_status ddp__build_register(ddp_graph *g)
     DDP_FREE(matrix);
     if (!code) return DDP_OK;
     return ddp__fail(&g->error, (ddp_status)code, "%s",
-                     g->host->error.code ? g->host->error.msg : "the context refused a layer of the graph");
+                     g->host->error.code ? g->host->error.msg : "the context rejected a layer of the graph");
 }
 
 int ddp_graph_build(ddp_graph *g)
@@ -9115,7 +9931,7 @@ static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, 
 {
     if (g->error.code) return g->error.code;
     if (g->built || g->stages)
-        return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut comes once, before ddp_graph_build");
+        return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut must be called once, before ddp_graph_build");
     if (!stage_of || stages < 1 || own < 0 || own >= stages)
         return ddp__fail(&g->error, DDP_ARG,
                          "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own, stages);
@@ -12001,7 +12817,7 @@ static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* keep[i] for the elements of one block (DDP__OP_GRAIN elements, with a random stream of its own):
+/* keep[i] for the elements of one block (DDP__OP_GRAIN elements, with its own random stream):
  * compares 32 random bits per element with p * 2^32. */
 static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char *keep)
 {
@@ -13730,7 +14546,7 @@ static int ddp__model_begin(ddp_graph *g, const char *model, const void *config,
 {
     if (logits) *logits = NULL;
     if (!g || g->error.code) return 0;
-    if (!config) ddp__fail(&g->error, DDP_ARG, "%s: no configuration was given, it is NULL", model);
+    if (!config) ddp__fail(&g->error, DDP_ARG, "%s: the configuration is NULL", model);
     return config != NULL;
 }
 
@@ -14190,8 +15006,9 @@ ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width)
 
     if (!g || g->error.code || !x) return NULL;
     if (width < 1 || width > wide) {
-        ddp__fail(&g->error, DDP_ARG, "a bottleneck of width %ld in what is %ld wide: 1 to %ld are possible",
-                  width, wide, wide);
+        ddp__fail(&g->error, DDP_ARG,
+                  "bottleneck of width %ld for an input of width %ld; the width must be from 1 to %ld", width,
+                  wide, wide);
         return NULL;
     }
     return ddp__bottleneck_half(g, "bottleneck.down", "layer_norm", x, wide, width);
@@ -14287,21 +15104,22 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
 
     if (n < DDP__TOKENS_HEADER)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
-                         "header's %d: is it cut off?",
+                         "%s begins like an llm.c token file, but its %zu bytes are fewer than the header's "
+                         "%d: is it truncated?",
                          name, n, DDP__TOKENS_HEADER);
     version = ddp__tokens_word(p + 4);
     count = ddp__tokens_word(p + 8);
     if (version != wanted)
-        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood",
-                         name, version, wanted);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s is an llm.c token file of version %u; only version %u is supported", name,
+                         version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
     t->kind = t->width == 2 ? "llm.c file of 16-bit tokens" : "llm.c file of 32-bit tokens";
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
     if (size != n)
         return ddp__fail(err, DDP_FORMAT,
                          "%s: its header promises %u tokens, that is %" PRIu64
-                         " bytes, but it has %zu: is it cut off?",
+                         " bytes, but it has %zu: is it truncated?",
                          name, count, size, n);
     t->first = p + DDP__TOKENS_HEADER;
     t->count = (long)count;
@@ -14339,7 +15157,7 @@ static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigne
             name, ending, 8 * width);
     if (n % (size_t)width)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it cut off? (under "
+                         "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it truncated? (under "
                          "another ending it is read as bytes)",
                          name, n, ending, 8 * width, width == 2 ? "an even number" : "a multiple of 4");
     if (bin && n % 4 == 0 && ddp__tokens_wide(p, sample))
@@ -14403,8 +15221,8 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         if (token > largest) largest = token;
     }
     if (largest >= INT32_MAX)
-        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)",
-                         name, largest, INT32_MAX - 1);
+        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest supported one (%d)", name,
+                         largest, INT32_MAX - 1);
     t->vocabulary = (long)largest + 1;
     return DDP_OK;
 }
@@ -14419,7 +15237,7 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
 
     if (t && name) t->name = ddp__strdup(name);
     if (!name)
-        s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
+        s = ddp__fail(err, DDP_ARG, "the name of the token file is NULL");
     else if (!t || !t->name)
         s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     else if (in_memory)
@@ -14576,7 +15394,7 @@ static ddp_images *ddp__images_new(const char *name, ddp_error *err)
     if (m && name) m->name = ddp__strdup(name);
     if (m && m->name) return m;
     if (!name)
-        ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
+        ddp__fail(err, DDP_ARG, "the name of the image file is NULL");
     else
         ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     ddp_images_close(m);
@@ -14618,9 +15436,8 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
 
     if (n < header)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s: %zu bytes are fewer than the %zu of a header of IDX "
-                         "%s: is it cut off?",
-                         name, n, header, what);
+                         "%s: %zu bytes are fewer than the %zu of a header of IDX %s: is it truncated?", name,
+                         n, header, what);
     if (ddp__idx_word(p) == magic) return DDP_OK;
     return ddp__fail(err, DDP_FORMAT, "%s: begins with %08x, but IDX %s of bytes begin with %08x", name,
                      ddp__idx_word(p), what, magic);
@@ -14641,10 +15458,10 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
                          "65535 x 65535 pixels, are possible",
                          name, count, height, width);
     if ((n - 16) / ((size_t)height * width) != count || (n - 16) % ((size_t)height * width))
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s: its header promises %u images of %u x %u pixels, but %zu bytes follow: "
-                         "is it cut off?",
-                         name, count, height, width, n - 16);
+        return ddp__fail(
+            err, DDP_FORMAT,
+            "%s: its header promises %u images of %u x %u pixels, but %zu bytes follow: is it truncated?",
+            name, count, height, width, n - 16);
     m->channels = 1;
     m->height = (long)height;
     m->width = (long)width;
@@ -14664,9 +15481,8 @@ static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigne
     count = ddp__idx_word(p + 4);
     if (count != n - 8)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s: its header promises %u labels, but %zu bytes "
-                         "follow: is it cut off?",
-                         name, count, n - 8);
+                         "%s: its header promises %u labels, but %zu bytes follow: is it truncated?", name,
+                         count, n - 8);
     if ((long)count != m->count)
         return ddp__fail(err, DDP_FORMAT,
                          "%s has %u labels, but %s has %ld images: are they of "
@@ -14711,11 +15527,11 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
     size_t head = classes == 100 ? 2 : 1, record = head + DDP__CIFAR_PIXELS, i;
 
     if (classes != 10 && classes != 100)
-        return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
+        return ddp__fail(err, DDP_ARG, "%s: CIFAR cannot have %d classes; use 10 or 100", name, classes);
     if (n == 0 || n % record)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu "
-                         "has only %zu; is it cut off?",
+                         "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu has "
+                         "only %zu; is it truncated?",
                          name, n, classes, record, n / record, n % record);
     m->channels = 3;
     m->height = m->width = 32;
@@ -14815,7 +15631,8 @@ static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_
         if (*labels.name)
             m = ddp_images_idx(f->path.data, labels.path.data, err);
         else
-            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", f->folder, start, f->path.data);
+            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing; it must be in the folder of %s", f->folder,
+                      start, f->path.data);
     }
     ddp__text_free(&labels.path);
     return m;
@@ -14841,8 +15658,7 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
         {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
     ddp__folder f = {folder, "", {NULL, 0, 0, 0, 0}};
     ddp_images *m = NULL;
-    ddp_status s =
-        folder ? DDP_OK : ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
+    ddp_status s = folder ? DDP_OK : ddp__fail(err, DDP_ARG, "the name of the image folder is NULL");
 
     for (int k = 0; s == DDP_OK && !m && !*f.name && k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
         s = ddp__folder_next(&f, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", err);
@@ -15500,7 +16316,7 @@ static int ddp__st_measure(ddp_safetensor *t)
         if (t->dim[i] == 0)
             empty = 1;
         else
-            n *= (double)t->dim[i]; /* a 0 is left out: the rest must not overflow */
+            n *= (double)t->dim[i]; /* omits a dimension of 0: the product of the others must not overflow */
         if (!(n <= DDP__ST_EXACT)) return 0;
     }
     t->bytes = empty ? 0 : (uint64_t)n;
@@ -15582,7 +16398,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
     if (end > s->size)
         return ddp__st_bad(s, t, err,
                            "ends at byte %" PRIu64 ", but the file holds %" PRIu64
-                           " bytes of data: is it cut off?",
+                           " bytes of data: is it truncated?",
                            end, s->size);
     t->offset = begin;
     return DDP_OK;
@@ -15610,7 +16426,7 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
         if (t->offset > at)
             return ddp__st_bad(s, t, err,
                                "begins at byte %" PRIu64 ", a gap of %" PRIu64 " bytes "
-                               "behind the one before",
+                               "after the previous tensor",
                                t->offset, t->offset - at);
         at += t->bytes;
     }
@@ -15700,7 +16516,7 @@ static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, dd
     if (header > s->size - 8)
         return ddp__fail(err, DDP_FORMAT,
                          "%.120s: its header should have %" PRIu64 " bytes, but only %" PRIu64
-                         " follow: cut off, or not a safetensors file",
+                         " follow: truncated, or not a safetensors file",
                          s->name, header, s->size - 8);
     return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64 " are read",
                      s->name, header, DDP__ST_HEADER);
@@ -15717,9 +16533,8 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
 
     if (size < 8)
         return ddp__fail(err, DDP_FORMAT,
-                         "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
-                         "it cut off?",
-                         s->name, size);
+                         "%.120s: %" PRIu64 " bytes are not a safetensors file: is it truncated?", s->name,
+                         size);
     DDP__TRY(ddp__st_read(s, 0, word, 8, err));
     for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8 || n > DDP__ST_HEADER) return ddp__st_stranger(s, n, err);
@@ -15746,7 +16561,7 @@ static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size
     }
     if (s && name) s->name = ddp__strdup(name);
     if (!name)
-        code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
+        code = ddp__fail(err, DDP_ARG, "the name of the safetensors file is NULL");
     else if (!s || !s->name)
         code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     else if (!bytes)
@@ -16164,7 +16979,7 @@ ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, dd
     struct stat st;
 
     memset(files, 0, sizeof *files);
-    if (!path) return ddp__fail(err, DDP_ARG, "weights need the name of a file or folder; NULL was given");
+    if (!path) return ddp__fail(err, DDP_ARG, "the name of the weights file or folder is NULL");
     if (!stat(path, &st) && S_ISDIR(st.st_mode)) return ddp__weight_folder_open(files, path, err);
     if (ddp__weight_path_ends(path, ".json")) return ddp__weight_index_open(files, path, err);
     return ddp__weight_files_add(files, NULL, path, err);
@@ -16962,7 +17777,7 @@ static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double lev
  * exactly h + 1/2 differs from it by more than 2^-26. For s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s)
  * / 2 s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of
  * x is at least s / 2^25. |x| (1 / s) in double has an error below 2^-44. Exact halves are therefore rounded
- * up and smaller quotients never are: the level is that of the exact quotient, with or without fused
+ * up and smaller quotients never are: the level equals the level of the exact quotient, with or without fused
  * multiply-add. */
 static inline DDP__DEVICE int ddp__quantise_level_of(float x, double inverse)
 {
@@ -17229,8 +18044,7 @@ static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how,
                              "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
                              (double)scale, (double)DDP__E3M0_LEAST);
         if (code == DDP__E3M0_SIGN || (code && scale == 0))
-            return ddp__fail(err, DDP_FORMAT, "element %zu has the code %d, which stands for nothing", at,
-                             code);
+            return ddp__fail(err, DDP_FORMAT, "element %zu has the invalid code %d", at, code);
         if (how != DDP__UNPACK_STORE && scale >= ddp__codec_float(DDP__HUGE))
             DDP__TRY(ddp__sum_check(how, x, at,
                                     code > e ? -ddp__e3m0_value(scale, e) : ddp__e3m0_value(scale, e), err));
@@ -18263,8 +19077,8 @@ ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capac
     if (!x || !scratch || !need || (uintptr_t)scratch % sizeof(uint64_t) ||
         scratch_bytes < ddp_sparse_scratch(keep))
         return ddp__fail(err, DDP_ARG,
-                         "ddp_sparse_pack: x or the scratch is NULL, or n %zu, keep %d of %d or %zu "
-                         "bytes of scratch do not do",
+                         "ddp_sparse_pack: invalid arguments: x or the scratch is NULL, or n %zu, keep %d of "
+                         "%d, or %zu bytes of scratch",
                          n, keep, DDP_SPARSE_CHUNK, scratch_bytes);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     at = ddp__first_from(x, n, DDP__INFINITE);
@@ -25257,8 +26071,9 @@ typedef enum ddp__frame_type {
     /* between ranks that are threads of one process (share.c); no payload */
     DDP__FRAME_OFFER, /* all-reduce: the sender's values may be used in place, through its offer number
                          `offset`; needs a credit */
-    DDP__FRAME_SUMMED /* the sender has no chunk left to add; offset > 0: it found that the receiver's values
-                         from offset - 1 on were overwritten */
+    /* the sender has no more chunks to add; offset > 0: it found that the receiver's values from offset - 1
+     * on were overwritten */
+    DDP__FRAME_SUMMED
 } ddp__frame_type;
 
 enum { DDP__CODING_BLOCK = 64 };
@@ -25590,7 +26405,7 @@ typedef struct ddp__op_span {
     char coding;    /* ddp_coding: how it travels */
 } ddp__op_span;
 
-/* Encodes and decodes blocks (DDP_AS_INT8 and later codings); the engine itself knows only their size.
+/* Encodes and decodes blocks (DDP_AS_INT8 and later codings); the engine itself uses only their size.
  * Encoding decoded values again must give bit-identical results. Both functions fail with an error about
  * x[index], or about the payload. */
 typedef struct ddp__coder {
@@ -25719,8 +26534,8 @@ DDP_LIB int ddp__engine_relayed(const ddp__engine *e, int peer);
 DDP_LIB int ddp__engine_lost(ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
-DDP_LIB void ddp__engine_hush(ddp__engine *e); /* no peer is told the reason of a later failure here; to the
-                                                  peers this rank is lost */
+/* peers are not told the reason of a later failure of this rank; for them the rank is lost */
+DDP_LIB void ddp__engine_hush(ddp__engine *e);
 /* After a failure, blocks until no thread touches the memory of any message, for at most about half a second;
  * else returns at once. For the thread that submits. */
 DDP_LIB void ddp__engine_settle(ddp__engine *e);
@@ -25867,7 +26682,7 @@ typedef struct ddp__op {
     size_t left;    /* values still to send or to receive */
     int missing;    /* ranks that must send something and have not begun */
     double active_at, waiting_since, last_move;
-    double clock;      /* when the first rank began it, as far as this rank knows */
+    double clock;      /* time at which the first rank started it, as far as this rank knows */
     double note_s;     /* seconds without progress until the next log line about it */
     ddp__op_span span; /* shared: under the lock, except bytes and peer_wait before done */
     int64_t bytes;
@@ -25884,7 +26699,7 @@ typedef struct ddp__op {
         } share;
         struct {
             int donor; /* the rank that hands over its result */
-            int asked; /* 1: the donor has been asked */
+            int asked; /* 1: the result was requested from the donor */
         } handed;
         struct {
             int sites, members, slices; /* live sites; live members of this site; slices that are summed
@@ -25900,8 +26715,8 @@ typedef struct ddp__op {
 /* The state of one operation towards one peer; offsets in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
-    int expected; /* 1: the peer must send something and nothing has come */
-    int seen;     /* 1: something came, so the peer has begun it */
+    int expected; /* 1: the peer must send something and nothing has arrived */
+    int seen;     /* 1: something arrived, so the peer has started it */
     double divergence;
     union {
         struct {             /* in a ring: of the segment that has the peer's number */
@@ -26081,7 +26896,7 @@ struct ddp__engine {
     struct ddp__member_data *member_data; /* data of the membership */
     int frozen;   /* membership: 1: a search is running: no operation begins, and collectives do not move */
     int newcomer; /* membership: 1: this worker is in no epoch yet */
-    int silent;   /* membership: 1: peers are not told the error that ended this engine */
+    int silent;   /* membership: 1: the error that ended this engine is not reported to peers */
     ddp__wire *wire;
     int rank, world;
     int *member; /* live ids, rising; collectives run over them */
@@ -26169,9 +26984,9 @@ struct ddp__engine {
     ddp_error error;     /* first failure or abort request */
     int begun_wire;      /* 1: the wire's begin has returned */
     int retires;         /* 1: ddp__engine_retire waits */
-    int tight;           /* 1: a message waits for room in the queue */
+    int tight;           /* 1: a message waits for a free slot in the queue */
     int quiet;           /* 1: the comm thread will not touch the memory of messages again */
-    ddp__parking parked; /* the comm thread leaves the engine to a caller */
+    ddp__parking parked; /* the comm thread lets a caller drive the engine */
     int driven;          /* 1: a caller drives the engine */
     double park_until;   /* when the comm thread resumes, unless a caller drives */
     pthread_cond_t park;
@@ -26753,7 +27568,7 @@ void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
     if (op->note_s > e->cfg.note_s) { /* the wait was logged */
         char text[128];
         op->note_s = e->cfg.note_s;
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s continues after %.1f s", e->rank,
                  ddp__op_text(e, op, text, sizeof text), now - ddp__still_since(op));
     }
     op->last_move = now;
@@ -26808,18 +27623,18 @@ void ddp__check_left(ddp__engine *e, int peer)
             return;
         }
         ddp__fault_is_about(e, peer);
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s has left (it closed its context) and %s still needs it: every rank must "
-                   "run the same number of steps",
-                   ddp__rank_text(e, peer, who, sizeof who), ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(
+            e, DDP_PEER_LOST,
+            "%s closed its context, but %s still needs it: every rank must run the same number of steps",
+            ddp__rank_text(e, peer, who, sizeof who), ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }
 
 /* ==== comm/memory.c ==== [comm] */
 /* Operations on the memory of messages: arithmetic, lists of pieces, wire formats, and the detection of
- * foreign writes. For the last, every chunk is hashed when the message is submitted. The hash is compared
- * before the chunk leaves, before it is summed and before a result overwrites it. */
+ * foreign writes. To detect those, every chunk is hashed when the message is submitted. The hash is compared
+ * before the chunk is sent, before it is summed and before a result overwrites it. */
 #include <sys/mman.h>
 
 /* ---- arithmetic ---- */
@@ -26934,9 +27749,10 @@ ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err)
                          (unsigned long)pieces, (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE,
-                           "room for messages of %lu arrays cannot be made while %ld are in flight",
-                           (unsigned long)pieces, e->submitted - e->first);
+        status =
+            ddp__fail(err, DDP_USAGE,
+                      "cannot allocate memory for messages of %lu arrays while %ld messages are in flight",
+                      (unsigned long)pieces, e->submitted - e->first);
         ddp__release(&e->cfg.allocator, strips, bytes);
     } else {
         ddp__strips_close(e);
@@ -27059,8 +27875,8 @@ static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *e
     char text[160];
 
     return ddp__fault(e, DDP_NUMERIC,
-                      "%s cannot travel as %s: %.200s; lower the learning rate, clip gradients or "
-                      "choose another wire format",
+                      "cannot encode %s as %s: %.200s; lower the learning rate, clip gradients or choose "
+                      "another wire format",
                       ddp__op_text(e, op, text, sizeof text), ddp__coding_name((int)op->m.coding), err->msg);
 }
 
@@ -27108,7 +27924,7 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
     if (e->cfg.coder->decode(e->cfg.coding, s->data, (const unsigned char *)e->recoded, count, &err) ==
         DDP_OK)
         return 1;
-    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no %s: %.200s", peer,
+    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu with invalid %s: %.200s", peer,
                       (unsigned long)s->f.seq, ddp__coding_name(s->f.coding), err.msg);
 }
 
@@ -27196,7 +28012,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
         status =
-            ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
+            ddp__fail(err, DDP_USAGE, "cannot start the check of writes while %ld messages are in flight",
                       e->submitted - e->first);
         ddp__release(&e->cfg.allocator, sums, bytes);
     } else {
@@ -27561,8 +28377,8 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
 /* Detects lost and silent peers, ranks that have not begun an operation, and operations that time out; logs
  * long waits. */
 
-/* A rank does not send something to every other in each operation. If a peer owes nothing, only its
- * heartbeats show whether it has begun. */
+/* A rank does not send data to every other rank in each operation. If a peer has nothing to send, only its
+ * heartbeats show whether it has started the operation. */
 int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -27783,7 +28599,8 @@ void ddp__check_liveness(ddp__engine *e, double now)
 {
     double beat = ddp__beat(e), again = now + beat;
 
-    if (ddp__was_stopped(e, now)) { /* frames that came meanwhile are read before a peer is declared lost */
+    /* frames that arrived meanwhile are read before a peer is declared lost */
+    if (ddp__was_stopped(e, now)) {
         e->next_check = now;
         return;
     }
@@ -28061,7 +28878,7 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
     ddp__engine_epoch(e, &info);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE, "the ring's order cannot change while %ld messages are in flight",
+        status = ddp__fail(err, DDP_USAGE, "cannot change the ring's order while %ld messages are in flight",
                            e->submitted - e->first);
     } else {
         for (int i = 0; i < e->world; i++) e->order[i] = order ? order[i] : i;
@@ -28083,7 +28900,7 @@ static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
 {
     int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
-    size_t results = op->n - ddp__segment_length(e, op, e->rank); /* results that come */
+    size_t results = op->n - ddp__segment_length(e, op, e->rank); /* results to receive */
 
     op->u.ring.sums_left = op->n - ddp__segment_length(e, op, e->rank);
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
@@ -28185,8 +29002,8 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
         count != (rest < e->chunk ? rest : e->chunk))
         return ddp__fault(e, DDP_NET,
-                          "rank %d sent values from %lu of operation %lu, which goes round a ring, and not "
-                          "from there: all ranks must use the same chunk size and order of the ring",
+                          "rank %d sent values from %lu of operation %lu, but its ring starts elsewhere: all "
+                          "ranks must use the same chunk size and order of the ring",
                           peer, (unsigned long)f->offset, (unsigned long)op->seq);
     if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.flow.finished : &x->u.flow.taken)) return 0;
     op->u.ring.to_come -= count;
@@ -28576,7 +29393,7 @@ static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, siz
     if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
 }
 
-/* The range that this rank sums with values of a peer, which gets the result; or, with comes = 0, the range
+/* The range that this rank sums with values of a peer, to which it returns the result. comes = 0: the range
  * that the peer sums. */
 static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
                                size_t *to)
@@ -28876,7 +29693,8 @@ static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
 
 /* ---- sums ---- */
 
-/* Returns 0 if the values of some rank differ from those that it submitted; a frame then tells that rank. */
+/* Returns 0 if the values of some rank differ from those that it submitted, and sends a frame that reports it
+ * to that rank. */
 static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -28991,7 +29809,7 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 int ddp__share_run(ddp__engine *e, double now)
 {
     ddp__op *op = ddp__share_best(e);
-    int measures = 0; /* 1: some rank asks for its divergence */
+    int measures = 0; /* 1: at least one rank measures its divergence */
     size_t at, count;
     ddp__members team;
 
@@ -29159,7 +29977,7 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
     if (verb == (int)DDP_ALL_REDUCE && coding >= 0 && coding <= (int)DDP_AS_E3M0) return coded[coding];
-    return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "does something unknown with";
+    return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "sends an unknown message of";
 }
 
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
@@ -29321,8 +30139,8 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
 
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
-    for (int i = 0; i < 2 * e->world; i++) { /* two passes: nothing is counted before all peers are known to
-                                                agree */
+    /* two passes: counts nothing before it is known that all peers agree */
+    for (int i = 0; i < 2 * e->world; i++) {
         const int peer = i % e->world;
         int s = -1;
         if (peer != e->rank && (!op->p2p || (op->m.verb >= DDP_RECEIVE && peer == op->m.peer)))
@@ -29450,12 +30268,11 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     const ddp__frame *f = &e->peers[peer].in;
 
     if (!f->check || e->peers[peer].in_sum == f->check) return 1;
-    return ddp__fault(
-        e, DDP_NET,
-        "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
-        "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
-        "layer); restart the job from its last checkpoint",
-        (unsigned long)f->length, (unsigned long)f->seq, peer, e->wire->names[peer]);
+    return ddp__fault(e, DDP_NET,
+                      "%lu bytes of operation %lu from rank %d (%s) were corrupted: its network or memory is "
+                      "faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
+                      "layer); restart the job from its last checkpoint",
+                      (unsigned long)f->length, (unsigned long)f->seq, peer, e->wire->names[peer]);
 }
 
 static void ddp__control_read(ddp__engine *e, int peer, double now)
@@ -29472,7 +30289,7 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
         p->text[p->in.length] = '\0';
         for (char *c = p->text; *c; c++) /* text from another rank, which may be printed to a terminal */
             if (iscntrl((unsigned char)*c)) *c = '?';
-        if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank gave up without a word");
+        if (!p->text[0]) snprintf(p->text, sizeof p->text, "a rank failed without an error message");
     }
     if (e->shaped)
         ddp__delay_control(e, peer, now);
@@ -29710,7 +30527,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
     }
     if (op->p2p && e->peers[op->m.peer].out_of_world) {
         ddp__fault_is_about(e, op->m.peer);
-        ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it", op->m.peer,
+        ddp__fault(e, DDP_PEER_LOST, "rank %d is no longer in the world: no message can be %s it", op->m.peer,
                    op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
         return;
     }
@@ -29787,7 +30604,10 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
         return 0;
     }
     ddp__fault_is_about(e, peer);
-    return !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
+    return !ddp__fault(e, DDP_PEER_LOST,
+                       "rank %d closed its context, but its request is still queued; call ddp_sync_all on "
+                       "every rank before ddp_close",
+                       peer);
 }
 
 /* The position that an operation between two ranks can use now; NULL: none. */
@@ -30008,8 +30828,8 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
     return h;
 }
 
-/* leaves: when the frame's last byte will have left the emulated uplink. Returns 0 after a failure: nothing
- * may be sent. */
+/* leaves: time at which the frame's last byte will have left the emulated uplink. Returns 0 after a failure:
+ * no frame may be sent. */
 static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now,
                             double leaves)
 {
@@ -30065,8 +30885,8 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
-        long took = -1; /* a frame that has begun and cannot be completed breaks the link: no other frame may
-                           follow */
+        /* a frame that has started and cannot be completed breaks the link: no other frame may follow */
+        long took = -1;
         if (!p->out_op || p->out_slot >= 0 || !p->out.length ||
             ddp__memory_there(e, p->out_op, p->out.offset)) {
             const int n = ddp__frame_iov(e, p, p->out_sent, iov);
@@ -30591,7 +31411,9 @@ static void ddp__dimension(ddp__engine *e)
 static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *err)
 {
     if (cfg->world < 2 || cfg->rank < 0 || cfg->rank >= cfg->world)
-        return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank, cfg->world);
+        return ddp__fail(err, DDP_ARG,
+                         "rank %d of world %d cannot have an engine; the world needs at least 2 ranks",
+                         cfg->rank, cfg->world);
     if (!cfg->wire) return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
@@ -30615,8 +31437,8 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
     }
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
         return ddp__fail(err, DDP_MEMORY,
-                         "cannot start the comm thread: the system gives no further thread, or no address "
-                         "space for its stack (ulimit -u, ulimit -v)");
+                         "cannot start the comm thread: the system has no free thread, or no address space "
+                         "for its stack (ulimit -u, ulimit -v)");
     pthread_mutex_lock(&e->lock);
     while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);
@@ -30683,7 +31505,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     *e = plan;
     if (!ddp__engine_locks(e)) {
         ddp__release(&cfg->allocator, block, plan.block_bytes);
-        return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
+        return ddp__fail(err, DDP_MEMORY, "cannot create the engine's lock: the system has no free lock");
     }
     e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
@@ -30744,8 +31566,8 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
     if (m->group == 0 && (m->verb >= DDP_SEND || e->rank < e->blocks)) return DDP_OK;
     if (m->group == 0)
         return ddp__fail(err, DDP_USAGE,
-                         "%s on rank %d, which serves: collectives are among the %d ranks that compute", verb,
-                         e->rank, e->blocks);
+                         "%s on rank %d, which is a server: collectives are among the %d ranks that compute",
+                         verb, e->rank, e->blocks);
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
@@ -30763,13 +31585,14 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
 
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
-            return ddp__fail(err, DDP_ARG,
-                             "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
-                             ranks[i], i, e->world - 1);
+            return ddp__fail(
+                err, DDP_ARG,
+                "a group with rank %d at place %d: ranks must be ascending, from 0 to at most %d", ranks[i],
+                i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "groups in a world that changes (min_world): leave one of the two out");
+                         "process groups do not support min_world; remove one of the two");
     pthread_mutex_lock(&e->lock);
     if (e->groups == e->group_room) {
         status = ddp__fail(err, DDP_ARG, "more than %d groups", e->group_room - 1);
@@ -30850,8 +31673,8 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 
     if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
-        return ddp__fail(err, DDP_ARG,
-                         "%s that adds to nothing: floats in a list of their own, `to`, are needed", verb);
+        return ddp__fail(err, DDP_ARG, "%s that adds to nothing: `to` must be a separate list of floats",
+                         verb);
     if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence))
         return ddp__fail(
             err, DDP_ARG,
@@ -30864,14 +31687,15 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
             "over: set ddp_owner.again");
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
         return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
-                         m->to ? " with a `to` of its own" : "");
+                         m->to ? "with a separate `to`" : "");
     if (serves && e->lanes < (int)DDP__LANES)
         return ddp__fail(err, DDP_USAGE,
                          "%s in a context whose strategy does not serve: set "
                          "DDP_NEEDS_SERVERS in its traits",
                          verb);
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
-        return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
+        return ddp__fail(err, DDP_ARG,
+                         "only an all-reduce can be encoded as %s, over an engine opened for it",
                          ddp__coding_name((int)m->coding));
     return DDP_OK;
 }
@@ -30902,7 +31726,7 @@ ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_e
         return ddp__fail(err, DDP_ARG, "a message of more than %lu values is too long; split it",
                          (unsigned long)UINT32_MAX);
     if (to != n)
-        return ddp__fail(err, DDP_ARG, "a message from %lu values to %lu: both lists need as many",
+        return ddp__fail(err, DDP_ARG, "a message from %lu values to %lu: both lists need the same number",
                          (unsigned long)n, (unsigned long)to);
     if (m->from_count < 0 || (m->to && m->to_count < 0) || pieces > e->strip_room / 2)
         return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces,
@@ -30913,7 +31737,7 @@ ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_e
                          m->peer, e->rank, e->world);
     if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members &&
         !(m->ragged && m->group))
-        return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
+        return ddp__fail(err, DDP_ARG, "%s of %lu values cannot be divided evenly among %d ranks",
                          m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter", (unsigned long)n,
                          members);
     bad = ddp__message_kind(e, m, verb, err);
@@ -32118,7 +32942,8 @@ static uint64_t ddp__expected(const ddp__engine *e)
 }
 
 /* A lost worker that could not continue, by its last report, has failed because of the workers that it lost:
- * it is not a separate cause. */
+ * it is not a separate cause. If its report left a quorum without it, this worker reports that quorum
+ * itself. */
 static void ddp__given_in(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -32130,6 +32955,7 @@ static void ddp__given_in(ddp__engine *e)
         const int why = ddp__hopeless(e, w, set), with = ddp__bit_count(set);
         if (!el->peer[r].heard || !(el->own.edge[e->rank] >> r & set >> e->rank & 1) || !why || with <= most)
             continue;
+        if (!ddp__hopeless(e, w, ddp__survivors(e, w, 0))) continue;
         most = with;
         el->why_then = why;
         el->set_then = set;
@@ -36148,7 +36974,7 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
     for (n = 0; line; n++) {
         char *field = ddp__csv_field(&line);
         if (!field)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it",
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or is followed by text",
                              path, number);
         for (int c = 0; c < DDP__COLS; c++)
             if (where[c] == n) value[c] = field;
@@ -36806,7 +37632,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     return ddp_network_check(n, f->err);
 }
 
-/* Finds the object whose members replace those of the root. */
+/* Finds the object whose members replace members of the root. */
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
@@ -38333,7 +39159,8 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     ddp__steps s;
 
     if (!p || !plan || !plan->step_of || !landing || !exposed_s)
-        return ddp__fail(err, DDP_ARG, "ddp_plan_landing: a profile, a plan and both results are needed");
+        return ddp__fail(err, DDP_ARG,
+                         "ddp_plan_landing: the profile, the plan and both results must not be NULL");
     checked = *plan;
     DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* checks all arguments */
     s.p = p;
@@ -38551,20 +39378,21 @@ static int ddp__served_next(ddp__served_run *r)
 static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
 {
     if (s->workers < 1 || s->servers < 1 || (s->colocated && s->servers != s->workers))
-        return ddp__fail(err, DDP_ARG,
-                         "%d workers and %d servers%s: at least one of each, and as many where each worker "
-                         "serves",
-                         s->workers, s->servers, s->colocated ? ", co-located" : "");
+        return ddp__fail(
+            err, DDP_ARG,
+            "%d workers and %d servers%s: at least one of each, and equal numbers if each worker serves",
+            s->workers, s->servers, s->colocated ? ", co-located" : "");
     DDP__TRY(ddp__check_finite(s->compute_s, 0, err, "computing takes %g s", s->compute_s));
     DDP__TRY(ddp__check_finite(s->delay_s, 0, err, "a delay is %g s", s->delay_s));
     DDP__TRY(ddp__check_finite(s->bytes_per_s, 1, err, "a link sends %g bytes a second", s->bytes_per_s));
     if (s->late && s->rule != DDP_SERVING_TOGETHER)
-        return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
+        return ddp__fail(err, DDP_ARG, "late bytes are possible only with rule DDP_SERVING_TOGETHER");
     for (int k = 0; k < s->servers; k++)
         if (!ddp__within(s->bytes[k], 0, DBL_MAX) || (s->late && !ddp__within(s->late[k], 0, s->bytes[k])))
             return ddp__fail(err, DDP_ARG,
-                             "server %d has %g bytes, %g of them late: 0 or more, and at most all late", k,
-                             s->bytes[k], s->late ? s->late[k] : 0.0);
+                             "server %d has %g bytes, %g of them late: both must be at least 0, and late at "
+                             "most all bytes",
+                             k, s->bytes[k], s->late ? s->late[k] : 0.0);
     return DDP_OK;
 }
 
@@ -38574,7 +39402,8 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
     void *own = NULL;
     double sum = 0;
 
-    if (!s || !s->bytes || !out) return ddp__fail(err, DDP_ARG, "ddp_served_step: NULL where numbers belong");
+    if (!s || !s->bytes || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_served_step: bytes and out must not be NULL");
     DDP__TRY(ddp__served_check(s, err));
     if (!work) work = own = ddp__calloc(ddp_served_room(s->workers, s->servers), 1);
     if (!work)
@@ -38885,11 +39714,11 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
         return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
     if (first < -1 || first >= n || last < -1 || last >= n)
         return ddp__fail(err, DDP_ARG,
-                         "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
+                         "the tour must go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
                          last, n - 1);
     if (n > 1 && first >= 0 && first == last)
         return ddp__fail(err, DDP_ARG,
-                         "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
+                         "the tour must begin and end at node %d; an open tour of %d nodes has two ends",
                          first, n);
     for (int u = 0; u < n; u++)
         for (int v = 0; v < n; v++) {
@@ -38985,7 +39814,7 @@ static void ddp__ring_search(int n, const double *weight, int *order, int *room)
 static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
 {
     if (n < 1 || n > 4096)
-        return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
+        return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; it must have 1 to 4096", n);
     for (int i = 0; i < n * n; i++) {
         if (i % (n + 1) == 0) continue;
         if (!(rate[i] > 0) || !ddp__finite(rate[i]))
@@ -39079,7 +39908,8 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
     int i, count = 0, *place;
     ddp_status code;
     ddp_oplist list;
-    if (!g || !out) return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: no graph, or nowhere to put the list");
+    if (!g || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: the graph and the list must not be NULL");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     place = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *place);
     if (!place)
@@ -39199,7 +40029,7 @@ static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
     DDP__TRY(
         ddp__check_finite(o->first_bucket_bytes, 0, err, "first_bucket_bytes is %g", o->first_bucket_bytes));
     if (o->operations < 0)
-        return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4", o->operations);
+        return ddp__fail(err, DDP_ARG, "operations is %ld; it must be at least 1, or 0 for 4", o->operations);
     if (o->scheme == DDP_SCHEME_DEFT)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
@@ -39656,8 +40486,7 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     ddp__bl_model m = DDP__ZEROS;
     ddp_timeline t = DDP__ZEROS;
     ddp_status status;
-    if (!o || !out)
-        return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_plan_timeline: options and out must not be NULL");
     DDP__TRY(ddp_profile_check(p, err));
     DDP__TRY(ddp__bl_check(o, err));
     status = ddp__bl_open(&m, p, o, err);
@@ -39677,10 +40506,11 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
 
     DDP__TRY(ddp_profile_check(p, err));
     if (!t || t->buckets != p->layers || !each_s || !all_s)
-        return ddp__fail(err, DDP_ARG, "a timeline of %d rows is not of this profile of %d",
+        return ddp__fail(err, DDP_ARG,
+                         "the timeline has %d rows, but the profile has %d; use the profile of the timeline",
                          t ? t->buckets : 0, p->layers);
     if (!ddp__within(latency_s, 0, DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "a latency of %g s cannot be: 0 or more is needed", latency_s);
+        return ddp__fail(err, DDP_ARG, "the latency is %g s; it must be at least 0", latency_s);
     arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
     if (!arrive) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", p->layers);
     for (int i = 0; i < t->intervals; i++) {
@@ -40719,8 +41549,8 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
     double shortest = DBL_MAX;
     if (limit <= alpha)
         return ddp__fail(err, DDP_ARG,
-                         "forward %g s and backward %g s are not longer than the startup of a transfer, "
-                         "%g s; nothing can hide",
+                         "forward %g s and backward %g s are not longer than the startup of a transfer, %g "
+                         "s; no communication can be hidden",
                          d->forward, d->backward, alpha);
     for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
@@ -40772,7 +41602,8 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     }
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
-        return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
+        return ddp__fail(err, DDP_ARG,
+                         "forward and backward take 0 s in all; no communication can be hidden");
     d->ready = ddp__doubles(&d->room, N);
     d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);
@@ -43589,7 +44420,8 @@ ddp_status ddp_modularity(int n, const double *weights, double resolution, const
         if (community[i] < 0 || community[i] >= n) break;
     if (community && out && i == n) *out = ddp__louvain_quality(&g, community);
     ddp__scratch_free(&g.room);
-    if (!community || !out) return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out are needed");
+    if (!community || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_modularity: community and out must not be NULL");
     if (i < n)
         return ddp__fail(err, DDP_ARG, "node %d is in community %d; numbers run from 0 to %d", i,
                          community[i], n - 1);
@@ -43675,8 +44507,8 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
                          o->state_factor);
     if (!net->speed)
         return ddp__fail(err, DDP_ARG,
-                         "the network has no speeds; give \"tflops\" for every device or group, what it "
-                         "reaches rather than its peak");
+                         "the network has no speeds; set \"tflops\" of every device or group to its "
+                         "achieved speed, not its peak");
     for (int d = 0; d < net->devices; d++) { /* so that no quotient overflows */
         if (!ddp__within(net->speed[d], 1e-100, 1e100))
             return ddp__fail(err, DDP_ARG,
@@ -43848,7 +44680,7 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
     ddp_workload w = DDP__ZEROS;
     ddp_status status;
     if (!device_of || !o || !out)
-        return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are needed");
+        return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out must not be NULL");
     status = ddp__workload_graph_open(list, net, o, &g, err);
     if (status == DDP_OK) status = ddp__workload_fill(&g, device_of, &w, err);
     ddp__scratch_free(&g.room);
@@ -45064,15 +45896,14 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     }
     for (int i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
-    return ddp__fail(
-        err, DDP_FAILED,
-        "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
-        "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a "
-        "smaller state_factor keep less",
-        every ? "in whatever order of the devices"
-              : "in any order of "
-                "the devices tried",
-        t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+    return ddp__fail(err, DDP_FAILED,
+                     "no cut fits into memory, %s: the operators need %.4g GB (the largest %.4g GB) plus "
+                     "received data, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or "
+                     "a smaller state_factor need less",
+                     every ? "in every order of the devices"
+                           : "in any order of "
+                             "the devices tried",
+                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 /* Advances to the next order of the devices in lexicographic order. Returns 0 after the last. */
@@ -45168,8 +45999,7 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
     return ddp__fail(err, DDP_FAILED,
-                     "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at "
-                     "memory",
+                     "%s: device %d needs %.4g GB but has %.4g GB; solver fence takes memory into account",
                      name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
@@ -45269,7 +46099,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     ddp__scratch *room = &job.tape.graph.room;
     ddp_status status;
 
-    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out must not be NULL");
     memset(&job, 0, sizeof job);
     job.o = o;
     job.cut.pipeline_s = DBL_MAX;
@@ -46228,7 +47058,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(net, "net", "NET", 0, "unshaped",
               "emulated link of this worker: 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
     DDP__KNOB(wire, "wire", "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
-              "number format of averages (docs/howto/emulate-network.md, docs/explanation/diloco.md)"),
+              "number format of averages (docs/howto/wire.md, docs/explanation/diloco.md)"),
     DDP__OF_R(topk_fraction, "topk_fraction", "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
               "share of the values that is sent, with wire topk"),
     DDP__OF_N(
@@ -47487,8 +48317,8 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
     int listed = 0;
 
     ddp__text_addf(t, ",\"peers\":[");
-    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker knows the world before it has an
-                                                         engine */
+    /* a joining worker has the world before it has an engine */
+    for (int r = 0; log->peer && r < d->world; r++) {
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
@@ -47625,7 +48455,7 @@ void ddp__dump_failure(ddp_ctx *d)
     if (ddp__dump_to(d, own, &why) == DDP_OK)
         snprintf(e->msg + n, sizeof e->msg - n, "; the last operations are in %s", own);
     else
-        ddp__log(&d->host.log, DDP_LOG_WARN, "no dump: %s", why.msg);
+        ddp__log(&d->host.log, DDP_LOG_WARN, "cannot write the dump: %s", why.msg);
     DDP_FREE(own);
 }
 
@@ -47708,8 +48538,8 @@ int ddp__hook_in_event(ddp_ctx *d)
     if (d->in_program)
         return ddp__ctx_failf(
             d, DDP_USAGE,
-            "a %s function of ddp_add_state calls the context that called it: the functions of "
-            "a state may call ddp_rank, ddp_world, ddp_step and their like",
+            "a %s function of ddp_add_state calls the context that called it: it may only call functions "
+            "that read the context, such as ddp_rank, ddp_world and ddp_step",
             d->in_program);
     return ddp__ctx_failf(d, DDP_USAGE,
                           "strategy %s calls a hook or a collective of the program in its event "
@@ -47800,7 +48630,8 @@ void ddp_set_lr(ddp_ctx *d, float lr)
 
 const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
-    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
+    static const ddp_error none = {DDP_ARG,
+                                   "the context is NULL because ddp_open failed; see the error of ddp_open"};
 
     return d ? &d->host.error : &none;
 }
@@ -48269,8 +49100,8 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
         if (x->from < far->to) {
             ddp__fail(
                 err, DDP_ARG,
-                "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: give each value once; "
-                "a weight that two layers share has the same params, grads and count in both",
+                "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: register each value once; "
+                "a weight that two layers share must have the same params, grads and count in both",
                 far->gradients ? "gradients" : "parameters", far->layer, d->unit[far->layer].name,
                 x->gradients ? "gradients" : "parameters", x->layer, d->unit[x->layer].name,
                 (size_t)((x->to < far->to ? x->to : far->to) - x->from) * sizeof(float));
@@ -48367,7 +49198,7 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
 {
     if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; remove it", d->layers, name);
     if (!b->params)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values", d->layers,
                          name, b->count);
@@ -48397,8 +49228,8 @@ static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i,
     return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers,
                      u->name, i, x->rows, x->columns,
                      count && b < ddp__count(u->block)
-                         ? "overlaps another: leave one of them out"
-                         : "does not lie in one block of parameters: give its first value, rows and columns");
+                         ? "overlaps another one; remove one of them"
+                         : "is not inside one block of parameters; set its first value, rows and columns");
 }
 
 static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
@@ -49156,8 +49987,7 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     size_t n;
 
     if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else",
-                         ddp__verb_name((int)m->verb));
+        return ddp__fail(err, DDP_USAGE, "%s needs at least two workers", ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
     while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
         if (m->add) {
@@ -49219,7 +50049,8 @@ void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
 }
 
 /* Returns 1 if an update has no gradient. from: the averaged gradient; NULL: the layer's own. On a device the
- * update kernel checks an averaged gradient; for its own gradient a rank knows whether it was skipped. */
+ * update kernel checks an averaged gradient. For its own gradient, the rank has recorded whether the layer
+ * was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -49314,12 +50145,12 @@ ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err)
     if (!ddp__is_muon(ddp__optimizer(d))) return DDP_OK;
     if (ddp__backend_of(d))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "optimizer muon with a backend: its matrices are multiplied on the CPU: "
-                         "train there, or choose adamw");
+                         "optimizer muon does not support a backend, because it multiplies matrices on the "
+                         "CPU: train there, or choose adamw");
     if (ddp__ops(d)->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "optimizer muon with strategy %s: a server updates what it serves on its "
-                         "own, not matrix by matrix: choose adamw, or a strategy without servers",
+                         "optimizer muon does not support strategy %s, because a server does not update "
+                         "matrix by matrix: choose adamw, or a strategy without servers",
                          ddp__ops(d)->name);
     for (int l = 0; l < ddp__layers(d); l++)
         for (int i = 0; i < ddp__unit_of(d, l)->gradients; i++) {
@@ -49386,7 +50217,9 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
                              what);
         if (ddp__stats(d)->not_finite++ == 0)
             ddp__log(ddp__log_of(d), DDP_LOG_WARN,
-                     "%s; your own update decides about the step, and ddp_stats.not_finite counts", what);
+                     "%s; the program has its own update, so the run continues and ddp_stats.not_finite "
+                     "counts the gradient",
+                     what);
         return DDP_OK;
     }
     return DDP_OK;
@@ -49531,8 +50364,8 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
 /* ---- post.c, collective.c: paths of messages, and blocking messages ---- */
 
 /* Posts a message: to the engine of its link, as a hierarchical average (sites.c), over the stager, or from
- * device to device (device.c). there: its memory is that of the layers; else host memory. All messages of a
- * context are posted here, or wait for those that were (flush), so that the order is the same on all
+ * device to device (device.c). there: it is in the memory of the layers; else in host memory. All messages of
+ * a context are posted here, or wait for those that were (flush), so that the order is the same on all
  * ranks. */
 DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* The same, directly to the engine. The message's memory is on the host, and no message over a device may be
@@ -49580,7 +50413,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     const int count[2] = {m->from_count, m->to ? m->to_count : 0};
 
     if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
-        return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
+        return ddp__fail(err, DDP_ARG, "%s: unknown verb %d", who, (int)m->verb);
     for (int k = 0; k < 2; k++) {
         if (count[k] < 0 || (count[k] > 0 && !list[k]))
             return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
@@ -49589,13 +50422,14 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
                 return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
     if (m->here && (m->here != 1 || !count[0] || count[1]))
-        return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who,
+        return ddp__fail(err, DDP_ARG,
+                         "%s: here is %d; it must be 0, or 1 for the first array of a message in place", who,
                          (int)m->here);
     if (m->link < 0 || m->link > 1 || (m->link == 1 && ddp__engine_of(d, 0) && ddp_links(d) < 2))
-        return ddp__fail(err, DDP_ARG,
-                         "%s: this context has no link %d; a second one is opened where net2 or addr2 "
-                         "is set, or nccl is 2",
-                         who, m->link);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%s: this context has no link %d; set net2 or addr2, or nccl to 2, to open a second link", who,
+            m->link);
     return DDP_OK;
 }
 
@@ -49693,8 +50527,8 @@ int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
     if (ddp__hub_of(d) && !ddp__started(d) && m->verb < DDP_SEND) /* before the session starts, the message
                                                                      would include the servers */
         return ddp__ctx_failf(d, DDP_USAGE,
-                              "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
-                              "the first step",
+                              "%s: with servers and min_world, collectives are possible only after "
+                              "ddp_set_optimizer or the first step",
                               name);
     return ddp__run(d, m, 0, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
@@ -49717,7 +50551,8 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
 
     DDP__ENTER(d);
     ddp__call_is(d, name);
-    if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
+    if (scale == 0)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: scale must not be 0; use 1 to leave the sum unchanged", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
     if (verb < DDP_SEND) m.group = d->exchange->computing;
     m.scale = scale;
@@ -50196,7 +51031,8 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         bad = ddp__sites_make(d, site, 1, d->exchange->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
-    /* A flat average suffices. With the devices' network the ranks of a site use that network in any case. */
+    /* A flat average suffices. Over the devices' network, the ranks of a site use that network in any
+     * case. */
     if ((alike && ddp__cfg(d)->backend) || (unlike && !ddp__cfg(d)->device.nccl)) d->exchange->levels = NULL;
     return DDP_OK;
 }
@@ -50309,8 +51145,8 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 /* Returns the pieces of list [*count] that this period's average of the layer transfers, and stores their
- * number in *count. Arrays of optimizer state that state_period omits are left out. Valid until the next call
- * for that layer. */
+ * number in *count. Omits arrays of optimizer state that are not due by state_period. Valid until the next
+ * call for that layer. */
 DDP_LIB const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 /* Sets the quantisation residuals to 0. base 1: also stores the parameters, which are equal on all ranks, as
@@ -50460,13 +51296,13 @@ int ddp__coded_rounds(const ddp_message *m)
 static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const ddp_error *why,
                                   ddp_error *err)
 {
-    return ddp__fail(err, DDP_NUMERIC,
-                     "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
-                     "or clip gradients",
-                     m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
-                     m->layer < 0 ? "all layers" : "layer ",
-                     m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name, ddp__coding_name((int)m->coding),
-                     why->msg);
+    return ddp__fail(
+        err, DDP_NUMERIC,
+        "step %ld: cannot encode %s of %s%s as %s: %.200s; lower the learning rate, warm it up "
+        "or clip gradients",
+        m->step, ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "parameter deltas",
+        m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : ddp__unit_of(d, m->layer)->name,
+        ddp__coding_name((int)m->coding), why->msg);
 }
 
 /* Excludes a layer without a gradient from rounding: its residual moves to the place of the gradient, so that
@@ -50686,7 +51522,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
         d->exchange->coded_there = (float *)ddp__host_alloc(ddp__host_of(d), 2 * count * sizeof(float));
     if (!d->exchange->coded || (d->exchange->bases_count && !d->exchange->bases) ||
         (there && !d->exchange->coded_there))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of residuals of %s",
                          (count + d->exchange->bases_count) * sizeof(float), ddp__coding_name((int)coding));
     memset(d->exchange->coded, 0, d->exchange->coded_count * sizeof(float));
     next = d->exchange->coded;
@@ -50754,8 +51590,8 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
     if (later || !ddp_split(coding, y->residual, y->delta, u->trained, &why)) return DDP_OK;
     return ddp__fail(err, why.code,
-                     "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
-                     "learning rate, warm it up or clip gradients",
+                     "step %ld: cannot encode the parameter delta of %s%s as %s: %.200s; lower the learning "
+                     "rate, warm it up or clip gradients",
                      ddp_step(d), ddp__layer_prefix(u->name), u->name, ddp__coding_name((int)coding),
                      why.msg);
 }
@@ -51040,7 +51876,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     char who[64];
 
     DDP__VERB("ddp_post");
-    if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
+    if (!m || !ticket)
+        return ddp_complain(d, DDP_ARG, "ddp_post: the message and the ticket must not be NULL");
     DDP__DO(ddp__verb_posts(d));
     snprintf(who, sizeof who, "strategy %s", ddp__ops(d)->name);
     DDP__DO(ddp__message_looks(d, who, m, ddp__error(d)));
@@ -51208,8 +52045,8 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
                             ddp__event_name(ddp__event_of(d)));
     if (layer >= ddp__layers(d) || !name || strlen(name) >= sizeof k->name || n == 0)
         return ddp_complain(d, DDP_ARG,
-                            "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
-                            "size and a layer below %d are needed",
+                            "state '%.40s' of %zu floats for layer %d: the name must have at most %d "
+                            "characters, the size must not be 0, and the layer must be below %d",
                             name ? name : "", n, layer, (int)sizeof k->name - 1, ddp__layers(d));
     room = ddp__reserve(d->exchange->kept, ddp__count(d->exchange->kept) + 1);
     if (room && equal & DDP_KEPT_HERE)
@@ -51801,10 +52638,10 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 
     x->codes = NULL;
     if (there && bytes > s->pinned.bytes)
-        return ddp__fail(err, DDP_ARG,
-                         "a message of %zu bytes is too long: those of a device have "
-                         "%zu at most; post it in parts",
-                         bytes, s->pinned.bytes);
+        return ddp__fail(
+            err, DDP_ARG,
+            "a message of %zu bytes is too long for a device, the limit is %zu; post it in parts", bytes,
+            s->pinned.bytes);
     if (!ddp__reserve(x->piece, n))
         return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
     stbds_arrsetlen(x->piece, n);
@@ -51982,8 +52819,8 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
     return ddp__tell(d, d->gpu->nccl->site ? d->gpu->nccl->site->inside : 0, bytes, count, err);
 }
 
-/* Watches for ranks that have left. A rank that has closed its context has either done its part of everything
- * in flight or never will, so an average that is not done soon afterwards fails. */
+/* Watches for ranks that have left. A rank that has closed its context has either sent all its contributions
+ * or will never send them, so an average that does not complete soon afterwards fails. */
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
@@ -52740,7 +53577,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     oldest = ddp__clock_oldest(d);
     if (ddp__engine_of(d, 0)) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: if room is short, the oldest compute spans are omitted */
-    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (ops > room / 2) ops = room / 2; /* each may add two spans */
     if (ddp__clock_newest(d) - oldest > room - 2 * ops) oldest = ddp__clock_newest(d) - (room - 2 * ops);
     for (long s = oldest; s < ddp__clock_newest(d); s++) out[n++] = *ddp__clock_span(d, s);
     for (int i = 0; i < ops; i++) {
@@ -53122,7 +53959,8 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 }
 
 /* Takes the slowest rank of each layer, because an average cannot start before the last worker is ready. The
- * total is that of the slowest rank's pass, because heterogeneous ranks are slow in different layers. */
+ * total is the duration of the slowest rank's pass, because heterogeneous ranks are slow in different
+ * layers. */
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;
@@ -53632,8 +54470,8 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < ddp_world(d))
         return ddp__ctx_failf(d, DDP_UNSUPPORTED,
-                              "ddp_probe: %d of %d workers are there; links are measured when all "
-                              "are, so without max_world",
+                              "ddp_probe: %d of %d workers are live; links can be measured only with all "
+                              "workers, so without max_world",
                               ddp_workers(d), ddp_world(d));
     if (ddp_world(d) < 2)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
@@ -53742,7 +54580,7 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
 
     DDP__ENTER(d);
     if (!r || r->world != ddp_world(d))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: the probe must be a measurement of this world");
     if (!out) out = &own;
     out->least_rate = 0;
     out->from_bytes = DBL_MAX;
@@ -53821,9 +54659,10 @@ struct ddp__session {
         int again;
         ddp_link link[2];
     } drift_word;
-    long timed_from;          /* first step of those that are measured for the plan */
-    int measured, plan_final; /* the plan comes from measured times: it follows the link; no measured plan
-                                 will replace it */
+    long timed_from; /* first step of those that are measured for the plan */
+    /* 1: the plan comes from measured times and is updated when the link changes; 1: no measured plan will
+     * replace it */
+    int measured, plan_final;
     ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
     ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
     int sames, usuals;
@@ -54033,7 +54872,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
         }
         if (s != DDP_OK)
             return ddp__fail(err, s,
-                             "the second link finds no meeting place beside '%.100s': set addr2 or "
+                             "no rendezvous address for the second link next to '%.100s': set addr2 or "
                              "DREAMDDP_ADDR2 to HOST:PORT of rank 0",
                              first);
     }
@@ -55452,10 +56291,10 @@ int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
             "has no state",
             s->name, s->save ? "save" : "load", s->save ? "load" : "save");
     if (ddp__started(d))
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_add_state: '%s' comes too late, training has begun: register it before "
-                              "ddp_set_optimizer",
-                              s->name);
+        return ddp__ctx_failf(
+            d, DDP_USAGE,
+            "ddp_add_state: '%s' is too late, training has begun: register it before ddp_set_optimizer",
+            s->name);
     for (int i = 0; i < d->session->programs; i++)
         if (!strcmp(d->session->program[i].name, s->name))
             return ddp__ctx_failf(d, DDP_ARG,
@@ -55966,8 +56805,8 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* A rank of the team registered another model: finds the layer that differs, or reports that the operators
- * between the layers do. */
+/* Called if a rank of the team registered another model. Finds the layer that differs, or reports that only
+ * operators outside layers differ. */
 static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, ddp_error *err)
 {
     DDP__TRY(ddp__compare_layers(d, err));
@@ -56300,7 +57139,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);
         if (s != DDP_PEER_LOST || ddp_now() >= until) break;
-        ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: %s; joining begins again", ddp_rank(d), local.msg);
+        ddp__log(ddp__log_of(d), DDP_LOG_WARN, "rank %d: %s; retrying to join", ddp_rank(d), local.msg);
         ddp__joiner_again(d->session->joiner);
         ddp__sleep_until(ddp_now() + 0.3);
     }
@@ -56316,7 +57155,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         return s;
     }
     ddp__joining_set(d, DDP__HAS_ENTERED);
-    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d: in, at step %ld", ddp_rank(d), ddp_step(d));
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "rank %d: joined at step %ld", ddp_rank(d), ddp_step(d));
     return DDP_OK;
 }
 
@@ -56375,7 +57214,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         if (group && (i == n || !ranks))
             return ddp__fail(err, DDP_ARG,
                              "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
-                             "with ddp_group, and leave the layer to its ranks",
+                             "with ddp_group, and register the layer on its ranks only",
                              l, ddp__unit_of(d, l)->name, group, ddp_rank(d));
         if (group) groups = 1;
         if (group != ddp__unit_of(d, 0)->group) d->session->mixed = 1;
@@ -56526,7 +57365,8 @@ static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
 
     if (!ddp__hub_of(d)) return ddp__tell(d, 0, w, sizeof *w, err);
     all = (ddp__save_word *)ddp__calloc((size_t)ddp_world(d), sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", ddp_world(d));
+    if (!all)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the control messages of %d ranks", ddp_world(d));
     all[ddp_rank(d)] = *w;
     s = ddp__gather_by(ddp__engine_of(d, 0), ddp_rank(d), ddp_world(d), ddp__hub_of(d), all, sizeof *all,
                        err);
@@ -56584,8 +57424,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
     if (!ddp__clock_outside(d))
         return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_checkpoint_save: step %ld is under way; save "
-                              "after ddp_step_end",
+                              "ddp_checkpoint_save: step %ld is in progress; save after ddp_step_end",
                               ddp_step(d));
     return ddp__save(d, folder, keep, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
@@ -56598,8 +57437,8 @@ static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
     memset(d->session->cut->residual, 0, d->session->cut->residuals * sizeof(float));
     if (ddp_rank(d) == 0)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO,
-                 "the checkpoint in %.200s is of other stages or replicas, or of another "
-                 "strategy or period: what edges had cut off begins at zero",
+                 "the checkpoint in %.200s is of other stages or replicas, or of another strategy or period: "
+                 "its edge residuals start at zero",
                  folder);
 }
 
@@ -56620,7 +57459,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
     if (code == DDP_OK && of.kin && !of.same && ddp_rank(d) == 0 && ddp__ops(d)->plan_make)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO,
-                 "the checkpoint in %.200s was cut otherwise: strategy %s plans anew", folder,
+                 "the checkpoint in %.200s has another cut: strategy %s makes a new plan", folder,
                  ddp__ops(d)->name);
     *world = of.world;
     ddp__worker_free(&s);
@@ -56789,8 +57628,8 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
                               "up or clip gradients",
                               ddp_step(d), info->loss, ddp_rank(d));
     if (info->samples < 0)
-        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", ddp_step(d),
-                              info->samples);
+        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report: samples is %ld; it must be at least 0",
+                              ddp_step(d), info->samples);
     if (info->lr > 0) ddp_set_lr(d, info->lr);
     loss = info->loss != 0 ? info->loss : d->session->info->loss;
     *d->session->info = *info;
@@ -56811,8 +57650,8 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
         if (d->session->turn[l].passes != ddp__cfg(d)->micro_batches)
             return ddp__fail(
                 ddp__error(d), DDP_USAGE,
-                "step %ld: %s%s had %d of %d ddp_backward_end calls on "
-                "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
+                "step %ld: %s%s had %d of %d ddp_backward_end calls on rank %d when ddp_step_end was called: "
+                "is a call missing, or ddp_skip for a layer without a gradient?",
                 ddp_step(d), ddp__layer_prefix(ddp__unit_of(d, l)->name), ddp__unit_of(d, l)->name,
                 d->session->turn[l].passes, ddp__cfg(d)->micro_batches, ddp_rank(d));
     }
@@ -56858,7 +57697,7 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
-        const double loss = d->session->info->loss; /* kept until another loss is reported */
+        const double loss = d->session->info->loss; /* remains until another loss is reported */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         ddp__account_steps(d);
         ddp__step_over(d,
@@ -56926,7 +57765,7 @@ static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
     for (int l = 0; d->session->turn && l < ddp__layers(d); l++)
         if (d->session->turn[l].passes)
             return ddp__fail(ddp__error(d), DDP_USAGE,
-                             "step %ld: %s comes in the middle of a step: %s%s has had its "
+                             "step %ld: %s was called in the middle of a step: %s%s has had its "
                              "ddp_backward_end, and ddp_step_end is missing",
                              ddp_step(d), call, ddp__layer_prefix(ddp__unit_of(d, l)->name),
                              ddp__unit_of(d, l)->name);
@@ -57156,8 +57995,8 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
                               ddp__layers(d));
     if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
-                              "layers by ddp_set_optimizer or the first hook; register all layers before",
+                              "ddp_add_layer: layer %d (%s) is too late: the list was frozen at %d layers by "
+                              "ddp_set_optimizer or the first hook; register all layers before",
                               ddp__layers(d), layer->name ? layer->name : "unnamed", ddp__layers(d));
     return ddp__unit_add(d, layer, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
 }
@@ -57237,7 +58076,7 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
                               "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
     if (ddp__started(d))
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s is too late, training has begun",
                               o->name ? o->name : "the optimizer");
     ddp__optimizer_set(d, o);
     return ddp__layers(d) && ddp__session_start(d, ddp__error(d)) ? ddp__ctx_fail(d, ddp__error(d)) : 0;
@@ -57345,7 +58184,7 @@ typedef struct ddp__end {
 
 typedef struct ddp__family {
     int world, alive;
-    int min_world, lost;   /* elastic: ended ranks that the others can do without */
+    int min_world, lost;   /* elastic: ended ranks whose loss the other ranks tolerate */
     int good;              /* ranks that ended with DDP_OK */
     int *failures;         /* shared: number of failed ranks */
     ddp__verdict *verdict; /* shared: [world] */
@@ -57481,7 +58320,7 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         first = r;
     }
     if (first < 0 && f->killed.rank < 0 && f->odd.rank < 0 && !cancelled && f->good < f->min_world)
-        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good, f->world,
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks succeeded, min_world is %d", f->good, f->world,
                          f->min_world);
     if (f->killed.rank >= 0)
         return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s",
@@ -57655,7 +58494,8 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
     if (*addr) cfg.addr = addr;
     d = ddp__open(&cfg, L->list, L->hub, listen_fd, err);
     if (!d) {
-        if (L->hub) ddp__hub_leave(L->hub, rank); /* else the others would wait for its first byte */
+        /* otherwise the other ranks would wait for its first byte */
+        if (L->hub) ddp__hub_leave(L->hub, rank);
         return err->code;
     }
     code = L->fn(d, L->user);
@@ -57721,25 +58561,31 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
 }
 
 /* ==== strategy/strategy.h ==== [strategy] */
-/* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero; its
- * name is in the table. They see what anybody's own strategy sees, the verbs of config/strategy.h. */
+/* The built-in strategies. Each file implements one family; its functions fill a zeroed ddp_strategy_ops, and
+ * table.c lists its name. Built-in strategies use the same interface as a strategy of the user: the verbs of
+ * config/strategy.h. */
 
-/* table.c: all of them */
+/* table.c: the list of all built-in strategies */
 DDP_LIB const ddp__strategies *ddp__built_in(void);
 
-/* layers.c: zeroed memory for lists of the strategy's own, made in start and there until ddp_close (NULL: the
- * context has the error); floats of a layer's gradients; the mean of a list over its group, or over all ranks
- * (DDP_NO_LAYER), to be posted in this step; a wait for *ticket, which becomes -1 (at which there is nothing
- * to wait for); lists into an array and back; a layer's gradients, 0; the update of every layer; an error
- * that is not the context's yet. */
+/* layers.c
+ * Returns zeroed host memory, allocated in start and freed by ddp_close. NULL: out of memory; the context has
+ * the error. */
 DDP_LIB void *ddp__lists(ddp_ctx *d, size_t count, size_t size);
+/* The number of floats in a layer's gradients. */
 DDP_LIB size_t ddp__gradient_count(const ddp_ctx *d, int layer);
+/* A message of this step that averages a list over the layer's group, or over all ranks (DDP_NO_LAYER). */
 DDP_LIB ddp_message ddp__mean_message(const ddp_ctx *d, int layer, const ddp_piece *from, int count);
+/* Waits for *ticket and sets it to -1. Returns at once if it is -1. */
 DDP_LIB int ddp__hold_once(ddp_ctx *d, long *ticket, int layer);
+/* Copies a list into an array, and an array into a list. */
 DDP_LIB int ddp__pieces_read(ddp_ctx *d, const ddp_piece *p, int n, float *to);
 DDP_LIB int ddp__pieces_write(ddp_ctx *d, const ddp_piece *p, int n, const float *from);
+/* Sets a layer's gradients to 0. */
 DDP_LIB int ddp__gradients_zero(ddp_ctx *d, int layer);
+/* Updates every layer. */
 DDP_LIB int ddp__update_all(ddp_ctx *d);
+/* Reports an error of a planner as the context's error. */
 DDP_LIB int ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
 
 /* gradient.c */
@@ -57755,36 +58601,43 @@ DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
 /* server_rules.c: bsp; asp, ssp and r2sp */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
-/* local.c: localsgd; enp and dreamddp. What updates at once, or at the end of the step where all gradients
- * are needed, before its averages or (average_first) behind them; and whether this step is the last of a
- * period. */
+/* local.c: localsgd; enp and dreamddp */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
+/* Updates the layer, unless updates are made at the end of the step (ddp__updates_last). */
 DDP_LIB int ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
+/* 1: all layers are updated at the end of the step, because clipping needs all gradients or average_first is
+ * set. */
 DDP_LIB int ddp__updates_last(const ddp_ctx *d);
+/* Clips and updates all layers if updates are made last. averaged: 0 before the averages of this step, 1
+ * after them; average_first selects one of the two calls. */
 DDP_LIB int ddp__clip_and_update(ddp_ctx *d, int averaged);
+/* 1: this step is the last of a period. */
 DDP_LIB int ddp__period_ends(const ddp_ctx *d);
 DDP_LIB int ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
-/* Layers, or parts of them, that each have their step by a plan: self begins with this. */
+/* The state of strategies that average each layer, or each part of it, in its own step of a plan. It is the
+ * first member of their `self`. */
 typedef struct ddp__partial {
-    ddp_plan plan;        /* of rows: the parts of all layers */
-    unsigned char *due;   /* [period x rows] 1: it is averaged in that step */
+    ddp_plan plan;        /* rows: the parts of all layers */
+    unsigned char *due;   /* [period x rows] 1: the row is averaged in that step */
     int *first;           /* [layers + 1] row of a layer's first part */
-    unsigned char *ready; /* [layers] its gradient of this step is complete */
-    int next;             /* layer whose message leaves next, from the last to the first */
+    unsigned char *ready; /* [layers] 1: the layer's gradient of this step is complete */
+    int next;             /* the layer whose message is sent next; counts down */
 } ddp__partial;
-/* Messages leave in one order on all ranks, from the last layer to the first, because ranks may skip
- * different layers at different moments. ready: marks a layer; next: the layer whose turn it is, -1 if it is
- * not ready; again: a new step. */
+/* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip
+ * different layers at different moments.
+ * ddp__turn_ready marks a layer as ready. ddp__turn_next returns the next layer to send, or -1 if it is not
+ * ready. ddp__turn_again starts a new step. */
 DDP_LIB void ddp__turn_ready(ddp__partial *x, int layer);
 DDP_LIB int ddp__turn_next(ddp__partial *x);
 DDP_LIB void ddp__turn_again(const ddp_ctx *d, ddp__partial *x);
-/* plan: makes one; unmeasured: of equal numbers, as enp always does, with no times to leave slack for. pack:
- * as bytes, with room for `more` behind them. */
+/* Computes a plan. unmeasured: assigns equal numbers of layers to the steps, as enp always does, without
+ * slack for measured times. */
 DDP_LIB int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out);
+/* Serialises a plan, and reserves `more` bytes after it. */
 DDP_LIB int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out);
-DDP_LIB int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out); /* out: to be freed */
+DDP_LIB int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out); /* the caller frees out */
 DDP_LIB int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile);
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
 DDP_LIB int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
@@ -57793,7 +58646,7 @@ DDP_LIB void ddp__partial_close(ddp_ctx *d, void *self);
 DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
 
 /* ==== strategy/layers.c ==== [strategy] */
-/* What several families do with layers: means, copies from and to arrays, updates of all of them. */
+/* Operations on layers that several families use: means, copies to and from arrays, updates of all layers. */
 
 void *ddp__lists(ddp_ctx *d, size_t count, size_t size)
 {
@@ -57866,66 +58719,67 @@ int ddp__update_all(ddp_ctx *d)
 int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
 
 /* ==== strategy/gradient.h ==== [strategy] */
-/* Buckets: what the strategies that average gradients send. */
+/* Buckets: the messages of strategies that average gradients. */
 
 #define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)
 enum {
     DDP__BUCKET_PIECES = 1024
-}; /* at most, of several layers: an engine has room for a few such messages
-                                       at a time */
+}; /* limit for buckets of several layers: an engine can queue few such messages */
 
-/* One message: layers first..last (first >= last: backward order), or, where the layer is cut into `cut`
- * parts, its parts from..to-1. */
+/* One message. With cut <= 1: layers first..last (first >= last: backward order). Otherwise: parts from..to-1
+ * of the layer, which is divided into `cut` parts. */
 typedef struct ddp__bucket {
     int first, last, from, to, cut;
     ddp_piece *piece;
     int pieces;
-    size_t offset; /* gradients of layer first before it */
+    size_t offset; /* gradients of layer `first` before this message */
     long ticket;
 } ddp__bucket;
 
 typedef struct ddp__gradient_layer {
-    int ready; /* its gradient is complete in this step */
-    int late;  /* its update is to come */
+    int ready; /* the layer's gradient of this step is complete */
+    int late;  /* the layer's update is still to be made */
 } ddp__gradient_layer;
 
 typedef struct ddp__gradient {
     ddp__bucket *bucket;
-    int buckets, next; /* the next one to leave */
-    int layer;         /* < 0: of its messages; 0: the last one of the bucket */
-    int waits;         /* updates may wait for their layer's next forward, with the rate of their
-                                   step */
+    int buckets, next; /* next: the next bucket to send */
+    int layer;         /* layer of the messages: DDP_ALL_LAYERS, or 0 for the bucket's last layer */
+    int waits; /* 1: a layer's update may wait for its next forward, with the learning rate of its step */
     float rate;
-    double exposed_s;        /* of a step, by the plan */
+    double exposed_s;        /* exposed time of a step according to the plan */
     ddp__gradient_layer *of; /* [layers] */
 } ddp__gradient;
 
-DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut); /* of a layer of n gradients in `cut` parts */
-/* Whether a bucket of `pieces` pieces ends at this layer: the next layer belongs to another process group, or
- * has too many pieces. */
+/* first gradient of a part, for a layer of n gradients in `cut` parts */
+DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut);
+/* 1: a bucket of `pieces` pieces must end at this layer, because the next layer belongs to another process
+ * group or would exceed the limit of pieces. */
 DDP_LIB int ddp__bucket_ends(ddp_ctx *d, int layer, int pieces);
-DDP_LIB int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
-/* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
+DDP_LIB int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* allocates */
+/* Lists the gradients of layers first down to last. If b names parts, lists these parts of the one layer. */
 DDP_LIB int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);
-DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g); /* for the next backward */
+DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g); /* resets for the next backward pass */
 DDP_LIB void ddp__buckets_free(ddp__gradient *g);
-DDP_LIB int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* holds all, clips, updates */
+DDP_LIB int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* waits for all, clips, updates */
 
-/* The profile with what gradients alone take; the caller's. Few messages are in flight at once: parts
- * of fewer parameters would be sent faster than they arrive, and leave the link idle. */
+/* Makes a profile of the gradients only; the caller frees it. */
 DDP_LIB ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err);
+/* The smallest useful part, in parameters. Few messages are in flight at a time: smaller parts would be sent
+ * faster than they arrive, and leave the link idle. */
 DDP_LIB double ddp__gradient_part_least(const ddp_profile *p, double alpha);
 
 /* ==== strategy/gradient.c ==== [strategy] */
-/* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go
- * in rank order element by element, so how gradients are cut into messages cannot change a bit. */
+/* Strategies that average gradients before the update: ssgd and wfbp, and the buckets that all of them use.
+ * Values are added in rank order, element by element. The result is therefore bit-identical however gradients
+ * are divided into messages. */
 
 size_t ddp__part_begins(size_t n, int part, int cut)
 {
     return part == cut ? n : n / (size_t)cut * (size_t)part;
 }
 
-/* Gradients begin..end-1 of a layer, behind what the bucket has. */
+/* Appends gradients begin..end-1 of a layer to the bucket. */
 static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin, size_t end)
 {
     int n;
@@ -57976,7 +58830,7 @@ int ddp__bucket_ends(ddp_ctx *d, int layer, int pieces)
     return pieces + more > (int)DDP__BUCKET_PIECES;
 }
 
-/* Buckets in backward order: a bucket closes when it has reached its size, and where it ends in any case. */
+/* Makes buckets in backward order. A bucket closes when it reaches its size or where it must end. */
 static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, size_t most)
 {
     const int layers = ddp_layers(d);
@@ -58007,11 +58861,13 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, b->first);
     if (m.residual) m.residual += b->offset;
-    m.priority = g->waits ? g->next : 0; /* where layers wait one by one, the plan's first goes first */
+    /* forward waits layer by layer: the plan's first message has priority */
+    m.priority = g->waits ? g->next : 0;
     return ddp_post(d, &m, &b->ticket);
 }
 
-/* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
+/* Sends each bucket when all its layers are ready and all earlier buckets were sent, so that all ranks send
+ * in the same order. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     for (; g->next < g->buckets; g->next++) {
@@ -58035,7 +58891,7 @@ int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 
     (void)forward;
     for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 1;
-    DDP__DO(ddp__buckets_send(d, g)); /* ssgd's; others have left */
+    DDP__DO(ddp__buckets_send(d, g)); /* only ssgd has unsent buckets here */
     for (int i = 0; i < g->buckets; i++) DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
     ddp__buckets_again(d, g);
     DDP__DO(ddp_clip(d));
@@ -58060,10 +58916,10 @@ static void ddp__gradient_close(ddp_ctx *d, void *self)
     if (g->of) DDP_FREE(g->of);
 }
 
-/* ---- what plans of gradients are made from ---- */
+/* ---- the profile for plans of gradients ---- */
 
-/* A link too fast to measure does not make gradients fewer. A message occupies the link for its bytes and
- * arrives alpha later, so that the timeline has no startups. */
+/* Layers whose transfer is too fast to measure still take part in the plan. A message occupies the link for
+ * its bytes and arrives alpha later, so the timeline has no startups. */
 ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
 {
     DDP__TRY(ddp_profile_new(p->layers, own, err));
@@ -58090,7 +58946,7 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* ---- ssgd: all after the backward pass; one message per group, or several if it has many arrays ---- */
+/* ---- ssgd: sends after the backward pass; one message per group, or several if it has many arrays ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
@@ -58111,12 +58967,12 @@ static int ddp__gradient_transfers(ddp_ctx *d, void *self, int *period, ddp_tran
     for (int i = 0; i < g->buckets && n < room; i++) {
         const ddp__bucket *b = &g->bucket[i];
         const ddp_transfer t = {0, b->first, b->last, whole ? -1 : b->last};
-        if (b->from == 0) out[n++] = t; /* a layer counts once */
+        if (b->from == 0) out[n++] = t; /* counts a layer once */
     }
     return n;
 }
 
-/* ---- wfbp: in buckets, while the backward goes on ---- */
+/* ---- wfbp: sends buckets during the backward pass ---- */
 
 static int ddp__wfbp_start(ddp_ctx *d, void *self)
 {
@@ -58158,7 +59014,7 @@ void ddp__strategy_wfbp(ddp_strategy_ops *ops)
 int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
     (void)self;
-    /* the norm needs all gradients: then updates come at the end of the step */
+    /* clipping needs the norm of all gradients: updates are then made at the end of the step */
     return ddp__updates_last(d) ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
@@ -58216,7 +59072,7 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
     ops->transfers = ddp__local_transfers;
 }
 
-/* ---- enp, dreamddp: each layer, or each part of it, once per period, by a plan ---- */
+/* ---- enp, dreamddp: average each layer, or each part of it, once per period by a plan ---- */
 
 void ddp__turn_ready(ddp__partial *x, int layer) { x->ready[layer] = 1; }
 
@@ -58231,12 +59087,14 @@ void ddp__turn_again(const ddp_ctx *d, ddp__partial *x)
 static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
 {
     const ddp_plan *p = &x->plan;
-    /* the layer that the next forward needs first goes first; the paper's rule is first come */
+    /* the first layer of the next forward has the highest priority; the paper sends first come, first
+     * served */
     const int priority = ddp_settings(d)->plan.paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
-    /* one message for a layer: what fills a step in which other parts are due is left out */
+    /* one message per layer: parts that only fill idle time are skipped if other parts of the layer are
+     * due */
     if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
     if (memchr(p->fill + at, 1, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
     return 0;
@@ -58246,7 +59104,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__partial *x = (ddp__partial *)self;
 
-    /* Eq. 5 as printed is update, then average; with average_first the weights are averaged as they stand */
+    /* Eq. 5 as printed updates, then averages; average_first averages the parameters before the update */
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     ddp__turn_ready(x, layer);
     for (int l; (l = ddp__turn_next(x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
@@ -58262,13 +59120,13 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__turn_again(d, (ddp__partial *)self);
-    /* with forward hooks a transfer may end as late as its layer's own next forward */
+    /* with forward hooks a transfer may continue until the layer's own next forward */
     if (forward && !ddp_settings(d)->plan.paper) return 0;
     DDP__DO(ddp__hold_all(d));
     return ddp__clip_and_update(d, 1);
 }
 
-/* ---- their plan, as bytes that are the same on all ranks: numbers, step_of, fill ---- */
+/* ---- the serialised plan, identical on all ranks: a head, step_of, fill ---- */
 
 static int ddp__rows_of(const ddp_ctx *d)
 {
@@ -58323,14 +59181,15 @@ int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out)
     for (int l = 0; l < rows; l++) bad |= out->step_of[l] < 0 || out->step_of[l] >= head.period;
     if (!bad) return 0;
     ddp_plan_free(out);
-    return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
+    return ddp_complain(d, DDP_MISMATCH, "the plan assigns a layer to a step outside its period of %d",
+                        (int)head.period);
 }
 
-/* ---- and how it is made ---- */
+/* ---- planning ---- */
 
-/* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
- * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
- * where it costs at most one per cent on the link as measured. */
+/* The objective barely distinguishes a plan that just fits from one with slack, but a link slightly slower
+ * than measured does. Therefore plans for a link that is 10 % slower, and uses that plan if it costs at most
+ * 1 % more on the measured link. */
 static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan,
                                        ddp_error *err)
 {
@@ -58378,12 +59237,12 @@ int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan
     return 0;
 }
 
-/* ---- in parts ---- */
+/* ---- layers in parts ---- */
 
-enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
+enum { DDP__PARTS = 16 }; /* limit of parts per layer, on average */
 
-/* A profile whose params are those with gradients, with a row for each part, as the planner's --split-params;
- * freed by the caller. */
+/* Makes a profile with a row per part, as the planner's --split-params does. Its params count only parameters
+ * with gradients. The caller frees it. */
 static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 {
     const int split = ddp_settings(d)->average.split_params;
@@ -58395,8 +59254,8 @@ static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
     if (rows > (double)DDP__PARTS * p->layers)
         return ddp_complain(
             d, DDP_ARG,
-            "split_params %d makes %.0f parts of %d layers, more than %d of each: choose a larger "
-            "one",
+            "split_params %d makes %.0f parts of %d layers, the limit is %d per layer: choose a larger "
+            "value",
             split, rows, p->layers, (int)DDP__PARTS);
     if (ddp_profile_split(p, split ? split : DBL_MAX, 0, out, NULL, &err)) return ddp__plan_failed(d, &err);
     return 0;
@@ -58410,14 +59269,14 @@ static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 
     own.params = (double *)ddp__calloc((size_t)layers, sizeof *own.params);
     if (!own.params) return ddp_complain(d, DDP_MEMORY, "out of memory for a profile of %d layers", layers);
-    /* the model's own: a profile of another size may come from a file */
+    /* the sizes of this model: a profile from a file may have others */
     for (int l = 0; l < layers; l++) own.params[l] = (double)ddp__gradient_count(d, l);
     bad = ddp__rows_split(d, &own, out);
     DDP_FREE(own.params);
     return bad;
 }
 
-/* While profiling: equal numbers of layers, which needs no measurement. */
+/* Before the profile is measured, assigns equal numbers of layers, which needs no times. */
 static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp_profile rows;
@@ -58451,7 +59310,7 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
     return ddp__plan_pack(d, plan, 0, out);
 }
 
-/* The same figures on every rank. */
+/* Evaluates the plan by the shared profile, so that every rank has the same figures. */
 static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp_plan *plan)
 {
     ddp_profile rows;
@@ -58505,7 +59364,7 @@ const ddp_plan *ddp__partial_view(const void *self)
 
 static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
-/* A layer in parts counts once, in the step of its last one. */
+/* A layer in parts counts once, in the step of its last part. */
 int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp__partial *x = (const ddp__partial *)self;
@@ -58532,7 +59391,8 @@ void ddp__partial_close(ddp_ctx *d, void *self)
     if (x->ready) DDP_FREE(x->ready);
 }
 
-/* The transfer of a layer needs no gradient, the norm of all of them does. */
+/* Clipping needs the norm of all gradients, so updates are made last. A layer's transfer needs no gradient,
+ * so it can start before the update. */
 static ddp_status ddp__partial_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
     (void)ops;
@@ -58562,24 +59422,24 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/server.h ==== [strategy] */
-/* Servers of layers: who serves which, what is pushed and pulled, and a server's own book. Inside of
+/* Parameter servers: the assignment of layers to servers, push and pull, and server state. Internal to
  * server*.c. */
 
-/* In front of what is pushed: 16 words, then a bit for each layer of the model that the push is about. */
+/* The head of a push: 16 words, then one bit per layer of the model: 1 = the push contains it. */
 typedef enum ddp__push_kind { DDP__PUSHES, DDP__SAVES, DDP__LEAVES } ddp__push_kind;
 
 typedef struct ddp__push_head {
     int64_t samples;
     int32_t kind;
     float rate, loss, epoch;
-    float compute_s, bytes_per_s; /* that the worker measured; 0 = not */
+    float compute_s, bytes_per_s; /* measured by the worker; 0 = not measured */
     float unused[8];
 } ddp__push_head;
 
-/* In front of an answer: 16 words, then (osp) the importance of each layer of this server, in double. */
+/* The head of an answer: 16 words, then (osp) the importance of each layer of this server, as double. */
 typedef struct ddp__answer_head {
-    int32_t staleness;                         /* of the push before */
-    int32_t workers;                           /* that pushed, where all wait for all */
+    int32_t staleness;                         /* of the worker's last push */
+    int32_t workers;                           /* number of workers that pushed, with rule TOGETHER */
     float loss, epoch, compute_s, bytes_per_s; /* over all workers */
     float unused[10];
 } ddp__answer_head;
@@ -58588,111 +59448,115 @@ enum { DDP__HEAD_WORDS = 16 };
 DDP_STATIC_ASSERT(sizeof(ddp__push_head) == 4 * DDP__HEAD_WORDS, "a head of 16 words");
 DDP_STATIC_ASSERT(sizeof(ddp__answer_head) == 4 * DDP__HEAD_WORDS, "a head of 16 words");
 
-/* From a worker to one server: its layers, and the two messages that are under way at most. */
+/* A worker's connection to one server: the server's layers, and the two messages that can be in flight. */
 typedef struct ddp__line {
-    int rank;               /* that serves */
-    int *layer, layers;     /* rising */
-    size_t count;           /* floats that it serves */
-    float *out, *in;        /* heads, with what follows them */
-    ddp_piece *push, *pull; /* the lists of the two messages, heads first, which are in this machine's
-                                      memory */
+    int rank;               /* of the server */
+    int *layer, layers;     /* in ascending order */
+    size_t count;           /* floats served */
+    float *out, *in;        /* heads, followed by the set or the importances */
+    ddp_piece *push, *pull; /* lists of the two messages, heads first; the heads are in host memory */
     int pushes, pulls;
     long push_ticket, pull_ticket; /* -1: none */
-    int pushed, asked, leaves;     /* own share: what the worker wants of the thread beside it; atomic, */
-    int answered;                  /* and what that has done, */
-    const float *answer;           /* which stays until the next push */
+    int pushed, asked, leaves;     /* own share: requests of the worker to its server thread (atomic) */
+    int answered;                  /* own share: 1 = the thread answered (atomic) */
+    const float *answer;           /* own share: the answer; valid until the next push */
 } ddp__line;
 
-/* What a server knows of one worker. */
+/* The state of one worker, as seen by a server. */
 typedef enum ddp__client_state {
-    DDP__CLIENT_FREE,    /* its next word is not asked for yet */
-    DDP__CLIENT_HEARS,   /* a push, a pull or a word is awaited */
-    DDP__CLIENT_PUSHED,  /* a push is here, not applied */
-    DDP__CLIENT_DONE,    /* applied; its pull is asked for next */
-    DDP__CLIENT_WAITS,   /* a pull is awaited */
-    DDP__CLIENT_ASKED,   /* wants its answer */
-    DDP__CLIENT_ANSWERS, /* which is on its way */
+    DDP__CLIENT_FREE,    /* no receive is posted */
+    DDP__CLIENT_HEARS,   /* waits for a push, a pull or a control message */
+    DDP__CLIENT_PUSHED,  /* a push arrived and is not applied */
+    DDP__CLIENT_DONE,    /* the push is applied; the receive of its pull is posted next */
+    DDP__CLIENT_WAITS,   /* waits for a pull */
+    DDP__CLIENT_ASKED,   /* a pull arrived; the answer is not sent */
+    DDP__CLIENT_ANSWERS, /* the answer is being sent */
     DDP__CLIENT_SAVES,
     DDP__CLIENT_LEFT,
-    DDP__CLIENT_LOST /* in an elastic world; what it has pushed whole counts */
+    DDP__CLIENT_LOST /* elastic world; its complete pushes count */
 } ddp__client_state;
 
 typedef struct ddp__client {
     ddp__client_state state;
     long ticket;
     ddp_received got;
-    float *in, *ask, *head; /* what is pushed; a word; the head of its answer */
-    int owes;               /* it has pushed since its last answer */
-    int staleness;          /* of that push */
+    float *in, *ask, *head; /* buffers: push; pull or control message; head of the answer */
+    int owes;               /* 1: it has pushed since its last answer */
+    int staleness;          /* of its last push */
 } ddp__client;
 
-/* What this rank serves. */
+/* The share of the model that this rank serves. */
 typedef struct ddp__store {
     const ddp__line *share;
     float *params, *sum;     /* [share->count] */
-    size_t *at;              /* [share->layers] where a layer begins */
-    float **state;           /* [share->layers] of the optimizer, NULL: none */
-    int64_t *version;        /* [share->layers] updates of a layer */
-    int64_t *clock, *pulled; /* [workers] pushes of each; pushes of all at its last pull */
-    int64_t *pushes;         /* of all */
-    double *importance;      /* [share->layers] osp */
+    size_t *at;              /* [share->layers] offset of the layer in params */
+    float **state;           /* [share->layers] optimizer state; NULL: none */
+    int64_t *version;        /* [share->layers] number of updates */
+    int64_t *clock, *pulled; /* [workers] pushes of each; number of all pushes at its last pull */
+    int64_t *pushes;         /* number of all pushes */
+    double *importance;      /* [share->layers] for osp */
     ddp__client *client;     /* [workers] */
-    long *ticket;            /* [workers] that are waited for */
+    long *ticket;            /* [workers] tickets to wait for */
     ddp__answer_head told;   /* means over the workers */
     size_t sum_count;
 } ddp__store;
 
 typedef struct ddp__servers {
-    ddp_serving rule;        /* one update of the mean of all, in rank order; or of each push */
-    int ahead;               /* iterations that a worker may be ahead of the slowest; -1 = any number */
-    int returns_mean;        /* osp: an answer is the mean gradient, not parameters */
-    int pushes_params;       /* asp, the paper's: what is pushed are parameters */
-    int workers, lines, own; /* own: the line of this rank's own share; -1: it serves none beside a
-                                       worker */
-    int set_words;           /* of a push's bits */
+    /* TOGETHER: one update with the mean of all pushes, in rank order; otherwise one update per push */
+    ddp_serving rule;
+    int ahead;               /* steps that a worker may be ahead of the slowest; -1 = no limit */
+    int returns_mean;        /* osp: 1 = an answer is the mean gradient, not the parameters */
+    int pushes_params;       /* asp as in the paper: 1 = a push contains parameters */
+    int workers, lines, own; /* own: index of this rank's own share; -1: servers are separate ranks */
+    int set_words;           /* words of a push's bit set */
     size_t model;            /* floats with gradients */
-    size_t *floats;          /* [layers] of them */
-    size_t *late_at;         /* osp: [layers] where a layer begins in the memory of those that are
-                                      late */
+    size_t *floats;          /* [layers] floats with gradients */
+    size_t *late_at;         /* osp: [layers] offset of the layer in the memory for deferred layers */
     int *line_of;            /* [layers] */
     ddp__line *line;         /* [lines] */
-    ddp__store *store;       /* NULL: this rank serves nothing */
+    ddp__store *store;       /* NULL: this rank is no server */
     ddp_piece *buffer;       /* [buffers] running statistics */
     int buffers;
-    float word;                   /* what all meet with */
-    float compute_s, bytes_per_s; /* osp: told with each push */
+    float word;                   /* the value that a barrier averages */
+    float compute_s, bytes_per_s; /* osp: sent with each push */
     void *forecast;               /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
-    double computed_s;            /* of all steps so far */
+    double computed_s;            /* sum of the computing time of all steps */
     long steps;
-    int explained; /* the error names the layers of the lost server */
+    int explained; /* 1: the error already names the layers of the lost server */
     double stale_sum;
     long stale_count;
 } ddp__servers;
 
-/* server_line.c: start declares everything (rule, ahead and so on are set before); the rest is what events
- * are made of. set: a bit for each layer, NULL: all. */
+/* server_line.c
+ * ddp__servers_start allocates and assigns everything; rule, ahead, returns_mean and pushes_params are set
+ * before. The other functions implement the events. set: one bit per layer; NULL: all layers. */
 DDP_LIB int ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int ddp__servers_wait(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
-/* One line: a push of its layers in set from the memory of late ones (NULL: of their gradients), a pull into
- * it (NULL: into their parameters), and its end. */
+/* Pushes the layers of one server that are in `set`: from `memory` (deferred layers), or from their gradients
+ * if NULL. */
 DDP_LIB int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set,
                            float *memory);
+/* Pulls the same layers into `memory`, or into their parameters if NULL. */
 DDP_LIB int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set,
                            float *memory);
+/* Waits for the pull. */
 DDP_LIB int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
-DDP_LIB int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */
-/* All lines, from their begin to their end; pushes: 0 = only a pull. */
+/* 1: ddp__line_pulled would not block */
+DDP_LIB int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k);
+/* Pushes to all servers (if `pushes`), pulls from all, and waits. */
 DDP_LIB int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes);
-/* Returns when all workers have come here; average_buffers: and their buffers have become the mean. */
+/* A barrier of all workers. */
 DDP_LIB int ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
+/* The same, which also averages the workers' buffers. */
 DDP_LIB int ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s);
-/* At the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now and
- * then sets the predicted step of the statistics. */
+/* Predicts the step time for the statistics, in some steps only. Called at the end of a step that computed
+ * for computed_s. late: layers whose transfer overlaps the next step; NULL: none. */
 DDP_LIB int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
 
-/* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
+/* server_desk.c: the server loop. ddp__store_turn does all work that is possible now; 1 = it did some, < 0 =
+ * it failed. */
 DDP_LIB int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
 DDP_LIB int ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int ddp__servers_serve(ddp_ctx *d, void *self);
@@ -58703,7 +59567,7 @@ static inline int ddp__in_set(const unsigned char *set, int layer)
 }
 
 /* ==== strategy/server_desk.c ==== [strategy] */
-/* A server's side: what each worker has pushed and asked for, updates, answers. One thread has all of it. */
+/* The server side: receives pushes and pulls of each worker, updates, answers. One thread does all of it. */
 
 /* ---- memory ---- */
 
@@ -58728,8 +59592,8 @@ static int ddp__clients_open(ddp_ctx *d, ddp__servers *s, ddp__store *t)
     return 0;
 }
 
-/* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be
- * here. */
+/* Optimizer state. A worker leaves the layer's own state unused, so the server takes that, except with osp.
+ * If layers are on a device the server needs its own state in host memory. */
 static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     size_t n;
@@ -58784,7 +59648,7 @@ static ddp__push_head ddp__push_head_of(const float *in)
     return head;
 }
 
-/* y = weight x, or y += weight x, rounded twice. */
+/* y = weight x, or y += weight x. The product is rounded before the addition. */
 static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int first)
 {
     size_t i = 0;
@@ -58802,8 +59666,8 @@ static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int f
 
 static int ddp__has_pushed(const ddp__client *x) { return x->state == DDP__CLIENT_PUSHED; }
 
-/* The mean over those who have pushed in rank order, as an all-reduce has it; weighted by samples where they
- * have unlike numbers of them. first: the lowest of `pushed`. */
+/* The mean of the pushes, added in rank order as an all-reduce does. Weighted by samples if workers have
+ * different numbers of samples. first: the lowest rank in `pushed`. */
 static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed, size_t n)
 {
     const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
@@ -58834,7 +59698,7 @@ static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed
     if (equal && pushed > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)pushed, 1);
 }
 
-/* The layers of a push, packed one behind the other. */
+/* Updates the layers of a push, which are contiguous in `gradient`. */
 static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const float *set,
                              const float *gradient, float rate)
 {
@@ -58866,7 +59730,7 @@ static int ddp__client_gone(const ddp__client *x)
     return x->state == DDP__CLIENT_LEFT || x->state == DDP__CLIENT_LOST;
 }
 
-/* When all have pushed, of those who are there. */
+/* Rule TOGETHER: updates once all live workers have pushed. */
 static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
@@ -58879,7 +59743,7 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
     }
     if (gone && pushed && ddp_settings(d)->elastic.min_world == 0)
         return -ddp_server_fail(d, DDP_PEER_LOST,
-                                "a worker has left and %d others go on: every rank must run the same "
+                                "a worker has left while %d others continue: every rank must run the same "
                                 "number of steps",
                                 pushed);
     if (!pushed || pushed + gone < s->workers) return 0;
@@ -58902,7 +59766,7 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
     return 1;
 }
 
-/* Parameters that a worker has updated itself are mixed in. */
+/* Mixes in parameters that a worker has updated itself. */
 static void ddp__store_merge(ddp__store *t, const float *theirs, float scale)
 {
     for (size_t i = 0; i < t->share->count; i++) {
@@ -58932,8 +59796,8 @@ static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     return bad ? -bad : 1;
 }
 
-/* Whose push is the next: the least iteration, then the least rank, of those who are there; nobody's before
- * who pushed last has what came of it. */
+/* Rule IN_TURN: returns the worker whose push is applied next: the one with the fewest steps, then the lowest
+ * rank. Returns -1 until the worker that pushed last has received its answer. */
 static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
 {
     int first = -1;
@@ -58961,7 +59825,7 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 
 /* ---- answers ---- */
 
-/* Of those who are there. */
+/* The fewest steps among the live workers. */
 static int64_t ddp__least_clock(const ddp__servers *s, const ddp__store *t)
 {
     int64_t least = INT64_MAX;
@@ -58971,14 +59835,15 @@ static int64_t ddp__least_clock(const ddp__servers *s, const ddp__store *t)
     return least;
 }
 
-/* Nobody runs away from the slowest. */
+/* 0: the worker is too far ahead of the slowest one, and its answer has to wait. */
 static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 {
     if (s->ahead < 0 || !t->client[w].owes) return 1;
     return t->clock[w] - ddp__least_clock(s, t) <= s->ahead;
 }
 
-/* Parameters move on while an answer of them is on its way, unless all wait for all. */
+/* The values of an answer. Parameters may change while the answer is being sent, so it is a copy, except with
+ * rule TOGETHER. */
 static float *ddp__answer_values(const ddp__servers *s, const ddp__store *t, const ddp__client *x, size_t *n)
 {
     *n = s->returns_mean ? t->sum_count : t->share->count;
@@ -59022,7 +59887,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     return ddp_server_post(d, &m, &x->ticket);
 }
 
-/* ---- what comes ---- */
+/* ---- receives ---- */
 
 static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w, float *to, size_t count,
                               ddp__client_state state)
@@ -59045,7 +59910,8 @@ static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w,
     return ddp_server_post(d, &m, &x->ticket);
 }
 
-/* What has come of one that hears or waits; nobody: it is to be asked for again. */
+/* The new state of a worker whose receive has completed. If the receive returned without a message, it is
+ * posted again. */
 static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *x)
 {
     const int hears = x->state == DDP__CLIENT_HEARS, kind = ddp__push_head_of(hears ? x->in : x->ask).kind;
@@ -59059,11 +59925,11 @@ static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *
     return DDP__CLIENT_PUSHED;
 }
 
-/* The worker beside this thread. */
+/* Reads the requests of the worker in this process. */
 static void ddp__own_hear(ddp__servers *s, ddp__client *x)
 {
     ddp__line *k = &s->line[s->own];
-    const int asked = ddp__atomic_load(&k->asked); /* before `pushed`, which was set before it */
+    const int asked = ddp__atomic_load(&k->asked); /* read before `pushed`, which the worker sets first */
 
     if (x->state == DDP__CLIENT_HEARS && ddp__atomic_load(&k->pushed)) {
         x->got.count = 0;
@@ -59078,7 +59944,7 @@ static void ddp__own_hear(ddp__servers *s, ddp__client *x)
     }
 }
 
-/* One step of one worker's affair: 1 = it moved, < 0 = failed. */
+/* Advances one worker's state. 1 = it changed, < 0 = failed. */
 static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
@@ -59151,7 +60017,7 @@ int ddp__servers_serve(ddp_ctx *d, void *self)
         if (here == 0) return 0;
         if (ddp__clients_in(s, DDP__CLIENT_SAVES) == here) {
             for (int w = 0; w < s->workers; w++) {
-                /* who comes in place of the lost begins where the others are */
+                /* a replacement of a lost worker starts at the step of the others */
                 if (ddp__client_gone(&t->client[w]))
                     t->clock[w] = ddp__least_clock(s, t);
                 else
@@ -59169,11 +60035,11 @@ int ddp__servers_serve(ddp_ctx *d, void *self)
 }
 
 /* ==== strategy/server_line.c ==== [strategy] */
-/* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
+/* The worker side of parameter servers: assignment of layers, pushes, pulls, control messages. */
 
-/* ---- who serves what ---- */
+/* ---- assignment of layers to servers ---- */
 
-/* The largest layer first, each to the server with the fewest floats so far. */
+/* Assigns the largest layer first, each to the server with the fewest floats so far. */
 static void ddp__layers_spread(ddp_ctx *d, ddp__servers *s)
 {
     const int layers = ddp_layers(d);
@@ -59218,7 +60084,7 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
     return 0;
 }
 
-/* What of the layers is averaged and has no gradients. */
+/* Lists the arrays that are averaged but have no gradients. */
 static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
 {
     int all = 0, n, trained;
@@ -59241,7 +60107,7 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
     return 0;
 }
 
-/* Room for what a worker predicts of a described link. */
+/* Allocates memory for predictions, if the link is described. */
 static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
 {
     double delay;
@@ -59279,9 +60145,9 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
 }
 
-/* ---- one line ---- */
+/* ---- one server ---- */
 
-/* Behind the head: what memory has, or the pieces that `of` names, of the line's layers in set. */
+/* Lists the head, then the line's layers in `set`: from `memory`, or the pieces that `of` returns. */
 static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const unsigned char *set,
                           float *memory, const ddp_piece *(*of)(const ddp_ctx *, int, int *), ddp_piece *list)
 {
@@ -59300,7 +60166,7 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
     return count;
 }
 
-/* The own share is put where its server finds what was pushed, and taken from where that has its answer. */
+/* Copies a push of the own share into the server's buffer in this process. */
 static int ddp__own_push(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
     float *to = s->store->client[s->own].in;
@@ -59314,13 +60180,15 @@ static int ddp__own_push(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     return 0;
 }
 
-/* With one worker there is no thread beside it. */
+/* Waits for the answer of the own share and copies it. With one worker there is no server thread, so this
+ * thread does its work. */
 static int ddp__own_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
     const float *from;
 
     while (s->workers == 1 && !ddp__atomic_load(&k->answered))
-        if (ddp__store_turn(d, s) <= 0) return ddp_complain(d, DDP_FAILED, "its own server does not go on");
+        if (ddp__store_turn(d, s) <= 0)
+            return ddp_complain(d, DDP_FAILED, "the server in this process makes no progress; this is a bug");
     DDP__DO(ddp_server_await(d, &k->answered));
     memcpy(k->in, s->store->client[s->own].head, k->pull[0].count * sizeof *k->in);
     from = k->answer;
@@ -59329,7 +60197,7 @@ static int ddp__own_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     return 0;
 }
 
-/* Of a server of its own that was lost: which layers went with it. */
+/* If the lost rank was a server, adds its layers to the error. */
 void ddp__servers_failed(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
@@ -59420,9 +60288,10 @@ int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
                                                 : ddp_is_done(d, k->pull_ticket);
 }
 
-/* ---- all of them ---- */
+/* ---- all servers ---- */
 
-/* Each server is asked right behind its push: it answers while the others are still pushed to. */
+/* Pulls from each server directly after the push, so that it can answer while this worker pushes to the
+ * others. */
 int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes)
 {
     for (int k = 0; k < s->lines; k++) {
@@ -59489,9 +60358,11 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
     return 0;
 }
 
-/* ---- what a step takes, by the link that ddp_config.net describes and the computing so far ---- */
+/* ---- prediction of the step time, from the link described in ddp_config.net and the measured computing time
+ * ---- */
 
-/* In steps 4, 8, 16 and so on: computing is a mean then. Of very many workers the first alone asks. */
+/* Predicts in steps 4, 8, 16 and so on, when the computing time is a mean. With more than 64 workers only
+ * rank 0 predicts. */
 int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late)
 {
     ddp_stats *stats = ddp_stats_of(d);
@@ -59499,7 +60370,7 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
     ddp_served x;
     ddp_error err;
 
-    s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
+    s->computed_s += s->steps++ ? computed_s : 0; /* the first step warms up */
     if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
     if (s->workers > 64 && ddp_rank(d) > 0) return 0;
     memset(&x, 0, sizeof x);
@@ -59528,11 +60399,11 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
 }
 
 /* ==== strategy/server_rules.c ==== [strategy] */
-/* bsp, asp, ssp and r2sp: after the backward everything is pushed, then pulled. What differs is what a server
- * makes of the pushes. */
+/* bsp, asp, ssp and r2sp: push all gradients after the backward pass, then pull the parameters. They differ
+ * in how the server applies the pushes. */
 
-/* ssp without staleness is bsp; what pushes apply one by one needs an order to have the same bits every
- * time. */
+/* ssp with staleness 0 is bsp. Pushes that are applied one by one give reproducible results only in a fixed
+ * order. */
 static int ddp__push_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
@@ -59548,7 +60419,7 @@ static int ddp__push_start(ddp_ctx *d, void *self)
     return ddp__servers_start(d, s);
 }
 
-/* How stale the update was that an answer tells of. */
+/* Records the staleness that the answers report. */
 static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
 {
     ddp_stats *stats = ddp_stats_of(d);
@@ -59577,7 +60448,8 @@ static int ddp__push_step_end(ddp_ctx *d, void *self, int forward)
     return ddp__served_predict(d, s, computed_s, NULL);
 }
 
-/* Everybody's pushes are in what is pulled, and nobody pushes again before all have pulled. */
+/* The barrier ensures that the pull contains the pushes of all workers. No worker pushes again before all
+ * have pulled. */
 static int ddp__push_sync_all(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
@@ -59609,8 +60481,8 @@ void ddp__strategy_asp(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/outer.h ==== [strategy] */
-/* What the outer family shares: outer.c is the rule and its layers, outer_sparse.c how changes travel as
- * their largest, outer_late.c the ways in which they land later, and the table entry. */
+/* Shared by the outer-optimizer family. outer.c: the update rule and its layers. outer_sparse.c: sparse
+ * parameter deltas. outer_late.c: overlapped variants, and the table entry. */
 
 struct ddp__outer;
 
@@ -59619,83 +60491,83 @@ typedef struct ddp__outer_layer {
     int layer;
     const ddp_piece *piece; /* [pieces] the parameters with gradients */
     int pieces;
-    size_t count;             /* of all of these */
-    size_t from, length;      /* of them, those whose momentum is here */
+    size_t count;             /* of all pieces */
+    size_t from, length;      /* segment whose momentum this rank stores */
     float *anchor, *momentum; /* [count], [length] */
-    float *error;             /* [length] of what the outer steps lost as they travelled, [share] of sparse
-                                 changes */
-    float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the
-                                 parameters */
-    float *own;               /* [count] eager: where this worker began the period */
-    float *previous;          /* [length] eager, compensated: the last outer step */
-    size_t made_from, made;   /* elastic: the values of the last message whose outer step this rank
-                                 computed */
-    float *undo;              /* elastic: [room] error, [room] momentum of these values before the message */
+    float *error;             /* quantisation residual: [length] of outer steps, [share] of sparse deltas */
+    /* [count] the delta in flight, then the outer step; NULL: both are in place of the parameters */
+    float *x;
+    float *own;             /* [count] eager: this worker's parameters at the start of the period */
+    float *previous;        /* [length] eager with compensation: the last outer step */
+    size_t made_from, made; /* elastic: values of the last message whose outer step this rank computed */
+    float *undo;            /* elastic: [room] error, [room] momentum of these values before the message */
     size_t room;
-    long lands;               /* late: the step at whose end x lands; -1: nothing of the layer is late */
-    size_t first, share;      /* sparse: of all, the values that this rank packs */
-    unsigned char *gather;    /* [blocks x block] of each rank that packs these, whether it sent, and what */
-    int blocks, place;        /* the latter: which of them is this rank's */
-    size_t block;             /* bytes */
-    const ddp_piece *moves;   /* between sites: where the change lies, and then the mean */
-    int link;                 /* that they take */
-    long before[2];           /* the messages but the last */
-    ddp_maker packs, spreads; /* the makers of the others */
-    ddp_piece whole;          /* x, as one of these */
+    long lands;          /* overlapped: the step at whose end x is applied; -1: none is pending */
+    size_t first, share; /* sparse: the values that this rank packs */
+    /* [blocks x block] from each rank that packs the same values: whether it sent, and its data */
+    unsigned char *gather;
+    int blocks, place;        /* place: index of this rank's block */
+    size_t block;             /* in bytes */
+    const ddp_piece *moves;   /* between sites: location of the delta, then of the mean */
+    int link;                 /* link of the messages */
+    long before[2];           /* tickets of the messages before the last one */
+    ddp_maker packs, spreads; /* makers of the second and third message */
+    ddp_piece whole;          /* x as a piece */
     ddp_owner owner;
     long ticket, other_ticket;
-    int fresh;        /* a newcomer's first period: it has changed nothing yet */
-    long updates;     /* applied when its last change was sent */
-    int idle;         /* none was since: this rank has no change */
+    int fresh;        /* 1: a joining worker's first period; its delta is 0 */
+    long updates;     /* number of updates when its last delta was sent */
+    int idle;         /* 1: no update since then, so this rank has no delta */
     long told;        /* ticket of the message with *trained */
-    long told_ticket; /* the same in the first layer of that message until it has arrived, else -1 */
-    int holder;       /* that first layer */
-    float *trained;   /* share of the ranks that have a change, 0: none has; in this machine's
-                                 memory */
+    long told_ticket; /* the same, in that message's first layer until it arrives; else -1 */
+    int holder;       /* that message's first layer */
+    float *trained;   /* share of the ranks that have a delta; 0: none has; host memory */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
-    ddp__partial partial; /* stream: when each layer is sent; first, as run's plan */
-    int *landing;         /* [layers] stream: and how many steps later it lands */
-    float *late;          /* [layers] of which step each is late, as it is saved; read: since start, or a
-                             load */
+    ddp__partial partial; /* stream: when each layer is sent; must be the first member, as in local.c */
+    int *landing;         /* [layers] stream: steps from sending to applying */
+    /* [layers] step in which each pending layer is applied, as saved; read: it was read since start or
+     * load */
+    float *late;
     int read;
-    double exposed_s; /* stream: by the plan */
+    double exposed_s; /* stream: exposed time according to the plan */
     float nu, mu, lambda, mixture;
-    int whole;      /* every rank keeps the momentum of all, and takes the outer step itself */
-    int elastic;    /* the rank that sums a part computes its outer step, and every rank stores all of the
-                      momentum: exact in its own parts, recovered from the outer steps in the others */
-    float *arrived; /* elastic, layers on a device: [most values of a layer] an outer step in this machine's
-                       memory */
-    int mean;       /* nu 1, mu 0: the mean of the parameters itself */
-    int keep;       /* sparse: of 4096 values those that travel; 0 = all do */
+    int whole; /* 1: every rank stores all of the momentum and computes the outer step itself */
+    /* 1: the rank that sums a segment computes its outer step, and every rank stores all of the momentum. It
+     * is exact in the rank's own segments, and recovered from the outer steps in the others */
+    int elastic;
+    /* elastic, layers on a device: [most values of a layer] copy of an outer step in host memory */
+    float *arrived;
+    int mean; /* nu 1, mu 0: averages the parameters themselves */
+    int keep; /* sparse: values sent of each 4096; 0: all are sent */
     ddp_coding coding;
     ddp__outer_layer *layer;
     float *trained;         /* [layers] */
-    const ddp_sites *sites; /* sparse changes go between them; NULL: between all ranks */
-    float *shared;          /* [links x most] sparse changes of one layer after the other */
-    float *packed;          /* [most] the same in this machine's memory, where layers are on a device; NULL */
+    const ddp_sites *sites; /* sparse deltas are exchanged between them; NULL: between all ranks */
+    float *shared;          /* [links x most] buffer for the sparse deltas of one layer at a time */
+    float *packed;          /* [most] the same in host memory if layers are on a device; else NULL */
     unsigned char *scratch; /* [links x scratch_bytes] */
     size_t most, scratch_bytes;
 } ddp__outer;
 
-/* Posts the mean of what else averaging moves: buffers, optimizer state. Holds the change that was posted:
- * after that x, or what is in place, is the outer step. */
+/* Posts the mean of the layer's other arrays: buffers, optimizer state. */
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
+/* Waits for the posted delta. Afterwards x, or the array in place of the parameters, is the outer step. */
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
-/* Tells of layers first down to last whether this rank has a change of them, behind which the changes are
- * posted: no rank has one where all skipped the layer for a whole period, and then there is no outer step.
- * Their last changes have arrived. */
+/* Posts, before the deltas, whether this rank has a delta of layers first down to last. If all ranks skipped
+ * a layer for a whole period, no rank has one and there is no outer step. The previous deltas must have
+ * arrived. */
 DDP_LIB int ddp__outer_tell(ddp_ctx *d, ddp__outer *o, int first, int last);
 
-/* The parameter delta of the layer since `since`, into x, or in place of the parameters; 0 for a joining
- * worker, or if idle. */
+/* Computes the layer's parameter delta since `since` into x, or in place of the parameters. It is 0 for a
+ * joining worker, or if idle. */
 DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
-/* Posts the change in x, or in place. */
+/* Posts the delta in x, or in place of the parameters. */
 DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
 
-/* The events of the way that waits, which the others are built on. */
+/* The events of the variant without overlap, which the other variants call. */
 DDP_LIB int ddp__outer_start(ddp_ctx *d, void *self);
 DDP_LIB int ddp__outer_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int ddp__outer_sync_all(ddp_ctx *d, void *self);
@@ -59711,21 +60583,23 @@ DDP_LIB int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y);
 #ifndef DDP_NO_PLANNERS
 
 /* ==== strategy/gradient_plan.c ==== [strategy] */
-/* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. What leaves together and
- * in which order is what ddp_plan_timeline makes of the profile. */
+/* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. ddp_plan_timeline
+ * decides from the profile which gradients share a message, and the order of messages. */
 
-/* As bytes, the same on all ranks: a head, then its messages in the order in which they leave. */
+/* The serialised plan, identical on all ranks: a head, then the messages in the order in which they are
+ * sent. */
 typedef struct ddp__packed_messages {
     int32_t layers, messages;
-    double exposed_s, barrier_s; /* beyond the step's computing: with, and without, forward hooks */
+    double exposed_s, barrier_s; /* exposed time of a step, with and without forward hooks */
 } ddp__packed_messages;
 
 typedef struct ddp__packed_message {
     int32_t first, last, from, to, cut;
 } ddp__packed_message;
 
-/* At most four messages for each layer: so many can be posted at once (ddp_post). Where messages cost time of
- * their own larger parts may be better: those with the shortest step. */
+/* Computes the timeline. It has at most four messages per layer, because that is the number that can be
+ * posted at once (ddp_post). If every message has a fixed cost, larger parts may be faster; doubles the part
+ * size and returns the timeline with the shortest step. */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha,
                                    ddp_timeline *t, ddp_error *err)
 {
@@ -59781,7 +60655,7 @@ static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, co
 }
 
 DDP_STATIC_ASSERT((int)DDP_USBYTE - (int)DDP_MGWFBP == (int)DDP_SCHEME_USBYTE - (int)DDP_SCHEME_MGWFBP,
-                  "schemes are in the strategies' order");
+                  "schemes and strategies must have the same order");
 
 static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
@@ -59802,7 +60676,8 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
     return bad;
 }
 
-/* A message of merged layers is one for each group, and of many arrays several. */
+/* Adds the buckets of a planned message. Merged layers need one bucket per group, and several if they have
+ * many arrays. */
 static int ddp__message_take(ddp_ctx *d, ddp__gradient *g, const ddp__packed_message *m)
 {
     int first = m->first, pieces = 0, n;
@@ -59823,7 +60698,7 @@ static int ddp__message_take(ddp_ctx *d, ddp__gradient *g, const ddp__packed_mes
     return 0;
 }
 
-/* 1: the messages are of this model, and of every layer all parts; seen: [2 x layers], zero. */
+/* 1: the messages belong to this model and contain every part of every layer. seen: [2 x layers], zeroed. */
 static int ddp__messages_fit(ddp_ctx *d, const ddp__packed_message *m, int n, int *seen)
 {
     const int layers = ddp_layers(d);
@@ -59876,7 +60751,8 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     DDP__DO(ddp__messages_check(d, blob, &head));
     ddp__buckets_free(g);
-    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* what was merged may be parted again */
+    /* merged layers may need several buckets */
+    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d)));
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
     g->waits = (int)ddp_settings(d)->strategy >= (int)DDP_BYTESCHEDULER;
     g->exposed_s =
@@ -59886,7 +60762,7 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
 
 static double ddp__timeline_exposed(const void *self) { return ((const ddp__gradient *)self)->exposed_s; }
 
-/* ---- bytescheduler, usbyte: a layer is whole again, and updated, before its own next forward ---- */
+/* ---- bytescheduler, usbyte: a layer is complete and updated before its own next forward ---- */
 
 static int ddp__by_priority_forward_begin(ddp_ctx *d, void *self, int layer)
 {
@@ -59935,64 +60811,66 @@ void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/delayed.h ==== [strategy] */
-/* DeFT: what the schedule of delayed, merged gradients (plan/timeline/deft.h) needs to run. */
+/* DeFT: the run-time state of its schedule of delayed, merged gradients (plan/timeline/deft.h). */
 
-/* Parts from..to-1 of a layer, as one message. fresh: of the gradient that is merged in this iteration's
- * backward; else of the pending one, which leaves as early as it can. */
+/* Parts from..to-1 of a layer, as one message. fresh: they belong to the gradient that is merged in this
+ * iteration's backward pass. Otherwise they belong to the pending gradient and are sent as early as
+ * possible. */
 typedef struct ddp__parcel {
     int32_t what; /* layer << 2 | fresh << 1 | link */
     uint16_t from, to;
 } ddp__parcel;
 
-/* The schedule as bytes, the same on all ranks: this head, cut[layers], k[updates], first[iterations + 1],
+/* The serialised schedule, identical on all ranks: this head, cut[layers], k[updates], first[iterations + 1],
  * parts. */
 typedef struct ddp__packed_schedule {
     int32_t layers, warmup, iterations, updates, messages;
-    int32_t measured, accepted, more; /* whether it will stay; what the Preserver said (-1: not asked); 0 */
-    double exposed_s, scale;          /* of the steady period beyond its computing; of the knapsacks */
+    /* measured: the plan is final; accepted: the Preserver's verdict (-1: not tested); more: 0 */
+    int32_t measured, accepted, more;
+    /* exposed_s: exposed time of a steady period; scale: of the knapsack capacities */
+    double exposed_s, scale;
 } ddp__packed_schedule;
 
-/* `warmup` iterations once, then those behind it over and over. */
+/* The first `warmup` iterations run once, then the remaining ones repeat. */
 typedef struct ddp__schedule {
     ddp__packed_schedule head;
-    int32_t *cut;   /* [layers] parts, 0 where nothing is sent */
-    int32_t *k;     /* [updates] iterations merged, in the steady period */
-    int32_t *first; /* [iterations + 1] of an iteration's messages, those that are not fresh first */
+    int32_t *cut; /* [layers] number of parts; 0: the layer sends nothing */
+    int32_t *k;   /* [updates] iterations merged in each update of the steady period */
+    /* [iterations + 1] first message of each iteration; messages that are not fresh come first */
+    int32_t *first;
     ddp__parcel *parts;
-    void *room; /* of the lists */
+    void *room; /* the allocation that contains the lists */
 } ddp__schedule;
 
-/* What a plan is made for. */
+/* The input of a plan. */
 typedef struct ddp__hardware {
     const ddp_profile *profile; /* times on the faster link */
     double alpha, mu;
-    int swapped; /* the second link is the faster one */
-    int paper;   /* all is held at the end of a step */
+    int swapped; /* 1: the second link is the faster one */
+    int paper;   /* 1: every step waits for all its messages at its end */
 } ddp__hardware;
 
-/* The two queues that a gradient passes. */
+/* The two queues of Algorithm 2: the pending gradient, which is being sent, and the stored gradient, which
+ * collects new iterations. */
 typedef struct ddp__queues {
-    int merged, stored; /* iterations in the pending gradient (0: there is none), and in the one behind
-                                it */
-    int opens;          /* in this iteration the stored ones become the pending gradient */
-    int left;           /* parts of the pending gradient that have not left; where `opens`, of the next
-                                one */
-    int32_t *sent;      /* [layers] and those that have */
+    int merged, stored; /* iterations merged in the pending (0: none) and in the stored gradient */
+    int opens;          /* 1: in this iteration the stored gradient becomes the pending one */
+    int left;           /* unsent parts of the pending gradient; if `opens`, of the next one */
+    int32_t *sent;      /* [layers] parts sent */
 } ddp__queues;
 
-/* The Preserver's model, as the workers' gradients tell it. */
+/* Estimates for the Preserver's model, from the gradients of all workers. */
 typedef struct ddp__noise {
-    float *words; /* [DDP__NOISE_WORDS] kept: g . g_w and its negative, where they are above 0, its
-                          square, the loss */
-    long ticket;  /* of their averages, or -1 */
-    int measured, samples, updates; /* whether it is; updates since the last sample */
+    float *words; /* [DDP__NOISE_WORDS] saved: max(g . g_w, 0), max(-g . g_w, 0), its square, the loss */
+    long ticket;  /* of the message that averages the words, or -1 */
+    int measured, samples, updates; /* measured: estimation is enabled; updates: since the last sample */
     double mu, square;              /* |g|^2; variance of g . g_w over the workers */
-    double loss, gain;              /* the last one; what an update takes off it */
-    double planned;                 /* that, when the plan was made */
+    double loss, gain;              /* loss: of the last sample; gain: decrease of the loss per update */
+    double planned;                 /* the gain when the plan was made */
 } ddp__noise;
 
 typedef struct ddp__delayed_layer {
-    float *sum[2]; /* kept: merged gradients, NULL where it has none */
+    float *sum[2]; /* saved: merged gradients; NULL: the layer has no gradient */
     size_t count;  /* floats of a gradient */
     int ready;     /* complete in this step */
 } ddp__delayed_layer;
@@ -60005,16 +60883,16 @@ typedef struct ddp__flight {
 typedef struct ddp__delayed {
     ddp__schedule plan;
     ddp__queues q;
-    int at;                 /* the iteration of the plan that comes or is under way */
-    int now;                /* of a layer's sum[2]: the pending gradient, or that which was applied last */
-    int averaged;           /* sum[now] was applied and is nobody's: the iterations in it; else 0 */
+    int at;                 /* the current or next iteration of the plan */
+    int now;                /* index into a layer's sum[2]: the pending gradient, or the one applied last */
+    int averaged;           /* iterations in sum[now] if it was applied and is unused since; else 0 */
     int next;               /* the next fresh message */
-    float rate;             /* of the pending gradient's newest iteration */
+    float rate;             /* learning rate of the pending gradient's newest iteration */
     ddp__delayed_layer *of; /* [layers] */
-    float *position;        /* [DDP__POSITIONS] kept: at, now, rate and plan where nothing is in flight */
-    ddp__flight *flight;    /* [flights] messages on their way, the oldest first */
-    int flights, room, old; /* old: so many are not fresh */
-    int sampling;           /* this step's gradients are looked at */
+    float *position;        /* [DDP__POSITIONS] saved: at, now, rate and plan when no message is in flight */
+    ddp__flight *flight;    /* [flights] messages in flight, oldest first */
+    int flights, room, old; /* old: number of oldest messages that are not fresh */
+    int sampling;           /* 1: this step's gradients are a sample for `noise` */
     ddp__noise noise;
 } ddp__delayed;
 
@@ -60029,17 +60907,19 @@ DDP_LIB int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
 DDP_LIB int ddp__delayed_stale(ddp_ctx *d, const void *self);
 DDP_LIB double ddp__delayed_exposed(const void *self);
 DDP_LIB int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
-/* The four cases. begin: what is pending leaves; opens is known then. send: a message leaves. end: k[2]
- * receives what is applied, 0: nothing. 0 is returned where the schedule breaks the rules. */
+/* The four cases of Algorithm 2. All return 0 if the schedule breaks the rules.
+ * ddp__queues_begin sends the parts of the pending gradient and sets `opens`. */
 DDP_LIB int ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration);
+/* Sends one message. */
 DDP_LIB int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m);
+/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply; 0: none. */
 DDP_LIB void ddp__queues_end(ddp__queues *q, int *k);
-DDP_LIB int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration,
-                             int *k); /* all of these */
+/* One whole iteration: begin, send, end. */
+DDP_LIB int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k);
 
 /* ==== strategy/delayed_plan.c ==== [strategy] */
-/* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as
- * bytes. */
+/* DeFT's schedule at run time. ddp_plan_delayed computes it from the profile, the Preserver accepts or
+ * rejects it, and all ranks receive it as bytes. */
 
 /* ---- the queues ---- */
 
@@ -60090,8 +60970,8 @@ int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int 
     return 1;
 }
 
-/* 1: every part leaves once, the steady period ends as it begins, and its updates are those that it names.
- * sent: [2 x layers] */
+/* 1: every part is sent once, the steady period ends in the state in which it begins, and its updates match
+ * k[]. sent: [2 x layers] */
 static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
 {
     const size_t row = (size_t)s->head.layers * sizeof *sent;
@@ -60114,7 +60994,7 @@ static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
            (!q.merged || !memcmp(sent, sent + s->head.layers, row));
 }
 
-/* ---- as bytes ---- */
+/* ---- serialisation ---- */
 
 static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
 {
@@ -60123,7 +61003,7 @@ static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
            (size_t)h->messages * sizeof(ddp__parcel);
 }
 
-/* The lists behind the head. */
+/* Sets the pointers to the lists that follow the head. */
 static void ddp__schedule_lists(ddp__schedule *s, void *room)
 {
     s->room = room;
@@ -60139,7 +61019,7 @@ void ddp__schedule_free(ddp__schedule *s)
     memset(s, 0, sizeof *s);
 }
 
-/* 1: lengths are possible, and first[] rises from 0 to the number of messages. */
+/* 1: the lengths are valid, and first[] rises from 0 to the number of messages. */
 static int ddp__schedule_looks(const ddp__schedule *s)
 {
     const ddp__packed_schedule *h = &s->head;
@@ -60173,15 +61053,17 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
     else
         memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
     if (!bad && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
-        bad = ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
-                           (int)h->iterations);
+        bad =
+            ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send every gradient exactly once",
+                         (int)h->iterations);
     if (sent) DDP_FREE(sent);
     if (bad) ddp__schedule_free(out);
     return bad;
 }
 
-/* The parts that one stage (0: sent in forward, 1: before the new gradients, 2: one of them) sends, in the
- * planner's order: output side first on each link, a layer's as one message. range: [4 x layers] */
+/* Appends the messages of one stage in the planner's order: per link, output side first, one message per
+ * layer. stage 0: sent in the forward pass; 1: sent before the new gradients exist; 2: new gradients. range:
+ * [4 x layers] */
 static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage,
                                 int swapped, int *range)
 {
@@ -60205,8 +61087,8 @@ static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int
         }
 }
 
-/* What a period takes beyond its computing as ddp__delayed_step_end runs it, once queues are as long as they
- * get: a message begins when it may and its link is free, and only an update waits, for the last message of
+/* Exposed time of a period when ddp__delayed_step_end runs it, after the queues have reached their steady
+ * length. A message starts when it may and its link is free. Only an update waits, for the last message of
  * its gradient. */
 static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_plan *p, const ddp__hardware *w)
 {
@@ -60238,7 +61120,8 @@ static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_pl
     return fmax(now - before - block * compute, 0) / block * p->period;
 }
 
-/* Lists in *out, of as many entries as the head says; it counts messages from 0 then. */
+/* Allocates *out and sets the lists by the counts in the head. Then resets head.messages, which counts the
+ * messages appended. */
 static int ddp__schedule_begin(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
 {
     const size_t bytes = ddp__schedule_bytes(&s->head);
@@ -60288,7 +61171,8 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
     return 0;
 }
 
-/* Each gradient is sent in its own backward, whole, and applied at the end of it. */
+/* The plan without merging: each gradient is sent whole in its own backward pass and applied at the end of
+ * it. */
 static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 {
     const int layers = ddp_layers(d);
@@ -60313,9 +61197,9 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 
 /* ---- the plan ---- */
 
-/* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of
- * which sigma is. The model's updates, plain SGD's, take eta mu off the loss: at least what those here took
- * (Adam's take more). */
+/* Fills in the Preserver's model of this training; returns 0 if there is no estimate yet. batch counts
+ * workers' micro-batches, the unit of sigma. The model assumes plain SGD, where an update lowers the loss by
+ * eta mu. Optimizers such as Adam lower it more, so mu is at least the measured decrease. */
 static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)
 {
     const ddp_config *c = ddp_settings(d);
@@ -60343,7 +61227,7 @@ int ddp__delayed_stale(ddp_ctx *d, const void *self)
            now.accepted != x->plan.head.accepted;
 }
 
-/* The times on the faster link; mu of the other one. 2: there are two. */
+/* Returns the number of links. Scales the profile to the faster link, and sets mu for the other one. */
 static int ddp__delayed_links(ddp_ctx *d, ddp_profile *p, ddp__hardware *w)
 {
     ddp_link_stats second;
@@ -60356,7 +61240,7 @@ static int ddp__delayed_links(ddp_ctx *d, ddp_profile *p, ddp__hardware *w)
     return 2;
 }
 
-/* 2, 1, 1 */
+/* formats "2, 1, 1" */
 static const char *ddp__delayed_sequence(const ddp_delayed_plan *p, char *text, size_t room)
 {
     size_t n = 0;
@@ -60374,7 +61258,7 @@ static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_p
 
     if (judged)
         ddp__format(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
-                    judged->accepted ? "accepted" : "not accepted, the best there is");
+                    judged->accepted ? "accepted" : "not accepted, but no plan is better");
     ddp_say(d, DDP_LOG_INFO,
             "step %ld: %d updates in %d steps, merging %s; %d parts, %d link%s, knapsacks x %.2f; "
             "Preserver: %s",
@@ -60382,7 +61266,7 @@ static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_p
             p->links > 1 ? "s" : "", p->capacity_scale, verdict);
 }
 
-/* The plan as bytes; *out stays empty where they are too many. */
+/* Computes and serialises a plan. *out stays empty if the plan has too many bytes. */
 static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const ddp__hardware *w,
                                      const ddp_delayed_options *o, ddp_blob *out, ddp_error *err)
 {
@@ -60390,8 +61274,8 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     ddp_preserved judged = DDP__ZEROS;
     ddp_delayed_plan plan = DDP__ZEROS;
     const int tests = ddp__delayed_model(d, noise, &model);
-    const size_t most = 65536 + 256 * (size_t)ddp_layers(d); /* less than what a checkpoint allows
-                                                                (ddp_blob_new) */
+    /* below the limit of a checkpoint (ddp_blob_new) */
+    const size_t most = 65536 + 256 * (size_t)ddp_layers(d);
     int bad;
 
     if (tests)
@@ -60419,8 +61303,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     double params = 0;
 
     if (!measured || ddp_world(d) == 1)
-        return ddp__schedule_plain(d, measured, out); /* alone nothing is
-                                                                                         sent */
+        return ddp__schedule_plain(d, measured, out); /* one worker sends nothing */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     s = ddp__gradient_profile(d, p, &own, &err);
@@ -60439,17 +61322,17 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     for (; s == DDP_OK && !out->bytes; o.partition_params *= 2) {
         s = ddp__delayed_solve(d, noise, &w, &o, out, &err);
         if (s == DDP_OK && !out->bytes && o.partition_params > params)
-            s = ddp__fail(&err, DDP_UNSUPPORTED, "the steady period is too long to be kept");
+            s = ddp__fail(&err, DDP_UNSUPPORTED, "the plan is too long to be saved");
     }
     ddp_profile_free(&own);
     if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp__plan_failed(d, &err) : 0;
-    ddp_say(d, DDP_LOG_WARN, "%s: every gradient is sent in its own step instead", err.msg);
+    ddp_say(d, DDP_LOG_WARN, "%s; every gradient is sent in its own step instead", err.msg);
     return ddp__schedule_plain(d, 1, out);
 }
 
 double ddp__delayed_exposed(const void *self) { return ((const ddp__delayed *)self)->plan.head.exposed_s; }
 
-/* Messages of the pending gradient may begin at once. */
+/* The transfers of the plan. Messages of the pending gradient may start at the beginning of a step. */
 int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp__schedule *s = &((const ddp__delayed *)self)->plan;
@@ -60461,19 +61344,20 @@ int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *ou
             const ddp__parcel *m = &s->parts[i];
             const int layer = m->what >> 2;
             const ddp_transfer x = {t, layer, layer, ddp__parts_fresh(m) ? layer : ddp_layers(d)};
-            if (m->from == 0) out[n++] = x; /* a layer counts once */
+            if (m->from == 0) out[n++] = x; /* counts a layer once */
         }
     return n;
 }
 
 /* ==== strategy/delayed.c ==== [strategy] */
-/* DeFT: gradients of several iterations are merged, sent when the schedule hides them behind later ones, and
- * applied when all of a merged gradient has come. A layer has two sums beside its gradient: the pending one,
- * which is on its way, and the one that gathers behind it. */
+/* DeFT merges the gradients of several iterations. The schedule overlaps their transfers with later
+ * iterations, and a merged gradient is applied when all its parts have arrived. Besides its gradient a layer
+ * has two sums: the pending one, which is being sent, and the stored one, which collects the next
+ * iterations. */
 
 /* ---- messages ---- */
 
-/* Holds the n oldest. */
+/* Waits for the n oldest messages. */
 static int ddp__flights_hold(ddp_ctx *d, ddp__delayed *x, int n)
 {
     for (int i = 0; i < n; i++) DDP__DO(ddp_hold(d, x->flight[i].ticket, x->flight[i].layer));
@@ -60483,7 +61367,8 @@ static int ddp__flights_hold(ddp_ctx *d, ddp__delayed *x, int n)
     return 0;
 }
 
-/* Rounding adds what earlier messages of the layer cut off: they have to be done. */
+/* With error feedback, a message needs the residual of the layer's earlier messages. Returns how many of the
+ * oldest messages must complete before the next one is posted. */
 static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
 {
     int n = x->flights == x->room;
@@ -60493,7 +61378,7 @@ static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
     return n;
 }
 
-/* Parts from..to-1 of a layer's sum. */
+/* Posts parts from..to-1 of a layer's sum as one message. */
 static int ddp__parts_post(ddp_ctx *d, ddp__delayed *x, int layer, int which, int from, int to, int link)
 {
     const int cut = x->plan.cut[layer];
@@ -60518,7 +61403,7 @@ static int ddp__parts_send(ddp_ctx *d, ddp__delayed *x, const ddp__parcel *m, in
     return ddp__parts_post(d, x, m->what >> 2, which, m->from, m->to, m->what & 1);
 }
 
-/* Applies a merged gradient of k iterations, which is whole. */
+/* Applies a complete merged gradient of k iterations. */
 static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_update_late(d, l, x->of[l].sum[which], x->rate));
@@ -60528,9 +61413,9 @@ static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
     return 0;
 }
 
-/* ---- where it stands ---- */
+/* ---- the saved position ---- */
 
-/* A number of 24 bits that names the plan. */
+/* A 24-bit hash that identifies the plan. */
 static float ddp__delayed_plan_name(const ddp__schedule *s)
 {
     return (float)(ddp__hash(ddp__hash(DDP__HASH_START, &s->head, sizeof s->head), s->parts,
@@ -60538,7 +61423,8 @@ static float ddp__delayed_plan_name(const ddp__schedule *s)
                    0xffffff);
 }
 
-/* Nothing is in flight: the position is all that is not a sum. */
+/* Saves the position in the schedule. No message is in flight, so the sums and these values are the whole
+ * state. */
 static int ddp__position_write(ddp_ctx *d, ddp__delayed *x)
 {
     const float value[DDP__POSITIONS] = {(float)x->at, (float)x->now, x->rate,
@@ -60548,7 +61434,7 @@ static int ddp__position_write(ddp_ctx *d, ddp__delayed *x)
     return 0;
 }
 
-/* A number >= 0 that may be a device's. */
+/* Reads one number >= 0, which may be in device memory. */
 static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
 {
     const int bad = ddp_norm2(d, word, 1, out);
@@ -60557,10 +61443,11 @@ static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
     return bad;
 }
 
-/* ---- the Preserver's model: mu = |g|^2 and the variance of g . g_w over workers, g an averaged gradient and
- * g_w the worker's own one of a later iteration, so that g does not hold its noise (deft.h) ---- */
+/* ---- the Preserver's model: mu = |g|^2 and the variance of g . g_w over the workers. g is an averaged
+ * gradient, g_w the worker's gradient of a later iteration, so that g does not contain its noise (deft.h)
+ * ---- */
 
-enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* steps; samples that the mean is of */
+enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* in steps; in samples of the running mean */
 
 static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
 {
@@ -60568,8 +61455,8 @@ static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
            (!x->plan.head.measured || ddp_step(d) % DDP__NOISE_EVERY == 0);
 }
 
-/* g . g_w = (|g + g_w|^2 - |g|^2 - |g_w|^2) / 2 with the verbs that a device has; g is nobody's, g_w is
- * consumed. */
+/* g . g_w = (|g + g_w|^2 - |g|^2 - |g_w|^2) / 2, computed with verbs that also work on a device. g is no
+ * longer needed, and g_w is set to 0. */
 static int ddp__noise_product(ddp_ctx *d, ddp__delayed *x, double *out)
 {
     double all = 0, part;
@@ -60594,7 +61481,7 @@ static int ddp__noise_product(ddp_ctx *d, ddp__delayed *x, double *out)
     return 0;
 }
 
-/* Words are >= 0: a device's can be read by ddp_norm2 alone. */
+/* All words are >= 0, because ddp_norm2 is the only verb that reads a value from a device. */
 static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
 {
     const ddp_piece piece = {{x->noise.words}, DDP__NOISE_WORDS};
@@ -60611,7 +61498,7 @@ static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
     return ddp_post(d, &m, &x->noise.ticket);
 }
 
-/* The mean of the first, then of about the last samples; n: with this one. */
+/* A running mean: of all samples at first, then of about the last DDP__NOISE_MEMORY. n counts this sample. */
 static void ddp__noise_add(double *mean, double sample, int n)
 {
     *mean += (sample - *mean) / (n < DDP__NOISE_MEMORY ? n : DDP__NOISE_MEMORY);
@@ -60636,7 +61523,8 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
     return 0;
 }
 
-/* Where nothing is planned again nothing is measured; groups have no common gradient. */
+/* Disables estimation if the plan can never change, or if layers have groups: those have no common
+ * gradient. */
 static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 {
     const ddp_config *c = ddp_settings(d);
@@ -60651,8 +61539,8 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 
 /* ---- a step ---- */
 
-/* What is pending leaves as early as it can, at the end of the step before; left: it has
- * (ddp__delayed_wait). */
+/* Starts an iteration at the end of the previous step, so that parts of the pending gradient are sent as
+ * early as possible. left: they were already sent before ddp__delayed_wait. */
 static int ddp__delayed_begin(ddp_ctx *d, ddp__delayed *x, int left)
 {
     const ddp__schedule *s = &x->plan;
@@ -60666,7 +61554,7 @@ static int ddp__delayed_begin(ddp_ctx *d, ddp__delayed *x, int left)
     return 0;
 }
 
-/* The layer's gradient joins the stored ones; k: iterations, with this one. */
+/* Adds the layer's gradient to the stored sum. k: iterations in it, including this one. */
 static int ddp__delayed_merge(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
     int n;
@@ -60677,7 +61565,7 @@ static int ddp__delayed_merge(ddp_ctx *d, ddp__delayed *x, int layer, int k)
     return x->sampling ? 0 : ddp__gradients_zero(d, layer);
 }
 
-/* The stored sum becomes the mean. */
+/* Turns the stored sum into a mean. */
 static int ddp__delayed_mean(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
     const ddp__delayed_layer *of = &x->of[layer];
@@ -60702,7 +61590,7 @@ static int ddp__delayed_backward_end(ddp_ctx *d, void *self, int layer)
     return 0;
 }
 
-/* The opened gradient becomes the pending one; both that are whole are applied, in their order. */
+/* The stored gradient becomes the pending one. Complete gradients are applied, the older one first. */
 static int ddp__delayed_open(ddp_ctx *d, ddp__delayed *x, const int *k)
 {
     if (k[0]) DDP__DO(ddp__flights_hold(d, x, x->old));
@@ -60742,7 +61630,8 @@ static int ddp__delayed_wait(ddp_ctx *d, void *self)
     return x->plan.room ? ddp__position_write(d, x) : 0;
 }
 
-/* Posts the rest of a merged gradient, of which sent (NULL: nothing) has left, and applies it. */
+/* Posts the unsent parts of a merged gradient and applies it. sent: parts of each layer already sent; NULL:
+ * none. */
 static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int32_t *sent)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--)
@@ -60751,7 +61640,8 @@ static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int3
     return ddp__merged_apply(d, x, which, 1);
 }
 
-/* The pending gradient, then what has gathered behind it: none is lost. The plan begins again. */
+/* Sends and applies the pending gradient, then the stored one, so that no gradient is lost. Restarts the
+ * plan. */
 static int ddp__delayed_drain(ddp_ctx *d, void *self)
 {
     ddp__delayed *x = (ddp__delayed *)self;
@@ -60778,7 +61668,7 @@ static int ddp__delayed_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     return 0;
 }
 
-/* From where the kept position is: the beginning, or a checkpoint's. */
+/* Continues from the saved position: the start, or the position in a checkpoint. */
 static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
     ddp__delayed *x = (ddp__delayed *)self;
@@ -60792,8 +61682,8 @@ static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     if (word[0] > 0 && (!(word[0] < s.head.iterations) || (float)word[3] != ddp__delayed_plan_name(&s))) {
         ddp__schedule_free(&s);
         return ddp_complain(d, DDP_MISMATCH,
-                            "the checkpoint has gradients that wait for their sending under another "
-                            "plan: go on with as many workers, or save after ddp_sync_all");
+                            "the checkpoint has gradients that were to be sent by another plan: resume with "
+                            "the same number of workers, or call ddp_sync_all before you save");
     }
     ddp__schedule_free(&x->plan);
     x->plan = s;
@@ -60852,38 +61742,38 @@ void ddp__strategy_deft(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/server_osp.c ==== [strategy] */
-/* osp: what matters most is pushed and applied at once (RS); the rest travels during the next step's
- * computing (ICS), in which a worker goes on with a guess (LGP) that is corrected then. An answer is the mean
- * gradient: every rank makes the server's own update of it, with the bits of the server's own, and has the
- * state that a guess needs. */
+/* osp: the most important layers are pushed and applied at once (RS). The others are deferred: they are sent
+ * during the next step's computing (ICS). Meanwhile the worker continues with predicted parameters (LGP),
+ * which are corrected afterwards. An answer is the mean gradient. Every rank applies it as the server does,
+ * with a bit-identical result, and thereby has the optimizer state that a prediction needs. */
 
 static const float ddp__lgp_past = 0.9f;  /* EMA-LGP: weight of the past means */
-static const double ddp__late_most = 0.8; /* of the model, where the loss decides */
+static const double ddp__late_most = 0.8; /* share of the model, if the loss decides */
 
-/* In checkpoints; the same on all workers. */
+/* Saved in checkpoints; identical on all workers. */
 typedef struct ddp__late_numbers {
-    double begun;             /* importance is known */
-    double epoch, sum, count; /* of the losses of the epoch that is going on */
-    double first, last;       /* mean loss of the first epoch and of the last whole one; 0 = none */
-    double u_max, budget;     /* bytes */
-    double rate;              /* learning rate of what is late */
-    double sent, late;        /* bytes of gradients in all, and of these late ones */
+    double begun;             /* nonzero: the importance is known */
+    double epoch, sum, count; /* of the losses of the current epoch */
+    double first, last;       /* mean loss of the first epoch and of the last complete one; 0 = none */
+    double u_max, budget;     /* in bytes */
+    double rate;              /* learning rate of the deferred layers */
+    double sent, late;        /* bytes of all gradients, and of deferred ones */
 } ddp__late_numbers;
 
 typedef struct ddp__late {
-    ddp__servers servers;       /* first */
-    size_t room;                /* floats that can be late */
-    float *old, *own, *mean;    /* [room] of late layers, from servers.late_at: parameters before, own
-                                   gradients, the mean of all; kept */
-    float **past_of;            /* [layers] EMA-LGP: mean of past means; NULL */
-    float *work, *state;        /* of the largest layer: parameters, optimizer state */
-    double *importance, *bytes; /* [layers] the first is kept */
-    unsigned char *now, *late;  /* a bit for each layer: sent at once (GIB); late and not yet corrected, which
-                                  is kept */
+    ddp__servers servers; /* must be the first member */
+    size_t room;          /* limit of deferred floats */
+    /* saved: [room] of deferred layers, at servers.late_at: old parameters, own gradients, mean gradients */
+    float *old, *own, *mean;
+    float **past_of;            /* [layers] EMA-LGP: running mean of mean gradients; else NULL */
+    float *work, *state;        /* buffers for the largest layer: parameters, optimizer state */
+    double *importance, *bytes; /* [layers] importance is saved */
+    /* one bit per layer. now: sent at once (GIB); late: deferred and not yet corrected, saved */
+    unsigned char *now, *late;
     ddp__osp *split;
     ddp__late_numbers *number;
     double compute_s; /* of this step */
-    int placed;       /* servers.late_at is known */
+    int placed;       /* 1: servers.late_at is known */
 } ddp__late;
 
 static void ddp__bit_set(unsigned char *set, int layer, int on)
@@ -60895,7 +61785,7 @@ static void ddp__bit_set(unsigned char *set, int layer, int on)
 
 /* ---- start ---- */
 
-/* What a late layer needs, where the layers are. */
+/* Allocates memory for deferred layers, where the layers are. */
 static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
 {
     const ddp_config *c = ddp_settings(d);
@@ -60965,10 +61855,10 @@ static void ddp__late_close(ddp_ctx *d, void *self)
     ddp__osp_close(((ddp__late *)self)->split);
 }
 
-/* ---- how much ---- */
+/* ---- budget ---- */
 
-/* The budget follows the loss from epoch to epoch, and the link and the computing when these move by a
- * fifth. */
+/* The budget follows the loss from epoch to epoch. It also follows the rate of the link and the computing
+ * time, if the resulting limit changes by more than 20 %. */
 static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *told)
 {
     const ddp_config *c = ddp_settings(d);
@@ -61001,7 +61891,7 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
     return 0;
 }
 
-/* Late layers lie in rising order, also in a checkpoint's. */
+/* Deferred layers are stored in ascending order, in checkpoints too. */
 static void ddp__late_places(ddp_ctx *d, ddp__late *x)
 {
     size_t at = 0;
@@ -61013,7 +61903,7 @@ static void ddp__late_places(ddp_ctx *d, ddp__late *x)
     x->placed = 1;
 }
 
-/* GIB of this step: all layers at once until importance is known. */
+/* Chooses the GIB of this step. All layers are sent at once until the importance is known. */
 static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 {
     ddp_error err;
@@ -61031,9 +61921,9 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
     return 0;
 }
 
-/* ---- a late layer ---- */
+/* ---- a deferred layer ---- */
 
-/* x->work = what an update with that gradient makes of the old parameters; the state stays. */
+/* x->work = the old parameters updated with `gradient`. The optimizer state does not change. */
 static int ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
 {
     size_t n;
@@ -61051,7 +61941,7 @@ static int ddp__past_mix(ddp_ctx *d, float *y, const float *x, size_t n)
     return ddp_axpy(d, y, x, n, 1 - ddp__lgp_past);
 }
 
-/* LGP: the gradient is put aside, and the parameters become a guess. */
+/* LGP: saves the gradient and replaces the parameters by the prediction. */
 static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
 {
     const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
@@ -61072,8 +61962,8 @@ static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
     return ddp__pieces_write(d, p, n, x->work);
 }
 
-/* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own
- * update plus the one of all, which rounds. */
+/* After the mean has arrived, updates the old parameters with it. paper: Eq. 7 as printed, which subtracts
+ * the own update from the prediction and adds the mean one, with rounding errors. */
 static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 {
     const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
@@ -61100,7 +61990,7 @@ static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 
 /* ---- messages ---- */
 
-/* A line has layers of the set; RS goes to all, as a meeting of all. */
+/* 1: the server has layers of the set. RS pushes to every server, as a barrier of all workers. */
 static int ddp__line_has(const ddp__line *k, const unsigned char *set)
 {
     for (int i = 0; i < k->layers; i++)
@@ -61123,7 +62013,7 @@ static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
     return 0;
 }
 
-/* What is late is here, and is not applied: the next steps have the bits that they would have had. */
+/* Waits for deferred layers without applying them, so that the results of the next steps do not change. */
 static int ddp__osp_wait(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
@@ -61141,8 +62031,8 @@ static int ddp__late_settle(ddp_ctx *d, ddp__late *x)
     return 0;
 }
 
-/* RS: the mean gradients of what is important, which lie in the layers' own then: what is answered comes when
- * all have pushed. */
+/* RS: replaces the gradients of the important layers by their mean. The servers answer when all workers have
+ * pushed. */
 static int ddp__late_now(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
@@ -61160,15 +62050,14 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     s->compute_s = (float)(nominal ? ddp_nominal_compute_s(d) : x->compute_s);
     if (nominal)
         s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
-    else if (floats > 0 && seconds > 0) { /* what is late takes no less for its bytes; who comes last waits
-                                             least */
+    else if (floats > 0 && seconds > 0) { /* estimates the rate for deferred layers */
         const float rate = (float)(sizeof(float) * floats * told.workers / seconds);
         s->bytes_per_s = s->bytes_per_s > 0 ? 0.8f * s->bytes_per_s + 0.2f * rate : rate;
     }
     return ddp__budget_follow(d, x, &told);
 }
 
-/* ICS: what is late, to those who serve it. */
+/* ICS: sends the deferred layers to their servers. */
 static int ddp__late_send(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
@@ -61212,8 +62101,8 @@ static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
     return ddp__served_predict(d, &x->servers, x->compute_s, x->late);
 }
 
-/* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless
- * deterministic. */
+/* correct = eager: corrects a layer before its forward if its mean has arrived. This depends on timing, so it
+ * is disabled if deterministic. */
 static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
 {
     ddp__late *x = (ddp__late *)self;
@@ -61233,7 +62122,7 @@ static int ddp__late_sync_all(ddp_ctx *d, void *self)
 
     DDP__DO(ddp__late_settle(d, x));
     if (!ddp_settings(d)->plan.paper) return ddp__servers_average_buffers(d, &x->servers);
-    /* Eq. 7 as printed leaves parameters a rounding apart */
+    /* Eq. 7 as printed leaves parameters that differ by rounding */
     for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_exact(d, l));
     return ddp__servers_meet(d, &x->servers);
 }
@@ -61252,24 +62141,24 @@ void ddp__strategy_osp(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/outer_sparse.c ==== [strategy] */
-/* Changes that travel as the largest of each chunk (SparseLoCo, arXiv:2508.15706): what is not sent is kept,
- * decays and comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step
- * itself.
+/* Sparse parameter deltas: the largest values of each chunk are sent (SparseLoCo, arXiv:2508.15706). The
+ * other values stay in the residual, which decays and is added to the next delta. Every rank receives the
+ * values of all ranks, adds them in rank order, and computes the outer step itself.
  *
- * With sites the ranks of a site sum each a share of the layer (where sites differ in size the lowest all of
- * it), in floats; what is packed is the share of the site's mean, the ranks of one place in all sites gather
- * it, and each site gathers the shares of the mean, in floats again: three messages, of which the comm thread
- * makes the second and third. */
+ * With sites, each exchange takes three messages, and the comm thread makes the second and third. First, each
+ * rank of a site sums its share of the layer in floats; if sites differ in size, the lowest rank sums all of
+ * it. Second, each rank packs its share of the site's mean, and the ranks with the same place in all sites
+ * exchange it. Third, each site gathers the shares of the mean, again in floats. */
 
 #define DDP__SPARSE_DECAY 0.95f
 
-/* The first byte of a block. Of a rank that was lost it stays 0; one without a change sends nothing and
- * retains its error. */
+/* The first byte of a block. It stays 0 if the rank was lost. A rank without a delta sends no values and
+ * retains its residual. */
 enum { DDP__SPARSE_SENT = 1, DDP__SPARSE_NOTHING = 2 };
 
-/* ---- what is packed ---- */
+/* ---- packing ---- */
 
-/* Packs the share of what is kept: this rank's block. */
+/* Packs this rank's block from its share of the residual. */
 static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
 {
     const ddp__outer *o = y->all;
@@ -61282,7 +62171,7 @@ static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
                         &why) == DDP_OK)
         return DDP_OK;
     return ddp__fail(err, why.code,
-                     "what it changed by cannot travel: %.200s; lower the learning rate, warm it up or "
+                     "cannot encode the parameter delta: %.200s; lower the learning rate, warm it up or "
                      "clip gradients",
                      why.msg);
 }
@@ -61304,11 +62193,11 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
     memset(x, 0, y->share * sizeof *x);
     for (int r = 0; r < y->blocks; r++) {
         const unsigned char *p = y->gather + (size_t)r * y->block;
-        if (!*p) continue; /* it was lost */
+        if (!*p) continue; /* the rank was lost */
         sent++;
         if (*p == DDP__SPARSE_NOTHING) continue;
         if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, x, y->share, &why))
-            return ddp__fail(err, DDP_NET, "what number %d of %d sent is damaged: %.200s", r, y->blocks,
+            return ddp__fail(err, DDP_NET, "the delta of member %d of %d is damaged: %.200s", r, y->blocks,
                              why.msg);
     }
     for (size_t i = 0; i < y->share; i++) x[i] *= 1.0f / (float)(sent ? sent : 1);
@@ -61317,7 +62206,7 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
 
 /* ---- between sites, on the comm thread ---- */
 
-/* The share from `at` on, as far as it lies in a row. */
+/* Returns the values of the share from `at` on; *n: how many are contiguous. */
 static float *ddp__share_at(const ddp__outer_layer *y, size_t at, size_t *n)
 {
     const ddp_piece *p = y->moves;
@@ -61372,7 +62261,8 @@ static int ddp__sparse_cross(ddp_ctx *d, ddp__outer_layer *y, const ddp_message 
     m.ragged = 1;
     m.group = s->inside;
     m.verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
-    m.scale = (float)s->sites / (float)ddp_world(d); /* the mean of what sites send is that of all ranks */
+    /* makes the sum of the sites' values the mean over all ranks */
+    m.scale = (float)s->sites / (float)ddp_world(d);
     if (ddp_post(d, &m, &y->before[0])) return DDP_FAILED;
     m.after = y->before[0] + 1;
     m.group = s->gather;
@@ -61470,20 +62360,20 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
 #endif
 
 /* ==== strategy/outer.c ==== [strategy] */
-/* Strategies that average changes (specs of DiLoCo, arXiv:2311.08105): H local steps, then the mean over the
- * workers of what parameters changed by since the last one is the gradient of an outer optimizer, SGD with
- * Nesterov's momentum.
+/* Strategies with an outer optimizer (DiLoCo, arXiv:2311.08105). Each worker makes H local steps. The mean
+ * over the workers of their parameter deltas is then the gradient of an outer optimizer: SGD with Nesterov
+ * momentum.
  *
- * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on
- * all ranks; d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m
- * and turns D into the outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta =
- * anchor = anchor - step.
+ * Per layer: theta, the worker's parameters; the anchor, theta after the last outer step, identical on all
+ * ranks; d = anchor - theta. Let D be the mean of d. The rank that sums a segment of D stores the same
+ * segment of the momentum m. It replaces D by the outer step, m = mu m + D, step = nu (D + mu m), and sends
+ * that to all ranks. Then theta = anchor = anchor - step.
  *
- * In an elastic world a rank may be lost with its part of m, so every rank stores all of m. With float32 D
- * itself goes to all, and every rank computes the outer step. The other wire formats round the outer step, so
- * there too the rank that sums computes it, and the other ranks recover m from it: D = (step / nu - mu^2 m) /
- * (1 + mu), so m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so their m is off
- * by at most 2 max |error| / nu. It is used only when a rank takes over a part. */
+ * In an elastic world a rank may be lost with its segment of m, so every rank stores all of m. With float32,
+ * D itself is sent to all ranks, and every rank computes the outer step. Other wire formats round the outer
+ * step, so the rank that sums still computes it, and the other ranks recover m from it: D = (step / nu - mu^2
+ * m) / (1 + mu), therefore m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so
+ * their m differs by at most 2 max |error| / nu. It is used only when a rank takes over a segment. */
 
 /* ---- the rule ---- */
 
@@ -61505,7 +62395,7 @@ static void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_
     }
 }
 
-/* Elastic: saves what the rule is about to change. */
+/* Elastic: saves the state before the rule changes it. */
 static void ddp__outer_save(ddp__outer_layer *y, size_t at, size_t n)
 {
     if (!y->made) y->made_from = at;
@@ -61515,7 +62405,7 @@ static void ddp__outer_save(ddp__outer_layer *y, size_t at, size_t n)
     y->made += n;
 }
 
-/* ddp_owner.again: state as it was before the message. */
+/* ddp_owner.again: restores the state before the message. */
 static void ddp__outer_undo(void *user)
 {
     ddp__outer_layer *y = (ddp__outer_layer *)user;
@@ -61525,16 +62415,16 @@ static void ddp__outer_undo(void *user)
     y->made = 0;
 }
 
-/* ddp_message.owner, on the comm thread. What the coding loses of a step is part of the next; a step that has
- * no code ends the run where it is sent. */
+/* ddp_message.owner, called on the comm thread. The quantisation residual of a step is added to the next one.
+ * A step that cannot be encoded ends the run when it is sent. */
 static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
 {
     ddp__outer_layer *y = (ddp__outer_layer *)user;
     float *error = y->error ? y->error + (at - y->from) : NULL;
 
     if (y->all->elastic) {
-        ddp__outer_save(y, at, n); /* no message waits for another there: *trained is not known before both
-                                      are done */
+        /* always computed: messages do not wait for each other, so *trained is not known yet */
+        ddp__outer_save(y, at, n);
     } else if (!(*y->trained > 0)) {
         memset(x, 0, n * sizeof *x);
         return;
@@ -61546,7 +62436,7 @@ static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
     if (ddp_split(y->all->coding, error, x, n, NULL)) memcpy(x, error, n * sizeof *x);
 }
 
-/* The same where every rank keeps all of the momentum, by the verbs, which reach a device. */
+/* The rule for a rank that stores all of the momentum. It uses verbs, which also work on a device. */
 static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x, float *m, size_t n)
 {
     const float mu = y->all->mu;
@@ -61556,7 +62446,7 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
     return ddp_scale(d, x, n, y->all->nu);
 }
 
-/* ---- a layer: its change is sent, and the outer step comes ---- */
+/* ---- a layer: sends its delta, receives the outer step ---- */
 
 int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
 {
@@ -61566,7 +62456,7 @@ int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
     return m.from_count ? ddp_post(d, &m, &y->other_ticket) : 0;
 }
 
-/* Layers next to each other in one group, as one message. */
+/* One message for adjacent layers of the same group. */
 static int ddp__outer_tell_run(ddp_ctx *d, ddp__outer *o, int first, int last)
 {
     const ddp_piece word = {{o->trained + last}, (size_t)(first - last + 1)};
@@ -61613,7 +62503,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
             DDP__DO(ddp_axpy(d, x, since + at, p->count, 1));
         }
     }
-    if (y->fresh && y->error) /* what its donor keeps the donor sends */
+    if (y->fresh && y->error) /* the residual is a copy of its donor's, which the donor sends */
         memset(y->error, 0, (y->all->keep ? y->share : y->length) * sizeof *y->error);
     y->fresh = 0;
     return 0;
@@ -61624,8 +62514,8 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     ddp_message m = ddp__mean_message(d, y->layer, y->x ? &y->whole : y->piece, y->x ? 1 : y->pieces);
 
     if (!y->count) return 0;
-    /* what is known on arrival at the latest where every rank takes the step itself, and before a rank takes
-     * it for all */
+    /* *trained must be known before one rank computes the step for all. If every rank computes it, it is
+     * enough to know it on arrival */
     if (!y->all->mean && !y->all->elastic && (!y->all->whole || y->all->sites)) m.after = y->told + 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
@@ -61637,14 +62527,14 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     return ddp_post(d, &m, &y->ticket);
 }
 
-/* No step, in place. */
+/* Sets the outer step to 0 in place. */
 static int ddp__outer_still(ddp_ctx *d, const ddp__outer_layer *y)
 {
     for (int i = 0; i < y->pieces; i++) DDP__DO(ddp_set(d, y->piece[i].data, y->piece[i].count, 0));
     return 0;
 }
 
-/* Recovers the momentum of values at.. from their outer step x, except where this rank computed that. */
+/* Recovers the momentum of n values from `at` on from their outer step x, except those this rank computed. */
 static void ddp__outer_follow(ddp__outer_layer *y, size_t at, const float *x, size_t n)
 {
     const float nu = y->all->nu, mu = y->all->mu, decay = mu / (1 + mu), part = 1 / (nu * (1 + mu));
@@ -61657,8 +62547,8 @@ static void ddp__outer_follow(ddp__outer_layer *y, size_t at, const float *x, si
     }
 }
 
-/* Elastic: the message is done. A download waits for that where layers are on a device, since the rule may
- * still run. */
+/* Elastic: updates the momentum after the message. If layers are on a device, a download waits until the
+ * message is done, because the rule may still be running. */
 static int ddp__outer_made(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp_piece *p = y->x ? &y->whole : y->piece;
@@ -61704,7 +62594,7 @@ static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
     return ddp__pieces_write(d, y->piece, y->pieces, y->anchor);
 }
 
-/* The anchor is theta as it stands. */
+/* Sets the anchor to theta. */
 static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 {
     return y->anchor ? ddp__pieces_read(d, y->piece, y->pieces, y->anchor) : 0;
@@ -61712,7 +62602,7 @@ static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 
 /* ---- start, and the end of a step ---- */
 
-/* n floats of the layer's own, unless n is 0; 0 if there is no memory. */
+/* Allocates n floats for the layer, unless n is 0. Returns 0 if out of memory. */
 static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *name, size_t n, int equal,
                            float **out)
 {
@@ -61720,8 +62610,8 @@ static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *na
     return !n || *out;
 }
 
-/* The most of n values that a rank sums: with the fewest workers that an elastic world continues with. No
- * block is cut. */
+/* The largest number of n values that a rank sums: when the world has shrunk to its minimum size. Blocks are
+ * not split. */
 static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
 {
     const size_t least =
@@ -61768,7 +62658,7 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
         !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole || o->elastic,
                          &y->previous))
         return DDP_FAILED;
-    if (!late && !o->sites) y->x = o->shared; /* else what it sends is in place until it lands */
+    if (!late && !o->sites) y->x = o->shared; /* with overlap, x is separate until it is applied */
 #ifndef DDP_NO_PLANNERS
     if (o->keep && ddp__sparse_start(d, y)) return DDP_FAILED;
 #endif
@@ -61779,10 +62669,10 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 }
 
 #ifndef DDP_NO_PLANNERS
-/* What sparse changes are packed from, one layer after the other. */
+/* Allocates the buffers from which sparse deltas are packed, one layer at a time. */
 static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 {
-    const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* else packed on one thread */
+    const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* without sites one thread packs */
 
     o->most = 1;
     for (int l = 0; l < ddp_layers(d); l++)
@@ -61798,7 +62688,7 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 }
 #endif
 
-/* Where a device's outer steps are read. */
+/* Allocates host memory for outer steps of layers on a device. */
 static int ddp__outer_arrived(ddp_ctx *d, ddp__outer *o)
 {
     size_t most = 1;
@@ -61813,7 +62703,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
-    const int alone = ddp_world(d) == 1; /* which sends nothing and codes nothing */
+    const int alone = ddp_world(d) == 1; /* sends and encodes nothing */
 
     o->nu = (float)c->outer.lr;
     o->mu = c->outer.momentum > 0 ? (float)c->outer.momentum : 0;
@@ -61827,10 +62717,11 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (!o->keep) o->sites = NULL;
     if (o->keep) DDP__DO(ddp__outer_shared(d, o));
 #endif
-    /* where sums are not made by one owner here */
+    /* in these cases a segment is not summed by one rank of this world on the host */
     o->whole =
         alone || o->keep || c->site > 0 || (c->backend && (c->device.nccl || c->outer.compensation > 0));
-    if (c->elastic.min_world > 0 || c->elastic.join) { /* a rank may be lost with its part of the momentum */
+    /* a rank may be lost with its segment of the momentum */
+    if (c->elastic.min_world > 0 || c->elastic.join) {
         o->whole |= o->coding == DDP_AS_FLOAT;
         o->elastic = !o->whole;
     }
@@ -61844,7 +62735,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     return 0;
 }
 
-/* All layers change together, in the last step of a period. */
+/* All layers exchange their deltas in the last step of a period. */
 int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
@@ -61872,7 +62763,7 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
 
     for (int l = ddp_layers(d) - 1; l >= 0; l--) {
         ddp__outer_layer *y = &o->layer[l];
-        /* a newcomer that has changed nothing yet is where the anchor is */
+        /* a joining worker without a delta takes the anchor */
         if (y->fresh) DDP__DO(ddp__pieces_write(d, y->piece, y->pieces, y->anchor));
         DDP__DO(ddp_average_exact(d, l));
         DDP__DO(ddp__outer_anchor(d, y));
@@ -61880,7 +62771,7 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
     return 0;
 }
 
-/* Parameters were replaced: the momentum and the rounding errors belong to other ones. */
+/* Parameters were replaced, so the momentum and the residuals are reset. */
 int ddp__outer_restart(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
@@ -61900,13 +62791,13 @@ int ddp__outer_restart(ddp_ctx *d, void *self)
 }
 
 /* ==== strategy/outer_late.c ==== [strategy] */
-/* Ways in which what diloco sends lands later: streaming (arXiv:2501.18512), where each layer has its own
- * step and lands some steps after it, and eager (arXiv:2502.12996), where all of a period hides the transfer
- * of the one before. */
+/* The overlapped variants of diloco. Streaming (arXiv:2501.18512) sends each layer in its own step and
+ * applies the result some steps later. Eager (arXiv:2502.12996) overlaps a transfer with the whole next
+ * period. */
 
-/* ---- what is late ---- */
+/* ---- pending outer steps ---- */
 
-/* As it is saved: 1 + the step modulo this, which is more than any period; 0: nothing is late. */
+/* The saved value is 1 + the step modulo this number, which exceeds any period; 0: nothing is pending. */
 enum { DDP__LATE_STEPS = 1 << 20 };
 
 static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
@@ -61915,7 +62806,7 @@ static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
     return ddp_set(d, y->all->late + y->layer, 1, lands < 0 ? 0 : (float)(lands % DDP__LATE_STEPS + 1));
 }
 
-/* Before the first step since start, or since a checkpoint was loaded. */
+/* Runs before the first step after start, or after a checkpoint was loaded. */
 static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
 {
     const long now = ddp_step(d);
@@ -61934,14 +62825,14 @@ static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
     return 0;
 }
 
-/* x is here: the anchor goes on by it, and the parameters to what is between them and that. */
+/* Applies x to the anchor, and mixes the anchor into the parameters. */
 static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp__outer *o = y->all;
     const ddp_piece *p = y->piece;
 
     DDP__DO(ddp__outer_arrive(d, y));
-    if (!(*y->trained > 0)) return ddp__late_set(d, y, -1); /* it is left where it is */
+    if (!(*y->trained > 0)) return ddp__late_set(d, y, -1); /* no rank has a delta: the layer is unchanged */
     DDP__DO(o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1));
     for (size_t at = 0; at < y->count; at += p++->count)
         DDP__DO(ddp_late_apply(d, p->data, y->anchor + at, NULL, p->count, DDP_LATE_MIX, o->mixture));
@@ -61970,7 +62861,7 @@ static int ddp__late_start(ddp_ctx *d, void *self)
     return o->late && o->landing ? ddp__outer_start(d, self) : DDP_FAILED;
 }
 
-/* What is on its way is here, and nothing lands before its time. */
+/* Waits for all messages in flight. Applies nothing before its time. */
 static int ddp__late_wait(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
@@ -61990,7 +62881,7 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
 
-    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* of another plan */
+    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* it was sent by another plan */
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
     if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
@@ -62020,7 +62911,7 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
-/* Behind the update, which waits for the norm of all gradients. */
+/* 1: a layer is sent after its update, which waits for the norm of all gradients. */
 static int ddp__sends_last(const ddp_ctx *d)
 {
     return ddp__updates_last(d) && !ddp_settings(d)->average.first;
@@ -62047,7 +62938,7 @@ static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
     DDP__DO(ddp__clip_and_update(d, 0));
     for (int l = ddp_layers(d) - 1; ddp__sends_last(d) && l >= 0; l--)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
-    if (forward) return 0; /* what lands now is waited for in its layer's next forward */
+    if (forward) return 0; /* a result due now is awaited in its layer's next forward */
     DDP__DO(ddp__late_others(d, o));
     DDP__DO(ddp__late_land_before(d, o, ddp_step(d) + 1));
     return ddp__clip_and_update(d, 1);
@@ -62058,8 +62949,8 @@ static int ddp__streaming_wait(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_wait(d, self));
-    for (int l = 0; o->read && l < ddp_layers(d); l++) /* a checkpoint knows no layer that is late and
-                                                          stays */
+    /* a checkpoint does not save pending layers without a delta */
+    for (int l = 0; o->read && l < ddp_layers(d); l++)
         if (o->layer[l].lands >= 0 && !(*o->layer[l].trained > 0))
             DDP__DO(ddp__late_set(d, &o->layer[l], -1));
     return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
@@ -62090,9 +62981,9 @@ static int ddp__late_restart(ddp_ctx *d, void *self)
     return 0;
 }
 
-/* ---- its plan: that of dreamddp, what a period then takes, and when each layer lands ---- */
+/* ---- the plan of stream: dreamddp's plan, its exposed time, and the landings ---- */
 
-/* Fragments of every n-th layer, sent in equal distances. */
+/* Fragments of every n-th layer, sent at equal intervals. */
 static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
 {
     const ddp_config *c = ddp_settings(d);
@@ -62104,8 +62995,8 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
     return 0;
 }
 
-/* What is planned to arrive just in time is waited for whenever a step is a little shorter than the last:
- * measured steps leave it a tenth of one. */
+/* Slack of a landing, as a fraction of a step. Without it, a step slightly shorter than the measured one
+ * would wait for the transfer. */
 #define DDP__LANDING_SLACK 0.1
 
 static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int *landing,
@@ -62144,7 +63035,7 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     return bad;
 }
 
-/* The partial plan, behind which its exposed time and the landings are. */
+/* Returns the partial plan without the exposed time and the landings that follow it. */
 static ddp_blob ddp__streaming_partial(ddp_ctx *d, const ddp_blob *blob)
 {
     const size_t more = sizeof(double) + (size_t)ddp_layers(d) * sizeof(int);
@@ -62170,7 +63061,7 @@ static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     if (bad)
         (void)ddp_complain(
             d, DDP_MISMATCH,
-            "a plan lands a layer %d steps later, in a period of %d: make the plan again, or build "
+            "a plan applies a layer %d steps after sending, in a period of %d: make the plan again, or build "
             "all ranks from one header",
             landing, plan.period);
     ddp_plan_free(&plan);
@@ -62182,7 +63073,7 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     const ddp_blob partial = ddp__streaming_partial(d, blob);
     ddp__outer *o = (ddp__outer *)self;
 
-    /* a plan of a run that goes on: what is late by the old one lands */
+    /* a new plan in a running training: results pending by the old plan are applied first */
     if (profile) DDP__DO(ddp__late_read(d, o));
     if (profile) DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
     DDP__DO(ddp__streaming_fits(d, self, blob));
@@ -62214,9 +63105,9 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
 
 /* ---- eager ---- */
 
-/* The anchor is stepped by the changes of the period before alone. From there each worker goes on with its
- * own part of the mean of this period's, which are on their way: with mu 0 D = mean(d(t-1)) + (d_w(t) -
- * d_w(t-1)) / W. */
+/* The anchor is updated by the deltas of the previous period only. Each worker then starts from the anchor
+ * plus its own contribution to the mean of this period, which is in flight. With mu 0: D = mean(d(t-1)) +
+ * (d_w(t) - d_w(t-1)) / W. */
 static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
 {
     const float part = y->all->nu / (float)ddp_group_size(d, ddp_group_of(d, y->layer));
@@ -62252,7 +63143,7 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
     return ddp__clip_and_update(d, 1);
 }
 
-/* What this worker did since the period began, from where all are. */
+/* Adds this worker's delta since the start of the period to the common anchor. */
 static int ddp__eager_join(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp_piece *p = y->piece;
@@ -62288,25 +63179,27 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
 static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
-    /* momentum overshoots where few values are sent, or a period late (docs/explanation/diloco.md) */
+    /* momentum overshoots if few values are sent, or a period late (docs/explanation/diloco.md) */
     const int plain = sparse || c->outer.overlap == DDP_OVERLAP_EAGER;
 
     if ((c->outer.mixture != 0 || c->outer.fragments || c->outer.landing) &&
         c->outer.overlap != DDP_OVERLAP_STREAM)
-        return ddp__fail(err, DDP_ARG,
-                         "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
-                         "or leave them out",
-                         ops->name);
-    if (c->outer.landing && !c->outer.fragments)
-        return ddp__fail(err, DDP_ARG,
-                         "strategy %s: landing %d without fragments: the plan says when layers land",
-                         ops->name, c->outer.landing);
-    if (c->outer.compensation > 0 && c->outer.overlap != DDP_OVERLAP_EAGER)
         return ddp__fail(
             err, DDP_ARG,
-            "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
-            "or leave it 0",
-            ops->name, c->outer.compensation);
+            "strategy %s: mixture, fragments and landing need overlap stream: set overlap to stream, "
+            "or remove them",
+            ops->name);
+    if (c->outer.landing && !c->outer.fragments)
+        return ddp__fail(err, DDP_ARG,
+                         "strategy %s: landing %d needs fragments: set fragments, or remove landing and let "
+                         "the plan choose",
+                         ops->name, c->outer.landing);
+    if (c->outer.compensation > 0 && c->outer.overlap != DDP_OVERLAP_EAGER)
+        return ddp__fail(err, DDP_ARG,
+                         "strategy %s: compensation %g needs overlap eager, which applies deltas late: set "
+                         "overlap to eager, "
+                         "or remove compensation",
+                         ops->name, c->outer.compensation);
     if (c->outer.overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
     if (c->outer.overlap == DDP_OVERLAP_EAGER) {
         ops->start = ddp__late_start;
@@ -62341,8 +63234,8 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/table.c ==== [strategy] */
-/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's
- * name. */
+/* The table of the built-in strategies, and the public functions that pass it to a context. The session code
+ * names no strategy. */
 
 typedef struct ddp__strategy_entry {
     ddp_strategy id;
@@ -62377,7 +63270,7 @@ static const ddp__strategy_entry ddp__strategy_table[] = {
     {DDP_STRATEGY_DEFAULT, NULL, NULL},
 };
 
-/* Its entry, or the one behind the last. */
+/* The strategy's entry, or the end of the table. */
 static const ddp__strategy_entry *ddp__strategy_find(ddp_strategy s)
 {
     const ddp__strategy_entry *t = ddp__strategy_table;
@@ -62458,7 +63351,7 @@ int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, 
 #ifndef DDP_NO_PLANNERS
 
 /* ==== pipe/schedule.c ==== [pipe] */
-/* Orders of micro-batches: gpipe, 1f1b, and zero-bubble by the rule that makes ZB-H1. */
+/* Orders of micro-batches: gpipe, 1f1b, and zero-bubble (ZB-H1). */
 
 static const char *const ddp__pipelines[] = {"1f1b", "gpipe", "1f1b", "zb"};
 
@@ -62474,20 +63367,20 @@ ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *er
         *out = (ddp_pipeline)i;
         return DDP_OK;
     }
-    return ddp__fail(err, DDP_ARG, "pipeline schedule '%.40s' is unknown; use gpipe, 1f1b or zb",
+    return ddp__fail(err, DDP_ARG, "unknown pipeline schedule '%.40s'; use gpipe, 1f1b or zb",
                      name ? name : "");
 }
 
-/* What a stage has done of a step, in micro-batches: each kind runs in their order. */
+/* The number of micro-batches of each kind of task that a stage has done; each kind runs in their order. */
 typedef struct ddp__stage_done {
     int forwards, inputs, weights;
 } ddp__stage_done;
 
-/* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what
- * the neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input
- * gradient in turn: backward_last is 1 where an input gradient ran last of the two. Where a forward's turn
- * comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing else can run, a
- * weight gradient does. */
+/* The stage's task in this time unit; -1: it waits. A forward, an input gradient or a weight gradient takes
+ * one unit. before, after: the passes that the neighbours have done. Runs forwards until the pipeline is
+ * full, then alternates a forward and an input gradient; backward_last: 1 = the last of the two was an input
+ * gradient. Runs a weight gradient if nothing else can run, or instead of a forward if `most` micro-batches
+ * are stored, the limit of 1f1b's first stage. */
 static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
                         const ddp__stage_done *after, int most, int full, int micro_batches)
 {
@@ -62512,7 +63405,8 @@ enum { DDP__STAGES_MOST = 1024 };
 
 static int ddp__least(int a, int b) { return a < b ? a : b; }
 
-/* All stages in steps of one time unit; in each they see what their neighbours had done before it. */
+/* Simulates all stages in time units. In each unit a stage sees the tasks that its neighbours did before
+ * it. */
 static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 {
     ddp__stage_done done[DDP__STAGES_MOST], before = DDP__ZEROS, own;
@@ -62541,7 +63435,7 @@ static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
     return n;
 }
 
-/* `first` forwards and one, then one backward and one forward in turn, then the other backwards. */
+/* `first` + 1 forwards, then alternates one backward and one forward, then the remaining backwards. */
 static int ddp__turns(int first, int micro_batches, ddp_task *out)
 {
     int forwards = 0, backwards = 0, n = 0;
@@ -62576,16 +63470,16 @@ int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 }
 
 /* ==== pipe/play.c ==== [pipe] */
-/* One step of a pipeline played in time: computing, sending and receiving of every stage. */
+/* Simulates one step of a pipeline: computing, sending and receiving of every stage. */
 
-/* Messages of one boundary in one direction; micro-batches follow each other. */
+/* Messages of one boundary in one direction, in the order of micro-batches. */
 typedef struct ddp__played_way {
-    int sent, begun, arrived; /* begun: the first byte is at the receiver; one at a time of a way */
-    double *first_byte;       /* [micro_batches] at the receiver */
+    int sent, begun, arrived; /* begun: 1 = the first byte has arrived; one message at a time */
+    double *first_byte;       /* [micro_batches] arrival at the receiver */
     double *arrives;          /* [micro_batches] */
 } ddp__played_way;
 
-/* What a stage has computed and not sent: boundary x 2 + gradient, micro-batch. */
+/* A message that is computed and not sent: boundary x 2 + gradient, micro-batch. */
 typedef struct ddp__played_send {
     int way, micro_batch;
     double ready;
@@ -62594,9 +63488,9 @@ typedef struct ddp__played_send {
 typedef struct ddp__played_stage {
     ddp_task *task;
     int tasks, next;
-    double free_at[2];      /* its slots: computing, sending */
-    int arriving;           /* messages, each as fast as the downlink; from `since` on */
-    double since, backlog;  /* seconds of what has come to the downlink and has not passed it */
+    double free_at[2];      /* when its slots are free: computing, sending */
+    int arriving;           /* messages being received, which share the downlink; valid from `since` */
+    double since, backlog;  /* backlog: seconds of data that wait for the downlink */
     ddp__played_send *send; /* in order */
     int sends, sent;
 } ddp__played_stage;
@@ -62622,9 +63516,9 @@ static double ddp__played_cost(const ddp_boundary *b, int gradient)
     return gradient ? b->backward_s : b->forward_s;
 }
 
-/* ---- what could begin next, and when; DBL_MAX: nothing ---- */
+/* ---- the next event of a stage and its time; DBL_MAX: none ---- */
 
-/* Everything that the stage's next task waits for has come: when, or DBL_MAX. */
+/* Time at which all inputs of the stage's next task have arrived, or DBL_MAX. */
 static double ddp__compute_ready(const ddp__played *x, int s)
 {
     const ddp__played_stage *k = &x->stage[s];
@@ -62643,7 +63537,7 @@ static double ddp__compute_ready(const ddp__played *x, int s)
     return ready;
 }
 
-/* The way of which a message begins or ends first to come to stage s. */
+/* The first time at which a message to stage s begins or ends; *way: its boundary and direction. */
 static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 {
     double first = DBL_MAX;
@@ -62662,7 +63556,7 @@ static double ddp__receive_ready(const ddp__played *x, int s, int *way)
     return first;
 }
 
-/* ---- it happens ---- */
+/* ---- events ---- */
 
 static void ddp__slot_add(ddp__played *x, int stage, int way, ddp_task_kind kind, int micro_batch,
                           double begin, double end)
@@ -62710,8 +63604,8 @@ static void ddp__play_send(ddp__played *x, int s, double begin)
     y->first_byte[y->sent++] = begin + b->alpha_s;
 }
 
-/* Bytes pass the downlink in the order in which they come: a message is there when what has come before its
- * last byte has passed, others' bytes included. */
+/* The downlink delivers bytes in order of arrival. A message is complete when all bytes that arrived before
+ * its last byte have passed, including those of other messages. */
 static void ddp__play_receive(ddp__played *x, int s, int way, double now)
 {
     ddp__played_way *y = &x->way[way];
@@ -62729,7 +63623,7 @@ static void ddp__play_receive(ddp__played *x, int s, int way, double now)
     y->arrives[y->arrived++] = now + k->backlog;
 }
 
-/* The earliest of all that could begin: nothing that follows from it can be earlier. 0: all is done. */
+/* Plays the earliest event; events that it causes cannot be earlier. 0: the step is complete. */
 static int ddp__play_next(ddp__played *x)
 {
     double least = DBL_MAX;
@@ -62759,35 +63653,37 @@ static int ddp__play_next(ddp__played *x)
     return 1;
 }
 
-/* ---- before and after ---- */
+/* ---- checks and memory ---- */
 
 static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
 {
     if (!c || !c->stage || c->boundaries < 0 || (c->boundaries && !c->boundary))
-        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: costs of all stages and boundaries are needed");
-    if (!ddp_pipeline_held(&c->shape, 0))
         return ddp__fail(err, DDP_ARG,
-                         "ddp_pipeline_time: %d stages (1..1024), %d micro-batches (at least 1) and %d "
-                         "ahead (at least 0) under schedule %d are no pipeline",
-                         c->shape.stages, c->shape.micro_batches, c->shape.ahead, (int)c->shape.schedule);
+                         "ddp_pipeline_time: the costs of all stages and boundaries must not be NULL");
+    if (!ddp_pipeline_held(&c->shape, 0))
+        return ddp__fail(
+            err, DDP_ARG,
+            "ddp_pipeline_time: invalid pipeline: %d stages (1..1024), %d micro-batches (at least 1), %d "
+            "ahead (at least 0), schedule %d",
+            c->shape.stages, c->shape.micro_batches, c->shape.ahead, (int)c->shape.schedule);
     for (int s = 0; s < c->shape.stages; s++) {
         const ddp_stage_cost *k = &c->stage[s];
         const double sum = k->forward_s + k->inputs_s + k->weights_s;
         if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !ddp__finite(sum))
             return ddp__fail(err, DDP_NUMERIC,
-                             "stage %d: times of %g, %g and %g s are not all finite and at least 0", s,
+                             "stage %d: times of %g, %g and %g s must be finite and at least 0", s,
                              k->forward_s, k->inputs_s, k->weights_s);
     }
     for (int i = 0; i < c->boundaries; i++) {
         const ddp_boundary *b = &c->boundary[i];
         if (b->from < 0 || b->to <= b->from || b->to >= c->shape.stages)
             return ddp__fail(err, DDP_ARG,
-                             "boundary %d goes from stage %d to %d: of %d stages a later one must follow", i,
-                             b->from, b->to, c->shape.stages);
+                             "boundary %d goes from stage %d to %d of %d stages; it must go to a later one",
+                             i, b->from, b->to, c->shape.stages);
         if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
             !ddp__finite(b->forward_s + b->backward_s + b->alpha_s))
             return ddp__fail(err, DDP_NUMERIC,
-                             "boundary %d: times of %g, %g and %g s are not all finite and at least 0", i,
+                             "boundary %d: times of %g, %g and %g s must be finite and at least 0", i,
                              b->forward_s, b->backward_s, b->alpha_s);
     }
     return DDP_OK;
@@ -62826,7 +63722,7 @@ ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *ou
     ddp__played x = DDP__ZEROS;
     ddp_status status = DDP_OK;
 
-    if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out is needed");
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out must not be NULL");
     memset(out, 0, sizeof *out);
     DDP__TRY(ddp__play_check(c, err));
     x.c = c;
@@ -62855,74 +63751,74 @@ void ddp_pipeline_times_free(ddp_pipeline_times *t)
 #ifndef DDP_NO_MODELS
 
 /* ==== pipe/executor.h ==== [pipe] */
-/* What a pipeline's executor is made of; inside of src/pipe. */
+/* The data structures and internal functions of the pipeline executor. */
 
-/* What an edge carries one way: a message for each micro-batch. */
+/* One direction of an edge: one message per micro-batch. */
 typedef struct ddp__flow {
     long *ticket;           /* [micro_batches] -1: none */
-    ddp_edge_coding coding; /* aq: of activations; their gradients are int8 */
-    double ratio;           /* of topk */
-    size_t bytes;           /* of a message; of aq where all of its samples have crossed before */
-    size_t room;            /* for the longest */
-    unsigned char *wire;    /* [states x room] messages, coded; NULL: they lie in the states as floats */
-    float *last;            /* [samples x values] aq: what each sample is at the other end, the same at both;
-                                else NULL */
-    size_t values;          /* of a sample */
-    size_t residual;        /* of who sends, with feedback: where its values begin in those of the cut */
+    ddp_edge_coding coding; /* for aq: coding of the activations; gradients use int8 */
+    double ratio;           /* ratio of topk */
+    size_t bytes;           /* size of a message; for aq: if all its samples were sent before */
+    size_t room;            /* size of the longest message */
+    unsigned char *wire;    /* [states x room] encoded messages; NULL: sent as floats from the states */
+    /* [samples x values] aq: each sample as the receiver has it, identical at both ends; else NULL */
+    float *last;
+    size_t values;   /* values of a sample */
+    size_t residual; /* sender with feedback: first of its residuals in ddp__cut */
 } ddp__flow;
 
-/* All outputs that hop between this stage and another one. */
+/* All outputs that are sent between this stage and another one. */
 typedef struct ddp__hop {
-    int stage; /* the other */
-    int *node; /* [nodes] rising */
+    int stage; /* the other stage */
+    int *node; /* [nodes] in ascending order */
     int nodes;
     ddp__flow flow[2]; /* activations, gradients */
 } ddp__hop;
 
-/* One use of a tied weight away from it, seen from either end. */
+/* One use of a tied weight on another stage than its owner's; both stages have an entry. */
 typedef struct ddp__guest {
     int node, peer;
-    long ticket[2]; /* of the weight, of its gradient; -1: none */
-    float *arrived; /* here, where the owner is on a device: its gradient on the way there; NULL */
+    long ticket[2]; /* of the message with the weight, with its gradient; -1: none */
+    float *arrived; /* owner on a device: host memory for the received gradient; else NULL */
 } ddp__guest;
 
 typedef struct ddp__lane_mark {
     double now_s, waited_s;
 } ddp__lane_mark;
 
-/* What this stage did. Without trace_spans no slots, sums alone. */
+/* The activity of this stage. Without trace_spans only the sums are recorded. */
 typedef struct ddp__lanes {
     ddp_pipeline_slot *slot; /* [room] of the last step */
-    ddp_pipeline_slot *post; /* [4 x micro_batches] messages that were given to the link from begin to end */
+    ddp_pipeline_slot *post; /* [4 x micro_batches] tasks that posted messages, and when */
     int slots, room, posts;
-    double begun;                                     /* the step */
-    double sum[DDP_TASK_WEIGHT_GRADIENT + 1], step_s; /* seconds, by ddp_task_kind and in all, of `steps`
-                                                         steps */
+    double begun; /* start of the step */
+    /* in seconds, by ddp_task_kind; step_s: of the whole steps; both over `steps` steps */
+    double sum[DDP_TASK_WEIGHT_GRADIENT + 1], step_s;
     long steps;
-    int warm; /* 1: the first is not among them */
+    int warm; /* 1: the first step is excluded */
 } ddp__lanes;
 
-/* Work space of coding: of Top-K; of changes of aq (value); and of a device's arrays, which are coded
- * here. */
+/* Work space for encoding: Top-K; deltas of aq (value); host copies of arrays on a device. */
 typedef struct ddp__select {
     void *scratch;
-    size_t scratch_bytes, values, keeps; /* values: of the longest array; keeps: the most that is sent of
-                                               one */
-    uint64_t *index;                     /* [keeps], not of aq */
-    float *value, *here;                 /* [keeps], [values] */
+    /* values: of the longest array; keeps: the most values sent of one array */
+    size_t scratch_bytes, values, keeps;
+    uint64_t *index;     /* [keeps], unused by aq */
+    float *value, *here; /* [keeps], [values] */
 } ddp__select;
 
 enum { DDP__NAMED = 2 };
 
-/* The samples that the program names, for aq. All edges have seen the same. */
+/* The samples of aq, as named by the program. All edges have sent the same samples. */
 typedef struct ddp__samples {
     long count;
     int batch;
-    long *id;     /* [micro_batches x batch] of this step, or of the next */
-    char *fresh;  /* [micro_batches x batch] 1: it crosses for the first time in this step; DDP__NAMED: it is
-                      of the next */
-    char *seen;   /* [count], before fresh */
-    double bytes; /* of what all edges keep */
+    long *id; /* [micro_batches x batch] samples of this or the next step */
+    /* [micro_batches x batch] 1: sent for the first time in this step; DDP__NAMED: belongs to the next
+     * step */
+    char *fresh;
+    char *seen;   /* [count] 1: sent in an earlier step */
+    double bytes; /* memory of `last` of all edges */
 } ddp__samples;
 
 struct ddp_pipe {
@@ -62930,39 +63826,41 @@ struct ddp_pipe {
     ddp_graph *g;
     ddp_node *loss;
     ddp_pipeline schedule;
-    int stages, stage, number; /* number: of the pipeline */
+    int stages, stage, number; /* number: of this pipeline */
     int micro_batches, ahead;
     int *rank_of;   /* [pipelines x stages] */
-    int team;       /* the ranks of this pipeline */
+    int team;       /* process group of this pipeline's ranks */
     ddp_task *task; /* [tasks] */
     int tasks;
-    ddp_state **state; /* [states]; micro-batch m runs on state m % states */
+    ddp_state **state; /* [states]; micro-batch m uses state m % states */
     int states;
-    char *arena; /* of micro-batch m, from its forward to its backward, part m % held; then that of
-                               every pass */
+    /* activations of micro-batch m, from its forward to its backward, in part m % held; then the memory of
+     * every pass */
+    char *arena;
     int held;
-    ddp__hop *hop[2]; /* to later stages, which activations leave by; to earlier ones, by which
-                               gradients do */
+    /* [0]: to later stages, which receive activations; [1]: to earlier stages, which receive gradients */
+    ddp__hop *hop[2];
     int hops[2];
     ddp_edge_wire edge;
-    int trains; /* 0: it evaluates */
+    int trains; /* 0: evaluation */
     ddp__select select;
     ddp__samples samples;
-    ddp_piece *piece;         /* room for the longest list */
-    const ddp_shape **shape;  /* of what edges carry, beside it */
-    ddp__guest *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
+    ddp_piece *piece;        /* [pieces of the longest list] */
+    const ddp_shape **shape; /* shapes of the arrays in `piece` */
+    /* guest: uses here of weights owned elsewhere; host: uses elsewhere of weights owned here */
+    ddp__guest *guest, *host;
     int guests, hosts;
     char **feed; /* [inputs x micro_batches] */
-    int *input;  /* [inputs] nodes */
+    int *input;  /* [inputs] their nodes */
     int inputs;
     int asked;              /* micro-batches of this step or evaluation */
-    int received, finished; /* of them: whose activations are asked for; whose last task has run */
-    int evaluated;          /* the micro-batch that was last; -1: none */
+    int received, finished; /* micro-batches whose activations are requested; whose last task has run */
+    int evaluated;          /* the last micro-batch evaluated; -1: none */
     ddp__lanes lanes;
     double loss_sum;
     int losses;
-    ddp__cut cut;      /* what checkpoints know of it */
-    ddp__scratch room; /* of all lists but the states' arrays */
+    ddp__cut cut;      /* the stage's share of the model, for checkpoints */
+    ddp__scratch room; /* memory of all lists, except the arrays of states */
 };
 
 static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
@@ -62980,58 +63878,71 @@ static inline int ddp__pipe_rank(const ddp_pipe *p, int stage)
 
 static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
-/* The slower of two rates, where 0 has no limit. */
+/* The slower of two rates; 0 means no limit. */
 static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
-/* edge.c. open: 0 out of memory. post: a message of p->piece to or from a rank. hold: until a ticket is done.
- * here: it is in this machine's memory, whoever computes. */
+/* edge.c
+ * Lists the edges of this stage; 0: out of memory. */
 DDP_LIB int ddp__edges_open(ddp_pipe *p);
+/* Posts a message from or to a rank, with the arrays in p->piece. here: they are in host memory even if
+ * layers are on a device. */
 DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_message *m, int peer, int here, long *ticket);
+/* Waits for a ticket and sets it to -1. */
 DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here);
-/* Activations of micro-batch m, or gradients: sent or asked for; waited for. */
+/* Posts the sends or receives of the activations or gradients of micro-batch m. */
 DDP_LIB ddp_status ddp__edges_post(ddp_pipe *p, ddp_verb verb, int m, int gradients);
+/* Waits for the receives and decodes them. */
 DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
-/* What was sent out of the state of micro-batch m has left it: waits; asks. */
+/* Waits until all sends of micro-batch m's state are complete. */
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
+/* 1: they are complete. */
 DDP_LIB int ddp__edges_have_left(const ddp_pipe *p, int m);
 
-/* edge_wire.c. list: the edge's outputs, or the gradients of those that have one, in the state of micro-batch
- * m, into p->piece. open: after the states. code: from the state into the message of micro-batch m (sends),
- * or back. */
+/* edge_wire.c
+ * Lists in p->piece the edge's outputs in the state of micro-batch m, or their gradients. Returns how
+ * many. */
 DDP_LIB int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
+/* Allocates the messages of compressed edges. Call after the states exist. */
 DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
+/* Encodes the state into the message of micro-batch m (sends), or decodes it. */
 DDP_LIB ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends);
-/* samples.c. open: before the edges' messages. keep: of a flow of so many values; 0: there is no memory, of
- * which memory speaks. begin: a step, whose samples are named. size: of the message of micro-batch m. cross:
- * n values, which lie behind `at` others, into the message or (sends 0) out of it, on to what lies behind
- * them. */
+/* samples.c
+ * Checks the settings of aq. Call before the edges' messages are allocated. */
 DDP_LIB ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err);
+/* Allocates the samples of a flow; 0: out of memory, which ddp__samples_memory reports. */
 DDP_LIB int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values);
 DDP_LIB ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err);
+/* Starts a step; all its samples must be named. */
 DDP_LIB ddp_status ddp__samples_begin(ddp_pipe *p);
+/* Size of the message of micro-batch m. */
 DDP_LIB size_t ddp__samples_size(const ddp_pipe *p, const ddp__flow *l, int m);
+/* Encodes or decodes n values, which follow `at` other values of the flow, and advances *message. */
 DDP_LIB ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends, float *x, size_t n,
                                       size_t at, unsigned char **message, ddp_error *err);
-/* Of n finite values: bytes of their changes, coded; and what those bytes say is added to last. */
+/* Size of the encoded deltas of n values. */
 DDP_LIB size_t ddp__change_bytes(int bits, size_t n);
+/* Encodes n finite values. */
 DDP_LIB void ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out);
+/* Decodes n deltas and adds them to `last`. */
 DDP_LIB ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *last, ddp_error *err);
-/* edge_ratio.c: what each link of adatopk keeps, ratio [stages x stages] from row to column. All ranks call
- * it. */
+/* edge_ratio.c: the ratio of each link for adatopk, [stages x stages] from row to column. Collective. */
 DDP_LIB ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err);
-/* bottleneck.c: puts bottlenecks where *stage_of, which grows with the nodes, cuts the graph. */
+/* bottleneck.c: inserts bottlenecks where *stage_of cuts the graph. *stage_of grows with the nodes. */
 DDP_LIB ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_error *err);
 
-/* tied.c. guests_begin: before the first forward of a step. hosts_begin: after the first forward of the
- * owner's stage, whose hooks have made the weight whole. guests_end: after the last backward. hosts_leave:
- * the weights are sent. */
+/* tied.c: exchange of tied weights and their gradients */
 DDP_LIB int ddp__tied_open(ddp_pipe *p);
+/* Before the first forward of a step: receives the weights. */
 DDP_LIB ddp_status ddp__guests_begin(ddp_pipe *p);
+/* After the first forward of the owner's stage, whose hooks have completed the weight: sends it. */
 DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
+/* After the last backward: sends the gradients. */
 DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
+/* Waits until the weights are sent. */
 DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 
-/* lanes.c. open: 0 out of memory. A mark, and what was done or posted since. */
+/* lanes.c: measurement. ddp__lanes_open returns 0 if out of memory. ddp__lane_now takes a mark;
+ * ddp__lane_task and ddp__lane_posted record the activity since a mark. */
 DDP_LIB int ddp__lanes_open(ddp_pipe *p);
 DDP_LIB void ddp__lanes_begin(ddp_pipe *p);
 DDP_LIB void ddp__lanes_end(ddp_pipe *p);
@@ -63039,41 +63950,44 @@ DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
 DDP_LIB void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m);
 DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradient, int m);
 
-/* What a rank could go on from, in a world of fewer: the whole of its state before a step, -1: none. */
+/* A rank's complete state before a step, from which a smaller world can resume; step -1: none. */
 typedef struct ddp__kept_step {
     long step;
-    unsigned char *bytes; /* as a worker's state is packed for another */
+    unsigned char *bytes; /* the format in which a worker's state is sent to another worker */
     size_t size;
 } ddp__kept_step;
 
-/* kept: all have that step; next: the one after it, where it is not known of all; ends: nothing more is
- * trained. */
+/* kept: a step that all ranks have saved; next: the following step, if it is unknown whether all have; ends:
+ * 1 = training has ended. */
 typedef struct ddp__keeper {
     ddp__kept_step kept, next;
     int ends;
 } ddp__keeper;
 
-/* faults.c: errors call ranks by stage and pipeline; before a step its state is kept, where somebody wants
- * it. */
+/* faults.c
+ * Makes errors name ranks by stage and pipeline. */
 DDP_LIB void ddp__pipe_names(const ddp_pipe *p);
+/* Saves the state before a step, if ddp_launch_pipelines runs this pipeline. */
 DDP_LIB ddp_status ddp__pipe_keep(ddp_pipe *p);
 DDP_LIB void ddp__kept_free(ddp__kept_step *k);
 
-/* word.c: the norm over all stages; parameters of a whole layer; bytes to, from or (DDP_BROADCAST) of a
- * stage. */
+/* word.c
+ * Makes clipping use the norm over all stages. */
 DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
+/* The number of parameters of a whole layer. */
 DDP_LIB size_t ddp__whole_layer(const ddp_graph *g, int layer);
+/* Sends bytes to a stage, receives them from it, or broadcasts them (DDP_BROADCAST). */
 DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);
 
-/* shares.c. open: 0 out of memory. */
+/* shares.c: lists this stage's share of the model; 0: out of memory. */
 DDP_LIB int ddp__shares_open(ddp_pipe *p);
 
 /* ==== pipe/lanes.c ==== [pipe] */
-/* What a stage did of a step and when; what its tasks take, and what a step should take. */
+/* Measurement of a stage: its activity in a step, and the predicted duration of a step. */
 
 /* ---- the record of a step ---- */
 
-/* 0: out of memory. Times of a device come later than its calls return: there nothing is recorded. */
+/* 0: out of memory. On a device nothing is recorded, because tasks end after the calls return. */
 int ddp__lanes_open(ddp_pipe *p)
 {
     ddp__lanes *x = &p->lanes;
@@ -63090,7 +64004,7 @@ void ddp__lanes_begin(ddp_pipe *p)
 {
     ddp__lanes *x = &p->lanes;
 
-    if (x->steps == 1 && !x->warm) { /* the first step meets cold memory, and connections */
+    if (x->steps == 1 && !x->warm) { /* excludes the first step, which opens connections and warms caches */
         memset(x->sum, 0, sizeof x->sum);
         x->step_s = 0;
         x->steps = 0;
@@ -63112,7 +64026,7 @@ static void ddp__lane_add(ddp_pipe *p, const ddp_pipeline_slot *s)
     if (p->lanes.slots < p->lanes.room) p->lanes.slot[p->lanes.slots++] = *s;
 }
 
-/* Hooks may have waited for averages meanwhile, which is no computing. */
+/* Hooks may have waited for averages in this time, which is not computing time. */
 void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m)
 {
     const double now = ddp_now();
@@ -63131,7 +64045,7 @@ void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradi
     if (p->lanes.room && p->lanes.posts < 4 * p->micro_batches) p->lanes.post[p->lanes.posts++] = s;
 }
 
-/* The messages of a post are those that the link was given meanwhile. */
+/* Adds a slot for each message of the step, with the task that posted it. */
 static void ddp__lane_messages(ddp_pipe *p)
 {
     const ddp__op_span *spans;
@@ -63169,9 +64083,10 @@ int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
     return n > 0 ? n : 0;
 }
 
-/* ---- what all stages of a pipeline know together ---- */
+/* ---- exchange between the stages of a pipeline ---- */
 
-/* What a stage tells of itself; and of its way to each other one: bytes of a micro-batch, and the link. */
+/* The figures that a stage sends: its times; and, to each other stage, the bytes of a micro-batch and the
+ * link. */
 typedef struct ddp__told {
     ddp_stage_cost cost;
     double step_s, busy_s, exposed_s, rate;
@@ -63180,11 +64095,11 @@ typedef struct ddp__told_way {
     double forward, backward, rate, delay_s;
 } ddp__told_way;
 
-/* What all stages of a pipeline tell, in the order of their ranks, and room for what follows from it. */
+/* The figures of all stages, in the order of their ranks, and the lists computed from them. */
 typedef struct ddp__all_told {
     ddp__told *stage;   /* [stages] */
-    ddp__told_way *way; /* [stages x stages] from, to; a row is in the order of stages */
-    int *at;            /* [stages] where a stage stands */
+    ddp__told_way *way; /* [stages x stages] from, to; a row is in stage order */
+    int *at;            /* [stages] index of a stage */
     ddp_stage_cost *cost;
     ddp_boundary *boundary;
 } ddp__all_told;
@@ -63194,7 +64109,7 @@ static const ddp__told_way *ddp__told_to(const ddp_pipe *p, const ddp__all_told 
     return &a->way[a->at[from] * p->stages + to];
 }
 
-/* What averaging adds to a step, by the strategy's plan. */
+/* Exposed time of averaging according to the strategy's plan. */
 static double ddp__stage_exposed(ddp_ctx *d)
 {
     const ddp_profile *f = ddp_profile_get(d);
@@ -63251,7 +64166,7 @@ static double ddp__way_s(const ddp_pipe *p, const ddp__all_told *a, int from, in
     return rate > 0 ? bytes / rate : 0;
 }
 
-/* The costs of a step. */
+/* Fills in the costs of a step. */
 static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipeline_costs *c,
                             ddp_pipe_stats *out)
 {
@@ -63310,9 +64225,9 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.at = ddp__ints(&room, S);
     a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
-    s = !ddp__scratch_failed(&room)
-            ? ddp__told_play(p, &a, out, ddp__error(p->d))
-            : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
+    s = !ddp__scratch_failed(&room) ? ddp__told_play(p, &a, out, ddp__error(p->d))
+                                    : ddp__fail(ddp__error(p->d), DDP_MEMORY,
+                                                "out of memory for the statistics of %d stages", p->stages);
     if (s == DDP_OK && ddp__backend_of(p->d))
         out->step_s = out->bubble_pct = out->predicted_step_s = ddp__unknown();
     out->steps = p->lanes.steps;
@@ -63321,12 +64236,12 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
 }
 
 /* ==== pipe/samples.c ==== [pipe] */
-/* Edge wire aq: both ends of an edge keep what each sample was when it crossed last; what it changed by
- * crosses, in a few bits (AQ-SGD: Wang et al. 2022, Fine-tuning language models over slow networks using
- * activation compression with guarantees, arXiv:2206.01299). */
+/* Edge wire aq: both ends of an edge store each sample as it was last sent, and only its delta is sent, in a
+ * few bits (AQ-SGD: Wang et al. 2022, Fine-tuning language models over slow networks using activation
+ * compression with guarantees, arXiv:2206.01299). */
 
-/* ---- changes: blocks of 64 values, each its largest magnitude s, then levels q of `bits` bits, the first
- * lowest: s (2 q / (2^bits - 1) - 1), evenly from -s to s, without 0, so that all levels are used ---- */
+/* ---- deltas: blocks of 64 values. A block has its largest magnitude s, then levels q of `bits` bits, lowest
+ * bits first. A level is the value s (2 q / (2^bits - 1) - 1), evenly spaced from -s to s, without 0 ---- */
 
 size_t ddp__change_bytes(int bits, size_t n)
 {
@@ -63334,7 +64249,7 @@ size_t ddp__change_bytes(int bits, size_t n)
            (n * (size_t)bits + 7) / 8; /* 64 fill whole bytes */
 }
 
-/* Of n finite values; the nearest level, halves up. */
+/* Encodes n finite values as the nearest level; halves round up. */
 void ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out)
 {
     const double half = (double)((1 << bits) - 1) / 2;
@@ -63369,7 +64284,7 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
         int held = 0;
         if (!ddp__within((double)scale, 0, FLT_MAX))
             return ddp__fail(err, DDP_FORMAT,
-                             "a block of changes has the scale %g: a finite one from 0 on is needed",
+                             "a block of deltas has the scale %g; it must be finite and at least 0",
                              (double)scale);
         len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;
         in += 4;
@@ -63384,9 +64299,9 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
     return DDP_OK;
 }
 
-/* ---- messages: of each array what each sample has of it, one after the other ---- */
+/* ---- messages: array by array, and in each array sample by sample ---- */
 
-/* Evaluations do without what is kept. */
+/* 1: the sample is sent as float32. Evaluations do not use stored samples. */
 static int ddp__sample_is_whole(const ddp_pipe *p, int m, int i)
 {
     return !p->trains || p->samples.fresh[m * p->samples.batch + i];
@@ -63424,7 +64339,7 @@ ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends,
         bad = sends ? ddp__first_from(change, part, DDP__INFINITE) : part;
         if (bad < part)
             return ddp__fail(err, DDP_NUMERIC,
-                             "value %zu of a sample changes from %g to %g, which is not finite", bad,
+                             "the delta of value %zu of a sample, from %g to %g, is not finite", bad,
                              (double)last[bad], (double)x[bad]);
         if (sends) ddp__changes_code(change, part, bits, *message);
         DDP__TRY(ddp__changes_add(*message, part, bits, last, err));
@@ -63446,14 +64361,14 @@ int ddp_pipe_samples(ddp_pipe *p, int m, const long *id)
     if (!s->id) return 0;
     if (!id || m < 0 || m >= p->micro_batches)
         return ddp__ctx_failf(p->d, DDP_ARG,
-                              "ddp_pipe_samples: micro-batch %d, of 0..%d, and a list are needed", m,
+                              "ddp_pipe_samples: micro-batch %d must be in 0..%d, and id must not be NULL", m,
                               p->micro_batches - 1);
     for (int i = 0; i < s->batch; i++) {
         if (id[i] < 0 || id[i] >= s->count)
             return ddp__ctx_failf(
                 p->d, DDP_ARG,
-                "ddp_pipe_samples: sample %ld in micro-batch %d; they are 0..%ld, by samples "
-                "of ddp_pipe_config",
+                "ddp_pipe_samples: sample %ld in micro-batch %d must be in 0..%ld; see samples "
+                "in ddp_pipe_config",
                 id[i], m, s->count - 1);
         s->id[m * s->batch + i] = id[i];
         s->fresh[m * s->batch + i] = DDP__NAMED;
@@ -63470,12 +64385,12 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
     for (int i = 0; i < all; i++)
         if (s->fresh[i] != DDP__NAMED)
             return ddp__fail(ddp__error(p->d), DDP_USAGE,
-                             "edge wire aq: the samples of micro-batch %d have no names: call "
-                             "ddp_pipe_samples for each one before every step",
+                             "edge wire aq: the samples of micro-batch %d are unknown; call "
+                             "ddp_pipe_samples for each micro-batch before every step",
                              i / s->batch);
     if (ddp_step(p->d) > 0 && !p->lanes.steps && !p->lanes.warm)
         ddp__log(ddp__log_of(p->d), DDP_LOG_INFO,
-                 "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
+                 "stage %d: edge wire aq restarts at step %ld: each sample is sent as float32 "
                  "once more",
                  p->stage, ddp_step(p->d));
     for (int i = 0; i < all; i++) {
@@ -63487,7 +64402,7 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
 
 /* ---- opening ---- */
 
-/* 0: more than there is. */
+/* 0: exceeds the available memory. */
 static int ddp__samples_take(ddp_pipe *p, double bytes)
 {
     p->samples.bytes += bytes;
@@ -63508,22 +64423,23 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
     size_t names;
 
     if (p->d->keeper)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "edge wire aq:%g in ddp_launch_pipelines: where ranks are lost nobody has what "
-                         "their samples were: choose int8, or run without min_replicas",
-                         p->edge.ratio);
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "edge wire aq:%g does not work with ddp_launch_pipelines, because the stored samples of a "
+            "lost rank are lost; choose int8, or run without min_replicas",
+            p->edge.ratio);
     if (s->count < 1 || s->batch < 1)
         return ddp__fail(err, DDP_ARG,
-                         "edge wire aq:%g of %ld samples, %d in a micro-batch: set samples and batch of "
-                         "ddp_pipe_config, and name them by ddp_pipe_samples",
+                         "edge wire aq:%g with %ld samples, %d per micro-batch: set samples and batch in "
+                         "ddp_pipe_config, and name the samples with ddp_pipe_samples",
                          p->edge.ratio, s->count, s->batch);
     for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
         if ((n->from >= 0 || n->to >= 0) && (!n->spec.out.dims || n->spec.out.dim[0] % s->batch))
             return ddp__fail(
                 err, DDP_ARG,
-                "edge wire aq:%g: the first dimension of operator %.60s (node %d), %ld, is no multiple "
-                "of the %d samples of a micro-batch: cut elsewhere, or choose int8",
+                "edge wire aq:%g: the first dimension of operator %.60s (node %d), %ld, is not a multiple "
+                "of the %d samples of a micro-batch; cut elsewhere, or choose int8",
                 p->edge.ratio, n->op->name, i, n->spec.out.dims ? n->spec.out.dim[0] : 0L, s->batch);
     }
     names = (size_t)p->micro_batches * (size_t)s->batch;
@@ -63540,16 +64456,16 @@ ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err)
 {
     return ddp__fail(
         err, DDP_MEMORY,
-        "out of memory for edge wire aq:%g, which keeps the activations of %ld samples at the edges "
-        "of stage %d, %.0f bytes or more: train on fewer samples, or choose int8",
+        "out of memory for edge wire aq:%g, which stores the activations of %ld samples at the edges "
+        "of stage %d, %.0f bytes or more; train on fewer samples, or choose int8",
         p->edge.ratio, p->samples.count, p->stage, p->samples.bytes);
 }
 
 /* ==== pipe/edge_ratio.c ==== [pipe] */
-/* How much each link of a pipeline keeps under AdaTopK: by what crosses it and how fast it is. */
+/* AdaTopK: computes each link's ratio from the amount of data and the rate of the link. */
 
-/* Floats of a micro-batch from stage to stage, [stages x stages]: activations right of the diagonal,
- * gradients left. */
+/* Floats per micro-batch from stage to stage, [stages x stages]: activations above the diagonal, gradients
+ * below. */
 static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
 {
     for (int x = 0; x < ddp__count(g->node); x++) {
@@ -63565,8 +64481,9 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
     }
 }
 
-/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike;
- * 0: no limit. As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
+/* The rate of a link between stages is its slowest rate in any pipeline, so that all replicas use the same
+ * ratio; 0: no limit. With emulated links, each rank contributes its links to the stages of its pipeline, and
+ * its access link. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = ddp_world(p->d);
@@ -63589,7 +64506,7 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
     return s;
 }
 
-/* Measured, or without clocks all alike. */
+/* Measured rates, or equal rates if deterministic. */
 static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = ddp_world(p->d);
@@ -63618,12 +64535,12 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (ddp__scratch_failed(&room))
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
-    if (s == DDP_OK) /* rates, of which times follow */
+    if (s == DDP_OK) /* rates; converted to times below */
         s = ddp__links_of(p->d, 0)->slowest > 0 ? ddp__rates_emulated(p, time, err)
                                                 : ddp__rates_measured(p, time, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) {
         time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
-        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: nothing crosses, in no time */
+        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: no data, takes no time */
     }
     if (s == DDP_OK) s = ddp_adatopk(time, count, (int)links, &o, each, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) ratio[at] = each[at].ratio;
@@ -63632,14 +64549,14 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
 }
 
 /* ==== pipe/edge_wire.c ==== [pipe] */
-/* Which arrays an edge carries, and compressed edges: how arrays become a message and come out of it. */
+/* The arrays of an edge, and the encoding of compressed edges. */
 
 /* ---- settings ---- */
 
 static const char *const ddp__edge_names[] = {"f32",     "bf16",       "int8", "topk",
                                               "adatopk", "bottleneck", "aq",   NULL};
 
-/* Those of aq. */
+/* 1: a number of bits for aq. */
 static int ddp__is_bits(double x) { return x >= 2 && x <= 4 && x == floor(x); }
 
 ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
@@ -63666,15 +64583,15 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
                          "adatopk:R:FACTOR, bottleneck:R or aq:BITS",
                          text ? text : "");
     if (i == (int)DDP_EDGE_AQ && !ddp__is_bits(w.ratio))
-        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': changes take 2, 3 or 4 bits", text);
+        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': aq needs 2, 3 or 4 bits", text);
     if (i >= (int)DDP_EDGE_TOPK && !ddp__within(w.ratio, 1, 1e9))
         return ddp__fail(err, DDP_ARG,
-                         "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
+                         "edge wire '%.60s': the ratio must be from 1 (sends all values) to 1e9; 100 sends a "
                          "hundredth",
                          text);
     if (factor && *factor && !(w.factor > 0 && w.factor <= 1e6))
         return ddp__fail(err, DDP_ARG,
-                         "edge wire '%.60s': the factor must be above 0 and at most 1e6; 3 is the paper's",
+                         "edge wire '%.60s': the factor must be above 0 and at most 1e6; the paper uses 3",
                          text);
     w.feedback = out->feedback;
     *out = w;
@@ -63689,17 +64606,18 @@ const char *ddp_edge_coding_name(ddp_edge_coding coding)
 static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 {
     if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_AQ)
-        return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h",
+        return ddp__fail(err, DDP_ARG, "unknown edge wire %d; use a value of ddp_edge_coding",
                          (int)w->coding);
     if (w->coding == DDP_EDGE_AQ && !ddp__is_bits(w->ratio))
-        return ddp__fail(err, DDP_ARG, "edge wire aq of %g bits: changes take 2, 3 or 4", w->ratio);
+        return ddp__fail(err, DDP_ARG, "edge wire aq with %g bits: use 2, 3 or 4", w->ratio);
     if (w->coding >= DDP_EDGE_TOPK && !ddp__within(w->ratio, 1, 1e9))
-        return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
+        return ddp__fail(err, DDP_ARG,
+                         "edge wire %s with ratio %g: the ratio must be from 1 (sends all values) to 1e9",
                          ddp__edge_names[w->coding], w->ratio);
     if (w->feedback && (w->coding < DDP_EDGE_INT8 || w->coding > DDP_EDGE_ADATOPK))
         return ddp__fail(err, DDP_ARG,
-                         "error feedback with edge wire %s, which has none: choose int8, topk or adatopk, or "
-                         "leave it out",
+                         "edge wire %s does not support error feedback; use int8, topk or adatopk, or "
+                         "set feedback to 0",
                          ddp__edge_names[w->coding]);
     return DDP_OK;
 }
@@ -63729,7 +64647,7 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 
 /* ---- opening ---- */
 
-/* Bytes of an array of n values in a message. */
+/* Bytes of an encoded array of n values. */
 static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
 {
     switch (l->coding) {
@@ -63747,7 +64665,7 @@ static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
     }
 }
 
-/* 0: out of memory. */
+/* Computes the sizes of a flow and allocates its messages. 0: out of memory. */
 static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
 {
     ddp__flow *l = &e->flow[gradients];
@@ -63765,8 +64683,8 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
     }
     l->residual = p->cut.residuals;
     if (sends && p->edge.feedback)
-        p->cut.residuals += values; /* also where a fast link takes all:
-                                                                  checkpoints agree */
+        /* allocated for uncompressed links too, so that checkpoints are the same */
+        p->cut.residuals += values;
     if (!fits || l->bytes >= values * sizeof(float)) {
         l->bytes = values * sizeof(float);
         return 1;
@@ -63784,7 +64702,7 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
     return l->wire != NULL;
 }
 
-/* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
+/* Opens the flows. Activations come from earlier stages, gradients from later ones. 0: out of memory. */
 static int ddp__hops_open(ddp_pipe *p, const double *ratio)
 {
     for (int i = 0; i < p->hops[1] + p->hops[0]; i++)
@@ -63829,14 +64747,14 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     ddp__graph_takes(p->g, p->samples.bytes);
     if (fits) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY,
-                     "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
+                     "out of memory for the messages of stage %d, %d at a time; use 1f1b or smaller "
                      "micro-batches",
                      p->stage, p->states);
 }
 
 /* ---- arrays and messages ---- */
 
-/* bytes: of the array in the message. residual: what was cut off before, NULL without feedback. */
+/* Encodes one array into `bytes` bytes. residual: error feedback; NULL: none. */
 static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x, size_t n, float *residual,
                                  unsigned char *out, size_t bytes, ddp_error *err)
 {
@@ -63886,8 +64804,8 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
             return ddp__fail(ddp__error(p->d), why.code,
-                             "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
-                             "end: %.300s",
+                             "stage %d cannot %s %s of micro-batch %d (peer: stage %d): "
+                             "%.300s",
                              p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
                              e->stage, why.msg);
         if (!sends && x != own) b->upload_elements(device, own, x, p->shape[i]);
@@ -63898,13 +64816,12 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
 }
 
 /* ==== pipe/edge.c ==== [pipe] */
-/* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients
- * back. */
+/* Edges between stages. Each sends the outputs that the other stage uses, as one message per micro-batch, and
+ * receives their gradients. */
 
 /* ---- opening ---- */
 
-/* A node crosses to or from a stage: one of its edge, which is made where it is the first. 0: out of
- * memory. */
+/* Adds a node to the edge to or from a stage, and creates the edge if needed. 0: out of memory. */
 static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
 {
     ddp__hop *e = p->hop[side];
@@ -64027,16 +64944,17 @@ int ddp__edges_have_left(const ddp_pipe *p, int m)
 }
 
 /* ==== pipe/tied.c ==== [pipe] */
-/* Tied weights across the cut: the owner's stage updates, every step's first word is its values, its last the
- * gradients of their uses elsewhere. */
+/* Tied weights across the cut. The owner's stage updates the weight. It sends the values at the start of each
+ * step, and receives the gradients of the uses on other stages at the end. */
 
 static size_t ddp__guest_floats(const ddp_pipe *p, const ddp__guest *u)
 {
     return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape);
 }
 
-/* The weight or its gradient. A gradient is asked for during the whole step: on a device it would block the
- * memory of all messages behind it, so it arrives here. */
+/* Posts a message with the weight or its gradient. The receive of a gradient is posted during the whole step.
+ * On a device it would block staging memory, and with it all later messages, so it is received in host
+ * memory. */
 static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, ddp__guest *u, int gradient)
 {
     const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
@@ -64073,8 +64991,8 @@ ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
     return DDP_OK;
 }
 
-/* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are
- * here. */
+/* Called before the gradient of an owner is complete: waits until the weight is sent, and adds the gradients
+ * of its uses on other stages. */
 static int ddp__hosts_end(void *user, int owner)
 {
     ddp_pipe *p = (ddp_pipe *)user;
@@ -64136,8 +65054,8 @@ int ddp__tied_open(ddp_pipe *p)
 }
 
 /* ==== pipe/word.c ==== [pipe] */
-/* What is known of a model whose stages lie on several ranks: the norm of its gradients, the hash of its
- * parameters and the file of them, each in the order of the whole model. */
+/* Values of a model whose stages are on several ranks: the norm of its gradients, the hash of its parameters,
+ * and its weights file. Each is computed in the order of the whole model. */
 
 ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
 {
@@ -64148,7 +65066,7 @@ ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes
     return ddp__run(p->d, &m, 0, ddp__error(p->d));
 }
 
-/* ---- the norm: each stage goes on from the sum of the stage before it ---- */
+/* ---- the norm: each stage adds to the sum of the previous stage ---- */
 
 static ddp_status ddp__norm_pass(void *user, int after, double *squares)
 {
@@ -64170,12 +65088,12 @@ void ddp__pipe_clips(ddp_pipe *p)
 
 /* ---- the hash ---- */
 
-/* A layer's values at its first operator's stage, in order; other stages send theirs. */
+/* Collects a layer's values on the stage of its first operator, in order; other stages send theirs. */
 static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *values)
 {
     for (int i = 0; i < ddp__count(p->g->node); i++) {
         const ddp_node *n = p->g->node[i];
-        const int own = n->tied >= 0; /* the first array of its own; they follow each other */
+        const int own = n->tied >= 0; /* the first of the operator's own arrays, which are contiguous */
         const size_t count = n->layer == layer ? ddp__arrays_count(n->spec.param, own, n->spec.params) : 0;
         float *part = p->stage == home ? values + n->place : values;
         if (!count) continue;
@@ -64243,9 +65161,9 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
     return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
-/* ---- the file: rank 0 writes what the others send, part by part ---- */
+/* ---- the file: rank 0 writes the parts that the other ranks send ---- */
 
-enum { DDP__EXPORT_PART = 1 << 18 }; /* values of a message */
+enum { DDP__EXPORT_PART = 1 << 18 }; /* values per message */
 
 typedef struct ddp__export {
     ddp_pipe *p;
@@ -64271,7 +65189,7 @@ static ddp_status ddp__export_pass(void *user, int stage, const float *data, siz
     return DDP_OK;
 }
 
-/* All of the pipeline that has rank 0. */
+/* All ranks of the pipeline of rank 0 take part. */
 int ddp_pipe_export(ddp_pipe *p, const char *path)
 {
     ddp__export x = {p, -1, NULL};
@@ -64289,12 +65207,12 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
                : ddp__fail(ddp__error(p->d), DDP_MEMORY, "out of memory for writing %.200s", path);
     DDP_FREE(x.part);
     if (s == DDP_OK && p->stages > 1)
-        s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is there */
+        s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is complete */
     return s ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
 
 /* ==== pipe/faults.c ==== [pipe] */
-/* When a rank of a pipeline is lost: who it was, and what the others keep of the step before. */
+/* Loss of a rank in a pipeline: names for errors, and saved states from which the survivors resume. */
 
 void ddp__pipe_names(const ddp_pipe *p)
 {
@@ -64306,7 +65224,7 @@ void ddp__pipe_names(const ddp_pipe *p)
     }
 }
 
-/* ---- what is kept ---- */
+/* ---- saved states ---- */
 
 void ddp__kept_free(ddp__kept_step *k)
 {
@@ -64330,8 +65248,8 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     return DDP_OK;
 }
 
-/* Where parameters are averaged now and then, averages would be waited for in every step: a period is lost
- * instead. */
+/* 1: save before this step. Strategies that average parameters save once per period only, because saving
+ * waits for the averages. Up to a period is then lost. */
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
     if (k->kept.step < 0) return 1;
@@ -64339,8 +65257,8 @@ static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
            (ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS || ddp_step(d) % ddp__cfg(d)->period == 0);
 }
 
-/* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps,
- * as its last step or, where the meeting failed, as the next. */
+/* Passing the barrier of a step proves that every rank reached it. The other ranks therefore have the same
+ * step, as `kept`, or as `next` if the barrier failed for them. */
 ddp_status ddp__pipe_keep(ddp_pipe *p)
 {
     ddp_ctx *d = p->d;
@@ -64354,13 +65272,13 @@ ddp_status ddp__pipe_keep(ddp_pipe *p)
     DDP__TRY(ddp__post_flush(d, err));
     s = ddp__engine_of(d, 0) ? ddp__all_come(d, 0, err) : DDP_OK;
     if (s == DDP_OK) return ddp__kept_take(d, &k->kept, err);
-    (void)ddp__kept_take(d, &k->next, &local); /* without it the step before will do */
+    (void)ddp__kept_take(d, &k->next, &local); /* if it fails, the previous step remains */
     return s;
 }
 
 static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_error *err)
 {
-    const char *name = "what was kept of the last step";
+    const char *name = "the saved state of the last step";
     ddp_safetensors *f = ddp_safetensors_from_bytes(name, k->bytes, k->size, err);
     ddp__worker s = DDP__ZEROS;
     ddp_status code;
@@ -64393,9 +65311,10 @@ int ddp_pipe_ends(const ddp_pipe *p) { return p && p->d->keeper && p->d->keeper-
 int ddp_pipe_micro_batches(const ddp_pipe *p) { return p ? p->micro_batches : 0; }
 
 /* ==== pipe/pipe.c ==== [pipe] */
-/* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
+/* The pipeline executor: posts receives early, computes in the order of the schedule, and sends in the
+ * background. */
 
-/* Activations are asked for as soon as there is a state for them; up to m at least. */
+/* Posts receives of activations while there is a free state, at least up to micro-batch m. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
 {
     for (; p->received < p->asked; p->received++) {
@@ -64470,7 +65389,8 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     return ddp__receive_ahead(p, -1);
 }
 
-/* A device sends through memory that the session makes, which the first hook would begin too late. */
+/* A device sends through memory that the session allocates; the first hook would start the session too
+ * late. */
 static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
 {
     p->received = p->finished = p->losses = 0;
@@ -64520,7 +65440,7 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     if (n < 1 || n > p->micro_batches)
-        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n,
+        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches, but a step has %d", n,
                               p->micro_batches);
     return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, ddp__error(p->d)) : 0;
 }
@@ -64557,15 +65477,15 @@ void *ddp_pipe_input(ddp_pipe *p, int m, const char *name)
 }
 
 /* ==== pipe/bottleneck.c ==== [pipe] */
-/* Bottlenecks where a graph is cut: what crosses is as narrow as they are. */
+/* Inserts bottlenecks where a graph is cut, so that less data crosses the cut. */
 
-/* Node i takes x's output at its input k, in a later stage. */
+/* 1: input k of node i is the output of x, in a later stage. */
 static int ddp__takes_later(const ddp_graph *g, int i, int k, const ddp_node *x)
 {
     return k < g->node[i]->spec.inputs && g->node[i]->input[k] == x->index && g->node[i]->stage > x->stage;
 }
 
-/* Users of x in later stages read what its bottleneck passes on. */
+/* Adds a bottleneck after x, and makes it the input of x's users in later stages. */
 static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int at, double ratio,
                                       ddp_error *err)
 {
@@ -64577,7 +65497,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
 
     if (width < 1)
         return ddp__fail(err, DDP_ARG,
-                         "edge wire bottleneck:%g: of %ld channels nothing is left to cross; take at most "
+                         "edge wire bottleneck:%g: a width of %ld channels leaves none; use at most "
                          "bottleneck:%ld, or a wider model",
                          ratio, wide, wide);
     y = ddp_bottleneck_down(g, x, width);
@@ -64592,7 +65512,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
     return DDP_OK;
 }
 
-/* 1: narrow already, by one of these or by the model's own. */
+/* 1: x is the narrow side of a bottleneck already, of ours or of the model. */
 static int ddp__is_narrow(const ddp_graph *g, const ddp_node *x)
 {
     return ddp__layer_is_a(g, x->layer, "bottleneck.down");
@@ -64616,8 +65536,8 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
                 if (ddp__takes_later(g, user, k, x))
                     return ddp__fail(
                         err, DDP_ARG,
-                        "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck "
-                        "stands between layers: cut there",
+                        "edge wire bottleneck:%g: the cut splits layer \"%.100s\", but a bottleneck "
+                        "needs a cut between layers; move the cut",
                         ratio, ddp__layer_name(g, x->layer));
         DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, err));
     }
@@ -64630,13 +65550,13 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
 }
 
 /* ==== pipe/layout.c ==== [pipe] */
-/* Which rank runs which stage, and which operators it has, from the files of planners: `plan place` and `plan
+/* Reads a layout (the rank and the operators of each stage) from the output of `plan place` and `plan
  * fence`. */
 
 /* ---- files of plans ---- */
 
-/* The plan that costs least, of equals the first, among the JSON lines of a file; NULL and *err on
- * failure. */
+/* Returns the plan with the lowest cost among the JSON lines of a file, the first one if equal; NULL and *err
+ * on failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
     ddp__text text = DDP__ZEROS;
@@ -64660,8 +65580,9 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
         if (!plan)
             s = err->code;
         else if (!own || own->kind != DDP__JSON_NUMBER)
-            s = ddp__fail(err, DDP_FORMAT, "%s has no number \"%s\": a file of `%s --json FILE` is needed",
-                          name, cost, what);
+            s = ddp__fail(err, DDP_FORMAT,
+                          "%s has no number \"%s\"; it must be an output file of `%s --json FILE`", name,
+                          cost, what);
         worse = s == DDP_OK && (!least || own->number < least->number) ? best : plan;
         if (worse != plan) best = plan;
         ddp__json_free(worse);
@@ -64670,11 +65591,11 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     if (s == DDP_OK && best) return best;
     ddp__json_free(best);
     if (s == DDP_OK)
-        ddp__fail(err, DDP_FORMAT, "%s is empty: a file of `%s --json FILE` is needed", path, what);
+        ddp__fail(err, DDP_FORMAT, "%s is empty; it must be an output file of `%s --json FILE`", path, what);
     return NULL;
 }
 
-/* A whole number from 0 to most; -1: it is none. */
+/* An integer from 0 to most; -1: it is none. */
 static int ddp__stages_index(const ddp__json *v, int most)
 {
     if (!v || v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= most) ||
@@ -64685,25 +65606,25 @@ static int ddp__stages_index(const ddp__json *v, int most)
 
 /* ---- placements ---- */
 
-/* Rank = device. */
+/* Reads the rank of each stage from the placement; rank = device. */
 static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, int world, ddp_pipe_layout *l,
                                      ddp_error *err)
 {
     const ddp__json *assign = ddp__json_get(plan, "assign"), *row, *v;
-    int *used, at = 0; /* used: devices, behind the list */
+    int *used, at = 0; /* used: [devices], after the list */
 
     if (!assign || assign->kind != DDP__JSON_ARRAY || !assign->first ||
         assign->first->kind != DDP__JSON_ARRAY)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s has no list \"assign\" of pipelines: a file of `plan place --json FILE` is "
-                         "needed",
-                         path);
-    if (assign->count * assign->first->count != world)
         return ddp__fail(
-            err, DDP_ARG,
-            "%s places %ld pipelines of %ld stages, on %ld devices, and %d workers are to train: "
-            "start as many, or make a placement for them",
-            path, assign->count, assign->first->count, assign->count * assign->first->count, world);
+            err, DDP_FORMAT,
+            "%s has no list \"assign\" of pipelines; it must be an output file of `plan place --json FILE`",
+            path);
+    if (assign->count * assign->first->count != world)
+        return ddp__fail(err, DDP_ARG,
+                         "%s places %ld pipelines of %ld stages on %ld devices, but the run has %d workers; "
+                         "start as many workers, or make a placement for them",
+                         path, assign->count, assign->first->count, assign->count * assign->first->count,
+                         world);
     l->pipelines = (int)assign->count;
     l->stages = (int)assign->first->count;
     l->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *l->rank_of);
@@ -64711,15 +65632,17 @@ static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, in
     used = l->rank_of + world;
     for (row = assign->first; row; row = row->next) {
         if (row->kind != DDP__JSON_ARRAY || row->count != l->stages)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s: pipeline %d has another number of stages than pipeline 0, which has %d",
-                             path, at / l->stages, l->stages);
+            return ddp__fail(
+                err, DDP_FORMAT,
+                "%s: pipeline %d and pipeline 0 have different numbers of stages; pipeline 0 has %d", path,
+                at / l->stages, l->stages);
         for (v = row->first; v; v = v->next) {
             const int device = ddp__stages_index(v, world - 1);
             if (device < 0 || used[device]++)
                 return ddp__fail(err, DDP_ARG,
-                                 "%s: stage %d of pipeline %d is not on a device of its own: each of 0..%d "
-                                 "stands once",
+                                 "%s: stage %d of pipeline %d has an invalid or duplicate device; each of "
+                                 "0..%d must appear "
+                                 "once",
                                  path, at % l->stages, at / l->stages, world - 1);
             l->rank_of[at++] = device;
         }
@@ -64729,7 +65652,7 @@ static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, in
 
 /* ---- cuts ---- */
 
-/* The plan is one of this model. */
+/* Checks that the cut belongs to this model. */
 static ddp_status ddp__stages_same(const char *path, const ddp__json *plan, const ddp_oplist *list,
                                    ddp_error *err)
 {
@@ -64740,17 +65663,18 @@ static ddp_status ddp__stages_same(const char *path, const ddp__json *plan, cons
     for (int i = 0; i < list->count; i++) own += list->op[i].param_bytes;
     if (operators && operators->number != (double)list->count)
         return ddp__fail(err, DDP_ARG,
-                         "%s cuts %g operators, and this model has %d: make a cut of this model", path,
+                         "%s cuts %g operators, but this model has %d; make a cut of this model", path,
                          operators->number, list->count);
     if (bytes && bytes->number > 0 && bytes->number != own)
-        return ddp__fail(err, DDP_ARG,
-                         "%s cuts a model of %.0f bytes of parameters, and this one has %.0f: make a cut of "
-                         "this model",
-                         path, bytes->number, own);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%s cuts a model with %.0f bytes of parameters, but this one has %.0f; make a cut of "
+            "this model",
+            path, bytes->number, own);
     return DDP_OK;
 }
 
-/* device_of [list->count]: each operator stands in one segment. */
+/* Reads the device of each operator, device_of [list->count]. Each operator must appear once. */
 static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, const ddp_oplist *list,
                                        int *device_of, ddp_error *err)
 {
@@ -64758,7 +65682,8 @@ static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, 
 
     if (!segments || segments->kind != DDP__JSON_ARRAY)
         return ddp__fail(err, DDP_FORMAT,
-                         "%s has no list \"segments\": a file of `plan fence --json FILE` is needed", path);
+                         "%s has no list \"segments\"; it must be an output file of `plan fence --json FILE`",
+                         path);
     for (int i = 0; i < list->count; i++) device_of[i] = -1;
     for (const ddp__json *v = segments->first; v; v = v->next) {
         const int device = ddp__stages_index(ddp__json_get(v, "device"), 1000000);
@@ -64766,26 +65691,28 @@ static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, 
         const int end = ddp__stages_index(ddp__json_get(v, "end"), list->count);
         if (device < 0 || first < 0 || end <= first)
             return ddp__fail(err, DDP_ARG,
-                             "%s, column %d: a segment has a device from 0 on, and of the %d operators those "
-                             "from \"first\" up to, not with, \"end\"",
+                             "%s, column %d: a segment needs a device >= 0 and operators from \"first\" to "
+                             "before \"end\", "
+                             "out of %d",
                              path, v->column, list->count);
         for (int i = first; i < end; i++) {
             if (device_of[i] >= 0)
                 return ddp__fail(
                     err, DDP_ARG,
-                    "%s puts operator %d (%.100s) on device %d and on device %d: each stands once", path, i,
-                    list->op[i].name, device_of[i], device);
+                    "%s puts operator %d (%.100s) on device %d and on device %d; each must appear once", path,
+                    i, list->op[i].name, device_of[i], device);
             device_of[i] = device;
         }
     }
     for (int i = 0; i < list->count; i++)
         if (device_of[i] < 0)
-            return ddp__fail(err, DDP_ARG, "%s leaves operator %d (%.100s) out: each stands once", path, i,
-                             list->op[i].name);
+            return ddp__fail(err, DDP_ARG, "%s has no device for operator %d (%.100s); each must appear once",
+                             path, i, list->op[i].name);
     return DDP_OK;
 }
 
-/* 1: an operator of that device uses one of another device that has no stage yet; *other is it. */
+/* 1: an operator of the device uses the output of another device that has no stage yet; *other is that
+ * device. */
 static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const int *stage, int device,
                              int *other)
 {
@@ -64799,7 +65726,7 @@ static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const
     return 0;
 }
 
-/* Stages in the order in which data flow; as many as devices. stage [list->count] of each operator, device
+/* Numbers the devices as stages in the order of the data flow. stage [list->count] of each operator, device
  * [stages]. */
 static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, const int *device_of,
                                     int *stage, int *device, int *stages, ddp_error *err)
@@ -64817,10 +65744,10 @@ static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, co
                 blocked = device_of[i];
         }
         if (next < 0)
-            return ddp__fail(
-                err, DDP_ARG,
-                "%s lets data go from device %d to device %d and back to it: stages form no cycle", path,
-                blocked, other);
+            return ddp__fail(err, DDP_ARG,
+                             "%s has a cycle: data flow from device %d to device %d and back; stages must "
+                             "not form a cycle",
+                             path, blocked, other);
         device[*stages] = next;
         for (int i = 0; i < list->count; i++)
             if (device_of[i] == next) {
@@ -64831,8 +65758,8 @@ static ddp_status ddp__stages_order(const char *path, const ddp_oplist *list, co
     return DDP_OK;
 }
 
-/* Without a placement each pipeline has as many ranks as there are devices with operators, in the order of
- * these. */
+/* Without a placement, the ranks of a pipeline are numbered in the order of the devices that have
+ * operators. */
 static ddp_status ddp__stages_ranks(const int *device, int stages, int world, ddp_pipe_layout *l,
                                     ddp_error *err)
 {
@@ -64861,11 +65788,11 @@ static ddp_status ddp__stages_cut(const char *path, const ddp__json *plan, const
     if (s == DDP_OK) s = ddp__stages_order(path, list, device_of, stage, device, &stages, err);
     if (s == DDP_OK && l->rank_of && l->stages != stages)
         s = ddp__fail(err, DDP_ARG,
-                      "%s cuts the model into %d stages, and the placement has %d: make one for the other",
+                      "%s cuts the model into %d stages, but the placement has %d; make one for the other",
                       path, stages, l->stages);
     if (s == DDP_OK && world % stages)
         s = ddp__fail(err, DDP_ARG,
-                      "%s cuts the model into %d stages, and %d workers are to train: start a multiple of %d",
+                      "%s cuts the model into %d stages, but the run has %d workers; start a multiple of %d",
                       path, stages, world, stages);
     if (s == DDP_OK && !l->rank_of) s = ddp__stages_ranks(device, stages, world, l, err);
     if (s == DDP_OK && !(l->stage_of = (int *)ddp__calloc((size_t)ddp__count(g->node), sizeof *l->stage_of)))
@@ -64910,7 +65837,7 @@ ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const dd
     if (!out || world < 1 || (cut && !g))
         return ddp__fail(
             err, DDP_ARG,
-            "ddp_pipe_layout_read: somewhere to put it, a world, and for a cut a graph are needed");
+            "ddp_pipe_layout_read: out must not be NULL, world must be at least 1, and a cut needs a graph");
     s = ddp__stages_read(placement, cut, g, world, &l, err);
     if (s == DDP_OK)
         *out = l;
@@ -64928,10 +65855,11 @@ void ddp_pipe_layout_free(ddp_pipe_layout *l)
 }
 
 /* ==== pipe/shares.c ==== [pipe] */
-/* Which values of which layers a stage has: checkpoints follow the model's layers, however it is cut. */
+/* The share of each layer that a stage has. Checkpoints store the model's layers, independently of the
+ * cut. */
 
-/* n values of a layer here, `from` is the first's place in the whole layer; one span with those just
- * before. */
+/* Adds n values of a layer, at `at` here and at `from` in the whole layer. Merges them with the previous span
+ * if adjacent. */
 static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
 {
     ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;
@@ -64993,11 +65921,11 @@ int ddp__shares_open(ddp_pipe *p)
 }
 
 /* ==== pipe/open.c ==== [pipe] */
-/* Opening a pipeline: the cut, the groups of ranks, states, edges and inputs. */
+/* Opens a pipeline: the cut, process groups, states, edges and inputs. */
 
 /* ---- the cut ---- */
 
-/* 1: a stage may begin at node i without parting a layer. */
+/* 1: a stage may start at node i without splitting a layer. */
 static int ddp__cut_may_begin(const ddp_graph *g, int i)
 {
     const ddp_node *n = g->node[i];
@@ -65013,17 +65941,20 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     int stage = 0, begun = 0, left = 0;
 
     if (!g || !stage_of || stages < 1)
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_cut: a graph, a list and stages are needed");
+        return ddp__fail(
+            err, DDP_ARG,
+            "ddp_pipe_cut: the graph and the list must not be NULL, and stages must be at least 1");
     for (int i = 0; i < ddp__count(g->node); i++) {
         all += g->node[i]->spec.flops;
         left += ddp__cut_may_begin(g, i);
     }
     if (left < stages)
-        return ddp__fail(err, DDP_ARG, "%d stages of a model with %d layers: use fewer stages", stages, left);
+        return ddp__fail(err, DDP_ARG, "%d stages for a model with %d layers; use fewer stages", stages,
+                         left);
     for (int i = 0; i < ddp__count(g->node); i++) {
         const int may = ddp__cut_may_begin(g, i);
-        const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this
-                                                                   stage's */
+        /* the layer would stay in this stage up to its half */
+        const double ahead = done + g->node[i]->spec.flops / 2;
         if (may && begun && stage + 1 < stages &&
             (ahead >= all * (stage + 1) / stages || left < stages - stage)) {
             stage++;
@@ -65037,8 +65968,8 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     return DDP_OK;
 }
 
-/* Ranks that were given unlike files are told before anything passes between them; those too to which images,
- * which cross as they lie, would be others. */
+/* Checks that all ranks have the same settings before they exchange data. Images are sent in their memory
+ * layout, so that must be the same too. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
     const ddp_backend *b = ddp__backend_of(p->d);
@@ -65083,13 +66014,13 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
     return s;
 }
 
-/* ---- who averages, who shares a loss ---- */
+/* ---- process groups ---- */
 
-/* Each rank stands once; finds this one's stage and pipeline. */
+/* Checks that each rank appears once, and finds this rank's stage and pipeline. */
 static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *err)
 {
     const int world = ddp_world(p->d);
-    int *at; /* how often a rank stands, behind the list */
+    int *at; /* occurrences of each rank, after the list */
 
     p->rank_of = ddp__ints(&p->room, 2 * (size_t)world);
     if (!p->rank_of) return ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
@@ -65099,7 +66030,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
         if (r < 0 || r >= world || at[r]++)
             return ddp__fail(
                 err, DDP_ARG,
-                "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands "
+                "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks must appear "
                 "once",
                 r, i % p->stages, i / p->stages, world);
         p->rank_of[i] = r;
@@ -65112,7 +66043,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
     return DDP_OK;
 }
 
-/* All ranks make all groups, of ranks that rise: those of each stage, then those of each pipeline. */
+/* Makes the groups of each stage, then of each pipeline, with ascending ranks. Collective. */
 static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 {
     const int world = ddp_world(p->d), S = p->stages;
@@ -65151,7 +66082,7 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
     return !ddp__scratch_failed(&p->room);
 }
 
-/* Of what the micro-batches hold, then what every pass needs. */
+/* Size of the memory for all micro-batches, followed by the memory of one pass. */
 static size_t ddp__pipe_arena(const ddp_pipe *p)
 {
     return (size_t)p->held * ddp__state_bytes(p->g, DDP__ARENA_HELD) +
@@ -65168,8 +66099,8 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
     return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0;
 }
 
-/* 0: out of memory. One state more than is held: what comes next is received meanwhile. As ddp_graph_build
- * does, what is sure not to fit is refused; what the graph takes by now are the parameters. */
+/* 0: out of memory. There is one state more than micro-batches in flight, to receive the next one. As in
+ * ddp_graph_build, a size that cannot fit is an error; the graph counts the parameters so far. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
@@ -65195,42 +66126,42 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
                                   const ddp_pipe_config *c, ddp_error *err)
 {
     if (!g)
-        return ddp__fail(err, DDP_MEMORY,
-                         "ddp_pipe_open: there is no graph: ddp_graph_new was out of memory");
+        return ddp__fail(err, DDP_MEMORY, "ddp_pipe_open: g is NULL because ddp_graph_new was out of memory");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
-    if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: at least one stage is needed");
+    if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: stages must be at least 1");
     if (g->host != ddp__host_seen(d))
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph belongs to another context");
     if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 ||
         !loss->has_gradient)
         return ddp__fail(err, DDP_ARG,
-                         "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
+                         "ddp_pipe_open: the loss is not a scalar of this graph that depends on parameters");
     if (ddp_servers(d))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "servers %d with a pipeline: a stage updates what it has: "
+                         "a pipeline cannot use servers (servers %d); "
                          "choose a strategy without servers",
                          ddp_servers(d));
     if (g->element != sizeof(float) && c->stages > 1)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%d stages on a device that computes in %zu bytes an element: what passes "
-                         "between stages is float32: choose that",
+                         "%d stages on a device with %zu bytes per element; pipelines send "
+                         "float32 between stages: choose float32",
                          c->stages, g->element);
     for (int i = 0; d->keeper && c->rank_of && i < ddp_world(d); i++)
         if (c->rank_of[i] != i)
             return ddp__fail(err, DDP_UNSUPPORTED,
-                             "a layout with rank %d at place %d in ddp_launch_pipelines, which places the "
-                             "ranks of every world that is left in their order",
+                             "the layout has rank %d at place %d, but ddp_launch_pipelines needs the "
+                             "ranks in ascending order; remove rank_of",
                              c->rank_of[i], i);
     if (ddp_world(d) % c->stages)
-        return ddp__fail(err, DDP_ARG,
-                         "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
-                         "each stage",
-                         c->stages, ddp_world(d), c->stages);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%d stages with %d ranks: the number of ranks must be a multiple of %d, the same number for "
+            "each stage",
+            c->stages, ddp_world(d), c->stages);
     return DDP_OK;
 }
 
-/* What a device's messages take at a time: an edge's go out and come in while a micro-batch is held, those of
- * tied weights at any time of a step. */
+/* Sets the staging memory of a device. Messages of edges are sent and received while a micro-batch is in
+ * flight, messages of tied weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
     size_t bytes = ((size_t)p->states + 1) * ddp__state_bytes(p->g, DDP__ARENA_OWN);
@@ -65260,10 +66191,10 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     shape = ddp__pipe_shape(p);
     p->held = ddp_pipeline_held(&shape, p->stage);
     if (!p->held)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_pipe_open: schedule %d of %d stages (at most 1024), %d ahead (at least 0), "
-                         "does not exist",
-                         (int)p->schedule, p->stages, p->ahead);
+        return ddp__fail(
+            err, DDP_ARG,
+            "ddp_pipe_open: invalid schedule %d with %d stages (at most 1024) and %d ahead (at least 0)",
+            (int)p->schedule, p->stages, p->ahead);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (!ddp__shares_open(p))
@@ -65274,11 +66205,12 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
         if (!ddp__backend_of(p->d)) ddp__graph_takes(p->g, (double)ddp_pipe_bytes(p));
         return ddp__wires_open(p, err);
     }
-    return ddp__fail(err, DDP_MEMORY,
-                     "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
-                     "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the "
-                     "blocks (--recompute of a trainer)",
-                     p->stage, p->held, ddp__state_bytes(p->g, DDP__ARENA_HELD));
+    return ddp__fail(
+        err, DDP_MEMORY,
+        "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
+        "stored at a time; use smaller ones, more stages, 1f1b with fewer ahead, or recompute the "
+        "blocks (--recompute of a trainer)",
+        p->stage, p->held, ddp__state_bytes(p->g, DDP__ARENA_HELD));
 }
 
 ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c)
@@ -65317,39 +66249,39 @@ void ddp_pipe_close(ddp_pipe *p)
 }
 
 /* ==== pipe/survive.c ==== [pipe] */
-/* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an
- * elastic one: in it the survivors agree on who is there, how far they all are and where they meet again. */
+/* Runs pipelines in worlds that shrink. The world that trains ends with any loss. A second, elastic world has
+ * all ranks; in it the survivors agree on the live ranks, on the step to resume from, and on a rendezvous. */
 
 typedef struct ddp__survival {
-    ddp_config cfg; /* of the training */
+    ddp_config cfg; /* of the world that trains */
     int stages, min_replicas;
     int (*fn)(ddp_ctx *, void *);
     void *user;
 } ddp__survival;
 
-/* What a rank says of itself between two worlds; all 0: it is lost. */
+/* The state that a rank reports between two worlds; all 0: it is lost. */
 typedef struct ddp__survivor {
     int32_t there, opened;
-    int64_t step;              /* the newest that it has; -1: none */
-    uint64_t hub;              /* where the next world meets, of its first rank: threads, */
-    char addr[DDP__ADDR_TEXT]; /* tcp */
+    int64_t step;              /* the newest step it has saved; -1: none */
+    uint64_t hub;              /* rendezvous of the next world, from its first rank, for transport threads */
+    char addr[DDP__ADDR_TEXT]; /* for tcp */
 } ddp__survivor;
 
 /* One rank of the run. */
 typedef struct ddp__shrink {
     const ddp__survival *run;
-    ddp_ctx *outer, *d;  /* the elastic world; the one that trains, or NULL */
-    ddp__survivor *word; /* [world] of the outer */
+    ddp_ctx *outer, *d;  /* the elastic world; the world that trains, or NULL */
+    ddp__survivor *word; /* [world] of the elastic world */
     ddp__keeper keeper;
-    int replicas, was; /* whole pipelines, of the world before; -1: there was none */
-    int place;         /* in the next world, -1: not in it */
-    int first;         /* rank of the outer that comes first in the next */
+    int replicas, was; /* number of whole pipelines; was: in the previous world, -1: there was none */
+    int place;         /* rank in the next world; -1: not in it */
+    int first;         /* rank in the elastic world of the next world's rank 0 */
     ddp__hub *hub;
     int listen_fd;
-    ddp_error why, lost; /* that ended the last world, and the one before */
+    ddp_error why, lost; /* error that ended the last world, and the one before */
 } ddp__shrink;
 
-/* ---- words in the elastic world ---- */
+/* ---- agreement in the elastic world ---- */
 
 static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp_error *err)
 {
@@ -65358,7 +66290,7 @@ static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp
     return ddp__gather_words(s->outer, 0, s->word, sizeof *s->word, err);
 }
 
-/* All ranks of a pipeline are there. */
+/* 1: all ranks of a pipeline are live. */
 static int ddp__is_whole(const ddp__shrink *s, int pipeline)
 {
     const ddp__survivor *w = s->word + (size_t)pipeline * (size_t)s->run->stages;
@@ -65368,12 +66300,13 @@ static int ddp__is_whole(const ddp__shrink *s, int pipeline)
     return whole;
 }
 
-/* From the words, which are the same on all: who goes on, at which place, from which step. */
+/* From the reports, which are identical on all ranks: the ranks of the next world and the step to resume
+ * from. */
 static void ddp__shrink_settle(ddp__shrink *s)
 {
     const int stages = s->run->stages, rank = ddp_rank(s->outer);
     ddp__keeper *k = &s->keeper;
-    int64_t step = INT64_MAX; /* that all who go on have: the newest of the last among them */
+    int64_t step = INT64_MAX; /* the earliest of the newest steps of all ranks */
 
     s->replicas = 0;
     s->place = s->first = -1;
@@ -65390,12 +66323,12 @@ static void ddp__shrink_settle(ddp__shrink *s)
         k->kept = k->next;
         memset(&k->next, 0, sizeof k->next);
     } else if (k->kept.step != step) {
-        ddp__kept_free(&k->kept); /* none has any: they begin again */
+        ddp__kept_free(&k->kept); /* no rank has a saved step: restart from the beginning */
     }
     ddp__kept_free(&k->next);
 }
 
-/* The first rank of the next world: where the others find it. */
+/* Opens the rendezvous on rank 0 of the next world. */
 static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_error *err)
 {
     const ddp_ctx *d = s->outer;
@@ -65406,7 +66339,7 @@ static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_err
     if (ddp__cfg(d)->transport == DDP_THREADS) {
         s->hub = ddp__hub_new(s->replicas * s->run->stages);
         own->hub = (uint64_t)(uintptr_t)s->hub;
-        return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of threads");
+        return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a rendezvous of threads");
     }
     if (!ddp__cfg(d)->addr || ddp__addr_parse(ddp__cfg(d)->addr, &bound, 1, &count, &local) ||
         ddp__iface_toward(&bound, &at) < 0)
@@ -65425,12 +66358,12 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
 
     c.rank = s->place;
     c.world = s->replicas * s->run->stages;
-    c.micro_batches =
-        c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas; /* divides, where it trains */
+    /* divides evenly: ddp__survival_check */
+    c.micro_batches = c.micro_batches * (ddp_world(s->outer) / s->run->stages) / s->replicas;
     c.addr = first->addr;
     if (s->was >= 0) {
-        c.network.net_script = NULL; /* its times and ranks are those of the first world */
-        c.debug.overwrite = 1;       /* this run's own checkpoints */
+        c.network.net_script = NULL; /* its times and ranks apply to the first world only */
+        c.debug.overwrite = 1;       /* checkpoints of this run */
     }
     s->d = ddp__open(&c, ddp__built_in(), (ddp__hub *)(uintptr_t)first->hub, s->listen_fd, err);
     s->listen_fd = -1;
@@ -65446,7 +66379,7 @@ static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
                      s->run->min_replicas);
 }
 
-/* Agrees on the next world and opens it; *again: somebody could not, and all try once more. */
+/* Agrees on the next world and opens it. *again: a rank failed to, so all ranks retry. */
 static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
 {
     const ddp__keeper *k = &s->keeper;
@@ -65458,7 +66391,7 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     DDP__TRY(ddp__shrink_tell(s, &own, err));
     ddp__shrink_settle(s);
     if (s->why.code && s->replicas == s->was)
-        return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
+        return ddp__fail(err, s->why.code, "%s", s->why.msg); /* no rank is lost */
     s->keeper.ends = s->replicas < s->run->min_replicas;
     if (s->keeper.ends && (s->replicas == 0 || k->kept.step < 0)) return ddp__shrink_few(s, err);
     if (ddp_rank(s->outer) == s->first) bad = ddp__shrink_listen(s, &own, err);
@@ -65466,14 +66399,12 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     if (bad == DDP_OK && s->place >= 0) {
         bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
         own.opened = bad == DDP_OK;
-        if (bad == DDP_PEER_LOST || bad == DDP_TIMEOUT || bad == DDP_NET)
-            bad = DDP_OK; /* all try once
-                                                                                           more */
+        if (bad == DDP_PEER_LOST || bad == DDP_TIMEOUT || bad == DDP_NET) bad = DDP_OK; /* all ranks retry */
     }
     if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (s->listen_fd >= 0) close(s->listen_fd);
     s->listen_fd = -1;
-    ddp__hub_free(s->hub); /* who has opened it holds it */
+    ddp__hub_free(s->hub); /* the opened world has its own reference */
     s->hub = NULL;
     *again = 0;
     for (int r = 0; r < ddp_world(s->outer); r++)
@@ -65489,18 +66420,17 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
         ddp__log(ddp__log_of(s->outer), DDP_LOG_INFO,
-                 "rank %d is rank %d of %d pipelines of %d stages, from step %ld on", ddp_rank(s->outer),
+                 "rank %d is rank %d of %d pipelines of %d stages, resuming at step %ld", ddp_rank(s->outer),
                  s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;
         code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
         memset(&s->why, 0, sizeof s->why);
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
         if (code == (int)DDP_ABORTED && !ddp__error(s->d)->code)
-            return ddp__fail(err, DDP_ABORTED, "rank %d has left, of its own will; the others go on",
+            return ddp__fail(err, DDP_ABORTED, "rank %d has left on its own; the others continue",
                              ddp_rank(s->outer));
         if (again)
-            ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not come into a world of %d pipelines",
-                      s->replicas);
+            ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not join a world of %d pipelines", s->replicas);
         else if (code && !ddp__error(s->d)->code)
             ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place,
                            ddp_status_text((ddp_status)code));
@@ -65528,8 +66458,9 @@ static int ddp__survive(ddp_ctx *outer, void *user)
     s.was = s.listen_fd = -1;
     s.keeper.kept.step = s.keeper.next.step = -1;
     s.word = (ddp__survivor *)ddp__calloc((size_t)ddp_world(outer), sizeof *s.word);
-    code = s.word ? ddp__shrink_run(&s, &err)
-                  : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks", ddp_world(outer));
+    code = s.word
+               ? ddp__shrink_run(&s, &err)
+               : ddp__fail(&err, DDP_MEMORY, "out of memory for the reports of %d ranks", ddp_world(outer));
     ddp_close(s.d);
     ddp__kept_free(&s.keeper.kept);
     ddp__kept_free(&s.keeper.next);
@@ -65539,13 +66470,13 @@ static int ddp__survive(ddp_ctx *outer, void *user)
         snprintf(rest, sizeof rest, "%.119s", err.msg);
         ddp__fail(&err, code, "%.270s; %s", s.why.msg, rest);
     }
-    if (code != DDP_OK) *ddp__error(outer) = err; /* the others have theirs */
+    if (code != DDP_OK) *ddp__error(outer) = err; /* the other ranks have their own */
     return (int)code;
 }
 
-/* ---- the call ---- */
+/* ---- entry point ---- */
 
-/* The training's settings are any, and a world of fewer can take over what a rank has. */
+/* Checks that a smaller world can take over the state of a rank. All other settings are free. */
 static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
 {
     const int micro_batches = run->cfg.micro_batches,
@@ -65554,43 +66485,45 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
     ddp_strategy_ops ops;
 
     if (run->stages < 1 || run->cfg.world % run->stages)
-        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed",
-                         run->stages, run->cfg.world, run->stages);
+        return ddp__fail(err, DDP_ARG,
+                         "%d stages with %d ranks: the number of ranks must be a multiple of %d", run->stages,
+                         run->cfg.world, run->stages);
     if (run->min_replicas < 1 || run->min_replicas > replicas)
-        return ddp__fail(err, DDP_ARG, "min_replicas %d: there are %d pipelines of %d stages: 1 to %d",
+        return ddp__fail(err, DDP_ARG, "min_replicas %d with %d pipelines of %d stages: choose 1 to %d",
                          run->min_replicas, replicas, run->stages, replicas);
     if (run->cfg.server.count || run->cfg.elastic.min_world || run->cfg.elastic.join)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "min_replicas %d with servers, min_world or join: pipelines have none of "
-                         "them",
-                         run->min_replicas);
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "min_replicas %d cannot be combined with servers, min_world or join; pipelines support none of "
+            "them",
+            run->min_replicas);
     if (run->cfg.transport == DDP_SOCKETS)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "min_replicas %d with transport sockets: ranks that survive make new "
-                         "connections: choose tcp, or min_replicas 0",
+                         "min_replicas %d with transport sockets: survivors need new "
+                         "connections; choose tcp, or min_replicas 0",
                          run->min_replicas);
     if (run->cfg.net && strstr(run->cfg.net, ".json"))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "min_replicas %d with net %.100s: a topology is of all ranks: give a rate and "
-                         "a delay",
+                         "min_replicas %d with net %.100s: a topology needs all ranks; set a rate and "
+                         "a delay instead",
                          run->min_replicas, run->cfg.net);
     for (int r = run->min_replicas; r < replicas; r++)
         if (micro_batches * replicas % r)
             return ddp__fail(
                 err, DDP_ARG,
-                "min_replicas %d: %d micro-batches of each of %d pipelines do not divide over %d: "
+                "min_replicas %d: %d micro-batches in each of %d pipelines cannot be divided among %d; "
                 "choose a multiple of %d",
                 run->min_replicas, micro_batches, replicas, r, r);
     DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
     ddp__config_free(&c);
     if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
     return ddp__fail(err, DDP_UNSUPPORTED,
-                     "min_replicas %d with strategy %s: of what its changes are measured from each "
-                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0",
+                     "min_replicas %d with strategy %s: each replica stores a part of the anchors, "
+                     "which is lost with it; choose dreamddp, or min_replicas 0",
                      run->min_replicas, ops.name);
 }
 
-/* The elastic world has the training's ranks and ways to them, and no link to emulate. */
+/* The elastic world has the same ranks and addresses, and no emulated link. */
 static ddp_config ddp__survival_outer(const ddp__survival *run)
 {
     const ddp_config *c = &run->cfg;
@@ -65607,7 +66540,7 @@ static ddp_config ddp__survival_outer(const ddp__survival *run)
     o.timeout.join_s = c->timeout.join_s;
     o.timeout.peer_s = c->timeout.peer_s;
     o.timeout.op_s = c->timeout.op_s;
-    o.elastic.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
+    o.elastic.min_world = run->stages; /* too few pipelines is an error of this module */
     o.security.insecure = c->security.insecure;
     o.security.psk = c->security.psk;
     o.security.ca = c->security.ca;
@@ -65647,8 +66580,8 @@ int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, in
 #ifndef DDP_NO_SIMULATOR
 
 /* ==== sim/world.h ==== [sim] */
-/* Inside of a simulated world: whose turn it is, what happens when, and what is under way. One mutex guards
- * all of it, and one worker runs at a time; the network moves only while none does. */
+/* Internal state of a simulated world: scheduling, events, and messages in flight. One mutex guards all of
+ * it. One worker runs at a time, and the network advances only while no worker runs. */
 
 typedef struct ddp__world ddp__world;
 typedef struct ddp__port ddp__port;
@@ -65667,15 +66600,15 @@ typedef struct ddp__player {
     int rank;
     double now;
     ddp__player_state state;
-    ddp__port *at;            /* where it waits for a message; NULL: for its time */
-    struct ddp__player *next; /* of those that are ready */
+    ddp__port *at;            /* the link on which it waits for a message; NULL: it waits for a time */
+    struct ddp__player *next; /* list of workers that can run */
     pthread_t thread;
     pthread_cond_t turn;
     ddp_error error;
 } ddp__player;
 
-/* What happens at a time, to something; i and j are its own matter. Of two at once the one that was foreseen
- * first. */
+/* A timed event; i and j are arguments of fn. Events with the same time run in the order in which they were
+ * added. */
 typedef struct ddp__event {
     double at;
     uint64_t order;
@@ -65686,65 +66619,66 @@ typedef struct ddp__event {
 
 struct ddp__world {
     pthread_mutex_t lock;
-    double now;                /* of the network */
-    ddp__player *seat;         /* [seats] */
-    int seats, size;           /* size: ranks; seats < size: the last one stands for all that are not
-                                     there */
-    ddp__player *first, *last; /* ready, in order */
-    ddp__event *event;         /* a list: a heap of the events that are due */
+    double now;        /* time of the network */
+    ddp__player *seat; /* [seats] */
+    int seats, size;   /* size: number of ranks; if seats < size, the last one represents all other ranks */
+    ddp__player *first, *last; /* workers that can run, in order */
+    ddp__event *event;         /* a list: a heap of pending events */
     uint64_t orders;
     ddp__port **port[2];                  /* [seats] of each link; NULL: not open, or closed */
-    struct ddp__away *aways;              /* parts that are on their way out */
-    struct ddp__mail *mails;              /* all that were not received */
-    struct ddp__carried *carried, *voids; /* collectives under way; those that are not any more */
+    struct ddp__away *aways;              /* parts that are being sent */
+    struct ddp__mail *mails;              /* all messages that are not received */
+    struct ddp__carried *carried, *voids; /* collectives in flight; restarted ones */
     uint64_t live;                        /* as in ddp__epoch_info */
     int min_world;
     const unsigned char *paper;
     size_t paper_bytes;
     double scale;
-    int alike; /* all ways take the same time, always */
+    int alike; /* 1: all links always take the same time */
     int64_t events;
-    ddp_error error; /* what ended it */
-    /* Files above these: what may begin at a port; every engine has this error; nobody can go on. */
+    ddp_error error; /* the error that ended the world */
+    /* Set by port.c. look: starts operations of a port; fails: sets the error of every engine; stuck: reports
+     * a deadlock. */
     void (*look)(ddp__port *p);
     void (*fails)(ddp__world *w, const ddp_error *why);
     void (*stuck)(ddp__world *w);
 };
 
 /* ---- world.c ---- */
-DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size); /* zeroed; NULL: the world has
-                                                                           failed */
-/* Makes room for another element of a list; 0: out of memory, the world has failed. */
+/* zeroed; NULL: the world has failed */
+DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size);
+/* Reserves one more element of a list; 0: out of memory, the world has failed. */
 #define ddp__world_reserve(w, list) ddp__world_has(w, ddp__reserve(list, stbds_arrlenu(list) + 1))
 DDP_LIB int ddp__world_has(ddp__world *w, int has);
 
 /* ---- clock.c ---- */
 DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what,
                            int i, int j);
-DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s); /* what it waits for may be there: at the
-                                                                network's time */
-/* Under the lock. turn: waits for something at `at` (NULL: until the network has come to its time). end:
- * never again. */
+/* wakes a waiting worker at the network's time */
+DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s);
+/* The caller holds the lock. Waits for a message at the port `at`; NULL: until the network reaches the
+ * worker's time. */
 DDP_LIB void ddp__seat_wait(ddp__player *s, ddp__port *at);
+/* The worker has returned. */
 DDP_LIB void ddp__seat_end(ddp__player *s);
-DDP_LIB void ddp__seat_begin(ddp__player *s); /* first on its thread: waits for its turn */
+DDP_LIB void ddp__seat_begin(ddp__player *s); /* first call on its thread: waits for its turn */
 DDP_LIB void ddp__world_begin(ddp__world *w);
 
 /* ---- port.c ---- */
 DDP_LIB ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB void ddp__port_rules(ddp__world *w);                  /* sets look, fails and stuck */
-DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* the script has killed it */
+DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* 1: the script has killed it */
 DDP_LIB void ddp__carried_free(ddp__world *w);
 
 /* ==== sim/world.c ==== [sim] */
-/* Memory of a simulated world: without it the simulation ends, so that callers need no error of their own. */
+/* Memory of a simulated world. Out of memory ends the simulation, so callers need not report it. */
 
 int ddp__world_has(ddp__world *w, int has)
 {
     ddp_error err;
 
     if (has) return 1;
-    (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
+    (void)ddp__fail(&err, DDP_MEMORY, "out of memory for the messages of a simulated world");
     w->fails(w, &err);
     return 0;
 }
@@ -65758,8 +66692,8 @@ void *ddp__world_new(ddp__world *w, size_t count, size_t size)
 }
 
 /* ==== sim/clock.c ==== [sim] */
-/* Turns and times of a simulated world. A worker runs until it waits; who waits looks what happens next,
- * until that lets somebody go on, and hands over to him. */
+/* Scheduling and virtual time. A worker runs until it waits. The waiting worker then processes events until
+ * another worker can run, and passes control to that worker. */
 
 /* ---- events ---- */
 
@@ -65819,7 +66753,7 @@ static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
     ddp__seat_ready(w, (ddp__player *)what);
 }
 
-/* Somebody's turn comes; NULL: nobody's ever will. */
+/* The worker that runs next; NULL: none can ever run. */
 static ddp__player *ddp__world_next(ddp__world *w)
 {
     double *own = ddp__time_set(&w->now);
@@ -65851,7 +66785,7 @@ void ddp__seat_wait(ddp__player *s, ddp__port *at)
 {
     ddp__world *w = s->world;
 
-    if (w->error.code) return; /* nothing more will happen */
+    if (w->error.code) return; /* the world has failed: no more events */
     s->state = DDP__PLAYER_WAITS;
     s->at = at;
     if (!at) ddp__world_at(w, s->now, ddp__seat_wakes, s, 0, 0);
@@ -65882,38 +66816,38 @@ void ddp__world_begin(ddp__world *w)
 }
 
 /* ==== sim/port.h ==== [sim] */
-/* A worker's end of a link in a simulated world, and what is under way on it. */
+/* A worker's end of a link in a simulated world, and the messages in flight on it. */
 
-enum { DDP__CUTS = 16 /* parts of a message at most: more make no step longer or shorter by 1 % */ };
+enum { DDP__CUTS = 16 /* limit of parts per message; more change the step time by less than 1 % */ };
 
 /* A part that waits for its uplink. */
 typedef struct ddp__job {
     int priority, phase, part, member;
     long ticket; /* of its operation */
     double bytes, payload;
-    struct ddp__carried *carried; /* NULL: */
+    struct ddp__carried *carried; /* NULL: point-to-point */
     struct ddp__mail *mail;
-    void (*left)(ddp__world *w, const struct ddp__job *job); /* it has left */
+    void (*left)(ddp__world *w, const struct ddp__job *job); /* called when it has been sent */
 } ddp__job;
 
-/* A part that is on its way out. */
+/* A part that is being sent. */
 typedef struct ddp__away {
     struct ddp__away *next, *before;
     ddp__job job;
 } ddp__away;
 
-/* Values of a message that do not lie on paper, as they were when it left. */
+/* Values of a message in real memory, copied when it was sent. */
 typedef struct ddp__scrap {
     struct ddp__scrap *next;
     size_t at, count;
 } ddp__scrap;
 
-/* A message between two. */
+/* A point-to-point message. */
 typedef struct ddp__mail {
-    struct ddp__mail *later, *before; /* of all in the world */
-    struct ddp__mail *next;           /* of those that are there, or behind which nobody has come */
+    struct ddp__mail *later, *before; /* list of all messages in the world */
+    struct ddp__mail *next;           /* list of messages that are complete, or that no receive has matched */
     ddp__port *from, *to;
-    ddp__op *op; /* the sender's until it has left */
+    ddp__op *op; /* the sender's operation, until it is sent */
     ddp_verb verb;
     int lane, peer, layer, left, got, parts;
     size_t n, unit;
@@ -65928,44 +66862,44 @@ struct ddp__port {
     ddp__player *seat;
     ddp__engine *e;
     ddp__job *job;          /* a list: a heap */
-    int sends;              /* the uplink is taken */
-    ddp__op **want;         /* a list: receives that wait for mail, oldest first */
-    ddp__mail *mail, *last; /* whole, and not yet received */
-    int unsent;             /* messages to one other that have not left */
+    int sends;              /* 1: the uplink is busy */
+    ddp__op **want;         /* a list: receives that wait for a message, oldest first */
+    ddp__mail *mail, *last; /* complete messages that are not received */
+    int unsent;             /* point-to-point messages that are not sent */
     int dead;
 };
 
-/* A collective of those who take part, by place among them. */
+/* A collective; indexes are places among its members. */
 typedef struct ddp__carried {
     struct ddp__carried *next, *before;
     ddp__world *world;
-    int group, members, here; /* ranks; those that are simulated: all, or one for all */
+    int group, members, here; /* members: ranks; here: simulated ones, all or one for all */
     uint32_t seq;
-    int phases, parts, together; /* together: it begins when all have come */
+    int phases, parts, together; /* together: 1 = starts when all members have posted */
     int joined, over;
-    int in_turn;                      /* a ring: each phase goes to the next alone */
-    int root;                         /* place of the one that sends alone; -1: all send */
-    double out[4], payload[4], in[4]; /* bytes of a part: that a member sends, of them values, and gets in
-                                             phase i % 4 */
-    ddp__op **op;                     /* [here] */
-    ddp__port **port;                 /* [here] */
-    int *left;         /* [here] parts that it has still to send, or to get in the last phase */
-    int *gone;         /* [phases x parts x here] of those of one cell, at its first member's place */
+    int in_turn; /* 1: ring: each phase is sent to the next member only */
+    int root;    /* place of the only sender; -1: all send */
+    /* bytes of a part in phase i % 4: sent by a member, of these the values, received */
+    double out[4], payload[4], in[4];
+    ddp__op **op;     /* [here] */
+    ddp__port **port; /* [here] */
+    int *left;        /* [here] parts left to send, or in the last phase to receive */
+    int *gone; /* [phases x parts x here] parts sent by the members of a cell, at its first member's place */
     double *leave;     /* [phases x parts x here] */
-    ddp__scrap *scrap; /* of a root */
-    int void_;         /* somebody was lost: it has begun anew, what was under way counts for nothing */
-    int *cell[2];      /* [here] of those who send to each other, the lowest place: inside, across; NULL:
-                             all do */
+    ddp__scrap *scrap; /* data of the root */
+    int void_;         /* 1: a rank was lost and the collective was restarted; ignore this one */
+    int *cell[2]; /* [here] first place of the cell whose members exchange data: inside, across; NULL: all */
 } ddp__carried;
 
 /* ---- uplink.c ---- */
-DDP_LIB double ddp__scale_of(const ddp__world *w, const ddp_message *m); /* how much longer than its values a
-                                                                            message is */
-DDP_LIB double ddp__frames_of(const ddp__port *p, double values, size_t unit); /* that they travel in */
+/* size of a message relative to its values */
+DDP_LIB double ddp__scale_of(const ddp__world *w, const ddp_message *m);
+/* bytes of the frames of these values */
+DDP_LIB double ddp__frames_of(const ddp__port *p, double values, size_t unit);
 DDP_LIB void ddp__job_add(ddp__port *p, const ddp__job *job);
-DDP_LIB void ddp__port_send(ddp__port *p); /* the next job, if the uplink is free */
+DDP_LIB void ddp__port_send(ddp__port *p); /* sends the next job if the uplink is free */
 DDP_LIB void ddp__aways_free(ddp__world *w);
-DDP_LIB void ddp__op_over(ddp__port *p, ddp__op *op); /* it is done */
+DDP_LIB void ddp__op_over(ddp__port *p, ddp__op *op); /* completes it */
 
 /* ---- mail.c ---- */
 DDP_LIB int ddp__is_paper(const ddp__world *w, const void *at);
@@ -65973,18 +66907,19 @@ DDP_LIB ddp__scrap *ddp__scraps_cut(ddp__world *w, const ddp__op *op);
 DDP_LIB void ddp__scraps_paste(const ddp__scrap *s, const ddp__op *op);
 DDP_LIB void ddp__scraps_free(ddp__scrap *s);
 DDP_LIB void ddp__mail_post(ddp__port *p, ddp__op *op);
-DDP_LIB void ddp__mail_match(ddp__port *p); /* receives take what is there, in order */
+DDP_LIB void ddp__mail_match(ddp__port *p); /* matches receives and messages, in order */
 DDP_LIB void ddp__mail_free(ddp__mail *m);
 
 /* ---- collective.c ---- */
 DDP_LIB void ddp__carried_join(ddp__port *p, ddp__op *op);
 DDP_LIB void ddp__carried_drop(ddp__carried *c);
-/* What was under way with a worker that is lost begins again without it, or is over where somebody has it
- * already. */
+/* Restarts the collectives of a lost worker without it, or completes them if any member has already completed
+ * them. */
 DDP_LIB void ddp__carried_again(ddp__world *w);
 
 /* ==== sim/uplink.c ==== [sim] */
-/* The uplink of a simulated worker: the parts of its messages leave one by one, most urgent first. */
+/* The uplink of a simulated worker: sends the parts of its messages one after the other, highest priority
+ * first. */
 
 double ddp__scale_of(const ddp__world *w, const ddp_message *m)
 {
@@ -66018,7 +66953,7 @@ static ddp__job ddp__job_take(ddp__port *p)
     return first;
 }
 
-/* When a job has left: over the way to each receiver where they differ, else at once. */
+/* When a job is sent: over the link to each receiver if links differ, else at once. */
 static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
 {
     const ddp__carried *c = job->carried;
@@ -66133,7 +67068,7 @@ void ddp__op_over(ddp__port *p, ddp__op *op)
 }
 
 /* ==== sim/mail.c ==== [sim] */
-/* Messages between two simulated workers, and what lies in memory of any. */
+/* Messages between two simulated workers, and the data of messages in real memory. */
 
 int ddp__is_paper(const ddp__world *w, const void *at)
 {
@@ -66176,7 +67111,7 @@ void ddp__scraps_free(ddp__scrap *s)
     }
 }
 
-/* ---- from one to another ---- */
+/* ---- point-to-point messages ---- */
 
 static int ddp__mail_fits(const ddp__op *op, const ddp__mail *m)
 {
@@ -66299,8 +67234,8 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
         ddp_error err;
         DDP_FREE(m);
         (void)ddp__fail(&err, DDP_UNSUPPORTED,
-                        "a message between rank %d and rank %d, where one simulated worker stands for all: "
-                        "simulate each (ddp_simulation.fold 0)",
+                        "a message between rank %d and rank %d, but one simulated worker represents both: "
+                        "simulate each rank (ddp_simulation.fold 0)",
                         p->base.rank, op->m.peer);
         w->fails(w, &err);
         return;
@@ -66330,11 +67265,11 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
 }
 
 /* ==== sim/collective.c ==== [sim] */
-/* What travels in a simulated world. A message is cut into parts; a part leaves over its worker's uplink,
- * most urgent first, reaches its receivers a delay later, passes their downlinks, and lets them send what
- * follows from it: a collective is a few such phases, the same that the engine's frames go through
- * (src/comm). Between workers that do the same at the same time nothing depends on which of them sends to
- * which, so all that one sends in a phase is one job. */
+/* Collectives of a simulated world. A message is divided into parts. A part is sent over its worker's uplink,
+ * highest priority first. After the delay it passes the downlinks of its receivers, which can then send the
+ * parts of the next phase. A collective is a few such phases, the same as the frames of the engine
+ * (src/comm). Workers that do the same at the same time are interchangeable, so all messages of one worker in
+ * a phase form one job. */
 
 static void ddp__carried_left(ddp__world *w, const ddp__job *job);
 
@@ -66370,7 +67305,8 @@ static void ddp__carried_less(ddp__carried *c, int member)
     if (++c->over == c->here) ddp__carried_drop(c);
 }
 
-/* A part has passed a member's downlink: the last phase is received, another lets it send the next. */
+/* A part has passed a member's downlink: it is received (last phase), or the member can send the next
+ * phase. */
 static void ddp__part_got(ddp__world *w, void *what, int member, int at)
 {
     ddp__carried *c = (ddp__carried *)what;
@@ -66409,13 +67345,14 @@ static int ddp__cell_of(const ddp__carried *c, int member, int phase)
     return cell ? cell[member] : 0;
 }
 
-/* When what left at the times of a cell's members (or of one, from) reaches a member. last: the two latest of
- * these times, where ways are alike; NULL: they differ. */
+/* Time at which parts sent by a cell's members (or by `from` alone) arrive at a member. last: the two latest
+ * send times, if all links are equal; NULL: they differ. */
 static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, const double last[2])
 {
     ddp__links *l = &c->port[member]->e->links;
     const double *leave = c->leave + (size_t)at * (size_t)c->here;
-    const int stands = c->here < c->members && member == c->here - 1; /* for others that do what it does */
+    /* represents the workers that are not simulated */
+    const int stands = c->here < c->members && member == c->here - 1;
     double latest = 0;
 
     if (!l->path) return c->world->now;
@@ -66427,7 +67364,7 @@ static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, c
     return latest;
 }
 
-/* A cell's members have all sent a part. */
+/* All members of a cell have sent a part. */
 static void ddp__cell_sent(ddp__carried *c, int cell, int phase, int at)
 {
     const double *leave = c->leave + (size_t)at * (size_t)c->here;
@@ -66453,8 +67390,8 @@ static int ddp__cell_size(const ddp__carried *c, int cell, int phase)
     return n;
 }
 
-/* A member's part has left: to the next in a ring, from a root to all, else to those of its cell once theirs
- * have too. */
+/* A member has sent a part. It arrives at the next member (ring), at all members (root), or at its cell once
+ * all of the cell have sent theirs. */
 static void ddp__carried_left(ddp__world *w, const ddp__job *job)
 {
     ddp__carried *c = job->carried;
@@ -66480,7 +67417,8 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job)
     ddp__carried_less(c, member);
 }
 
-/* Sites: sizes of a member's cells; *uneven: sites of unlike sizes, of which one crosses. */
+/* Sites: sizes of a member's cells. *uneven: sites differ in size, so one rank of each sends between
+ * sites. */
 static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
 {
     for (int i = 0; i < c->here; i++) {
@@ -66512,13 +67450,13 @@ static void ddp__carried_phase(ddp__carried *c, const ddp__port *p, int phase, c
     c->in[phase] = c->out[phase];
 }
 
-/* Who is simulated in place of a member: the last one stands for all that are not. */
+/* The simulated worker that represents a member: the last one represents all that are not simulated. */
 static int ddp__standing_in(const ddp__carried *c, int member)
 {
     return member < c->here ? member : c->here - 1;
 }
 
-/* What each member sends and gets, by the way that the operation takes. */
+/* The bytes that each member sends and receives, by the algorithm of the operation. */
 static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__op *op)
 {
     const double n = (double)op->n, M = c->members, crossing = op->m.coding;
@@ -66558,9 +67496,9 @@ static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__o
     }
 }
 
-/* ---- what the library sends itself, and whatever lies in memory ---- */
+/* ---- the data of messages in real memory ---- */
 
-/* The owner of a part of a sum has a rule for it. */
+/* Calls the owner's rule for a part of a sum. */
 static void ddp__carried_owner(const ddp__carried *c, int member, size_t at, size_t count, float *sum)
 {
     const ddp__op *op = c->op[member];
@@ -66573,7 +67511,7 @@ static void ddp__carried_owner(const ddp__carried *c, int member, size_t at, siz
     if (from < to) op->m.owner->rule(op->m.owner->user, from, sum + (from - at), to - from);
 }
 
-/* Values from offset at on of all members that are not on paper: their sum is all's. */
+/* Sums the values from `at` on over all members with real memory; the result is for all members. */
 static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float *sum)
 {
     ddp__op *first = c->op[0];
@@ -66592,8 +67530,8 @@ static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float 
     for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
 }
 
-/* Blocks of an all-gather, all values of a message in real memory. In the world's all-gather each rank has
- * the block of its number, also when other ranks are lost. */
+/* The blocks of an all-gather in real memory. In the all-gather of all ranks, block r belongs to rank r, also
+ * if other ranks are lost. */
 static void ddp__carried_blocks(ddp__carried *c, void *block)
 {
     const ddp__op *first = c->op[0];
@@ -66632,7 +67570,7 @@ static void ddp__carried_move(ddp__carried *c)
     }
 }
 
-/* ---- who takes part ---- */
+/* ---- members ---- */
 
 static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
 {
@@ -66676,7 +67614,7 @@ static void ddp__member_begins(ddp__carried *c, int member)
     for (int i = 0; sends && i < c->parts; i++) ddp__carried_job(c, member, 0, i);
 }
 
-/* They do not mean the same message. */
+/* 1: the member posted another message than the others. */
 static int ddp__carried_differs(const ddp__carried *c, int member)
 {
     const ddp__op *first = NULL, *op = c->op[member];
@@ -66691,7 +67629,7 @@ static int ddp__carried_differs(const ddp__carried *c, int member)
         first->unit == op->unit)
         return 0;
     (void)ddp__fail(&err, DDP_MISMATCH,
-                    "rank %d has %s of %zu values where rank %d has %s of %zu: every rank must post the "
+                    "rank %d has %s of %zu values but rank %d has %s of %zu: every rank must post the "
                     "same messages in the same order",
                     c->port[i]->base.rank, ddp__op_text(c->port[i]->e, first, a, sizeof a), first->n,
                     c->port[member]->base.rank, ddp__op_text(c->port[member]->e, op, b, sizeof b), op->n);
@@ -66717,8 +67655,8 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
     for (int i = 0; c->scrap && i < c->here; i++)
         if (i != c->root && c->op[i] && (place == c->root || place == i))
             ddp__scraps_paste(c->scrap, c->op[i]);
-    for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++) /* what was on its way before it
-                                                                                 came */
+    /* parts that arrived before the member posted */
+    for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++)
         if (c->gone[(size_t)at * (size_t)c->here])
             ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root, NULL), ddp__part_arrives, c,
                           place, at);
@@ -66726,8 +67664,8 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
         ddp__carried_move(c);
         for (int i = 0; i < c->here; i++) {
             ddp__op *own = c->op[i];
-            if (own && now > own->active_at) { /* until now somebody was waited for, but for its own first
-                                                  part */
+            /* it waited for other members until now, except while its own first part was sent */
+            if (own && now > own->active_at) {
                 own->waiting_since =
                     fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);
             }
@@ -66754,7 +67692,7 @@ void ddp__carried_again(ddp__world *w)
             int kept = 0;
             for (int k = 0; k < jobs; k++)
                 if (p->job[k].carried != c) p->job[kept++] = p->job[k];
-            if (kept < jobs) { /* a heap again */
+            if (kept < jobs) { /* restores the heap */
                 stbds_arrsetlen(p->job, 0);
                 for (int k = 0; k < kept; k++) {
                     const ddp__job job = p->job[k];
@@ -66772,13 +67710,13 @@ void ddp__carried_again(ddp__world *w)
 }
 
 /* ==== sim/port.c ==== [sim] */
-/* The carrier of a simulated worker's engine: what begins when, and what ends the world. */
+/* The transport of a simulated worker's engine: starts operations, and ends the world on errors. */
 
 static ddp__port *ddp__port_of(ddp__wire *w) { return (ddp__port *)(void *)w; }
 
-/* ---- what begins ---- */
+/* ---- start of operations ---- */
 
-/* src/comm/activate.c says whose turn has come. */
+/* src/comm/activate.c has selected the operation to start. */
 static void ddp__port_begins(ddp__wire *wire, ddp__op *op)
 {
     ddp__port *p = ddp__port_of(wire);
@@ -66808,9 +67746,9 @@ static void ddp__port_look(ddp__port *p)
     p->world->fails(p->world, &err);
 }
 
-/* ---- a worker that is lost ---- */
+/* ---- loss of a worker ---- */
 
-/* The others know it, and have agreed on who is left. */
+/* The other ranks know of the loss and have agreed on the members. */
 static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
 {
     ddp_error err;
@@ -66842,7 +67780,7 @@ static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
             }
 }
 
-/* As the script says. Who is left has heard of it a delay later, and of each other's knowing it two more. */
+/* The script kills a rank. The others detect it one delay later, and agree after two more. */
 static void ddp__port_dies(ddp__world *w, void *what, int rank, int j)
 {
     ddp__port *p = (ddp__port *)what;
@@ -66857,14 +67795,14 @@ static void ddp__port_dies(ddp__world *w, void *what, int rank, int j)
     for (int r = 0; r < w->seats; r++) left += w->port[0][r] && !w->port[0][r]->dead;
     if (w->min_world == 0) {
         (void)ddp__fail(&err, DDP_PEER_LOST,
-                        "rank %d was lost at %g s, as the script says: min_world lets the others go on", rank,
-                        w->now);
+                        "rank %d was lost at %g s, as the script says; set min_world to continue without it",
+                        rank, w->now);
         w->fails(w, &err);
     } else
         ddp__world_at(w, w->now + 3 * p->e->links.farthest, ddp__world_shrinks, NULL, rank, left);
 }
 
-/* ---- the carrier ---- */
+/* ---- the transport ---- */
 
 static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
 {
@@ -66876,15 +67814,15 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
     ddp__port_look(p);
 }
 
-/* 0, and the world has failed: this is no worker's own thread. */
+/* Returns 0 and fails the world if the caller is not the worker's own thread. */
 static int ddp__port_knows(ddp__port *p)
 {
     ddp_error err;
 
     if (ddp__time() == &p->seat->now) return 1;
     (void)ddp__fail(&err, DDP_UNSUPPORTED,
-                    "rank %d sends or waits on a thread of its own, which has no part in virtual time: "
-                    "simulate a strategy that has no threads",
+                    "rank %d sends or waits on another thread, which has no virtual time; "
+                    "simulate a strategy without threads",
                     p->base.rank);
     p->world->fails(p->world, &err);
     return 0;
@@ -66935,7 +67873,7 @@ static void ddp__port_opened(ddp__wire *wire, ddp__engine *e)
     p->e = e;
     e->quiet = p->world->error.code != DDP_OK;
     e->error = p->world->error;
-    for (int i = 0; i < e->links.acts; i++) /* a connection that breaks is there again at once */
+    for (int i = 0; i < e->links.acts; i++) /* a broken connection is restored immediately */
         if (e->links.act[i].peer < 0)
             ddp__world_at(p->world, e->links.act[i].at, ddp__port_dies, p, e->rank, 0);
 }
@@ -66985,7 +67923,7 @@ static void ddp__world_fails(ddp__world *w, const ddp_error *why)
             if (p->e->error.code == DDP_OK) p->e->error = w->error;
             p->e->quiet = 1;
         }
-    for (int r = 0; r < w->seats; r++) ddp__seat_ready(w, &w->seat[r]); /* those that wait */
+    for (int r = 0; r < w->seats; r++) ddp__seat_ready(w, &w->seat[r]); /* the waiting workers */
 }
 
 static void ddp__world_stuck(ddp__world *w)
@@ -67007,7 +67945,7 @@ static void ddp__world_stuck(ddp__world *w)
             (size_t)snprintf(text + n, sizeof text - n, "%srank %d for %s", waiting > 1 ? ", " : "", r,
                              op ? ddp__op_text(p->e, op, one, sizeof one) : "a message that it did not post");
     }
-    for (int r = 0; r < w->seats && !waiting; r++) { /* the dead end last */
+    for (int r = 0; r < w->seats && !waiting; r++) { /* else wakes killed workers, which end last */
         if (w->seat[r].state != DDP__PLAYER_DEAD) continue;
         for (int link = 0; link < 2; link++)
             if (w->port[link][r] && w->port[link][r]->e) {
@@ -67019,7 +67957,7 @@ static void ddp__world_stuck(ddp__world *w)
     }
     if (!waiting) return;
     (void)ddp__fail(&err, DDP_USAGE,
-                    "nobody can go on: %d of %d workers wait for what nobody sends: %.300s%s", waiting,
+                    "deadlock: %d of %d workers wait for messages that no worker sends: %.300s%s", waiting,
                     w->seats, text, waiting > 3 ? " ..." : "");
     ddp__world_fails(w, &err);
 }
@@ -67057,7 +67995,7 @@ void ddp__carried_free(ddp__world *w)
 }
 
 /* ==== sim/simulate.c ==== [sim] */
-/* A simulated world's beginning and end: a thread and a context for each worker, on a virtual clock. */
+/* Start and end of a simulated world: one thread and one context per worker, on a virtual clock. */
 
 #include <sys/mman.h>
 
@@ -67142,7 +68080,7 @@ static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
         (void)ddp__fail(err, DDP_MEMORY, "only %d of %d simulated workers could be started: %s", started,
                         w->seats, strerror(why));
         w->seats = started;
-        w->error = *err; /* each ends at its first message */
+        w->error = *err; /* each worker ends at its first message */
     }
     if (started) ddp__world_begin(w);
     for (int r = 0; r < started; r++) pthread_join(w->seat[r].thread, NULL);
@@ -67157,19 +68095,19 @@ static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
 static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_ops *ops, ddp_error *err)
 {
     if (c->backend || c->elastic.join || c->elastic.max_world > c->world)
-        return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out",
+        return ddp__fail(err, DDP_UNSUPPORTED, "%s cannot be simulated; remove it",
                          c->backend ? "a device" : "joining");
     if (c->server.count < 0 && ops->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(
             err, DDP_UNSUPPORTED,
-            "servers beside workers are not simulated: set servers to a number of ranks that serve");
+            "servers on the ranks of workers cannot be simulated; set servers to a number of separate ranks");
     if (c->elastic.min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
-        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d with %s is not simulated: leave min_world 0",
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d cannot be simulated with %s; set min_world to 0",
                          c->elastic.min_world, c->world > 64 ? "more than 64 workers" : "servers");
     return DDP_OK;
 }
 
-/* All links take the same time, always. */
+/* 1: all links always take the same time. */
 static int ddp__simulated_alike(const ddp_config *c)
 {
     ddp__netspec spec;
@@ -67236,7 +68174,7 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     memset(err, 0, sizeof *err);
     if (out) memset(out, 0, sizeof *out);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_simulate: configuration or function is NULL");
-    (void)ddp__time_set(&start); /* a worker may die there without this process */
+    (void)ddp__time_set(&start); /* a worker that dies does not end this process */
     s = ddp__config_resolve(given, ddp__built_in(), &cfg, &ops, err);
     (void)ddp__time_set(NULL);
     if (s != DDP_OK) return (int)s;
@@ -68083,7 +69021,7 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         return NULL;
     }
     j->opened = 1;
-    j->stream = ddp__file_stream(&j->file); /* whoever reads the file while it grows sees whole lines */
+    j->stream = ddp__file_stream(&j->file); /* a reader of the growing file sees complete lines only */
     return j;
 }
 
@@ -68493,15 +69431,13 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
                 kinds |= 1u << (d->runs[i].workers[w].spans[k].kind & 31);
     }
     if (!(scale > 0)) return;
-    ddp__text_addf(
-        t,
-        "<h2>Who does what, when</h2>\n"
-        "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward<i class=\"k2\"></i>"
-        "update<i class=\"k3\"></i>waiting<i class=\"k4\"></i>communication%s%s</p>\n"
-        "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. All pictures have "
-        "the same time scale.</p>\n",
-        kinds & 1u << DDP_SPAN_FILL ? "<i class=\"k5\"></i>bubble filling" : "",
-        kinds & 1u << DDP_SPAN_PEER_WAIT ? "<i class=\"k6\"></i>waiting for a peer" : "");
+    ddp__text_addf(t,
+                   "<h2>Timeline of the ranks</h2>\n<p class=\"key\"><i class=\"k0\"></i>forward<i "
+                   "class=\"k1\"></i>backward<i class=\"k2\"></i>update<i class=\"k3\"></i>waiting<i "
+                   "class=\"k4\"></i>communication%s%s</p>\n<p class=\"note\">Upper lane of a rank: "
+                   "computing; lower lane: its transfers. All pictures have the same time scale.</p>\n",
+                   kinds & 1u << DDP_SPAN_FILL ? "<i class=\"k5\"></i>bubble filling" : "",
+                   kinds & 1u << DDP_SPAN_PEER_WAIT ? "<i class=\"k6\"></i>waiting for a peer" : "");
     for (int i = 0; i < d->run_count; i++) {
         long steps;
         ddp__run_window(&d->runs[i], &begin, &end);

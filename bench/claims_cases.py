@@ -50,7 +50,7 @@ these pages from them.
 | kind | meaning |
 |---|---|
 | real | workers run on this machine and bytes travel over emulated links ([emulate-network](../../howto/emulate-network.md)), or the claim is about a solver and that solver runs |
-| model | a planner's answer for the paper's data, such as `build/plan baselines` for DT-FM's 64 devices ([baselines](../../explanation/baselines.md)) |
+| model | a planner's answer for the paper's data, such as `build/plan baselines` for DT-FM's 64 devices ([baselines](../../explanation/placement.md#baselines-of-dt-fm)) |
 | arithmetic | a calculation with the paper's printed numbers |
 | simulator | `build/simulate` with as many workers as in the paper ([simulate](../../howto/simulate.md)) |
 
@@ -502,7 +502,7 @@ claim("T1", "dtfm-case5", "abstract, Figure 3c", "case 5, GPT3-1.3B: iteration t
        figure(over_dtfm(LARGE, *ZERO), (3.6, 3.8), "the best of ZeRO, " + SETTINGS[LARGE]),
        figure(over_dtfm(SMALL, *ZERO), (3.6, 3.8), "the same, " + SETTINGS[SMALL])],
       modelled((5, *LARGE), (5, *SMALL)), over="DT-FM", erratum="DeepSpeed's factor is 3.8 in the introduction and 3.6 in section 4.2.",
-      note="The figures are modelled for 64 devices (docs/explanation/baselines.md). The model's DT-FM is 1.6 to 1.8 times faster than the "
+      note="The figures are modelled for 64 devices (docs/explanation/placement.md#baselines-of-dt-fm). The model's DT-FM is 1.6 to 1.8 times faster than the "
       "authors measured; its Megatron in rank order is within 4 % of their measurement. The factors are therefore too large. 4.8 is the "
       "ratio to Megatron on random layouts, with 40 layers and batch 4096: 595.6 / 124.1 s in the authors' file. ZeRO in rank order is "
       "the best of stage 1 alone, stage 1 with pipelines, and stage 3. The real figures have 16 devices (4 x 4), with times divided by "
