@@ -585,7 +585,7 @@ def unsupported_models_give_a_one_line_error():
     mistake(d.InvalidArgument, "no parameter of the model requires a gradient", nothing)
     mistake(d.InvalidArgument, "takes a torch.nn.Module", lambda m: d.wrap(adamw(m), m))
     mistake(d.Unsupported, "LBFGS", lambda m: d.wrap(m, torch.optim.LBFGS(m.parameters())))
-    mistake(d.Error, "own", lambda m: d.wrap(m, adamw(m)), {"strategy": "deft"})
+    mistake(d.Error, "updates parameters itself", lambda m: d.wrap(m, adamw(m)), {"strategy": "deft"})
     mistake(d.Mismatch, "parameter shapes", lambda m: d.wrap(*((m, adamw(m)) if d.rank() else turned())))
     mistake(d.Mismatch, "rank", lambda m: d.wrap(*((m, adamw(m)) if d.rank() else (m[:2], adamw(m[:2])))))
 
