@@ -152,7 +152,7 @@ class Wrapped:
             if type(other) is torch.nn.parallel.DistributedDataParallel and \
                     any(id(p) in own for p in other.parameters()):
                 warnings.warn("dreamddp: the wrapped model is trained inside a DistributedDataParallel: both average its "
-                              "gradients. Train the model that wrap returned, or see docs/tutorials/pytorch.md for Trainer and "
+                              "gradients. Train the model that wrap returned, or see docs/reference/python.md for Trainer and "
                               "Accelerate")
                 return
 
