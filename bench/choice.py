@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Does `plan choose` name the strategy that is the fastest when it is measured?
+"""Checks whether `plan choose` names the strategy that measures fastest.
 
     bench/choice.py [--cases N] [--seed N] [--markdown FILE]
 
-Cases are drawn from a seed: a published profile, 2 to 6 workers, a period, a link whose rate makes a period's averages take
-0.2 to 4 times as long as its backwards, a delay. `plan choose` ranks all strategies; the three that it ranks first,
-localsgd and dreamddp are then really run (build/simulate --real: workers sleep for the profile's times, bytes travel over
-shaped links). Its first one is right where it is the fastest that was measured, or at most 5 % slower.
+Cases are drawn from a seed: a published profile, 2 to 6 workers, a period, a delay, and a link on which the averages of a period take 0.2
+to 4 times as long as its backward passes. `plan choose` ranks all strategies. The first three of the ranking, localsgd and dreamddp are
+then measured (build/simulate --real: workers sleep for the profile's times and bytes travel over emulated links). The choice is right if
+the first strategy is the fastest measured one, or at most 5 % slower.
 """
 import argparse
 import csv
@@ -28,7 +28,7 @@ SECONDS = 2.0
 
 
 def draw(number, seed, folder):
-    """A case, and its profile with parameters so few that this machine can send them in time."""
+    """Draws a case. Its profile has few enough parameters for this machine to send them in time."""
     r = random.Random("%d %d" % (seed, number))
     name, workers, period, delay = r.choice(PROFILES), r.choice((2, 3, 4, 6)), r.choice((5, 10)), r.choice((0.5, 2, 5, 20))
     with open(os.path.join(published.folder("profiles"), name + ".csv"), newline="") as f:
@@ -56,7 +56,7 @@ def run(program, options, limit=300):
 
 
 def measured(case, entry):
-    """ms of a step, over whole periods."""
+    """Returns the ms of a step, over whole periods."""
     steps = 2 * case["period"] * max(2, round(SECONDS / (entry["step_ms"] / 1e3) / 2 / case["period"]))
     options = ["--real", "--profile", case["path"], "--workers", str(case["workers"]), "--net", case["net"], "--profile-steps", str(case["period"]),
                "--steps", str(steps + case["period"]), "--strategy", entry["strategy"]] + entry["options"].split()

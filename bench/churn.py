@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains while workers die and others come: one kill -9 and one newcomer every so many seconds.
+"""Trains while a worker is killed and another one joins at a fixed interval.
 
     bench/churn.py [--quick] [--minutes 10] [--every 20] [--workers 4] [--strategy dreamddp] [--seed 0]
 
-Every worker is a process of build/train_gpt with --min-world. Any of them may be killed, the
-coordinator included; the newcomer takes its place with --join. The run must end by itself, with a
-loss far below the first and with equal parameters on all (the trainer compares them). Exit 1 if not.
+Every worker is a process of build/train_gpt with --min-world. Any worker may be killed, including the coordinator; the joining worker
+takes its place with --join. The run must end by itself, with a loss far below the first one and with equal parameters on all ranks (the
+trainer compares them). Exit 1 otherwise.
 """
 import argparse
 import json
@@ -47,14 +47,14 @@ class Run:
         return p
 
     def doors(self):
-        """Where live workers said that newcomers may come."""
+        """The addresses at which live workers accept joining workers."""
         found = []
         for p in self.live:
             found += re.findall(r"newcomers[^\n]*?(\d+\.\d+\.\d+\.\d+:\d+)", open(p.file + ".err").read())[:1]
         return ",".join(found[:4]) or f"127.0.0.1:{self.port}"
 
     def progress(self):
-        """The furthest step that anybody reported, and the loss there."""
+        """The last step that a worker reported, and its loss."""
         seen = [(0, 0.0)]
         for p in self.live:
             seen += [(int(a), float(b)) for a, b in re.findall(r"step\s+(\d+)/\d+\s+loss ([\d.]+)", open(p.file + ".err").read())[-1:]]
@@ -62,12 +62,12 @@ class Run:
 
 
 def speed(args, folder):
-    """Steps per second without losses."""
+    """Steps per second without lost workers."""
     steps = 300
     run = Run(args, steps, folder)
     codes = [p.wait() for p in run.live]
     if any(codes):
-        sys.exit("churn.py: the run without losses failed: " + open(run.live[0].file + ".err").read()[-400:])
+        sys.exit("churn.py: the run without lost workers failed: " + open(run.live[0].file + ".err").read()[-400:])
     out = json.loads(open(run.live[0].file + ".out").read().splitlines()[-1])
     return 1e3 / out["step_ms"]
 
@@ -97,7 +97,7 @@ def main():
             if all(p.poll() is not None for p in run.live) or time.time() - begin > 60 * (args.minutes * 3 + 1):
                 break
             step, loss = run.progress()
-            print(f"{time.time() - begin:6.0f} s  step {step}/{steps}  loss {loss:.4f}  killed {kills}, came {joins}", flush=True)
+            print(f"{time.time() - begin:6.0f} s  step {step}/{steps}  loss {loss:.4f}  killed {kills}, joined {joins}", flush=True)
             if step > 0.97 * steps:
                 continue
             if len(run.live) == args.workers:

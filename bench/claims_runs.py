@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Runs that a claim of docs/results/claims/index.md needs and no other script makes; each prints one JSON object.
+"""Runs for claims of docs/results/claims/ that no other script makes. Each prints one JSON object.
 
     bench/claims_runs.py table1 gpt2 8          DreamDDP's Table 1: one column, five strategies
-    bench/claims_runs.py deft resnet101 ...     DeFT and three baselines on totals of Table I, or on VGG-19's Table II
-    bench/claims_runs.py osp resnet18 ...       servers: strategies over one link each
-    bench/claims_runs.py solvers                DreamDDP's search beside all partitions: 4 profiles x lengths x bandwidths
+    bench/claims_runs.py deft resnet101 ...     DeFT and three baselines, with the totals of Table I or with VGG-19's Table II
+    bench/claims_runs.py osp resnet18 ...       servers: each strategy over the same link
+    bench/claims_runs.py solvers                DreamDDP's search and all partitions: 4 profiles x lengths x bandwidths
     bench/claims_runs.py dtfm 5 ...             a GPT over 16 devices of one of DT-FM's networks
     bench/claims_runs.py repeat N COMMAND ...   the same trainer N times
 
-Workers sleep for layers' times and bytes travel over shaped links, as in bench/overlap.py: parameters and rates are divided
-by one factor, so that all workers together send at most 16 MB/s. With --simulated (table1, deft) nothing is divided:
-build/simulate plays the paper's times, bytes and number of workers on its virtual clock. NAME --help says more.
+Workers sleep for the layer times and bytes travel over emulated links, as in bench/overlap.py. Parameters and rates are divided by
+one factor, so that all workers together send at most 16 MB/s. With --simulated (table1, deft) nothing is divided: build/simulate uses the
+paper's times, bytes and number of workers on its virtual clock. NAME --help has the options.
 """
 import argparse
 import csv
@@ -43,7 +43,7 @@ def profile_rows(name):
 
 
 def write_profile(path, rows):
-    """rows of (name, params, forward_s, backward_s, comm_s), from the input side."""
+    """Writes a profile. rows: (name, params, forward_s, backward_s, comm_s), from the input side."""
     with open(path, "w", newline="") as f:
         out = csv.writer(f)
         out.writerow(["layer", "params", "forward_s", "backward_s", "comm_s"])
@@ -59,7 +59,7 @@ def plan(*options):
 
 
 def scaled_net(bytes_per_s, workers, delay, simulated=False):
-    """(--net, factor): a rate that this machine can emulate for so many workers, and what it was divided by."""
+    """Returns (--net, factor): a rate that this machine can emulate for that number of workers, and its divisor."""
     if simulated:
         return f"{bytes_per_s * 8 / 1000:.3f}kbit,{delay}", 1
     scale = max(1, round(bytes_per_s * workers / overlap.MACHINE_BYTES_PER_S))
@@ -78,10 +78,10 @@ TABLE1 = {"resnet18": ("ResNet-18", "a6000_resnet18-cifar10"), "resnet50": ("Res
 
 
 def table1(a):
-    """The column's computing T and communication C come from two of its five times, S-SGD = T + C and FLSGD = T + C/5
-    (Eq. 3 and 4, H = 5); layers share T and C as in the authors' profile. The other three times are then ours to
-    measure. All workers of both halves of the table are 8 here, and times are the paper's over SHRINK; simulated, they are
-    the column's and so are the times."""
+    """The computing T and communication C of a column follow from two of its five times: S-SGD = T + C and FLSGD = T + C/5
+    (Eq. 3 and 4, H = 5). T and C are divided over the layers as in the authors' profile. The runs then measure the other
+    three times. Both halves of the table run with 8 workers, and times are the paper's divided by SHRINK. Simulated runs
+    have the column's workers and times."""
     if a.simulated:
         a.shrink = 1
     name, profile = TABLE1[a.model]
@@ -110,24 +110,24 @@ def table1(a):
 
 
 def simulated_option(p):
-    p.add_argument("--simulated", action="store_true", help="by build/simulate, nothing divided")
+    p.add_argument("--simulated", action="store_true", help="simulate the run, without dividing anything")
 
 
 def table1_options(p):
     simulated_option(p)
     p.add_argument("model", choices=TABLE1)
-    p.add_argument("workers", type=int, choices=(8, 32), help="the column's")
-    p.add_argument("--shrink", type=float, default=6, help="the paper's times over this [6]")
+    p.add_argument("workers", type=int, choices=(8, 32), help="workers of the column")
+    p.add_argument("--shrink", type=float, default=6, help="divisor of the paper's times [6]")
 
 
 # ---- DeFT ----
 
-# Table I: parameters, forward, backward and communication of an iteration; into how many equal buckets
+# Table I: parameters, forward, backward and communication of an iteration; number of equal buckets
 TOTALS = {"resnet101": (8, 44654504, 0.059, 0.118, 0.242), "gpt2": (13, 81894144, 0.169, 0.381, 0.5464)}
 
 
 def deft(a):
-    """wfbp is PyTorch DDP's schedule. VGG-19 has its buckets from Table II, the others equal ones by Table I."""
+    """wfbp is PyTorch DDP's schedule. VGG-19 has the buckets of Table II; the others have equal buckets with the totals of Table I."""
     if a.model == "vgg19":
         with open(os.path.join(ROOT, "tests", "data", "vgg19_table2.csv"), newline="") as f:
             rows = [(r["layer"], int(r["params"]), float(r["forward_s"]), float(r["backward_s"]), float(r["comm_s"])) for r in csv.DictReader(f)]
@@ -175,16 +175,16 @@ def deft_options(p):
     p.add_argument("--strategies", default="wfbp,bytescheduler,usbyte,deft", help="deft+one: one link, +all: an update in every step, +half: in "
     "every second, wfbp+two: two links")
     p.add_argument("--workers", type=int, default=4)
-    p.add_argument("--faster", type=float, default=1, help="the paper's link times this")
-    p.add_argument("--ring", action="store_true", help="that link is of 16 workers, whose bytes are more than those of fewer")
+    p.add_argument("--faster", type=float, default=1, help="factor of the paper's rate")
+    p.add_argument("--ring", action="store_true", help="scale the rate from 16 workers, which send more bytes, to the number of workers")
     p.add_argument("--partition", type=float, default=6.5e6, help="parameters of a part [6.5e6]")
-    p.add_argument("--shrink", type=float, default=1, help="Tables' times over this [1]")
+    p.add_argument("--shrink", type=float, default=1, help="divisor of the tables' times [1]")
 
 
 # ---- OSP ----
 
 def osp(a):
-    """A worker computes T_c; X = W M / b, what the server's link takes for all pushes. T_c / X is --ratio."""
+    """A worker computes for T_c. The link of the server takes X = W M / b for all pushes. T_c / X is --ratio."""
     rows = profile_rows(TABLE1[a.model][1])
     params, backward = (sum(float(r[k]) for r in rows) for k in ("params", "backward_s"))
     compute = a.compute or 1.5 * backward
@@ -217,20 +217,20 @@ def osp(a):
 
 def osp_options(p):
     p.add_argument("model", choices=TABLE1)
-    p.add_argument("--strategies", default="bsp,asp,r2sp,osp+0.4", help="osp+F: F of the model may be late; +F@N: N servers")
+    p.add_argument("--strategies", default="bsp,asp,r2sp,osp+0.4", help="osp+F: F of the model may be deferred; +F@N: N servers")
     p.add_argument("--workers", type=int, default=8)
-    p.add_argument("--per", type=float, default=8, help="workers of which X is, if not --workers [8]")
+    p.add_argument("--per", type=float, default=8, help="number of workers for X, if not --workers [8]")
     p.add_argument("--servers", default="1")
     p.add_argument("--ratio", type=float, default=0.8, help="T_c / X")
     p.add_argument("--compute", type=float, help="T_c in seconds [the profile's]")
-    p.add_argument("--script", help="lines of a --net-script, / between them, RATE for the link's own")
+    p.add_argument("--script", help="lines of a --net-script, separated by /; RATE is the rate of the link")
     p.add_argument("--steps", type=int, default=14)
 
 
 # ---- DreamDDP's search ----
 
 def solvers(a):
-    """The last LAYERS rows of each profile, comm_s over FACTOR, H = 5: DFS beside all contiguous partitions."""
+    """The last LAYERS rows of each profile, comm_s divided by FACTOR, H = 5: DFS and all contiguous partitions."""
     out, ratios = {"instances": 0, "equal": 0, "worst": 1.0}, []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("a6000_gpt2", "a6000_llama2-175m", "a6000_resnet18-cifar10", "h100_gpt2"):
@@ -255,12 +255,11 @@ def solvers(a):
 
 def dtfm(a):
     """Layers of a GPT3-1.3B (2048 wide, 24 are 1.3 billion parameters) over 16 devices as 4 pipelines of 4 stages, or, for
-    `data`, 16 replicas. Computing: 6 FLOPs for each parameter and token of the batch at 45 TFLOPS a device, which is our
-    assumption; a quarter of the paper's 64 devices compute a quarter of its batch. Then all times and all bytes are divided,
-    so that a step of the best placement takes about --step seconds. `ours` is the best placement found in a second,
-    `random` the first shuffle (no scheduler: Megatron's pipelines over devices as they come), `data` a replica on every
-    device, averaged during backward, of half as many bytes again: ZeRO-S3 sends all parameters three times where an
-    all-reduce sends them twice."""
+    `data`, 16 replicas. Computing: 6 FLOPs for each parameter and token of the batch, at an assumed 45 TFLOPS per device. A
+    quarter of the paper's 64 devices compute a quarter of its batch. All times and all bytes are then divided, so that a
+    step of the best placement takes about --step seconds. `ours` is the best placement found in a second. `random` is the
+    first shuffle (no scheduler). `data` is a replica on every device, averaged during backward, with 1.5 times the bytes:
+    ZeRO-S3 sends all parameters three times, an all-reduce sends them twice."""
     stages = pipelines = 4
     net = placement.network(a.case, "", True)
     layer_params = 12 * 2048 ** 2
@@ -279,7 +278,7 @@ def dtfm(a):
         best = placement.plan(folder, net, "anneal")[0]["cost_s"]
         out["cost_s"] = best
         divide = (best + compute) / a.step                      # seconds
-        shrink = max(1.0, stage_bytes * stages * 16 / 40e6)     # bytes: all devices' parameters fit
+        shrink = max(1.0, stage_bytes * stages * 16 / 40e6)     # bytes: the parameters of all devices fit into memory
         small = dict(net, c_dp_bytes=stage_bytes / shrink, c_pp_bytes=boundary / shrink,
                      delay_ms=[[x / divide for x in row] for row in net["delay_ms"]],
                      bandwidth_gbps=[[min(x * divide / shrink, 50) for x in row] for row in net["bandwidth_gbps"]])
@@ -287,7 +286,7 @@ def dtfm(a):
         micro = a.micro
         path = write_profile(os.path.join(folder, "p.csv"), [
             ("h%d" % i, int(layer_params / 2 / shrink), *(compute / per_layer / divide / micro * k for k in (1 / 3, 2 / 3)), 0)
-            for i in range(a.layers)])                         # float32 here: half as many values have the bytes
+            for i in range(a.layers)])                         # float32: half of the values have the same bytes
         for way in a.ways.split(","):
             options = ["--emulate-compute", path, "--net", os.path.join(folder, "net.json"), "--transport", "threads", "--strategy", "ssgd",
                        "--deterministic", "--steps", str(a.steps)]
@@ -295,7 +294,7 @@ def dtfm(a):
                 got = None
                 with open(os.path.join(folder, "net.json"), "w") as f:
                     json.dump(small, f)
-                # a replica computes a 16th of the batch through all layers: as long as a stage's share
+                # a replica computes 1/16 of the batch through all layers, which takes as long as a stage's part
                 whole = write_profile(os.path.join(folder, "w.csv"), [
                     ("h%d" % i, int(1.5 * layer_params / 2 / shrink), *(compute / a.layers / divide * k for k in (1 / 3, 2 / 3)),
                     0) for i in range(a.layers)])
@@ -316,7 +315,7 @@ def dtfm(a):
 def dtfm_options(p):
     p.add_argument("case", type=int, choices=range(1, 6))
     p.add_argument("--layers", type=int, default=24)
-    p.add_argument("--batch", type=int, default=1024, help="sequences of the paper's 64 devices [1024]")
+    p.add_argument("--batch", type=int, default=1024, help="sequences for the paper's 64 devices [1024]")
     p.add_argument("--ways", default="ours,random,data")
     p.add_argument("--micro", type=int, default=8, help="micro-batches [8]")
     p.add_argument("--steps", type=int, default=5)
@@ -324,7 +323,7 @@ def dtfm_options(p):
 
 
 def repeat(a):
-    """Results of all runs, their step_ms apart."""
+    """Returns the results of all runs, and their step_ms separately."""
     rows = []
     for _ in range(a.n):
         done = subprocess.run(a.command, capture_output=True, text=True, cwd=ROOT)

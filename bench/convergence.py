@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""What each strategy costs in loss at equal samples: a GPT of a million parameters on tiny Shakespeare.
+"""Validation loss of each strategy after equal numbers of samples: a GPT of a million parameters on tiny Shakespeare.
 
     bench/convergence.py [--quick] [--only STRATEGY] [--seeds N] [--steps N] [--json FILE]
 
-Four workers (threads of one process, no slow link: only what is computed matters here) train the same
-model on the same number of samples with the same optimizer and schedule, under each strategy and several
-seeds. A row is the mean over the seeds of the validation loss, and its ratio to the row that the project's
-goal names. Fails where a goal does not hold.
+Four workers train the same model on the same number of samples with the same optimizer and schedule, under each strategy and several
+seeds. They are threads of one process without an emulated link, because only losses matter. A row has the mean validation loss over the
+seeds, and its ratio to the row that the project's goal names. The script fails if a goal does not hold.
 """
 import argparse
 import json
@@ -24,7 +23,7 @@ TEXT = os.path.join(DATA, "tinyshakespeare", "input.txt")
 
 MODEL = "--layers 4 --heads 4 --dim 144 --seq 64 --batch 4 --optimizer adamw --lr 0.002 --schedule cosine --warmup 40"
 
-# row: options, the row that it is compared with, the largest ratio
+# row: options, the row to compare with, the largest ratio
 ROWS = {
     "ssgd": ("--strategy ssgd", None, None),
     "dreamddp H=5": ("--strategy dreamddp --period 5 --deterministic", "ssgd", 1.02),
@@ -51,8 +50,8 @@ def train(options, seed, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, 60 steps: does it run?")
-    parser.add_argument("--only", metavar="STRATEGY", help="rows whose name begins so, and what they are compared with")
+    parser.add_argument("--quick", action="store_true", help="one seed, 60 steps, as a smoke test")
+    parser.add_argument("--only", metavar="STRATEGY", help="rows whose name begins with STRATEGY, and the rows that they are compared with")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--json", metavar="FILE", help="every run as a JSON line")
@@ -60,7 +59,7 @@ def main():
     if args.quick:
         args.seeds, args.steps = 1, 60
     wanted = [n for n in ROWS if not args.only or n.startswith(args.only)]
-    for n in list(wanted):  # what they are compared with comes first
+    for n in list(wanted):  # the row to compare with comes first
         while ROWS[n][1] and ROWS[n][1] not in wanted:
             wanted.insert(0, n := ROWS[n][1])
     out = open(args.json, "w") if args.json else None

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""DeFT on VGG-19 without each of its parts, beside the plan and the paper.
+"""DeFT on VGG-19, and without each of its parts, compared with the plan and with the paper.
 
     bench/deft.py [--quick] [--only WORD] [--json FILE]
 
-Four workers sleep for the layer times of the paper's Table II (130.3 ms a step) and send 1/100 of its bytes over links
-of 1/100 of its rate, the second one slower by mu = 1.65 (Fig. 6). `plan` is what build/plan says from the table alone,
-`predicted` what the run said from the links that it measured. Goals: deft at least 1.9 times as fast as wfbp and 1.6
-times as usbyte. The paper says 90 to 115 % over the three others (Fig. 10b), and that one link is "similar" in speed
-with fewer updates, which costs VGG-19 five points of accuracy (section V-B4); it has no row without merging or delay.
+Four workers sleep for the layer times of the paper's Table II (130.3 ms per step) and send 1/100 of its bytes over links with 1/100 of
+its rate. The second link is slower by mu = 1.65 (Fig. 6). `plan` is the step of build/plan from the table alone, `predicted` the step that
+the run predicted from the links it measured. Goals: deft is at least 1.9 times as fast as wfbp and 1.6 times as fast as usbyte. The paper
+has 90 to 115 % over the three others (Fig. 10b). It calls the speed with one link "similar", with fewer updates, which cost VGG-19 five
+points of accuracy (section V-B4). It has no row without merging or delay.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ TWO = "--net2 168mbit,1ms"
 PLANNED = "--mu 1.65 --partition-s 0.0113"
 SKIP, COUNT = 14, 36
 
-# row, options of the trainer, options of `plan timeline` (None: it has no such scheme), what the paper says
+# row, options of the trainer, options of `plan timeline` (None: it has no such scheme), value of the paper
 ROWS = [
     ("wfbp", "--strategy wfbp", "--scheme wfbp", "deft is 115 % faster"),
     ("usbyte", "--strategy usbyte", "--scheme usbyte", "deft is 90 % faster"),

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""What compressed edges cost and bring: a small GPT over four stages, dense and compressed.
+"""Loss and speed of compressed edges: a small GPT over four stages, dense and compressed.
 
     bench/edges.py [--model NAME] [--steps N] [--seeds N] [--net RATE,DELAY] [--data FILE] [--only WORD,..] [--json FILE]
 
-Loss: N steps without a network, which changes no bit of it; validation loss at the end, and means of
-20 steps at each quarter; means over seeds. Time: a few
-steps over emulated links. Bytes: what crosses all boundaries in a step, both ways. --model resnet18:
-CIFAR-10 (in $DDP_DATA) over three stages, with the wires of FusionLLM. --data: another text, short enough for
-its windows to come again, which is what aq lives on; the timed steps are of its first pass.
+Loss: N steps without an emulated network, which does not change results. Each row has the validation loss at the end and means of 20 steps
+at each quarter, as means over seeds. Time: a few steps over emulated links. Bytes: all bytes between stages in a step, in both directions.
+--model resnet18: CIFAR-10 (in $DDP_DATA) over three stages, with the wire formats of FusionLLM. --data: another text. It must be short enough
+for samples to repeat, which aq needs; the timed steps belong to the first pass.
 """
 import argparse
 import json

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""The emulated link against the kernel's: the same ranks in network namespaces behind htb of a rate, and
-with build/bench_allreduce --net of what TCP leaves of that rate, A B A B in one run.
+"""Compares the emulated link with the kernel's htb.
 
     bench/emulation.py [--quick] [--rate 100mbit] [--ranks 4] [--bytes 16777216] [--rounds 3] [--iters 3]
                        [--within PERCENT]
 
-Needs root, ip and tc with htb; exit 77 without. htb counts Ethernet, IP and TCP headers: of each 1514 bytes
-1448 are the program's. --net is a rate of the program's bytes, so the emulated link gets 1448/1514 of htb's.
-Compared is the quickest iteration of each round: whatever else this machine does only makes one longer. With
---within, exit 1 if the median of the rounds' ratios is further from 1.
+The ranks run in network namespaces behind htb, and with build/bench_allreduce --net, in alternation (A B A B). Needs root, ip and tc with
+htb; exit 77 without. htb counts Ethernet, IP and TCP headers: of each 1514 bytes 1448 belong to the program. --net is a rate of the
+program's bytes, so the emulated link gets 1448/1514 of htb's rate. The fastest iteration of each round counts, because other load only
+makes iterations longer. With --within, exit 1 if the median of the rounds' ratios differs more from 1.
 """
 import argparse
 import json
@@ -75,16 +74,16 @@ class Namespaces:
                 raise RuntimeError(err.strip())
             results.append(json.loads(out.strip().splitlines()[-1]))
         if len({r["result_hash"] for r in results}) != 1:
-            raise RuntimeError("the ranks hold unlike results")
+            raise RuntimeError("the results of the ranks differ")
         return max(r["min_ms"] for r in results), max(r["median_ms"] for r in results)
 
 
 def payload_rate(rate):
-    """What a link of that rate carries besides headers, as text for --net."""
+    """The rate of a link without its headers, as text for --net."""
     for unit, factor in UNITS.items():
         if rate.endswith(unit):
             return f"{float(rate[:-len(unit)]) * factor * PAYLOAD / 1e3:.3f}kbit"
-    raise ValueError(f"rate '{rate}' is no number with kbit, mbit or gbit")
+    raise ValueError(f"rate '{rate}' is not a number with kbit, mbit or gbit")
 
 
 def emulated(size, rate):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Network namespaces that are far apart: each has one interface, and this program carries what they send each other.
+"""Emulates network namespaces with a long delay between them.
 
     bench/far.py 4 --rate 1000 --delay 50        as root, until it is stopped; prints "ready"
 
-Namespace ddpfar0, ddpfar1, ... has address 10.78.0.1, 10.78.0.2, ... behind a link of --rate Mbit/s in each direction. A packet
-is serialised at its sender's link, then --delay milliseconds on its way, then serialised at its receiver's: as Linux's netem and
-token buckets would do it, where there is no netem. Packets have up to 9,000 bytes; a link's queue holds --queue bytes and drops the rest.
+Namespace ddpfar0, ddpfar1, ... has one interface with address 10.78.0.1, 10.78.0.2, ... and a link of --rate Mbit/s in each direction. This
+program forwards the packets. A packet is serialised at the link of its sender, delayed by --delay milliseconds, then serialised at the link
+of its receiver, as Linux's netem and token buckets do. Packets have up to 9,000 bytes. The queue of a link has --queue bytes; further
+packets are dropped.
 """
 import argparse
 import collections
@@ -46,8 +47,8 @@ def up(count):
 
 
 def carry(fds, rate, delay, queue):
-    """Packets in the order in which they reach their receiver's link, which takes them one after the other."""
-    way = [[collections.deque() for _ in fds] for _ in fds]  # by sender and receiver: (when it is there, bytes)
+    """Packets in the order of their arrival at the link of the receiver, which serialises them."""
+    way = [[collections.deque() for _ in fds] for _ in fds]  # by sender and receiver: (arrival time, bytes)
     sent, taken, rank = [0.0] * len(fds), [0.0] * len(fds), {fd: i for i, fd in enumerate(fds)}
     while True:
         now, due = time.monotonic(), time.monotonic() + 1
@@ -65,7 +66,7 @@ def carry(fds, rate, delay, queue):
                 try:
                     os.write(fd, packet)
                 except OSError:
-                    pass  # a full or closed interface loses it
+                    pass  # a full or closed interface drops the packet
         for fd in select.select(fds, [], [], max(0, due - time.monotonic()))[0]:
             frm = rank[fd]
             for _ in range(32):
@@ -86,15 +87,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("count", type=int, help="namespaces, 2 to 16")
     parser.add_argument("--rate", type=float, default=1000, help="Mbit/s of each link, in each direction [1000]")
-    parser.add_argument("--delay", type=float, default=50, help="milliseconds from one to another [50]")
-    parser.add_argument("--queue", type=float, default=4e6, help="bytes that wait at a link [4e6]")
+    parser.add_argument("--delay", type=float, default=50, help="delay between two namespaces, in milliseconds [50]")
+    parser.add_argument("--queue", type=float, default=4e6, help="bytes of the queue of a link [4e6]")
     args = parser.parse_args()
     if not 2 <= args.count <= 16 or args.rate <= 0 or args.delay < 0:
         parser.error("2 to 16 namespaces, a rate above 0, a delay of 0 or more")
     if os.geteuid():
         sys.exit("far.py: namespaces need root")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the shell ignores it
     try:
         fds = up(args.count)
         print("ready", flush=True)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""OP-Fence and its baselines: trained pipelines beside the plan, on FusionLLM's two testbeds scaled to 12 and 16 workers.
+"""OP-Fence and its baselines: trained pipelines compared with the plan, on FusionLLM's two testbeds scaled to 12 and 16 workers.
 
     bench/fence.py [--quick] [--only WORD] [--scale N] [--json FILE]
 
-Testbeds: a machine of 4 and four of 2 workers (of 8 and 4 GPUs in the paper), two of 4 and four of 2. Devices are listed as there,
-machine after machine, first all of cluster A. Links are the stand-in's (tests/data/testbed24.json): 10 Gbit/s and 0.1 ms in a machine,
-1 Gbit/s and 1 ms in a cluster, 8 Mbit/s and 30 ms between clusters, rates over N (default 4). All workers are threads of this machine,
-so all devices are planned equally fast: one operator list over the time that one worker takes for it.
-Cells: ResNet-18 on CIFAR-10 (5 micro-batches of 1) and a GPT of 8 blocks (2 of 2), dense and four compressed wires, gpipe.
-Planned: Eq. 3, by `build/plan fence`, whose indexes take 64 bits; the trainers' take 32. Simulated: what the run itself says by
-its tasks and links. Needs $DDP_DATA/cifar10 for ResNet-18.
+Testbeds: a machine with 4 and four with 2 workers (8 and 4 GPUs in the paper), two with 4 and four with 2. Devices are listed as in the
+paper, machine after machine, cluster A first. Links are stand-ins (tests/data/testbed24.json): 10 Gbit/s and 0.1 ms in a machine,
+1 Gbit/s and 1 ms in a cluster, 8 Mbit/s and 30 ms between clusters, with rates divided by N (default: 4). All workers are threads of this
+machine, so the plan assumes equal devices: the FLOPs of the operator list divided by the time of one worker. Cells: ResNet-18 on CIFAR-10
+(5 micro-batches of 1) and a GPT of 8 blocks (2 of 2), dense and four compressed wire formats, gpipe. Planned: Eq. 3 of `build/plan fence`
+with indexes of 64 bits; the trainers' indexes have 32. Simulated: the run's own simulation with its measured tasks and links. Needs
+$DDP_DATA/cifar10 for ResNet-18.
 """
 import argparse
 import json
@@ -43,7 +43,7 @@ def program(name, *options):
 
 
 def training_images(folder):
-    """CIFAR-10 without its test images, over which every run would end with an evaluation through the slow links."""
+    """CIFAR-10 without its test images, because every run would evaluate them through the slow links."""
     path = os.path.join(folder, "cifar10")
     os.mkdir(path)
     for name in os.listdir(CIFAR):
@@ -53,7 +53,7 @@ def training_images(folder):
 
 
 def network(folder, workers, scale, tflops):
-    """The testbed's file for `plan fence --network` and --net."""
+    """Writes the testbed's file for `plan fence --network` and --net."""
     machines, in_a = BEDS[workers], IN_A[workers]
     kind = [[0 if a == b else 1 if (a < in_a) == (b < in_a) else 2 for b in range(len(machines))] for a in range(len(machines))]
     path = os.path.join(folder, "net%d.json" % workers)
@@ -66,14 +66,14 @@ def network(folder, workers, scale, tflops):
 
 
 def speed(trainer, micro, options, graph):
-    """TFLOPS of one worker, forward and backward, of the operators that the graph counts."""
+    """TFLOPS of one worker in forward and backward, for the operators that the graph counts."""
     r = program(trainer, *options, "--workers", 1, "--accumulate", micro, "--steps", 4, "--strategy", "ssgd", "--quiet")
     with open(graph) as f:
         return 3 * micro * sum(op["flops"] for op in json.load(f)) / (r["step_ms"] / 1e3) / 1e12
 
 
 def planned(folder, graph, net, solver, micro, wire):
-    """The cut's file and Eq. 3's seconds."""
+    """Returns the file of the cut and the seconds of Eq. 3."""
     name, _, ratio = wire.partition(":")
     path = os.path.join(folder, "cut.json")
     more = ["--compress", ratio, *(["--uniform"] if name == "topk" else [])] if ratio else []
@@ -110,7 +110,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one model, 12 workers, dense and adatopk:100")
     parser.add_argument("--only", metavar="WORD", help="a model: resnet18 or gpt")
-    parser.add_argument("--scale", type=float, default=4, help="rates of links are divided by this")
+    parser.add_argument("--scale", type=float, default=4, help="divisor of the rates of links")
     parser.add_argument("--json", metavar="FILE", help="every row as a JSON line")
     args = parser.parse_args()
     overlap.keep_cores_awake()
@@ -121,7 +121,7 @@ def main():
         images = os.path.isdir(CIFAR) and training_images(folder)
         for model in ("gpt",) if args.quick else MODELS:
             if model == "resnet18" and not images:
-                print("resnet18 left out: no %s" % CIFAR)
+                print("resnet18 skipped: no %s; run tools/get_data.sh" % CIFAR)
             elif args.only in (None, model):
                 for workers in (12,) if args.quick else BEDS:
                     cell(folder, images, model, workers, args.scale, WIRES[:3:2] if args.quick else WIRES, check, out)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The yardstick of bench/transport.py: the same all-reduce by torch.distributed over gloo.
+"""The reference of bench/transport.py: the same all-reduce with torch.distributed over gloo.
 
     bench/gloo.py --ranks 4 --bytes 16777216 --iters 20
     GLOO_SOCKET_IFNAME=eth0 bench/gloo.py --ranks 4 --rank 0 --addr 10.0.0.1:29500
 
-Ranks are processes on 127.0.0.1, or with --rank this process is one of them. As in bench_allreduce, a barrier precedes every iteration, an
+Ranks are processes on 127.0.0.1; with --rank this process is one rank. As in bench_allreduce, a barrier precedes every iteration, an
 iteration takes as long as its slowest rank, and the last line of stdout is one JSON object.
 """
 import argparse

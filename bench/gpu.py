@@ -1,21 +1,17 @@
 #!/usr/bin/env python3
-"""Training on a GPU against PyTorch on the same device in the same run, and kernels against a copy.
+"""Training on a GPU compared with PyTorch on the same device, and kernels compared with a copy.
 
     bench/gpu.py [--quick] [--steps 30] [--rounds 2] [--only WORD] [--json FILE] [--seconds N]
 
-Prints the tables of docs/results/benchmarks.md, "On a GPU": device, driver and date; tokens/s, MFU and device
-memory of GPT-2 124M (32 x 1024) in bfloat16, TF32 and float32 and of a Llama of 176 M parameters,
-ResNet-50 on images of 32 x 32, each against PyTorch eager and torch.compile (autocast for bfloat16, SDPA
-attention, fused AdamW), A B A B; the kernels of bench/bench_gpu.cu; Top-K against torch.topk; two
-workers on one GPU over an emulated 1 Gbit/s, whose step time and hidden share are compared with what
-the planner predicted, and the device memory that dreamddp takes beyond training alone. A reach that is
-missed is marked and counted. Each part stands alone: what fails or does not fit into --seconds is one
-sentence, and the rest goes on; FILE grows as parts end. --quick: small sizes. Exit 77: there is no GPU,
-1: a part failed.
+Prints the tables of docs/results/gpu.md: device, driver and date; tokens/s, MFU and device memory of GPT-2 124M (32 x 1024) in bfloat16,
+TF32 and float32, of a Llama of 176 M parameters, and of ResNet-50 on images of 32 x 32. Each alternates with PyTorch eager and
+torch.compile (autocast for bfloat16, SDPA attention, fused AdamW). Then: the kernels of bench/bench_gpu.cu; Top-K against torch.topk; two
+workers on one GPU over an emulated 1 Gbit/s, whose step time and overlapped share are compared with the prediction, and the device memory
+of dreamddp beyond training alone. A missed goal is marked and counted. Parts are independent: a part that fails or does not fit into
+--seconds prints one error, and the others continue. FILE grows as parts end. --quick: small sizes. Exit 77: no GPU; 1: a part failed.
 
-MFU counts 6 N + 6 L C T operations per token (N parameters, L blocks of width C, T tokens) against the
-dense peak of the device in bfloat16, whatever the numbers. Needs build/gpu/train_gpt, train_image and
-bench_gpu (`make gpu-check` builds them).
+MFU counts 6 N + 6 L C T operations per token (N parameters, L blocks of width C, T tokens), relative to the dense bfloat16 peak of the
+device for every number format. Needs build/gpu/train_gpt, train_image and bench_gpu (`make gpu-check` builds them).
 """
 import argparse
 import json
@@ -58,7 +54,7 @@ CLOCK = Clock()
 
 
 def gpu():
-    """(name, driver) of GPU 0; ends the program where there is none."""
+    """Returns (name, driver) of GPU 0. Ends the program if there is none."""
     try:
         out = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
@@ -72,14 +68,14 @@ def gpu():
 
 
 class Memory:
-    """Most megabytes of GPU 0 in use while the block runs, beyond those in use before."""
+    """The largest number of megabytes that the block adds on GPU 0."""
 
     def used(self):
         out = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
         try:
             return float(out.split()[0])
-        except (IndexError, ValueError): # a driver that does not say
+        except (IndexError, ValueError): # a driver without this value
             return float("nan")
 
     def watch(self):
@@ -100,7 +96,7 @@ class Memory:
 
 
 def output(command, most=300, **more):
-    """(exit code, stdout), at most so many seconds; what a command leaves running is killed with it."""
+    """Runs a command under a time-out and kills its remaining processes. Returns (exit code, stdout)."""
     most = min(most, CLOCK.left())
     if most < 1:
         raise Failed("no time is left")
@@ -207,7 +203,7 @@ def torch_model(sizes):
 
 
 def torch_resnet50():
-    """As the library builds it for images of 32 x 32: the stem is one 3 x 3 convolution."""
+    """The library's ResNet for images of 32 x 32: the stem is one 3 x 3 convolution."""
     import torch.nn.functional as F
     from torch import nn
 
@@ -233,7 +229,7 @@ def torch_resnet50():
 
 
 def child(sizes, numbers, compiled, steps):
-    """What a process of PyTorch measures; prints one JSON object."""
+    """Measures PyTorch in this process and prints one JSON object."""
     try:
         import torch
     except ImportError:
@@ -273,7 +269,7 @@ def child(sizes, numbers, compiled, steps):
 
 
 def theirs(sizes, numbers, compiled, steps):
-    """None where PyTorch is not here or fails, which it says then."""
+    """Returns None, after a message, if PyTorch is missing or fails."""
     try:
         return last_object([sys.executable, os.path.abspath(__file__), "--child", json.dumps(sizes), numbers,
                             str(int(compiled)), str(steps)])
@@ -326,7 +322,7 @@ def model_row(name, args, peak, reach, rows):
 
 
 def noise(folder, name, images):
-    """Random images as CIFAR-10's files hold them: a label, then a plane per colour."""
+    """Random images in the format of CIFAR-10: a label, then a plane per colour."""
     with open(os.path.join(folder, name), "wb") as f:
         for i in range(images):
             f.write(bytes([i % 10]) + os.urandom(3 * 32 * 32))
@@ -413,12 +409,12 @@ def main():
     if len(sys.argv) == 6 and sys.argv[1] == "--child":
         return child(json.loads(sys.argv[2]), sys.argv[3], sys.argv[4] == "1", int(sys.argv[5]))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round; nothing is marked")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round, no goals")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default="", help="cells whose name contains this")
     parser.add_argument("--json", help="file for the rows")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="what does not fit is left out")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time limit; the remaining parts are skipped")
     args = parser.parse_args()
     if args.quick:
         args.steps, args.rounds = 6, 1

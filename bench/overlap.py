@@ -1,22 +1,19 @@
 #!/usr/bin/env python3
-"""How much communication hides behind the computing, measured beside the plan's prediction.
+"""Measures overlapped communication and compares it with the plan's prediction.
 
     bench/overlap.py [--quick] [--only WORD] [--json FILE]
 
-Workers of build/train_gpt --emulate-compute sleep for a published profile's layer times while the
-bytes of its layers really travel over shaped links. For each cell (profile, workers, H) the link's
-rate is chosen so that one period's communication C = 2(P-1)/P x 4 x params / rate is 0.5, 1 and 2
-times the period's backward time H x T_b. The profiles have no forward times: forward = backward / 2.
-Parameters and rate are divided by one factor, printed with the cell, such that all workers
-together send at most 16 MB/s; times are those of the profile. Workers pinned one to a core
-(taskset) are marked *; the cell `real` trains a small GPT instead of sleeping.
+Workers of build/train_gpt --emulate-compute sleep for the layer times of a published profile, and the bytes of its layers travel over
+emulated links. For each cell (profile, workers, H) the rate of the link is chosen so that the communication of a period,
+C = 2(P-1)/P x 4 x params / rate, is 0.5, 1 and 2 times the backward time of the period, H x T_b. The profiles have no forward times:
+forward = backward / 2. Parameters and rate are divided by one factor, printed with the cell, so that all workers together send at most
+16 MB/s; times are not divided. A * marks workers that are pinned to one core each (taskset). The cell `real` trains a small GPT.
 
-A core that goes to sleep when it is idle wakes up late, on virtual machines by tens of milliseconds.
-So the kernel is asked, where it lets us, to keep idle cores awake (/dev/cpu_dma_latency, as for any
-measurement of latency); --let-sleep leaves them alone.
+An idle core that sleeps wakes up late, on virtual machines by tens of milliseconds. The script therefore asks the kernel to keep idle
+cores awake (/dev/cpu_dma_latency); --let-sleep does not.
 
-Measured step time: rank 0's clock over whole periods, the first after planning left out.
-Predicted: the library's own plan, from the profile and link that it measured in the run.
+The measured step time is the clock of rank 0 over whole periods, without the first period after planning. The predicted one is the
+library's plan, from the profile and the link that the run measured.
 """
 import argparse
 import csv
@@ -64,7 +61,7 @@ PAPER = {
 
 
 class Model:
-    """What a cell trains: options of train_gpt, parameters, backward seconds of a step."""
+    """The model of a cell: options of train_gpt, parameters, backward seconds of a step."""
 
     def __init__(self, name, folder):
         self.name = name
@@ -86,7 +83,7 @@ class Model:
         self.options = ["--emulate-compute", emulated]
 
     def measure(self, folder, pinned):
-        """A real model tells its sizes itself."""
+        """Reads the sizes of a real model from its run."""
         lines = os.path.join(folder, "real.jsonl")
         run(self.options + ["--steps", "20", "--json", lines, "--quiet"], 1, pinned)
         with open(lines) as f:
@@ -96,7 +93,7 @@ class Model:
 
 
 def keep_cores_awake():
-    """Until this process ends; whether the kernel allowed it."""
+    """Keeps idle cores awake until this process ends. Returns whether the kernel allows it."""
     try:
         fd = os.open("/dev/cpu_dma_latency", os.O_WRONLY)
         os.write(fd, struct.pack("i", 0))
@@ -112,7 +109,7 @@ def free_port():
 
 
 def run(options, workers, pinned, program=TRAIN):
-    """One training; returns its result, rank 0's step times in ms, all events and what was logged."""
+    """Runs one training. Returns its result, the step times of rank 0 in ms, all events and the log."""
     lines = tempfile.mktemp(suffix=".jsonl")
     base = [program, "--quiet", "--workers", str(workers), "--optimizer", "sgd", "--lr", "1e-3", *options]
     if "--json" not in options:
@@ -141,7 +138,7 @@ def run(options, workers, pinned, program=TRAIN):
 
 
 def measure(model, strategy, workers, period, pinned, net, scale, periods):
-    """Mean step over whole periods after the first one behind the plan."""
+    """The mean step over whole periods, without the first period after planning."""
     per_step = strategy in ("ssgd", "wfbp")
     profile = 3 if per_step else PROFILE_STEPS
     skip = 1 if per_step else period
@@ -162,7 +159,7 @@ def measure(model, strategy, workers, period, pinned, net, scale, periods):
 
 
 class Checks:
-    """What the issue asks for, counted; a miss is told with its figures."""
+    """Counts the goals that hold, and keeps the figures of the others."""
 
     def __init__(self):
         self.seen, self.missed = {}, []
@@ -244,9 +241,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one cell, one ratio")
     parser.add_argument("--only", metavar="WORD", help="cells whose description contains WORD, e.g. 'gpt2 4 5'")
-    parser.add_argument("--ratios", metavar="R,..", help="instead of 0.5,1,2")
+    parser.add_argument("--ratios", metavar="R,..", help="ratios C / (H T_b) [0.5,1,2]")
     parser.add_argument("--periods", type=int, default=3, help="whole periods measured [3]")
-    parser.add_argument("--let-sleep", action="store_true", help="leave the sleep states of idle cores alone")
+    parser.add_argument("--let-sleep", action="store_true", help="let idle cores sleep")
     parser.add_argument("--json", metavar="FILE", help="every row as a JSON line")
     args = parser.parse_args()
     ratios = [float(r) for r in args.ratios.split(",")] if args.ratios else ([1] if args.quick else None)

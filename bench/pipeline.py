@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Steps of pipelines: measured beside the schedule's own simulation.
+"""Steps of pipelines, compared with the simulation of their schedule.
 
     bench/pipeline.py [--quick] [--only WORD] [--json FILE]
 
-Stages of build/train_gpt --emulate-compute sleep for the times of their layers while the bytes at their boundaries really
-travel over shaped links. Cells: 2, 4 and 8 stages, 4 to 32 micro-batches, bound by computing (forward 40 ms, backward
-80 ms, messages of 20 ms) or by the network (forward 16 ms, backward 32 ms, messages of 64 ms), links of 4 ms.
-Simulated: `build/plan pipeline`, which knows the times that were asked for. Predicted: what the run itself says by the
-tasks that it measured. Then all schedules where links cost nothing: the bubble of zb <= 1f1b <= gpipe; 1f1b ahead on slow
-links; and the stages of two pipelines that average by dreamddp, beside a pipeline alone.
+Stages of build/train_gpt --emulate-compute sleep for the times of their layers, and the bytes between stages travel over emulated links.
+Cells have 2, 4 and 8 stages and 4 to 32 micro-batches. They are limited by computing (forward 40 ms, backward 80 ms, messages of 20 ms) or by
+the network (forward 16 ms, backward 32 ms, messages of 64 ms); links have 4 ms. Simulated: `build/plan pipeline` with the requested times.
+Predicted: the run's own simulation with the tasks that it measured. Then all schedules with free links: the bubble of
+zb <= 1f1b <= gpipe; 1f1b ahead on slow links; and the stages of two pipelines that average by dreamddp, compared with one pipeline.
 """
 import argparse
 import json
@@ -34,7 +33,7 @@ def program(name, *options):
 
 
 def profile(folder, layers, forward, params=1):
-    """A file of as many equal layers."""
+    """Writes a profile with that number of equal layers."""
     path = os.path.join(folder, "p.csv")
     with open(path, "w") as f:
         f.write("layer,params,forward_s,backward_s,comm_s\n")
@@ -43,7 +42,7 @@ def profile(folder, layers, forward, params=1):
 
 
 def least(folder, plan, *cell):
-    """Another run where one took 4 % longer than simulated, up to three: a busy machine lengthens steps, and never shortens."""
+    """Repeats a run that took 4 % longer than simulated, up to three runs: other load only makes steps longer."""
     best = step(folder, *cell)
     for _ in range(2):
         if best[0] > 1.04 * plan:
@@ -52,7 +51,7 @@ def least(folder, plan, *cell):
 
 
 def step(folder, stages, micro, bound, schedule, *more, workers=0, layers=LAYERS, params=1, steps=STEPS, shaped=True):
-    """One run, its times in ms."""
+    """Runs once. Returns times in ms."""
     forward, size = BOUND[bound]
     r = program("train_gpt", "--quiet", "--emulate-compute", profile(folder, layers * stages, forward / layers, params),
                 "--workers", workers or stages, "--stages", stages, "--pipeline", schedule, "--microbatches", micro,
@@ -109,7 +108,7 @@ def averaging(folder, check, out):
     alone = step(folder, stages, micro, "compute", "1f1b", layers=layers)[0]
     print("\n|averaging|C / (H T_b)|step ms|over the pipeline alone|\n" + "|---" * 4 + "|\n|none, one pipeline||%.1f|1|" % alone)
     for what, t_b in (("T_b of one micro-batch", backward), ("T_b of all", backward * micro)):
-        params = int(0.8 * period * t_b * RATE / 8 / 4 / layers)  # of two workers each sends every byte once
+        params = int(0.8 * period * t_b * RATE / 8 / 4 / layers)  # each of two workers sends every byte once
         for strategy in ("dreamddp", "ssgd"):
             ms, r = step(folder, stages, micro, "compute", "1f1b", "--strategy", strategy, "--period", period,
                          workers=2 * stages, layers=layers, params=params, steps=3 * period + 2)

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""DT-FM's five networks scaled down: iterations of a real pipeline beside the placement's Eq. 1.
+"""DT-FM's five networks scaled down: iterations of a real pipeline compared with Eq. 1 of the placement.
 
     bench/placement.py [--quick] [--case N] [--per-pair] [--json FILE]
 
-Of each case 16 devices (TAKE), as 4 pipelines of 4 stages. Bytes are divided by the same factor everywhere, delays and transfers by another, so that the best placement
-takes about 1.2 s; the network file serves `build/plan place` and `--net` alike. What trains is an MLP of equal layers,
-build/train_image --placement --cut, over threads; its computing is about nothing beside the network. The measure is the
-median of the steps after the first two. random is the best of 5,000 shuffles, shuffle the first of them: no scheduler.
+Each case has 16 of its devices (TAKE), as 4 pipelines of 4 stages. All bytes are divided by one factor; delays and transfer times are
+divided by another, so that the best placement takes about 1.2 s. The same network file goes to `build/plan place` and to `--net`. The model
+is an MLP of equal layers, trained by build/train_image --placement --cut over threads; its computing is short compared with the network.
+The figure is the median of the steps after the first two. random is the best of 5,000 shuffles, shuffle the first of them: no scheduler.
 
-Eq. 1 = Eq. 2 (averaging) + Eq. 4 (hops, one micro-batch): no pipeline goes on before the slowest one has made the same hop,
-and averaging begins after the last hop. A run has no such barriers; `played` is what its own order takes by the same links:
-each pipeline by itself, a stage averages when its replicas are through (in truth the first of them send before), and the
-next step's forward overlaps with what is left. --per-pair: without "one_at_a_time", where a device sends to all its peers at once and Eq. 2's sum does not hold.
+Eq. 1 = Eq. 2 (averaging) + Eq. 4 (hops, one micro-batch). It assumes barriers: no pipeline continues before the slowest one has made the
+same hop, and averaging begins after the last hop. A run has no such barriers. `played` is the time of the run's own order on the same links:
+pipelines are independent, a stage averages when all of its replicas are done (in a run the first ones start earlier), and the forward pass
+of the next step overlaps with the rest. --per-pair: without "one_at_a_time" a device sends to all peers at once, and the sum of Eq. 2 does
+not hold.
 """
 import argparse
 import json
@@ -35,7 +36,7 @@ BEST_S, STEPS, SKIP = 1.2, 8, 2
 
 
 def network(case, variant, one_at_a_time):
-    """Its 16 devices, with the bytes of the MLP and rates divided alike: seconds are those of the case."""
+    """The 16 devices of a case, with the bytes of the MLP. Rates are divided by the same factor, so the case's seconds stay."""
     with open(os.path.join(published.folder("networks"), "case%d.json" % case)) as f:
         net = json.load(f)
     net.update(net.get(variant, {}))
@@ -53,7 +54,7 @@ def faster(net, factor):
 
 
 def plan(folder, net, solver):
-    """The placement and the file that it lies in."""
+    """Returns the placement and its file."""
     path, out = os.path.join(folder, "net.json"), os.path.join(folder, solver + ".json")
     with open(path, "w") as f:
         json.dump(net, f)
@@ -65,7 +66,7 @@ def plan(folder, net, solver):
 
 
 def played(net, assign):
-    """Seconds of a step of gpipe with one micro-batch, by these links: the difference of two in the steady state."""
+    """Seconds of a step of gpipe with one micro-batch over these links: the difference of two steps in the steady state."""
     def one_way(a, b, size):
         return net["delay_ms"][a][b] / 1e3 + size * 8 / (net["bandwidth_gbps"][a][b] * 1e9)
 
@@ -93,7 +94,7 @@ def played(net, assign):
 
 
 def images(folder):
-    """Files of MNIST's kind, of WIDTH pixels."""
+    """Writes files in the format of MNIST, with WIDTH pixels."""
     count = 1024
     with open(os.path.join(folder, "train-images-idx3-ubyte"), "wb") as f:
         f.write(struct.pack(">IIII", 0x803, count, 8, WIDTH // 8) + bytes(i * 7 % 251 for i in range(count * WIDTH)))
@@ -102,7 +103,7 @@ def images(folder):
 
 
 def cut(folder):
-    """Two linear layers with their relus each; the last has the head and the loss too."""
+    """Writes the cut: two linear layers with their relus per stage; the last stage also has the head and the loss."""
     operators, path = 2 * LAYERS + 2, os.path.join(folder, "cut.json")
     with open(path, "w") as f:
         json.dump({"pipeline_s": 0, "operators": operators, "segments": [

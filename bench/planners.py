@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Tables of the planners, from build/plan, beside what the papers claim.
+"""Tables of the planners of build/plan, compared with the papers.
 
     bench/planners.py [--quick]
 
-DeFT: VGG-19 of the paper's Table II (tests/data/vgg19_table2.csv; parts of 6.5 M parameters, 11.3 ms on
-the fast link, mu 1.65) and the totals of its Table I. Placement: bench_place. OP-Fence: GPT2-XL, ResNet-18 and ResNet-101 on
-stand-ins of FusionLLM's testbeds (tests/data/testbed24.json, testbed48.json), whose links the paper
-shows only as pictures.
+DeFT: VGG-19 of the paper's Table II (tests/data/vgg19_table2.csv; parts of 6.5 M parameters, 11.3 ms on the fast link, mu 1.65) and the
+totals of its Table I. Placement: bench_place. OP-Fence: GPT2-XL, ResNet-18 and ResNet-101 on stand-ins of FusionLLM's testbeds
+(tests/data/testbed24.json, testbed48.json), because the paper shows their links only as pictures.
 """
 import csv
 import json
@@ -42,7 +41,7 @@ def variant(folder, name, change):
 
 
 def totals(folder, name, buckets, params, forward, backward, comm):
-    """Table I of the paper in equal buckets: it gives no more than totals of these two models."""
+    """Table I of the paper in equal buckets, because it has only totals of these two models."""
     path = os.path.join(folder, name + ".csv")
     with open(path, "w") as f:
         print("layer,params,forward_s,backward_s,comm_s", file=f)
@@ -80,7 +79,7 @@ def deft(folder):
 
 
 def fence(quick):
-    # by solver, not by place: a baseline that cannot (fewer modules than devices) is left out
+    # by solver name, because a baseline is missing if it has fewer modules than devices
     solvers = (("equal_ops", False), ("equal_flops", False), ("fence", False), ("fence", True))
 
     def cells(rows, which, compressed=False):

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""A PyTorch loop over slow links: DistributedDataParallel with gloo beside dreamddp.wrap, in turn in one run.
+"""A PyTorch loop over slow links: DistributedDataParallel with gloo and dreamddp.wrap, in alternation.
 
     bench/python_ddp.py [--quick] [--rate MBIT] [--delay MS] [--workers 4] [--dim 128] [--batch 2] [--rounds 3]
                         [--steps 40] [--period 5] [--kinds gloo,wfbp,dreamddp] [--json FILE]
 
-A kind is gloo, or a strategy of the library; with ":torch" added its messages go by gloo (transport="torch").
+A kind is gloo, or a strategy of the library. With ":torch" added, its messages go through gloo (transport="torch").
 
-Both go over the same network of real TCP connections: each worker is in a network namespace of its own, whose one
-interface is a TUN device. The kernel (tc, tbf) lets out --rate; one process passes the packets on, each --delay later,
-and lets --rate into each worker. 100 ms of packets may wait at either end. The library's own shaping is not used.
-A small GPT, AdamW, one thread a worker. Measured: a step of rank 0 by the clock, the mean of a run after the first 10
-steps, the best and the median of all rounds. Needs root, /dev/net/tun and ip; exit 77 without them or PyTorch.
+Both use the same network of real TCP connections. Each worker runs in a separate network namespace, whose one interface is a TUN device. The
+kernel (tc, tbf) limits outgoing packets to --rate. One process forwards the packets after --delay, and limits incoming packets of each
+worker to --rate. At either end 100 ms of packets may queue. The library's own emulation is not used. A small GPT, AdamW, one thread per
+worker. The figure is the step of rank 0: the mean of a run after the first 10 steps, then the best and the median of all rounds. Needs root,
+/dev/net/tun and ip; exit 77 without them or without PyTorch.
 """
 import argparse
 import ctypes
@@ -44,7 +44,7 @@ def address_of(rank):
 # ---- the network ----
 
 def tun_in(namespace):
-    """A TUN device that lies in that namespace; its file stays with this process."""
+    """Makes a TUN device in a namespace. This process keeps its file descriptor."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/self/ns/net") as home, open("/var/run/netns/" + namespace) as there:
         if libc.setns(there.fileno(), CLONE_NEWNET):
@@ -73,7 +73,7 @@ def network_down(workers):
 
 
 def pass_packets(files, rate, delay):
-    """For ever: what a worker sends takes the delay, and the downlink of whom it is for."""
+    """Forwards packets forever: after the delay, through the downlink of the receiver."""
     down, waiting, number = [0.0] * len(files), [], 0
     rank_of = {socket.inet_aton(address_of(r)): r for r in range(len(files))}
     poll = select.epoll()
@@ -167,7 +167,7 @@ def train(kind, rank, args):
 
 
 def measured(kind, args):
-    """One run, its workers in their namespaces."""
+    """Runs the workers in their namespaces."""
     own = [a for n in ("workers", "dim", "batch", "steps", "period") for a in ("--" + n, str(getattr(args, n)))]
     ps = []
     for r in range(args.workers):

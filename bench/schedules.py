@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Strategies that average gradients: step time beside the plan's prediction.
+"""Strategies that average gradients: step time compared with the plan's prediction.
 
     bench/schedules.py [--quick] [--only WORD] [--json FILE]
 
-As bench/overlap.py: workers of build/train_gpt --emulate-compute sleep for a published profile's layer
-times while the bytes of its layers really travel over shaped links, bytes and rate divided by one factor.
-For each of 24 cells (profile, 4 or 8 workers) the rate is chosen so that one step's communication
-C = 2(P-1)/P x 4 x params / rate is 0.5, 1 and 2 times T_f + T_b; forward = backward / 2. Bound:
-max(T_f + T_b, C), what no schedule of one link can be below. `deft 2`, with 4 workers: a second link that takes
-1.65 times as long; at most 1.03 x (T_f + T_b) where its plan says 1.00, which is that nothing is exposed.
+As in bench/overlap.py, workers of build/train_gpt --emulate-compute sleep for the layer times of a published profile, and the bytes of its
+layers travel over emulated links. Bytes and rate are divided by one factor. For each of 24 cells (profile, 4 or 8 workers) the rate is
+chosen so that the communication of a step, C = 2(P-1)/P x 4 x params / rate, is 0.5, 1 and 2 times T_f + T_b; forward = backward / 2. Bound:
+max(T_f + T_b, C), the least time of any schedule with one link. `deft 2`, with 4 workers: a second link that takes 1.65 times as long. Its
+step must be at most 1.03 x (T_f + T_b) if its plan exposes nothing.
 """
 import argparse
 import os

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Strategies with servers: step time beside the prediction.
+"""Strategies with servers: step time compared with the prediction.
 
     bench/served.py [--only WORD] [--json FILE]
 
-Workers of build/train_gpt sleep 100 ms a step over ten equal layers, 2 MB together, that really travel: with
-one server, two, or co-located. The prediction is ddp_served_step's, by --net and the computing so far.
+Workers of build/train_gpt sleep 100 ms per step over ten equal layers, whose 2 MB travel over emulated links to one server, two servers or
+co-located servers. The prediction is ddp_served_step's, from --net and the measured computing.
 """
 import argparse
 import os

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""OSP against BSP with one server: the gain beside the model of the paper.
+"""OSP and BSP with one server: the gain, compared with the model of the paper.
 
     bench/servers.py [--quick] [--only WORD] [--json FILE]
 
-Workers sleep for a published profile's layer times (T_c = forward + backward, forward = backward / 2) while
-gradients really travel to one server and back; parameters and rate are divided by one factor, as in
-bench/overlap.py. With M bytes of model, W workers and b bytes a second each way, X = W M / b; cells have T_c / X
-of 0.5, 0.8 and 1.4. f is the share of M that was late. The model, of pushes and answers that overlap:
+Workers sleep for the layer times of a published profile (T_c = forward + backward, forward = backward / 2). Gradients travel to one server
+and back. Parameters and rate are divided by one factor, as in bench/overlap.py. With M bytes of model, W workers and b bytes per second in
+each direction, X = W M / b. Cells have T_c / X of 0.5, 0.8 and 1.4. f is the deferred share of M. The paper's model assumes that pushes and
+answers overlap:
 
     bsp = T_c + X        osp = max(T_c, f X) + (1 - f) X        gain = bsp / osp - 1
 
-A server has one link for all its workers, answers go out one after another, and a push is answered when all of it has
-come from all: `predicted` (ddp_served_step) follows the messages. A cell has two rows: what may be late is U_max = b T_c / W,
-at most 0.8 M, as the model above has it; and half of that.
+A server has one link for all of its workers. It answers one push after another, after the push has arrived from all workers. `predicted`
+(ddp_served_step) follows these messages. A cell has two rows: the deferred share is U_max = b T_c / W, at most 0.8 M, and half of that.
 """
 import argparse
 import os
@@ -41,7 +40,7 @@ def paper(t_c, x, late):
 
 def row(name, workers, ratio, share, t_c, scale, bsp, osp, check, out):
     x = t_c / ratio
-    late = osp["deferred_pct"] / 100 * (SKIP + COUNT) / (SKIP + COUNT - 1)  # nothing is late in the first step
+    late = osp["deferred_pct"] / 100 * (SKIP + COUNT) / (SKIP + COUNT - 1)  # the first step defers nothing
     gain, bound = bsp["ms"] / osp["ms"] - 1, 1e3 * paper(t_c, x, late)
     model_gain = paper(t_c, x, 0) / paper(t_c, x, late) - 1
     said_gain = bsp["predicted_step_ms"] / osp["predicted_step_ms"] - 1
@@ -76,7 +75,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one cell")
     parser.add_argument("--only", metavar="WORD", help="cells whose description contains WORD, e.g. 'gpt2 8'")
-    parser.add_argument("--defer", type=float, metavar="F", help="the share that may be late [two rows]")
+    parser.add_argument("--defer", type=float, metavar="F", help="share that may be deferred [two rows]")
     parser.add_argument("--json", metavar="FILE", help="every row as a JSON line")
     args = parser.parse_args()
     if not os.path.isdir(published.folder("profiles")):

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""build/bench_sgemm against OpenBLAS over the shapes of GPT-2: ratio of rates per shape, geometric mean.
+"""build/bench_sgemm compared with OpenBLAS over the shapes of GPT-2: ratio of rates per shape, geometric mean.
 
     bench/sgemm.py [--quick] [--threads 1,2] [--rounds 3]
 
-Width C 384 and 768, M = 256 and 1024 rows; the four linear layers and the head over 50,304 tokens,
-forward (nt), gradient of the input (nn) and of the weight (tn). One thread: both in one process, in
-turn. Several: in processes of their own, in turn, because OpenBLAS keeps its threads spinning. Exit
-77: bench_sgemm was built without a BLAS.
+Width C 384 and 768, M = 256 and 1024 rows; the four linear layers and the head over 50,304 tokens, forward (nt), gradient of the input (nn)
+and of the weight (tn). With one thread both run in one process, in alternation. With several threads each runs in a separate process,
+because OpenBLAS keeps its threads spinning. Exit 77: bench_sgemm was built without a BLAS.
 """
 import argparse
 import json

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Real runs beside their simulation: is build/simulate right?
+"""Compares real runs with their simulation by build/simulate.
 
     bench/simulate.py [--quick] [--only WORD] [--pages FOLDER] [--markdown FILE [--again]] [--rounds N] [--nominal]
     bench/simulate.py --scale | --growth FILE.svg
 
-Every cell is a command of build/simulate. With --real the same loop runs on this machine: workers are threads (processes
-where one is killed) that sleep for a profile's layer times, and zeros of the layers' sizes travel over shaped links.
-Without it the same command runs on the virtual clock, with what a user would have measured before: the layers as one worker
-has them (--write-profile) and the links as netcheck finds them (--nominal: with the profile and the link as they are asked
-for; files of links, jitter and incidents always are). Parameters and rates are divided by one factor, so that all
-workers together send at most 16 MB/s. The step time is that of all counted steps; of a real cell the best of N rounds,
-since a machine that is busy only makes steps longer. Cells of one group differ in their strategy alone: where two of them
-lie more than 3 % apart, the simulation must have them in the same order.
+Every cell is a command of build/simulate. With --real the same loop runs on this machine: workers are threads (processes if one of them is
+killed) that sleep for the layer times of a profile, and zeros of the layers' sizes travel over emulated links. Without --real the command
+runs on the virtual clock, with inputs that a user can measure first: the layers of one worker (--write-profile) and the links of netcheck.
+--nominal uses the requested profile and link; files of links, jitter and incidents always are as requested. Parameters and rates are divided
+by one factor, so that all workers together send at most 16 MB/s. The step time is the mean of all counted steps. A real cell is the best of
+N rounds, because other load only makes steps longer. Cells of one group differ in their strategy only. If two real cells of a group differ
+by more than 3 %, the simulation must have the same order.
 
 --pages: an HTML page for each cell, with its command, its figures and the lanes of both runs.
 """
@@ -49,7 +48,7 @@ STALL = "t=2 stall 1 for 0.6\nt=4 slow 0 to 17mbit\n"
 
 
 def group(name, options, strategies):
-    """Cells that differ in the strategy alone."""
+    """Cells that differ in the strategy only."""
     return [(name, strategy, ["--strategy", strategy.split()[0]] + strategy.split()[1:] + options) for strategy in strategies]
 
 
@@ -77,7 +76,7 @@ def fill(options, folder):
 
 
 def run(program, options, folder):
-    """The object that a run prints."""
+    """Returns the object that a run prints."""
     done = subprocess.run([program] + fill(options, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
     if done.returncode:
         raise RuntimeError("%s %s: %s" % (os.path.basename(program), " ".join(options), done.stderr.strip()[-300:]))
@@ -94,12 +93,12 @@ def replaced(options, key, by):
 
 
 def measured(options, folder, known):
-    """The options with what one worker measures of the layers, and netcheck of the links; each is measured once."""
+    """The options with the layers that one worker measures and the link that netcheck measures. Each is measured once."""
     profile, scale, link, workers = (value(options, key) for key in ("--profile", "--emulate-scale", "--net", "--workers"))
     if (profile, scale) not in known:
         path = os.path.join(folder, "layers%d.csv" % len(known))
         run(SIMULATE, ["--real", "--workers", "1", "--steps", "60", "--strategy", "ssgd", "--profile", profile, "--emulate-scale", scale, "--write-profile", path], folder)
-        with open(path) as took, open(fill([profile], folder)[0]) as asked:  # its parameters are counted after the scaling
+        with open(path) as took, open(fill([profile], folder)[0]) as asked:  # its parameter counts are those after scaling
             rows = [dict(t, params=a["params"]) for t, a in zip(csv.DictReader(took), csv.DictReader(asked))]
         with open(path, "w") as f:
             writer = csv.DictWriter(f, rows[0].keys())
@@ -107,7 +106,7 @@ def measured(options, folder, known):
             writer.writerows(rows)
         known[profile, scale] = path
     options = replaced(options, "--profile", known[profile, scale])
-    if link.endswith(".json") or link.count(",") == 2:  # what is found of a link has its mean jitter in it
+    if link.endswith(".json") or link.count(",") == 2:  # a measured delay includes the mean jitter
         return options
     if (link, workers) not in known:
         path = os.path.join(folder, "links.json")
@@ -156,7 +155,7 @@ def measure(cells, folder, args):
 
 
 def kept(path):
-    """Rows of a table that --markdown has written: they are replaced, or added to, by what is measured now."""
+    """Reads the rows of a table of --markdown, to replace some of them or add to them."""
     rows = {}
     if path and os.path.exists(path):
         with open(path) as f:
@@ -169,7 +168,7 @@ def kept(path):
 
 
 def orders(rows):
-    """Pairs of a group more than 3 % apart, and those that the simulation has the other way round."""
+    """Pairs of a group that differ by more than 3 %, and the pairs that the simulation has in the other order."""
     pairs, wrong = 0, []
     for i, a in enumerate(rows):
         for b in rows[:i]:
@@ -181,7 +180,7 @@ def orders(rows):
 
 
 def computing(folder, args):
-    """A real model: its profile is measured by one worker, then the run of two is simulated. Two cores, so two workers."""
+    """A real model: one worker measures its profile, then a run of two workers (for two cores) is simulated."""
     rows = []
     profile = os.path.join(folder, "measured.csv")
     run(TRAIN, REAL + ["--steps", "40", "--write-profile", profile], folder)
@@ -211,7 +210,7 @@ def consumed(options):
 
 
 def scale():
-    """What the simulator itself takes."""
+    """Prints the cost of the simulator itself."""
     for name, options, sizes in SCALE:
         for workers in sizes:
             used = consumed(["--profile", os.path.join(published.folder("profiles"), "a6000_gpt2.csv"), "--net", "100mbit,20ms", "--workers", str(workers)] + options)
@@ -220,7 +219,7 @@ def scale():
 
 
 def sweep(folder, key, values, options):
-    """What --csv says of a sweep: {strategy: [(value, step ms)]}."""
+    """Runs a sweep. Returns {strategy: [(value, step ms)]}."""
     path = os.path.join(folder, "sweep.csv")
     subprocess.run([SIMULATE, "--sweep", "%s=%s" % (key, ",".join(values)), "--csv", path] + fill(options, folder), stdout=subprocess.DEVNULL, check=True)
     curves = {}
@@ -231,7 +230,7 @@ def sweep(folder, key, values, options):
 
 
 def split(folder, layers):
-    """So many equal layers, with GPT-2's parameters and time in all."""
+    """Writes a profile of N equal layers, with the parameters and the time of GPT-2 in all."""
     with open(os.path.join(published.folder("profiles"), "a6000_gpt2.csv")) as f:
         rows = [(int(r["params"]), float(r["backward_s"])) for r in csv.DictReader(f)]
     path = os.path.join(folder, "%d" % layers)
@@ -291,7 +290,7 @@ def panel(x, y, title, axis, unit, curves):
 
 
 def growth(path):
-    """A step against workers, layers and bytes; the simulator's own seconds and memory against workers."""
+    """Draws the step time over workers, layers and bytes, and the cost of the simulation over workers."""
     base = ["--strategy", "ssgd,wfbp,localsgd,enp,dreamddp,sparseloco", "--period", "10", "--steps", "30", "--net", "1gbit,5ms"]
     gpt = ["--profile", "{profiles}/a6000_gpt2.csv"]
     panels = []
@@ -345,12 +344,12 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one cell of each group")
     parser.add_argument("--only", help="cells with this word, or one of A|B, in their group or strategy")
     parser.add_argument("--pages", metavar="FOLDER", help="a page for each cell")
-    parser.add_argument("--markdown", metavar="FILE", help="the tables of docs/results/simulator.md")
-    parser.add_argument("--again", action="store_true", help="with --only and --markdown: the other rows of the table stay")
-    parser.add_argument("--rounds", type=int, default=1, help="real runs of each cell, of which the best counts [1]")
-    parser.add_argument("--scale", action="store_true", help="instead: processor seconds and memory of the simulator, by workers")
-    parser.add_argument("--growth", metavar="FILE.svg", help="instead: draws a step by workers, layers and bytes, and the simulator's own seconds and MB")
-    parser.add_argument("--nominal", action="store_true", help="simulate the profile and the link as they are asked for, not as they are measured")
+    parser.add_argument("--markdown", metavar="FILE", help="the tables of docs/howto/simulate.md")
+    parser.add_argument("--again", action="store_true", help="with --only and --markdown: keep the other rows of the table")
+    parser.add_argument("--rounds", type=int, default=1, help="real runs of each cell; the best counts [1]")
+    parser.add_argument("--scale", action="store_true", help="only print the processor seconds and the memory of the simulator")
+    parser.add_argument("--growth", metavar="FILE.svg", help="only draw the step time over workers, layers and bytes, and the cost of the simulation")
+    parser.add_argument("--nominal", action="store_true", help="simulate the requested profile and link, not the measured ones")
     args = parser.parse_args()
     if args.scale:
         return scale()

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Training over a link of a few Mbit/s: does averaging of changes leave the speed that there is without a network?
+"""Training over links of a few Mbit/s, compared with training without a network.
 
     bench/slow_links.py [--quick] [--only WORD] [--json FILE]
 
-50 million parameters, steps of 0.25 s that sleep (and update all parameters, which takes its own time), links of
-20 ms, H = 100: diloco, streamed, as int4 over 10 Mbit/s between two workers; sparseloco, streamed, over 2 Mbit/s
-between four. Measured: the mean step over a whole period, one period behind the plan. Without a network: as many
-workers of the same model that never send. Nothing is scaled down.
+The model has 50 million parameters. Steps sleep for 0.25 s and update all parameters, which takes extra time. Links have 20 ms, H = 100.
+Cells: diloco, streamed, as int4 over 10 Mbit/s between two workers; sparseloco, streamed, over 2 Mbit/s between four. The figure is the mean
+step over a whole period, one period after the plan. Without a network: the same number of workers that never send. Nothing is scaled down.
 
-The parameters that all begin with, 200 MB, would take minutes at these rates. So links are fast until START seconds
-after they stood, when a script (docs/howto/emulate-network.md) makes them slow; only after that the link is measured and the plan
-made. They are fast again in the end, when all parameters are averaged. A row says the rate that the run measured;
-one that is not what it should be was not a measurement: give a busy machine a longer --start.
+The first exchange of all parameters (200 MB) would take minutes at these rates. Links are therefore fast until START seconds after the
+connections are open; then a script (docs/howto/emulate-network.md) makes them slow, and the run measures the link and plans. Links are fast
+again at the end, when all parameters are averaged. A row has the rate that the run measured. If that rate is wrong, the row is not valid:
+on a busy machine, use a larger --start.
 """
 import argparse
 import os
@@ -60,7 +59,7 @@ def cell(spec, emulated, folder, start, period, faster, check, out):
                      "--net-script", script, "--profile-steps", str(profile_steps), "--steps", str(steps)], workers, False)
     step = sum(r["steps_ms"][-period:]) / period
     layers = next(e["layers"] for e in r["events"] if e["event"] == "profile")
-    measured = sum(x["comm_s"] for x in layers)  # of a period
+    measured = sum(x["comm_s"] for x in layers)  # in a period
     wanted = PARAMS * bytes_each(workers) * 8e-6 / mbit
     waits = [x for x in r["log"].splitlines() if "has waited" in x or "silent" in x or "lost" in x]
     where = f"{name}, {workers} workers, {mbit} Mbit/s"
