@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""A storm of faults over one elastic run: what share of its steps it keeps, and how soon the next average comes.
+"""Injects faults into one elastic run, and measures its goodput and the time until the next average.
 
     bench/storm.py [--minutes 30] [--workers 32] [--faults 62] [--seed 1] [--quick] [--json FILE] [--out FILE]
 
-Workers are ranks of tests/member/storm.c, half of them two in a process, each a thread, that train over TCP on this
-machine, a step every --step-ms of sleeping. The faults are drawn from the seed before the run, and printed:
+Workers are ranks of tests/member/storm.c. A quarter of the processes has two ranks, each a thread. They train over TCP on this machine; a
+step sleeps --step-ms. The faults are drawn from the seed before the run, and printed:
 
-    kill         kill -9 of a process of one rank; a new one takes its place some seconds later, as after all deaths
-    pair         kill -9 of a process of two ranks: both are gone at once
+    kill         kill -9 of a process with one rank; as after every death, a replacement joins some seconds later
+    pair         kill -9 of a process with two ranks
     two          kill -9 of two processes at once
     coordinator  kill -9 of the process of the lowest live rank
-    stop         SIGSTOP, and SIGCONT before the peer timeout: nobody is lost
-    freeze       SIGSTOP for longer: it is given up, and says so when it goes on
-    cut          one connection between two workers is ended, in the middle of whatever it carries
-    cut all      all connections of a process
+    stop         SIGSTOP, and SIGCONT before the peer time-out: no rank is lost
+    freeze       a longer SIGSTOP: the process is declared failed, and reports it when it resumes
+    cut          one connection between two workers is closed in the middle of its traffic
+    cut all      all connections of a process are closed
     newcomer     an additional worker is killed while it joins
     slow         a rank computes nothing for a second; its process answers
 
-Goodput is the number of steps while there are faults, over what the minutes without faults before them give in the same
-time. Where other programs come and go on this machine that says little: goodput_local compares with the steps around each
-fault instead, those that take less than one and a half times their median, and divides by what that gives for the minutes
-without faults before and behind (quiet_pct). Exit 1: a worker crashed, hung or was blamed that was not to blame, or the
-parameters of those who live are not equal bit for bit, or the loss did not fall.
+Goodput is the number of steps during the faults, divided by the number that the minutes without faults before them give in the same time.
+Other load on the machine makes this figure unreliable. goodput_local compares with the steps around each fault instead: the steps that
+take less than 1.5 times their median. It is divided by the same figure for the minutes without faults before and after (quiet_pct).
+
+Exit 1: a worker crashed or hung, a rank was blamed wrongly, the parameters of the live ranks differ in a bit, or the loss did not fall.
 """
 import argparse
 import bisect
@@ -48,7 +48,7 @@ COMES_AFTER = 2.0  # seconds from a death to the start of a new worker
 
 
 def draw(args):
-    """The script: kinds in the proportions of MIX, one of each at least where there is room, at times of their own."""
+    """Makes the script: kinds in the proportions of MIX, at least one of each if possible, at separate times."""
     rng = random.Random(args.seed)
     kinds = list(MIX)[:args.faults]
     share = {k: args.faults * n / sum(MIX.values()) for k, n in MIX.items()}
@@ -71,17 +71,17 @@ def draw(args):
 
 
 class Worker:
-    """A process, what it said and what was done to it."""
+    """A process, its output and its faults."""
 
     def __init__(self, number, process, wanted, log):
         self.number, self.process, self.wanted, self.log = number, process, wanted, log
-        self.streams = 2   # that are open
-        self.ranks, self.ids = set(), set()  # ids: also of one that is not in yet
+        self.streams = 2   # open output streams
+        self.ranks, self.ids = set(), set()  # ids: includes a rank that is still joining
         self.ends, self.errors, self.said = {}, [], collections.deque(maxlen=200)
         self.lines = {}    # rank: steps done, when, whether averaged, live workers
         self.kib = []      # when, KiB resident
         self.door = None
-        self.gone_at = None  # killed, or given up
+        self.gone_at = None  # killed, or declared failed
         self.frozen = False
 
     def well(self):
@@ -94,9 +94,9 @@ class Storm:
         self.workers, self.findings, self.losses = [], [], []
         self.selector = selectors.DefaultSelector()
         self.rng = random.Random(args.seed + 1)
-        self.gone = {}     # rank: [from, to, kind of fault] of the times without it, newest last
-        self.said = collections.Counter()  # kind of fault, and why a rank was said to be lost
-        self.front = [0]   # when the first rank had so many steps done; index: steps
+        self.gone = {}     # rank: [from, to, kind of fault] of its absences, newest last
+        self.said = collections.Counter()  # kind of fault, and the reported reason of a loss
+        self.front = [0]   # time at which the first rank completed that many steps
         self.last = None
         own = "127.%d.%d.%d" % tuple(random.SystemRandom().randrange(1, 255) for _ in range(3))
         with socket.socket() as s:
@@ -140,13 +140,13 @@ class Storm:
             w.process.stdin.write((line + "\n").encode())
             w.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended, which is noticed elsewhere
+            pass  # it has ended; the output thread notices
 
     def living(self):
         return [w for w in self.workers if w.well()]
 
     def settled(self, ranks=None):
-        """Those whose ranks are all in, and have made steps since."""
+        """The processes whose ranks have all joined and made steps since."""
         return [w for w in self.living() if len(w.ranks) == w.wanted and all(len(w.lines[r]) > 5 for r in w.ranks) and
                 (ranks is None or w.wanted == ranks)]
 
@@ -154,10 +154,10 @@ class Storm:
         self.findings.append("%.1f s: %s" % (time.monotonic() - self.begin, text))
         print("finding: " + self.findings[-1], flush=True)
 
-    # ---- what they say ----
+    # ---- output of the workers ----
 
     def pump(self, until):
-        """Reads all that is said until then, and looks after who has ended."""
+        """Reads the output of all workers until a time, and handles processes that ended."""
         while True:
             for key, _ in self.selector.select(max(0, min(0.1, until - time.monotonic()))):
                 w, out, rest = key.data
@@ -211,13 +211,13 @@ class Storm:
         came = re.search(r"joins as rank (\d+) of", line)
         if came:
             w.ids.add(int(came.group(1)))
-            if w.gone_at:  # its id was not known when it was killed
+            if w.gone_at:  # its id was unknown when it was killed
                 self.gone.setdefault(int(came.group(1)), []).append([w.gone_at, None, "newcomer"])
         for who, why in re.findall(r"worker (\d+) was lost: ([^;]*)", line):
             self.blame(w, int(who), line, why)
 
     def blame(self, w, who, line, why=""):
-        """A rank may be called lost from its death until some seconds after another has come as it."""
+        """Whether a rank may be reported lost: from its death until some seconds after its replacement joined."""
         now = time.monotonic()
         kinds = [kind for a, b, kind in self.gone.get(who, []) if a <= now and (b is None or now < b + 10)]
         if kinds and why:
@@ -242,7 +242,7 @@ class Storm:
         return found[int(u * len(found))]
 
     def strike(self, f):
-        """Does it, and starts who comes instead; f gets when, and who is hit."""
+        """Injects a fault and starts the replacement. f receives the time and the ranks."""
         kind, hit, after = f["kind"], [], []
         if kind in ("kill", "pair"):
             hit = [self.choose(f["who"], 1 if kind == "kill" else 2)]
@@ -292,7 +292,7 @@ class Storm:
     def thawed(self, w):
         code, text = w.process.poll(), " ".join(w.errors)
         if code != 3 or "without this" not in text:
-            self.finding("worker %d was given up, went on, and ended with %s: %s" % (w.number, code, text))
+            self.finding("worker %d was declared failed, resumed, and ended with %s: %s" % (w.number, code, text))
             w.process.kill()
 
     def ranks(self):
@@ -313,7 +313,7 @@ class Storm:
             raise SystemExit(self.stop())
 
     def steps_at(self, when):
-        """Steps that the first rank had done, between two of them a part of one."""
+        """Steps that the first rank had completed at a time, interpolated."""
         k = bisect.bisect_right(self.front, when)
         if k >= len(self.front):
             return len(self.front) - 1
@@ -321,13 +321,13 @@ class Storm:
         return k - 1 + (when - a) / (b - a) if b > a else k
 
     def still(self):
-        """Nobody has made a step for a long time."""
+        """Whether no rank has made a step for a long time."""
         return time.monotonic() > self.front[-1] + 60
 
     def end(self):
-        """All stop at one step that nobody has reached."""
+        """Stops all ranks at one step that no rank has reached."""
         if not self.pump_while(lambda: any(len(w.ranks) < w.wanted for w in self.workers if w.gone_at is None), 120):
-            self.finding("a newcomer is not in after 120 s")
+            self.finding("a joining worker is not admitted after 120 s")
         self.last = len(self.front) + int(8000 / self.args.step_ms)
         for w in self.living():
             self.order(w, "last %d" % self.last)
@@ -352,7 +352,7 @@ class Storm:
 
 
 def next_average(storm, f, window_end):
-    """Seconds until each survivor has finished a step that began after the fault and averaged: the last one's."""
+    """Seconds until the last survivor has finished a step that began after the fault and averaged."""
     times = []
     for w in storm.workers:
         for r, lines in w.lines.items():
@@ -367,7 +367,7 @@ def next_average(storm, f, window_end):
 
 
 def possible_steps(storm, a, b):
-    """Between two times, if all took as long as those do that nothing made long."""
+    """Steps between two times, if all took as long as the undisturbed ones."""
     front = storm.front
     steps = [y - x for x, y in zip(front, front[1:]) if a <= x and y <= b]
     if not steps:
@@ -377,7 +377,7 @@ def possible_steps(storm, a, b):
 
 
 def memory(storm, settled, first, last):
-    """Of processes that lived through all of it: KiB before the faults, and by how much more they have behind them."""
+    """Memory of the processes that survived everything: KiB before the faults, and the increase after them."""
     old = [w.kib for w in storm.workers if w.kib and w.kib[0][0] < settled and w.kib[-1][0] > last]
     if not old:
         return {"survivors": 0}
@@ -400,10 +400,10 @@ def by_kind(script):
 
 
 def account(storm, script, apart, begin):
-    """Per fault and in all; times of the script count from begin."""
+    """Figures per fault and in all. Times of the script count from begin."""
     warm, tail = storm.args.warm, storm.args.tail
     first, last = begin + warm, begin + warm + len(script) * apart
-    settled = begin + warm / 3  # the first steps are measured and planned, not paced
+    settled = begin + warm / 3  # the first steps measure and plan without pacing
     rate = storm.rate = (storm.steps_at(first) - storm.steps_at(settled)) / (first - settled)
     calm = [(settled + i * (first - settled) / 4, settled + (i + 1) * (first - settled) / 4) for i in range(4)]
     calm += [(last + i * tail / 3, last + (i + 1) * tail / 3) for i in range(3)]
@@ -439,7 +439,7 @@ def account(storm, script, apart, begin):
 
 
 def fragment(args, r):
-    """For the documentation."""
+    """Writes a table for the documentation."""
     lines = ["| fault | times | next average, mean s | most s | steps lost, mean |", "|---|---|---|---|---|"]
     for k, v in r["kinds"].items():
         lines.append("| %s | %d | %s | %s | %s |" % (k, v["faults"], v["mean_s"], v["most_s"], v["lost_steps"]))
@@ -454,8 +454,8 @@ def fragment(args, r):
 
 def options():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--minutes", type=float, default=30, help="all in all, those without faults included")
-    a.add_argument("--workers", type=int, default=32, help="ranks; a quarter of the processes has two")
+    a.add_argument("--minutes", type=float, default=30, help="duration, with the minutes without faults")
+    a.add_argument("--workers", type=int, default=32, help="number of ranks; a quarter of the processes has two")
     a.add_argument("--faults", type=int, default=62)
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--quick", action="store_true", help="2 minutes, 12 workers, 10 faults: one of each kind")
@@ -463,14 +463,14 @@ def options():
     a.add_argument("--out", metavar="FILE", help="a table for the documentation")
     a.add_argument("--strategy", default="dreamddp")
     a.add_argument("--period", type=int, default=4)
-    a.add_argument("--step-ms", type=int, default=250, help="emulated computing of a step")
+    a.add_argument("--step-ms", type=int, default=250, help="emulated computing of a step, in ms")
     a.add_argument("--lr", type=float, default=0.02)
     a.add_argument("--peer-timeout", type=float, default=5)
     a.add_argument("--min-world", type=int, default=4)
-    a.add_argument("--warm", type=float, help="seconds without faults before them; a fifteenth of all, at least 20")
-    a.add_argument("--tail", type=float, help="and behind them; half as many")
-    a.add_argument("--worker", default=os.path.join(ROOT, "build/plain/member/storm"), help="or that of asan or tsan")
-    a.add_argument("--logs", metavar="FOLDER", help="keeps what each worker said")
+    a.add_argument("--warm", type=float, help="seconds without faults at the start (default: 1/15 of all, at least 20)")
+    a.add_argument("--tail", type=float, help="seconds without faults at the end (default: half of --warm)")
+    a.add_argument("--worker", default=os.path.join(ROOT, "build/plain/member/storm"), help="worker program, such as the asan or tsan build")
+    a.add_argument("--logs", metavar="FOLDER", help="folder for the output of each worker")
     args = a.parse_args()
     if args.quick:
         args.minutes, args.workers, args.faults = 2, 12, 10

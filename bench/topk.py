@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""build/bench_topk against torch.topk on the same floats, A B A B in one run.
+"""build/bench_topk compared with torch.topk on the same floats, in alternation.
 
     bench/topk.py [--quick] [--n 25000000] [--rounds 3]
 
-One thread on both sides, the best of all rounds counts. The values are cubes of normal ones, as
-heavy-tailed as gradients. torch takes abs() and topk(sorted=False), and gathers the values: what
-ddp_topk delivers. That both keep the same magnitudes is checked. Exit 77: there is no PyTorch.
+One thread on both sides; the best of all rounds counts. The values are cubes of normal values, as heavy-tailed as gradients. torch runs
+abs() and topk(sorted=False) and gathers the values, which is the result of ddp_topk. Both must keep the same magnitudes. Exit 77: no
+PyTorch.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ except ImportError:
     if os.environ.get("TOPK_PYTHON") or not os.path.exists("/usr/bin/python3"):
         print("skipped: PyTorch is not installed")
         sys.exit(77)
-    os.environ["TOPK_PYTHON"] = "1"  # the system's interpreter may have it
+    os.environ["TOPK_PYTHON"] = "1"  # the system's interpreter may have PyTorch
     os.execv("/usr/bin/python3", ["/usr/bin/python3"] + sys.argv)
 
 

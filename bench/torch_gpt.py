@@ -1,17 +1,14 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 and Llama-2: build/bench_step against PyTorch, A B A B in one run.
+"""Training steps of GPT-2 and Llama-2: build/bench_step compared with PyTorch, in alternation.
 
     bench/torch_gpt.py [--quick] [--only WORD] [--threads 1,2] [--rounds 2] [--steps 3] [--json FILE]
                        [--python PROGRAM] [--ways eager,compile]
 
-The same model, sizes, precision (float32), optimizer (AdamW) and threads on both sides; each run is
-a process of its own, its first step is not counted, and the fastest of all rounds counts. PyTorch
-is tuned: glibc is told to keep memory instead of giving it back after every operator, and
-OpenBLAS is the OpenMP build where it is installed. `untuned` is its peak memory without that.
---python has the PyTorch to compare with; from 2.0 on it uses its fused attention and AdamW. Of
-several --ways the faster one counts.
-CPU: processor seconds of a step, which a busy machine changes less than the clock. Exit 77: there
-is no PyTorch.
+Both sides have the same model, sizes, precision (float32), optimizer (AdamW) and threads. Each run is a separate process, its first step
+does not count, and the fastest of all rounds counts. PyTorch is tuned: glibc keeps memory instead of returning it after every operator, and
+OpenBLAS is the OpenMP build if it is installed. `untuned` is PyTorch's peak memory without this. --python names the interpreter with the
+PyTorch to compare with; from 2.0 on it uses its fused attention and AdamW. The faster one of several --ways counts. CPU: processor seconds
+of a step, which other load changes less than the clock. Exit 77: no PyTorch.
 """
 import argparse
 import json
@@ -38,7 +35,7 @@ CELLS = {  # name: sizes, least ratio of tokens/s at 1 and 2 threads, most of pe
 
 
 def shapes(model, layers, heads, dim, seq, vocab, hidden=0, **_):
-    """Of the parameters, in the library's order."""
+    """The parameters, in the library's order."""
     if model == "gpt2":
         norm = [(dim,), (dim,)]
         block = norm + [(3 * dim, dim), (3 * dim,), (dim, dim), (dim,)]
@@ -54,7 +51,7 @@ def peak_mb():
 
 
 def child(sizes, threads, steps, way):
-    """What a process of PyTorch measures; prints one JSON object."""
+    """Measures PyTorch in this process and prints one JSON object."""
     try:
         import torch
         import torch.nn.functional as F
@@ -154,7 +151,7 @@ def main():
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--json", help="a line per row")
+    parser.add_argument("--json", help="file for a JSON line per row")
     parser.add_argument("--python", help="the interpreter that has PyTorch",
                         default="/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable)
     parser.add_argument("--ways", default="eager", help="eager, compile (PyTorch 2) or both")

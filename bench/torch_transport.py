@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The Python package over its own connections and over a process group of gloo, in turn, next to gloo itself.
+"""The Python package over its own connections and over a process group of gloo, compared with gloo itself, in alternation.
 
     bench/torch_transport.py [--ranks 2] [--bytes 40000000] [--iters 5] [--rounds 5]
 
-Ranks are processes on 127.0.0.1. Measured on rank 0: an all_reduce of --bytes and a barrier, the mean of --iters and of
-200 repetitions; the fastest of all rounds counts. Exit 77 without PyTorch.
+Ranks are processes on 127.0.0.1. Rank 0 measures an all_reduce of --bytes (the mean of --iters) and a barrier (the mean of 200). The fastest
+of all rounds counts. Exit 77 without PyTorch.
 """
 import argparse
 import json
@@ -19,7 +19,7 @@ BARRIERS = 200
 
 
 def repeated(call, times):
-    """The mean time of a call, in ms, after one that is not measured."""
+    """Returns the mean time of a call in ms, after one call that is not measured."""
     call()
     begin = time.monotonic()
     for _ in range(times):

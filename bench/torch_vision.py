@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""build/bench_vision against PyTorch: a training step of ResNet-18 on 32 x 32 images, A B A B.
+"""build/bench_vision compared with PyTorch: a training step of ResNet-18 on 32 x 32 images, in alternation.
 
     bench/torch_vision.py [--quick] [--batch 32] [--rounds 2] [--steps 5] [--ways eager,compile]
 
-SGD with momentum on both sides, the best of all steps counts. PyTorch runs tuned: glibc keeps its
-memory, without which page faults cost it a tenth; of several --ways the faster one counts. The
-PyTorch is that of the interpreter that runs this. Where other programs run too, the processor time
-of a step says more than the clock. Exit 77: there is no PyTorch.
+SGD with momentum on both sides; the best of all steps counts. PyTorch is tuned: glibc keeps its memory, which saves a tenth of the time in
+page faults. The faster one of several --ways counts. The interpreter that runs this script provides PyTorch. On a busy machine the processor
+time of a step is more reliable than the clock. Exit 77: no PyTorch.
 """
 import argparse
 import json
@@ -29,12 +28,12 @@ except ImportError:
     if os.environ.get("VISION_PYTHON") or not os.path.exists("/usr/bin/python3"):
         print("skipped: PyTorch is not installed")
         sys.exit(77)
-    os.environ["VISION_PYTHON"] = "1"  # the system's interpreter may have it
+    os.environ["VISION_PYTHON"] = "1"  # the system's interpreter may have PyTorch
     os.execv("/usr/bin/python3", ["/usr/bin/python3"] + sys.argv)
 
 
 def theirs(batch, threads, steps, way):
-    """In a process of its own, as the environment tunes it: prints what bench_vision prints."""
+    """Runs PyTorch in a separate process with a tuned environment. Prints the object of bench_vision."""
     torch.set_num_threads(threads)
     model = resnet18()
     forward = torch.compile(model) if way == "compile" else model
@@ -46,7 +45,7 @@ def theirs(batch, threads, steps, way):
         sgd.zero_grad()
         F.cross_entropy(forward(x), labels).backward()
         sgd.step()
-        if step:  # the first one finds its memory
+        if step:  # the first step allocates its memory
             best = min(best, time.monotonic() - clock)
             least = min(least, time.process_time() - cpu)
     print(json.dumps({"step_s": best, "cpu_s": least}))

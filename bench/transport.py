@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""All-reduce: every transport of ours, gloo and Open MPI's own MPI_Allreduce, in one run.
+"""All-reduce: every transport of this library, gloo and Open MPI's MPI_Allreduce, in one run.
 
     bench/transport.py [--quick] [--only loopback|htb|far|emulated|overlap] [--rounds 3] [--ranks 2,4]
 
-loopback  4 KiB to 64 MiB between processes (or threads) of this machine, unshaped
-htb       four network namespaces behind Linux's token buckets, 100 Mbit/s and 1 Gbit/s, under each
-          congestion control that is allowed here, the same for all (as root)
-far       two and four namespaces whose packets are 10 or 50 ms on their way (bench/far.py; as root)
-emulated  the library's own shaped link with what TCP/IP leaves of a rate, beside htb of that rate
-overlap   16 MiB at 100 Mbit/s under 4 s of computing: what of it is left to wait for
+loopback  4 KiB to 64 MiB between processes (or threads) of this machine, without emulated links
+htb       four network namespaces behind Linux's token buckets, 100 Mbit/s and 1 Gbit/s, under each congestion control that this machine
+          allows, the same for all (needs root)
+far       two and four namespaces with a delay of 10 or 50 ms (bench/far.py; needs root)
+emulated  the library's emulated link at the rate that TCP/IP leaves for the program, and htb
+overlap   16 MiB at 100 Mbit/s with 4 s of computing: the exposed time
 
-In each cell the programs take turns, A B A B; a figure is the median of the rounds, a ratio the median
-of the rounds' ratios to gloo. Exit code 77: neither gloo nor MPI is here to compare with.
+In each cell the programs alternate. A figure is the median of the rounds; a ratio is the median of the rounds' ratios to gloo. Exit code
+77: neither gloo nor MPI is installed.
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ RIVAL = os.path.join(BUILD, "mpi_allreduce")
 ENV = dict(os.environ, OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
            OMPI_MCA_rmaps_base_oversubscribe="1")
 SIZES = [(4096, 300), (65536, 100), (1 << 20, 30), (16 << 20, 10), (64 << 20, 5)]
-PAYLOAD = 1448 / 1514 # of a full Ethernet frame, which htb counts, those are the program's bytes
+PAYLOAD = 1448 / 1514 # the program's share of a full Ethernet frame, which htb counts
 SPACE = "ddpbench"
 PORT = 29640
 
@@ -55,14 +55,14 @@ def last_object(command, text):
 
 
 def measure(commands, env=None):
-    """The result of rank 0, or of all ranks where one command starts them; the slowest median."""
+    """Returns the result of rank 0, or of all ranks if one command starts them, with the slowest median."""
     jobs = [subprocess.Popen([str(w) for w in c], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              env=dict(ENV, **(env or {}))) for c in commands]
     outputs = [j.communicate() for j in jobs]
     for job, (_, err) in zip(jobs, outputs):
         if job.returncode:
             sys.exit(f"transport.py: {' '.join(job.args)}: {err.strip()[-300:]}")
-    results = ["\n".join(line for line in out.splitlines() if line.startswith("{")) for out, _ in outputs]  # gloo says more
+    results = ["\n".join(line for line in out.splitlines() if line.startswith("{")) for out, _ in outputs]  # gloo prints more lines
     seen = [last_object(c, out) for c, out in zip(commands, results) if out]
     if not seen:
         sys.exit(f"transport.py: {' '.join(map(str, commands[0]))} printed nothing")
@@ -70,7 +70,7 @@ def measure(commands, env=None):
 
 
 def rounds_of(rows, rounds):
-    """{name: [median_ms of each round]} and the algorithms; rows: name, function."""
+    """Returns {name: [median_ms of each round]} and the algorithms. rows: name, function."""
     seen, how = {name: [] for name, _ in rows}, {}
     for _ in range(rounds):
         for name, run in rows:
@@ -158,7 +158,7 @@ def spaces_up(rate, control):
 
 
 def inside(command, count=4, space=SPACE, device=SPACE + "w", net="10.79.0"):
-    """One command per namespace, each told its rank."""
+    """Runs one command per namespace, with its rank."""
     return [["ip", "netns", "exec", f"{space}{i}", "env", f"GLOO_SOCKET_IFNAME={device}{i}", *command, "--ranks", count,
              "--rank", i, "--addr", f"{net}.1:{PORT}"] for i in range(count)]
 
@@ -192,7 +192,7 @@ def htb(args, python, _):
     return rows
 
 
-# ---- machines that are far apart: bench/far.py carries their packets ----
+# ---- machines with a long delay: bench/far.py forwards their packets ----
 
 def far(args, python, _):
     rows = []
@@ -240,8 +240,8 @@ def emulated(args, shaped):
 
 
 def overlap(_args, mpi):
-    """Eight layers of 2 MiB, 0.5 s of backward each, averaged in every step; the first layer, whose
-    transfer nothing is left to hide behind, is small."""
+    """Eight layers of 2 MiB with 0.5 s of backward each, averaged in every step. The first layer is small, because no
+    computing is left to overlap with its transfer."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         layers = os.path.join(folder, "layers.csv")
@@ -257,7 +257,7 @@ def overlap(_args, mpi):
             kinds.append(("mpi", ["mpirun", "-n", 4], ["--transport", "mpi"]))
         for name, launcher, options in kinds:
             r = measure([[*launcher, *base, *options, "--net", "100mbit,0ms"]])
-            # of rank 0's comm thread, for the bytes of one step: measuring the link sends some as well
+            # of the comm thread of rank 0, for the bytes of one step; measuring the link also sends bytes
             cpu_ms = 1e3 * r["comm_cpu_s"] * 1.5 * (16 << 20) / r["bytes_sent"]
             rows.append({"part": "overlap", "transport": name, "step_ms": r["step_ms"], "alone_ms": alone,
                          "hidden_pct": r["hidden_pct"], "comm_cpu_pct": 100 * cpu_ms / r["step_ms"]})

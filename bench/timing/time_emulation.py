@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The emulated link takes as long as htb of the same rate, to 15 %: a shared machine disturbs both.
+"""The emulated link takes as long as htb of the same rate, within 15 %: other load on the machine disturbs both.
 
 The strict comparison is `bench/emulation.py --within 5`. Needs root, ip and tc; exit 77 without.
 """

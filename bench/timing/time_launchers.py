@@ -3,7 +3,7 @@
 
     bench/timing/time_launchers.py      build/train_gpt is built
 
-Run it alone on a machine that does nothing else.
+Run it alone on an idle machine.
 """
 import os
 import re
@@ -16,12 +16,12 @@ from cases import run_cases  # noqa: E402
 
 @case
 def a_broken_link_comes_back():
-    """Without any setting; DREAMDDP_RESUME=0 makes it a lost peer."""
+    """With default settings. With DREAMDDP_RESUME=0 the peer is lost."""
     with open("drops", "w") as f:
         f.write("".join("t=%g drop 0-1\n" % (0.1 * i) for i in range(1, 5)))
     args = ["--workers", 2, "--steps", 3000, "--net-script", "drops"]
     right = trained(finish([start(["--workers", 2, "--steps", 3000])]), 2)
-    for attempt in range(3): # on a busy machine again
+    for attempt in range(3): # retries on a busy machine
         done = finish([start(args)])
         expect(trained(done, 2) == right, "other parameters than over a link that holds")
         back = [float(t) for t in re.findall(r"link to rank \d .* is back after ([\d.]+) s", done[0][2])]

@@ -3,7 +3,7 @@
 
     bench/timing/time_mpi.py      build/train_gpt is built with MPI
 
-Run it alone on a machine that does nothing else. Skipped without MPI.
+Run it alone on an idle machine. Skipped without MPI.
 """
 import json
 import os
@@ -29,7 +29,7 @@ def communication_hides_behind_computing(_):
         f.writelines("l%d,200000,0.005,0.01,0\n" % i for i in range(8))
     command = ["mpirun", "-n", "2", os.path.join(BUILD, "train_gpt"), "--emulate-compute", "layers.csv", "--steps", "30", "--period", "2",
                "--quiet", "--transport", "mpi", "--strategy", "dreamddp"]
-    for _ in range(4):  # again where the machine was busy
+    for _ in range(4):  # retries on a busy machine
         p = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=60)
         expect(p.returncode == 0, "exit %d: %s" % (p.returncode, p.stderr[-600:]))
         r = json.loads(p.stdout.strip().splitlines()[-1])

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""build/netcheck and the trainers against links and ranks of known speeds: what they measure, to within a tenth or so.
+"""build/netcheck and the trainers with links and ranks of known speeds: the measured values are within about 10 %.
 
     bench/timing/time_netcheck.py [WORD...]     only the cases whose names contain one of the words
 
-Run it alone on a machine that does nothing else. Needs build/netcheck, build/train_gpt and build/plan.
+Run it alone on an idle machine. Needs build/netcheck, build/train_gpt and build/plan.
 """
 import json
 import os
@@ -90,7 +90,7 @@ def shaped(folder):
         "--dp-bytes", "1e8", "--pp-bytes", "1e6")
 
 
-@case("what is required of every pair is met, or the pair that is too slow or too far is named")
+@case("each pair meets the required rate and delay, or the failing pair is named")
 def required(folder):
     with open(os.path.join(folder, "three.json"), "w") as f:
         json.dump({"delay_ms": [[0, 2, 2], [2, 0, 30], [2, 30, 0]],
@@ -106,7 +106,7 @@ def required(folder):
         expect((said["required"], said["met"]) == (require, 1 - code), said)
 
 
-@case("a slow rank is named by what it computes, not by what it waits")
+@case("a straggler is named by its computing, not by its waiting")
 def slow(folder):
     for name, seconds in (("fast", 0.005), ("slow", 0.010)):
         with open(os.path.join(folder, name), "w") as f:
@@ -121,11 +121,11 @@ def slow(folder):
         outs = [p.communicate(timeout=40) for p in ranks]
         expect([p.returncode for p in ranks] == [0, 0, 0], outs)
         result = json.loads(outs[0][0].splitlines()[-1])
-        # twice as slow by what it sleeps; what a busy machine adds to both brings them closer
+        # the sleep makes it twice as slow; other load on the machine brings both closer
         expect(result["slowest_rank"] == 1 and 1.25 < result["slow_ratio"] < 2.3, result)
         named = re.findall(r"rank 1 computes (\S+) x slower than the median \((\S+) ms against (\S+) ms\)", outs[0][1])
         ratios = [float(slow) / float(median) for _, slow, median in named]
-        # again only where it changed by a fifth
+        # a new plan only after a change by a fifth
         expect(ratios and all(abs(b / a - 1) > 0.19 for a, b in zip(ratios, ratios[1:])), outs[0][1])
         expect("slowest: rank 1 computes" in outs[0][1], outs[0][1])
         expect("slower" not in outs[2][1], outs[2][1])

@@ -3,7 +3,7 @@
 
     bench/timing/time_security.py      build/train_gpt is built with OpenSSL
 
-Run it alone on a machine that does nothing else. Skipped without TLS.
+Run it alone on an idle machine. Skipped without TLS.
 """
 import json
 import os
@@ -57,14 +57,14 @@ def finish(p, seconds=90):
 
 
 def param_hash(worker, root):
-    """What rank 0 prints, once both have ended well."""
+    """Returns the output of rank 0 after both ranks have ended without an error."""
     for code, _, err in (worker, root):
         expect(code == 0, "exit %d: %s" % (code, err[-600:]))
     return json.loads(root[1].splitlines()[-1])["param_hash"]
 
 
 class Strangers:
-    """Scanners, random bytes, and handshakes that trickle, on one port until stopped."""
+    """Sends scans, random bytes and slow handshakes to one port until stopped."""
 
     def __init__(self, port):
         self.port, self.stop, self.met, self.longest = port, threading.Event(), 0, 0.0

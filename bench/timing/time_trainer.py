@@ -3,7 +3,7 @@
 
     bench/timing/time_trainer.py [WORD...]     only the cases whose names contain one of the words
 
-Run it alone on a machine that does nothing else.
+Run it alone on an idle machine.
 """
 import csv as csv_module
 import json
@@ -29,12 +29,12 @@ def check(folder):
     expect(not os.path.exists(os.path.join(folder, "q.csv")), "a profile of nothing was written")
 
 
-@case("--emulate-compute paces the layers, and dreamddp hides what it can")
+@case("--emulate-compute paces the layers, and dreamddp overlaps transfers")
 def check(folder):
     rows = ["l%d,20000,0.004,0.008," % i for i in range(5)]
     write(folder, "p.csv", csv(*rows))
     args = ["--quiet", "--emulate-compute", "p.csv", "--workers", 2, "--steps", 40, "--net", "50mbit,1ms"]
-    # of what a busy machine delays before the count begins, a layer makes up for 10 ms at most
+    # a layer makes up for at most 10 ms of the delay of a busy machine before the count
     alone = train(folder, *args[:3], "--steps", 40)
     expect(alone["step_ms"] >= 59, "60 ms of layers in %.1f ms" % alone["step_ms"])
     r = train(folder, *args, "--strategy", "dreamddp")
@@ -45,14 +45,14 @@ def check(folder):
     expect(r["bytes_sent"] < s["bytes_sent"], "%d bytes against %d of ssgd" % (r["bytes_sent"], s["bytes_sent"]))
 
 
-@case("--emulate-compute in stages: the figures of a step are those of the times asked for")
+@case("--emulate-compute in stages: the figures of a step match the requested times")
 def check(folder):
     write(folder, "p.csv", csv(*["l%d,1000,0.01,0.02," % i for i in range(4)]))
     args = ["--quiet", "--emulate-compute", "p.csv", "--workers", 2, "--stages", 2, "--microbatches", 4, "--steps", 4,
             "--profile-steps", 1, "--emulate-bytes", 50000, "--net", "100mbit,1ms"]
     for schedule in ("gpipe", "1f1b", "zb"):
         r = train(folder, *args, "--pipeline", schedule, "--report", "r.html", "--trace", "t.json")
-        # 4 micro-batches of 60 ms; activations there and gradients back
+        # 4 micro-batches of 60 ms; activations forward and gradients backward
         expect((r["stages"], r["schedule"], r["microbatches"]) == (2, schedule, 4), str(r))
         expect(r["boundary_bytes"] == 2 * 4 * 50000, "bytes: %s" % r["boundary_bytes"])
         expect(0.24 <= r["predicted_step_s"] < 1 and r["step_ms"] >= 239, str(r))
