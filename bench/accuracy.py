@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Time to a common accuracy on MNIST and CIFAR-10 with one worker that takes twice as long.
+"""Time to a common accuracy on MNIST and CIFAR-10 with one straggler.
 
     bench/accuracy.py [--quick] [--only WORD] [--json FILE]
 
-Four workers and a server train a small MLP (build/train_image) under each strategy of the server family. Workers sleep
-60 ms in a step, the last one 120 ms, which is most of their time, and gradients travel for about 16 ms in all. Worker
-0, a quick one, tells of its own parameters what share of 1,000 images it gets right, every fifth step; its clock stands
-still meanwhile. The accuracy is the largest that all of them reach, as the mean over three evaluations.
+Four workers and a server train a small MLP (build/train_image) under each strategy with servers. Workers sleep 60 ms per step, the last one
+120 ms, which is most of their time. Gradients travel for about 16 ms in all. Every fifth step worker 0, a fast one, evaluates its own
+parameters on 1,000 images; its clock does not count the evaluation. The common accuracy is the largest one that all strategies reach, as the
+mean over three evaluations.
 
-Every worker makes as many steps: under bsp and osp at the pace of the slow one, under asp at its own, so that the server
-hears of the quick ones more often.
+Every worker makes the same number of steps. Under bsp and osp all workers have the pace of the straggler. Under asp each has its own pace,
+so the server gets more gradients of the fast workers at first.
 """
 import argparse
 import os
@@ -19,7 +19,7 @@ import time
 import overlap
 
 TRAIN = os.path.join(overlap.HERE, "..", "build", "train_image")
-# data, options; the rate is what makes W M / b 16 ms
+# data, options; the rate makes W M / b 16 ms
 TASKS = [
     ("mnist", "--hidden 32 --net 205mbit,1ms --held-out 0.0167 --lr 0.02"),
     ("cifar10", "--hidden 32 --net 790mbit,1ms --held-out 0.25 --lr 0.01"),
@@ -35,7 +35,7 @@ STEPS, EVERY, SMOOTH = 240, 5, 3
 
 
 def curve(data, options, steps):
-    """Seconds on worker 0's clock and accuracy, the mean of this and the evaluations before."""
+    """Returns steps, seconds on worker 0's clock and accuracy, as the mean over the last evaluations."""
     r = overlap.run(["--data", os.path.join(overlap.DATA, data), "--model", "mlp", "--batch", "16", "--schedule", "constant",
                      *options.split(), "--servers", "1", "--sleep", "0.06,0.06,0.06,0.12", "--steps", str(steps), "--eval-every",
                      str(EVERY)], 4, False, TRAIN)

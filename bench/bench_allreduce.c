@@ -8,8 +8,8 @@
  *
  * A barrier precedes every iteration, an iteration takes as long as its slowest rank, and the
  * result is compared with a sum in double. The last line of stdout is one JSON object, of rank 0
- * (with --rank of each); comm_cpu_ms is its comm thread's processor time per iteration, without what
- * the calling thread moved itself. */
+ * (with --rank: of each rank). comm_cpu_ms is the processor time of its comm thread per iteration, without
+ * the data that the calling thread moved. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "../examples/common/cli.h"
@@ -20,10 +20,10 @@ enum { BENCH_WARMUP = 2 };
 typedef struct bench {
     long bytes, iters;
     ddp_wire wire;
-    int alone; /* this process is one rank: each prints; else rank 0 does for all */
+    int alone; /* this process is one rank and prints; else rank 0 prints for all */
 } bench;
 
-/* Value i of a rank: in -1..1, no two ranks the same. */
+/* Value i of a rank, in -1..1, different on each rank. */
 static float bench_value(int rank, size_t i)
 {
     uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)(rank + 1) * 2246822519u);
@@ -62,7 +62,7 @@ static int bench_order(const void *a, const void *b)
     return (*p > *q) - (*p < *q);
 }
 
-/* ms becomes, sorted, the slowest rank's time of each iteration. */
+/* Sets ms to the slowest rank's time of each iteration, sorted. */
 static int bench_slowest(ddp_ctx *d, float *ms, size_t iters)
 {
     size_t world = (size_t)ddp_world(d), i, r;
@@ -102,7 +102,7 @@ static void bench_print(ddp_ctx *d, const bench *b, const char *algorithm, const
     ddp_jsonl_close(j, NULL);
 }
 
-/* value: [n] what the ranks sum up; x becomes it before each iteration, and the sum in it. */
+/* value: [n] this rank's input. x is a copy of it before each iteration, and the sum after it. */
 static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *x, size_t n, float *ms)
 {
     const char *algorithm;

@@ -1,11 +1,11 @@
-/* Kernels of the GPU companion against what the device's memory allows, one JSON object per line:
+/* Kernels of the GPU companion compared with the memory rate of the device, one JSON object per line:
  *
  *   nvcc -O3 -std=c++17 -arch=native -I. bench/bench_gpu.cu -o bench_gpu -lcublas -lcublasLt -lnccl -lpthread
- *   ./bench_gpu [--small | --tiny]        tiny: only to see that all of it runs
+ *   ./bench_gpu [--small | --tiny]        tiny: a smoke test
  *
- * Each time is the median of 20 after 3 that do not count, by the device's events. share: bytes
- * that must move / time, over those of a copy. Last the step of a small GPT-2 with CUDA graphs and
- * without. Exit 77: there is no GPU. */
+ * Each time is the median of 20 after 3 warm-up runs, by the events of the device. share: necessary bytes
+ * per second, divided by a copy's. The last row is the step of a small GPT-2 with and without CUDA
+ * graphs. Exit 77: no GPU. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
@@ -20,7 +20,7 @@ typedef struct bench {
     void *self;
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    double copy; /* bytes/s of a copy, read and written ones counted */
+    double copy; /* bytes/s of a copy, reads and writes counted */
     int size;    /* 0 as GPT-2 124M trains, 1 small, 2 tiny */
 } bench;
 
@@ -48,7 +48,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Median seconds of what work queues. */
+/* Median seconds of the work that `work` queues. */
 static double timed(bench *b, void (*work)(bench *b, void *user), void *user)
 {
     float ms[TIMES];
@@ -213,7 +213,7 @@ static void bench_op(bench *b, const char *name, int inputs, ddp_shape a, ddp_sh
         snprintf(what, sizeof what, "%s %s", name, pass ? "backward" : "forward");
         say(b, what, s, moved[pass] * 2 * (double)ddp_shape_count(&a), flops);
     }
-    /* what the backend lends is freed with it: the sizes are those that alloc was given */
+    /* the backend frees its arrays itself; the sizes are those passed to alloc */
     b->b.release(b->self, o.call.out, op_bytes(&o.spec.out, 0, 0));
     b->b.release(b->self, (void *)(uintptr_t)o.call.grad_out, op_bytes(&o.spec.out, 0, 0));
     if (o.spec.saved) b->b.release(b->self, o.call.saved, o.spec.saved * 4);
@@ -240,7 +240,7 @@ static ddp_shape shape(int dims, long a, long b, long c)
     return s;
 }
 
-/* Those of GPT-2 124M. */
+/* Sizes of GPT-2 124M. */
 static void bench_ops(bench *b)
 {
     static const double one_by_one[] = {2, 3}, sum[] = {3, 3}, loss[] = {1, 2}, none[] = {0, 0};
@@ -318,7 +318,7 @@ static void bench_topk(bench *b)
 
 /* ---- CUDA graphs: the step of a small GPT-2, whose kernels are short ---- */
 
-/* Median seconds of a step; on a stream of ours the library captures nothing. */
+/* Median seconds of a step. On a stream of the program the library captures nothing. */
 static double step_seconds(const bench *b, void *stream)
 {
     const ddp_backend backend = ddp_cuda(DDP_CUDA_BF16, 0);

@@ -1,8 +1,8 @@
-/* Every operator and optimizer against what this machine could do: each is timed on its own at
- * the sizes of GPT-2 small, GPT-2 124M, a Llama and ResNet-18, and then inside real steps.
+/* Every operator and optimizer compared with the limits of this machine: each is timed alone at the sizes of
+ * GPT-2 small, GPT-2 124M, a Llama and ResNet-18, and then inside real steps.
  *
  *   build/bench_ops                 all of it, two minutes
- *   build/bench_ops --only conv2d   the operators whose names begin so
+ *   build/bench_ops --only conv2d   the operators whose names begin with conv2d
  *
  * Limits are measured first, in the same run: multiply-adds in registers, and reading, a + s b
  * into a third array, and updating three arrays by a fourth in place, each in the L2 cache, in the
@@ -22,7 +22,7 @@ typedef struct op_case {
     ddp_shape in;
     double arg[6];
     double forward[2], backward[2]; /* arrays of the input's and the output's size passed over */
-    int way[2];                     /* what kind of pass that is, forward and backward */
+    int way[2];                     /* the kind of the pass, forward and backward */
 } op_case;
 
 #define S2(a, b)          \
@@ -103,7 +103,7 @@ static void bench_labels(void *to, long n, long below, ddp_rng *r)
     for (i = 0; i < n; i++) ((int32_t *)to)[i] = (int32_t)ddp_rng_below(r, (uint64_t)below);
 }
 
-/* All arrays of a call, drawn; NULL where memory is short. Freed by case_close. */
+/* Allocates and fills all arrays of a call. NULL if memory is short. case_close frees them. */
 static int case_open(const op_case *k, ddp_op_spec *s, ddp_op_call *c, ddp_rng *r)
 {
     const int embedding = !strcmp(k->op, "embedding"), loss = !strcmp(k->op, "cross_entropy");
@@ -187,7 +187,7 @@ static int measure_case(const bench *b, const op_case *k)
         out = 4 * (double)ddp_shape_count(&s.out);
         items = (out > 4 ? out : in) / 4;
         for (i = 0; i < s.params; i++) params += 4 * (double)ddp_shape_count(&s.param[i].shape);
-        if (!strcmp(k->op, "embedding")) params = 0; /* only rows of it: counted as out */
+        if (!strcmp(k->op, "embedding")) params = 0; /* reads some rows only, which count as output */
         took = best_time(b, run_forward, &run);
         held = k->forward[0] * in + k->forward[1] * out + params;
         report(b, k->op, k->size, "fwd", took, items, held, s.flops, held, k->way[0]);
@@ -269,7 +269,7 @@ static double measure_updates(const bench *b, size_t n, const char *size)
 /* ---- inside a real step ---- */
 
 typedef struct step_op {
-    ddp_op op; /* first: what a node points at */
+    ddp_op op; /* first member, because a node points to it */
     const ddp_op *inner;
     const bench *b;
     double forward, backward;
@@ -339,7 +339,7 @@ static void step_inputs(ddp_graph *g, long classes, ddp_rng *r)
     }
 }
 
-/* Swaps every operator of the graph for one that is timed. Returns their number. */
+/* Replaces every operator of the graph with a timed one. Returns their number. */
 static int step_swap(const bench *b, ddp_graph *g, step_op *table, int room)
 {
     int i, k, used = 0;
@@ -421,7 +421,7 @@ static double measure_step(const bench *b, const char *model)
     loss = g ? step_model(g, model) : NULL;
     bad = !loss || ddp_graph_build(g) || ddp_set_optimizer(d, &rule);
     if (!bad) step_inputs(g, strcmp(model, "ResNet-18") ? 50304 : 10, &r);
-    for (i = -1; !bad && i < steps; i++) { /* the first one touches fresh memory */
+    for (i = -1; !bad && i < steps; i++) { /* the first step touches fresh memory */
         if (i == 0) {
             ops = step_swap(b, g, table, (int)(sizeof table / sizeof table[0]));
             start = bench_clock(b);
@@ -450,7 +450,7 @@ int main(int argc, char **argv)
     size_t i;
     int code, bad = 0;
 
-    (void)cli_catch_interrupt; /* Ctrl-C just ends it: there is nothing to finish */
+    (void)cli_catch_interrupt; /* Ctrl-C ends the program: there is nothing to clean up */
     memset(&b, 0, sizeof b);
     b.threads = 1;
     code = cli_parse(argc, argv, "Times operators against the limits of this machine.", table,

@@ -1,4 +1,4 @@
-/* The placement solvers on the networks of the DT-FM paper, on the same with noise on every link,
+/* The placement solvers on the networks of the DT-FM paper, on these networks with noise on every link,
  * and on 1,000 devices.
  *
  *   cc -O2 -I. bench/bench_place.c -o bench_place -lm -lpthread && ./bench_place
@@ -26,7 +26,7 @@ static ddp_placement run(const ddp_network *n, ddp_place_solver solver, uint64_t
     return p;
 }
 
-/* Seconds after which the cost was within 0.1 % of the last one. */
+/* Seconds until the cost was within 0.1 % of the final one. */
 static double settled(const ddp_placement *p)
 {
     int k = p->points - 1;
@@ -38,8 +38,8 @@ static double settled(const ddp_placement *p)
 static const ddp_place_solver others[] = {DDP_PLACE_GENETIC_CODE, DDP_PLACE_GENETIC, DDP_PLACE_KL,
                                           DDP_PLACE_RANDOM};
 
-/* One line: others after 5,000 candidates, then ours after a second, then exact within 4 s (quick:
- * half of one). */
+/* Prints one line: the other solvers after 5,000 candidates, anneal after a second, exact within 4 s (quick:
+ * half a second). */
 static void line(const char *name, const ddp_network *n, int all, double known, int quick)
 {
     ddp_placement p;

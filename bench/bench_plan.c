@@ -1,13 +1,12 @@
-/* Solve times of the partial planner on random profiles whose communication is as long as the
- * period's backward.
+/* Solve times of the partial planner on random profiles, whose communication takes as long as the backward
+ * passes of the period.
  *
  *   cc -O2 -I. bench/bench_plan.c -o bench_plan -lm -lpthread && ./bench_plan */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "../examples/common/cli.h"
 
-/* The fastest of several runs, in milliseconds; how many were averaged in each grows as they
- * shrink. */
+/* The fastest of several rounds, in milliseconds. A round averages more runs if runs are short. */
 static double measure(const ddp_profile *p, const ddp_plan_options *o, double *exposed)
 {
     double best = INFINITY, total = 0;

@@ -1,12 +1,12 @@
-/* Float matrix products of the library, and of a BLAS where one is compiled in.
+/* Float matrix products of the library, and of a BLAS if the program is compiled with one.
  *
  *   cc -O2 -I. bench/bench_sgemm.c -o bench_sgemm -lm -lpthread
  *   cc -O2 -DDDP_USE_CBLAS -I. bench/bench_sgemm.c -o bench_sgemm -lopenblas -lm -lpthread
  *   ./bench_sgemm --m 1024 --n 1152 --k 384 --trans nt --threads 1
  *
- * The last line of stdout is one JSON object; rates are of the best round. Both multiply in turn, and
- * their results are compared. With several threads time them in a process each (--only), because
- * a BLAS may keep its threads spinning between calls. */
+ * The last line of stdout is one JSON object; rates belong to the best round. Both libraries alternate and
+ * their results are compared. With several threads, time each in a separate process (--only), because a BLAS
+ * may keep its threads spinning between calls. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "../examples/common/cli.h"
@@ -30,7 +30,7 @@ static void sgemm_blas(const sgemm *s)
 }
 #endif
 
-/* Seconds of one product: as many as fill about 20 ms. */
+/* Seconds of one product, from a round of about 20 ms. */
 static double sgemm_time(const sgemm *s, void (*multiply)(const sgemm *))
 {
     double start = ddp_now(), took;
@@ -44,7 +44,7 @@ static double sgemm_time(const sgemm *s, void (*multiply)(const sgemm *))
     return (ddp_now() - start) / (double)rounds;
 }
 
-/* Where the library keeps its arrays: on large pages. */
+/* Allocates on large pages, as the library does. */
 static float *sgemm_matrix(long rows, long cols, uint64_t seed)
 {
     ddp_rng r = ddp_rng_seed(seed, 0);
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
     if (!strcmp(only, "cblas")) return sgemm_usage("this program was built without a BLAS");
 #endif
     bytes = sizeof *a * ((double)m * (double)k + (double)k * (double)n + 2 * (double)m * (double)n);
-    if (ddp__memory_total() > 0 && bytes > ddp__memory_total()) { /* malloc may promise it */
+    if (ddp__memory_total() > 0 && bytes > ddp__memory_total()) { /* malloc may succeed without the memory */
         fprintf(stderr, "bench_sgemm: %ld x %ld x %ld needs %.0f bytes; this machine has %.0f\n", m, n, k,
                 bytes, ddp__memory_total());
         return 1;

@@ -36,7 +36,7 @@ static ddp_node *add_model(ddp_graph *g, const bench *b)
     return strcmp(b->model, "llama2") ? ddp_gpt2(g, &gpt2, NULL) : ddp_llama2(g, &llama, NULL);
 }
 
-/* FLOPs of a step without the optimizer, and without what is recomputed: it earns nothing. */
+/* FLOPs of a step, without the optimizer and without recomputation. */
 static double arithmetic(const ddp_graph *g)
 {
     double sum = 0;
@@ -50,7 +50,7 @@ static double arithmetic(const ddp_graph *g)
     return sum;
 }
 
-/* Most memory that was resident, in MB; 0 where the system does not say. */
+/* Peak resident memory in MB, or 0 if the system does not report it. */
 static double peak_mb(void)
 {
     FILE *f = fopen("/proc/self/status", "r");
@@ -95,7 +95,7 @@ static int measure(ddp_ctx *d, const bench *b, ddp_error *err)
     if (!took) bad = DDP_MEMORY;
     tokens = (int32_t *)ddp_data(g, "tokens");
     labels = (int32_t *)ddp_data(g, "labels");
-    for (step = -1; !bad && step < b->steps; step++) { /* the first one touches fresh memory */
+    for (step = -1; !bad && step < b->steps; step++) { /* the first step touches fresh memory */
         double begin = ddp_now();
         if (step == 0) cpu = cpu_seconds();
         for (i = 0; i < b->batch * b->seq; i++) {

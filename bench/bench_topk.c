@@ -1,11 +1,11 @@
-/* Exact Top-K, messages and feedback in units of one read of the array: the sum of its floats, in
+/* Exact Top-K, messages and feedback, in units of one read of the array. A read is the sum of its floats, in
  * the same run.
  *
  *   cc -O2 -I. bench/bench_topk.c -o bench_topk -lm -lpthread && ./bench_topk
- *   ./bench_topk --file x.f32 --k 250000 --indexes kept.u64     (what bench/topk.py calls)
+ *   ./bench_topk --file x.f32 --k 250000 --indexes kept.u64     (the call of bench/topk.py)
  *
- * One thread; reads and what is measured alternate, and the best of each counts. A selection writes
- * indexes and values. With --file the last line of stdout is one JSON object. */
+ * One thread. Reads and selections alternate, and the best of each counts. A selection writes indexes and
+ * values. With --file the last line of stdout is one JSON object. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "../examples/common/cli.h"
@@ -26,7 +26,7 @@ static void bench_fill(float *x, size_t n, int kind)
     }
 }
 
-/* Sixteen sums in four registers: as fast as memory is. */
+/* Sixteen sums in four registers, which reach the rate of the memory. */
 static float bench_sum(const float *x, size_t n)
 {
     typedef float four __attribute__((vector_size(16)));
@@ -46,10 +46,10 @@ static float bench_sum(const float *x, size_t n)
 
 typedef struct bench_result {
     double read_s, topk_s;
-    float sum; /* so that the reading is not left out */
+    float sum; /* keeps the compiler from removing the reads */
 } bench_result;
 
-/* index has room for k. Exits with a sentence on failure. */
+/* index has space for k. Exits with an error on failure. */
 static bench_result bench_measure(const float *x, size_t n, size_t k, long rounds, uint64_t *index)
 {
     size_t bytes = ddp_topk_scratch(n, k);
@@ -111,7 +111,7 @@ static int bench_table(size_t n, long rounds)
 /* ---- messages and feedback ---- */
 
 typedef struct bench_message {
-    float *x, *y, *value; /* what is packed; what is unpacked into */
+    float *x, *y, *value; /* input of the packing; output of the unpacking */
     uint64_t *index;
     unsigned char *out, *scratch;
     size_t n, k, room, bytes;
@@ -164,7 +164,7 @@ static ddp_status bench_keep(bench_message *m)
     return ddp_feedback_keep(m->y, m->n, m->index, m->k, &m->err);
 }
 
-/* In order: what is unpacked is what was packed before it. */
+/* In order: an unpacking uses the message packed before it. */
 static const struct {
     const char *name;
     bench_call call;

@@ -1,10 +1,10 @@
 /* A training step of ResNet or VGG on images of 32 x 32, SGD with momentum.
  *
  *   cc -O2 -I. bench/bench_vision.c -o bench_vision -lm -lpthread && ./bench_vision
- *   ./bench_vision --threads 2 --steps 3     (what bench/torch_vision.py calls)
+ *   ./bench_vision --threads 2 --steps 3     (the call of bench/torch_vision.py)
  *
  * The last line of stdout is one JSON object: the best step by the clock, and the least processor
- * time of a step over all threads, which says more where other programs run too. */
+ * time of a step over all threads, which is more reliable on a busy machine. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "../examples/common/cli.h"
@@ -44,7 +44,7 @@ static int bench_steps(ddp_ctx *d, ddp_graph *g, ddp_node *loss, long batch, lon
 
     for (i = 0; i < batch * 3 * 32 * 32; i++) x[i] = (float)ddp_rng_normal(&r);
     for (i = 0; i < batch; i++) y[i] = (int32_t)ddp_rng_below(&r, 10);
-    for (s = 0; s <= steps; s++) { /* the first one finds its memory */
+    for (s = 0; s <= steps; s++) { /* the first step allocates its memory */
         const double t = ddp_now(), c = bench_cpu();
         if (ddp_forward(g) || ddp_backward(g, loss) || ddp_step_end(d)) return 1;
         if (s && ddp_now() - t < best) best = ddp_now() - t;
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     ddp_ctx *d;
     int code;
 
-    (void)cli_catch_interrupt; /* Ctrl-C just ends it: there is nothing to finish */
+    (void)cli_catch_interrupt; /* Ctrl-C ends the program: there is nothing to clean up */
     memset(table, 0, sizeof table);
     table[0].name = "--model";
     table[0].kind = CLI_TEXT;

@@ -1,4 +1,4 @@
-/* What this machine could do, for bench_ops: include after dreamddp.h. */
+/* The limits of this machine, for bench_ops. Include after dreamddp.h. */
 #ifndef BENCH_MACHINE_H
 #define BENCH_MACHINE_H
 
@@ -23,7 +23,7 @@ static double bench_clock(const bench *b)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* As src/ops/kernels.c: one text per instruction set. */
+/* As in src/ops/kernels.c, one version per instruction set. */
 #define PROBES(S, BYTES, ATTR)                                                                  \
     typedef float vec_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));           \
                                                                                                 \
@@ -120,7 +120,7 @@ static void probe_pass(void *user, long first, long last)
         for (r = 0; r < j->rounds; r++) j->with->pass[j->way](j->x + first * j->n, j->n);
 }
 
-/* Each thread works on its own part; those of the caches are of each core, or nearly. */
+/* Each thread works on a separate part. Caches belong to one core each, or nearly. */
 static int measure_limits(bench *b)
 {
     ddp_op_call call;
@@ -142,7 +142,7 @@ static int measure_limits(bench *b)
         if (took > b->flops) b->flops = took;
         for (where = 0; where < WHERE; where++)
             for (j.way = 0; j.way < WAYS; j.way++) {
-                const long parts = where == 0 ? 1 : b->threads; /* the L2 is each core's own */
+                const long parts = where == 0 ? 1 : b->threads; /* each core has its own L2 */
                 j.n = (long)(probe_bytes[where] / sizeof *j.x) / parts;
                 j.rounds = where == 0 ? 200 : where == 1 ? 10 : 1;
                 start = bench_clock(b);
@@ -161,9 +161,9 @@ static int measure_limits(bench *b)
     return 0;
 }
 
-/* ---- times beside them ---- */
+/* ---- times compared with the limits ---- */
 
-/* Best time of a call, each round as many as fill some ms. */
+/* The best time of a call. A round has enough calls for some ms. */
 static double best_time(const bench *b, void (*run)(void *user), void *user)
 {
     const double enough = b->quick ? 0.004 : 0.03;
@@ -185,7 +185,7 @@ static double best_time(const bench *b, void (*run)(void *user), void *user)
     return best;
 }
 
-/* One line of the table; returns the share of the limit. */
+/* Prints one line of the table. Returns the share of the limit. */
 static double report(const bench *b, const char *op, const char *size, const char *way, double took,
                      double items, double bytes, double flops, double held, int pass)
 {

@@ -1,4 +1,4 @@
-/* The yardstick of bench/transport.py: MPI_Allreduce as the MPI library does it.
+/* The reference of bench/transport.py: MPI_Allreduce of the MPI library.
  *
  *   mpicc -O2 bench/mpi_allreduce.c -o mpi_allreduce
  *   mpirun -n 4 ./mpi_allreduce BYTES ITERATIONS

@@ -1,5 +1,5 @@
 /* Durations over emulated links: transfers take as long as the arithmetic of the link says, over threads and
- * TCP. Run it alone on a quiet machine: `make timing`. */
+ * TCP. Run it alone on an idle machine: `make timing`. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "wire/threads.c"
@@ -22,14 +22,14 @@ extern "C" {
 #include "emulate/links_lab.h"
 #include "emulate/shape_lab.h"
 
-/* 5 % in one of the attempts; a machine that is never quiet gets 10 %, no wrong model does.
+/* 5 % in one of the attempts. A machine that is always busy gets 10 %, which a wrong model does not reach.
  * Late threads without their correction take 6.5 % more. */
 static void check_transfer(transfer *t, int tcp)
 {
     const double limit = t->drowsy ? 1.06 : 1.1;
     double best = 1e9;
 
-    for (int attempt = 0; attempt < 16 && best > t->predicted * 1.05; attempt++) { /* the machine was busy */
+    for (int attempt = 0; attempt < 16 && best > t->predicted * 1.05; attempt++) { /* machine busy */
         const double took = run_transfer(t, tcp);
         if (took < best) best = took;
     }
@@ -56,11 +56,11 @@ static void two_ranks_over_a_slow_link_agree_with_the_arithmetic(void **state)
     check_transfer(&t, 1);
 }
 
-/* At any time each rank sends to another one; if all began with the same one, this would take 1.1
- * times as long. */
+/* At any time the ranks send to different peers. If all began with the same peer, this would take 1.1 times
+ * as long. */
 static void ranks_in_step_do_not_queue_at_one_receiver(void **state)
 {
-    transfer t = all_reduce_of(8, 1, (size_t)1 << 13, 5e5, 0.0005); /* few frames: the link is timed,
+    transfer t = all_reduce_of(8, 1, (size_t)1 << 13, 5e5, 0.0005); /* few frames: this times the link,
                                                                        not the processor */
     (void)state;
     t.to_one = 1;
@@ -68,7 +68,7 @@ static void ranks_in_step_do_not_queue_at_one_receiver(void **state)
     check_transfer(&t, 1);
 }
 
-/* Credits come back a round trip later: a peer that is far away gives more of them. */
+/* Credits return after a round trip, so a distant peer gives more of them. */
 static void a_long_link_is_kept_full(void **state)
 {
     transfer t = all_reduce_of(2, 1, (size_t)4 << 20, 125e6, 0.05);
@@ -120,8 +120,8 @@ static void senders_share_the_downlink_of_one_receiver(void **state)
     check_transfer(&t, 1);
 }
 
-/* A machine with more to do than cores wakes threads up late. The link must not be slower for it:
- * only the threads' own lateness is added, at each end of the way there and back. */
+/* A machine with more threads than cores wakes threads up late. The link must not become slower: only the
+ * lateness of the threads is added, at each end and in each direction. */
 static void threads_that_wake_up_late_cost_no_rate(void **state)
 {
     transfer t = all_reduce_of(3, 16, (size_t)1 << 15, 8e6, 0.001);
@@ -140,7 +140,7 @@ static void pairs_have_their_own_rates_at_the_same_time(void **state)
     for (int limited = 0; limited < 2; limited++)
         for (int tcp = 0; tcp < 2; tcp++) {
             double best[3] = {9, 9, 9};
-            for (int attempt = 0; attempt < 8; attempt++) { /* again where the machine was busy */
+            for (int attempt = 0; attempt < 8; attempt++) { /* retries on a busy machine */
                 timing t;
                 run_pairs(limited, tcp, &t);
                 for (int r = 1; r < 3; r++)

@@ -16,16 +16,16 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#define WORLD  3 /* usually; MOST with sites */
+#define WORLD  3 /* MOST with sites */
 #define MOST   4
 #define LAYERS 6
 
 typedef struct pace {
-    int site[MOST];     /* of each rank; 0 = averages in one level */
+    int site[MOST];     /* of each rank; 0 = no hierarchical all-reduce */
     size_t count;       /* parameters of a layer */
     long steps, until;  /* rank 1 is slow until that step */
     double compute_s;   /* of a layer, forward and backward each */
-    int link;           /* whose seconds per byte are noted */
+    int link;           /* the link whose seconds per byte are recorded */
     ddp_stats at[MOST]; /* after `until` steps, */
     ddp_stats end[MOST];
     double before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
@@ -48,8 +48,8 @@ static void note(void *user, ddp_log_level level, const char *line)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Sleeps, and makes up for having been woken too late before: on a busy machine that is milliseconds,
- * and would make all ranks look the same. */
+/* Sleeps, and subtracts the lateness of earlier wake-ups: on a busy machine it is milliseconds, which would
+ * hide the straggler. */
 static void compute(double seconds, double *late)
 {
     double begin = ddp_now(), rest = seconds - *late;
@@ -69,7 +69,7 @@ static int worker(ddp_ctx *d, void *user)
     double late = 0;
     int r = ddp_rank(d), bad = 0, l;
 
-    d->cfg.site = p->site[r]; /* every rank its own, as DREAMDDP_SITE gives it */
+    d->cfg.site = p->site[r]; /* each rank has its own value, as with DREAMDDP_SITE */
     for (l = 0; !bad && l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
@@ -129,7 +129,7 @@ static int occurrences(const char *text, const char *of)
     return n;
 }
 
-/* What is wrong with what all ranks found; "" = nothing. */
+/* Returns the first error in the findings of all ranks; "" = none. */
 static void judge(const pace *p, char *wrong, size_t room)
 {
     wrong[0] = 0;
@@ -142,7 +142,7 @@ static void judge(const pace *p, char *wrong, size_t room)
         if (r == 1 ? !(own > 1.5) : !(own > 0.7 && own < 1.4)) snprintf(wrong, room, "rank %d: %g", r, own);
         if (!(p->end[r].slow_ratio > 0.99 && p->end[r].slow_ratio < 1.5))
             snprintf(wrong, room, "rank %d: still slow by %g", r, p->end[r].slow_ratio);
-        for (int i = 0; i < p->notes[r]; i++) { /* every rank knows it, not only the one that logs */
+        for (int i = 0; i < p->notes[r]; i++) { /* every rank has the note, not only the one that logs */
             const ddp_note *n = &p->note[r][i];
             double ratio = n->now / n->before;
             if (n->rank != 1) continue;
@@ -165,7 +165,7 @@ static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
     (void)state;
     for (int i = 0; i < 3; i++) {
         char wrong[4096] = "";
-        for (int attempt = 0; attempt < 4; attempt++) { /* slower where the machine is busy */
+        for (int attempt = 0; attempt < 4; attempt++) { /* slower on a busy machine */
             static pace p;
             ddp_config cfg;
             memset(&p, 0, sizeof p);
@@ -185,7 +185,7 @@ static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
     }
 }
 
-/* A device that two ranks take in turns, for so long each. */
+/* A device that two ranks use in turn, for that time each. */
 typedef struct shared {
     pthread_mutex_t lock;
     pthread_cond_t freed;
@@ -211,7 +211,7 @@ static void use(shared *x)
     pthread_mutex_unlock(&x->lock);
 }
 
-/* Rank 1's first step lasts as long as all those of rank 0 that are timed. */
+/* Rank 1's first step takes as long as all timed steps of rank 0. */
 static int shares(ddp_ctx *d, void *user)
 {
     shared *x = (shared *)user;
@@ -248,7 +248,7 @@ static int shares(ddp_ctx *d, void *user)
     return bad ? bad : ddp_sync_all(d);
 }
 
-/* A step of four turns lasts as long as eight. */
+/* A step with four turns takes as long as eight turns. */
 static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
 {
     shared x;
@@ -274,7 +274,7 @@ static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
     pthread_mutex_destroy(&x.lock);
 }
 
-/* A file with that text; name ends in XXXXXX and so many more. */
+/* Writes a file with a text. name ends in XXXXXX and a suffix of that length. */
 static void write_file(char *name, int more, const char *text)
 {
     int fd = mkstemps(name, more);
@@ -290,8 +290,8 @@ typedef struct follower {
     int later;
 } follower;
 
-/* Over links of which one becomes slower, behind the first plan: where the machine is busy, so many times as
- * late. */
+/* Trains over links of which one becomes slower after the first plan. On a busy machine it becomes slower
+ * `later` times as late. */
 static void *follow_train(void *user)
 {
     follower *f = (follower *)user;
@@ -305,7 +305,7 @@ static void *follow_train(void *user)
     return NULL;
 }
 
-/* What is wrong; "" = nothing. */
+/* Returns the error; "" = none. */
 static void follow_judge(const pace *p, int world, char *wrong, size_t room)
 {
     for (int r = 0; r < world && !wrong[0]; r++) {
@@ -331,10 +331,9 @@ static void follow_judge(const pace *p, int world, char *wrong, size_t room)
         snprintf(wrong, room, "%s", p->lines);
 }
 
-static char script[32], network[2][32]; /* files of the runs that follow, or "" */
+static char script[32], network[2][32]; /* files of the next runs, or "" */
 
-/* Two runs at once, which mostly wait; and again with more time, where the machine was busy. make: fills
- * them. */
+/* Two runs at once, which mostly wait. Retries with more time on a busy machine. make: fills them. */
 static void follow(follower *f, int runs, void (*make)(follower *f))
 {
     static char wrong[4096];
@@ -373,7 +372,7 @@ static void make_slower(follower *f)
     f->cfg.network.net_script = script;
 }
 
-/* Rank 0's access link, from 40 to 10 Mbit/s while the training goes on. */
+/* Rank 0's access link falls from 40 to 10 Mbit/s during the training. */
 static void the_plan_follows_a_link_that_becomes_slower(void **state)
 {
     static follower f;
@@ -404,8 +403,7 @@ static void make_second(follower *f)
     }
 }
 
-/* The second of two links, and the first stays; deft's plan says which message takes which, of dreamddp the
- * balance. */
+/* The second of two links becomes slower. deft's plan assigns messages to links; dreamddp balances them. */
 static void the_plan_follows_the_second_link(void **state)
 {
     static follower f[2];
@@ -437,7 +435,7 @@ static void make_sites(follower *f)
     }
 }
 
-/* Two sites, 800 Mbit/s inside and 40 between, and then 30 for rank 0, to any rank. */
+/* Two sites, 800 Mbit/s inside and 40 between; then 30 for rank 0 to every rank. */
 static void the_plan_follows_the_link_between_sites(void **state)
 {
     static follower f[2];

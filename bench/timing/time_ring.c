@@ -76,7 +76,7 @@ static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
         const size_t n = cases[i].n;
         double wire = 2 * (world - 1.0) / world * 4 * (double)n * cases[i].messages / cases[i].rate;
         double predicted = wire + 2 * (world - 1) * cases[i].delay_s, took = 0;
-        for (int attempt = 0; attempt < 8; attempt++) { /* again where the machine was busy */
+        for (int attempt = 0; attempt < 8; attempt++) { /* retries on a busy machine */
             net_setup set;
             timing t;
             double begin, end;
@@ -87,7 +87,7 @@ static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
             set.tcp = (int)i % 2;
             set.rate = cases[i].rate;
             set.delay_s = cases[i].delay_s;
-            set.cfg.chunk_bytes = 24 * 1024; /* few frames: the processor is not what is timed */
+            set.cfg.chunk_bytes = 24 * 1024; /* few frames, so that the processor does not limit the rate */
             t.n = n;
             t.messages = cases[i].messages;
             net_run(&set, time_ring, &t);

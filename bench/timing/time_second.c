@@ -18,7 +18,7 @@ static double time_both(const ddp_config *c, size_t first, size_t second, double
 {
     double best = 99;
 
-    for (int attempt = 0; attempt < 8; attempt++) { /* again where the machine was busy */
+    for (int attempt = 0; attempt < 8; attempt++) { /* retries on a busy machine */
         both b;
         double took;
         memset(&b, 0, sizeof b);
@@ -64,7 +64,7 @@ static void each_link_is_measured_alone(void **state)
     assert_int_equal(bad, 0);
 }
 
-/* Where gradients take longer than everything else two equal links take about half the time. */
+/* If gradients take most of the time, two equal links take about half of it. */
 static void two_links_shorten_a_step(void **state)
 {
     static trained one, two;

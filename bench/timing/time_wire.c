@@ -1,5 +1,5 @@
-/* Durations of links that break: how soon a loss is found, and how soon an operation continues. Run it alone
- * on a quiet machine: `make timing`. */
+/* Durations of broken links: the time until a loss is detected, and until an operation continues. Run it
+ * alone on an idle machine: `make timing`. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* setns */
 #endif
@@ -20,7 +20,7 @@ extern "C" {
 #include "wire/cut_lab.h"
 #include "wire/resume_lab.h"
 
-/* Where another process had the processor, a time means nothing: what is too long is measured again. */
+/* A time is invalid if another process used the processor, so a time that is too long is measured again. */
 enum { TRIES = 3 };
 
 static void a_killed_process_is_found_at_once(void **state)
@@ -46,7 +46,7 @@ static void a_cut_link_resumes_when_it_is_back(void **state)
         after = cut_for(3, "ip -n NS0 link set NSa down", "ip -n NS0 link set NSa up", 10, count, board);
         print_message("rest of the operation without a cut %.2f s, from the return on %.2f s\n", plain,
                       after);
-        assert_true(after > 0); /* the cut fell into the operation */
+        assert_true(after > 0); /* the cut was during the operation */
     }
     namespaces_off();
     assert_true(after < plain + 0.5);
