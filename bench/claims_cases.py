@@ -118,8 +118,8 @@ def simulated1(strategy, place, models=("resnet18", "resnet50", "gpt2", "llama2"
 claim("D1", "dreamddp-table1-s1", "Table 1, S1", "iteration time of ASC-WFBP", "real", table1("ascwfbp", 1), TABLE1, over="DreamDDP",
       erratum="The authors' data compute ASC-WFBP as backward + 0.6 x communication, which no schedule reaches. With 0.6 and H = 5 the ratio "
       "is at most 4, so 4.61 and 5.22 are not possible.",
-      note="Compute time T and communication time C of each column follow from its S-SGD and FLSGD times by Eq. 3 and 4 with H = 5. Layers are "
-      "those of the authors' profiles. Both halves of the table run with 8 workers, on a link with the column's C / T. Times are the "
+      note="Compute time T and communication time C of each column follow from its S-SGD and FLSGD times by Eq. 3 and 4 with H = 5. Layers come "
+      "from the authors' profiles. Both halves of the table run with 8 workers, on a link with the column's C / T. Times are the "
       "paper's divided by 6. DreamDDP uses its own rule (`--paper`). The simulated figures have 32 workers, the paper's times and a "
       "delay of 0.05 ms.")
 simulated1("ascwfbp", 1)

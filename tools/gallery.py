@@ -233,7 +233,7 @@ def entry(name):
 
 
 DRAWN = {"curve": "The curve has the losses above.", "kill": "The picture is drawn from `trace.json`.", "quickstart": "The picture is drawn from `quickstart_trace.json` and `quickstart.jsonl`.",
-         "lanes": "The picture is that of the `--report` page, without tooltips.", "stages": "The picture is that of the `--report` page, without tooltips."}
+         "lanes": "The picture is the drawing of the `--report` page, without tooltips.", "stages": "The picture is the drawing of the `--report` page, without tooltips."}
 
 
 def tried(name, path):
@@ -270,6 +270,7 @@ def refreshed(name, section):
     measured = re.search(r"\n[^\n]*?(\d+ cores[^,\n]*), (\d{4}-\d\d-\d\d), (?:in )?(\d+) s[^\n]*\.\n*$", body)
     if measured and "gallery/" in body:
         body = body[:measured.start()] + "\n%s Measured on %s, %s, in %s s.\n" % ((DRAWN[ENTRIES[name][5]],) + measured.groups())
+    body = re.sub(r"Not run here \((.*?)\): (?:it has )?", r"Not run on this machine (\1): ", body)
     return head(name) + body.replace(" lines left out)", " lines omitted)")
 
 
