@@ -1,20 +1,26 @@
 /* dreamddp_cuda.cuh 0.3.0 - dreamddp on NVIDIA GPUs. MIT licence (at the end of dreamddp.h).
  *
- * DO THIS in one .cu file of your program (or one .c file compiled with nvcc -x cu):
+ * USAGE. In one .cu file of your program (or one .c file compiled with nvcc -x cu), write:
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp_cuda.cuh"
- * It includes dreamddp.h. Build with nvcc, C++17, compute capability 8.0 or later:
- *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread      (an H100; -arch=native:
- *     the GPU here)
+ * The file includes dreamddp.h. Build with nvcc, C++17, for compute capability 8.0 or later:
+ *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread
+ * -arch=sm_90a is for an H100; use -arch=native for the GPU of this machine.
  *
- * A GPU is one more place where the same graph, hooks, plans and strategies run: every call of
- * dreamddp.h keeps its meaning. Nothing here is needed on a machine without one.
+ * EXAMPLE. The settings of a context on GPU 0 with bfloat16 arithmetic; all else is as in dreamddp.h:
+ *     ddp_backend gpu = ddp_cuda(DDP_CUDA_BF16, 0);
+ *     ddp_config cfg = {0};
+ *     cfg.backend = &gpu;
+ *     ddp_ctx *d = ddp_open(&cfg, &err);
  *
- * CONVENTIONS. Those of dreamddp.h. Device memory is the library's; work is queued on one stream for
- * computing and one for messages, and a call of a training step never waits for the device. Results
- * do not depend on the order in which blocks run: there are no atomics of floats.
+ * A GPU context runs the same graphs, hooks, plans and strategies as a CPU context, and every call of
+ * dreamddp.h keeps its meaning. Programs that run on the CPU only do not need this file.
  *
- * ERRORS. A failure of the device surfaces as every other one: at the next hook, as one sentence.
+ * CONVENTIONS. As in dreamddp.h. The library owns the device memory of a context. It queues work on one
+ * stream for computing and one for messages, and a training step never waits for the device. Results do
+ * not depend on the order in which blocks run: the kernels use no floating-point atomics.
+ *
+ * ERRORS. The next hook returns a failure of the device, with a message.
  */
 #ifndef DREAMDDP_CUDA_CUH
 #define DREAMDDP_CUDA_CUH

@@ -1,17 +1,20 @@
-/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and heads up
- * to 512 wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked
- * against it. Saved per row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two
- * passes, one for queries and one for keys and values, so that no sum is shared by two blocks. */
+/* attention without tensor cores: float32 arithmetic on tiles of 16 R queries and keys, for every number type
+ * and heads up to 512 wide. This file also chooses between these kernels and the tensor-core kernels of
+ * flash.cuh, which are tested against these. Forward saves the same two values per row and head as the CPU:
+ * the maximum of the scaled scores, and 1 / sum. Backward takes two passes, one over queries and one over
+ * keys and values, so that no two blocks add to the same sum. */
 #pragma once
 
 #include "cuda/flash.cuh"
 
 enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
 
-/* Row length in shared memory of d floats: rows of one piece each lie in different banks. */
+/* Row length in shared memory for rows of d floats. Threads that read the same 16-byte piece of different
+ * rows access different banks. */
 __host__ __device__ static __forceinline__ int ddp__attend_row(int d) { return (d + 3) / 4 * 4 + 4; }
 
-/* Rows first.. of an array into shared memory, zeros beyond count rows and d columns. */
+/* Loads up to R x 16 rows, starting at row first, into shared memory. Rows past count and columns past d are
+ * zeros. */
 template <typename T, int R>
 __device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count, int d)
 {
@@ -22,7 +25,7 @@ __device__ static void ddp__attend_load(float *tile, const T *from, long ld, lon
                 first + r < count && c < d ? ddp__to_float(from[(first + r) * ld + c]) : 0.0f;
 }
 
-/* s[i][j] = row y + 16 i of a times row x + 16 j of b. */
+/* s[i][j] = dot product of row y + 16 i of a and row x + 16 j of b. */
 template <int R>
 __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
 {
@@ -43,7 +46,7 @@ __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, cons
     }
 }
 
-/* The largest over the 16 threads of a row. */
+/* Maximum over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
     for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
@@ -51,7 +54,7 @@ __device__ static __forceinline__ float ddp__attend_max(float v)
     return v;
 }
 
-/* Block (tile of queries, head). C: columns per thread, so that 16 C >= d. */
+/* One block per (tile of queries, head). C: columns per thread, with 16 C >= d. */
 template <typename T, int R, int C>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
@@ -59,7 +62,7 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, head = blockIdx.x / tiles;
-    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* start the longest sums first */
     const T *keys = in + ddp__heads_k(&z, head / z.group);
     DDP__SHARED(float, shared);
     float *q = shared, *kv = q + tile * ld, *p = kv + tile * ld;
@@ -115,8 +118,8 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     }
 }
 
-/* p and d = p (dp - mean) scale of a tile of queries from on and of keys first on, into rows of
- * shared memory; by all threads. */
+/* Computes p and d = p (dp - mean) scale for the tile of queries at from and the tile of keys at first, and
+ * stores them as rows in shared memory. All threads of the block must call it. */
 template <int R>
 __device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k, const float *v,
                                          const float *dout, const float *stat, const float *mean,
@@ -140,8 +143,8 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     }
 }
 
-/* KEYS 0: block (tile of queries, head): dq. KEYS 1: block (tile of keys, head of keys): dk and dv over the
- * queries of all heads that share it. */
+/* KEYS 0: computes dq, one block per (tile of queries, head). KEYS 1: computes dk and dv over the queries of
+ * all heads that share the head of keys, one block per (tile of keys, head of keys). */
 template <typename T, int R, int C, int KEYS>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
@@ -151,12 +154,13 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, block = blockIdx.x / tiles, values = z.kv_heads * z.d;
     const long mine =
-        (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+        (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* start the longest sums first
+                                                                              * */
     const long shared_head = KEYS ? block : block / z.group, at = ddp__heads_k(&z, shared_head);
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float one[R][C], two[R][C]; /* dk and dv; dq and nothing */
+    float one[R][C], two[R][C]; /* KEYS 1: dk and dv; KEYS 0: dq and unused */
 
     for (int i = 0; i < R; i++)
         for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
@@ -167,7 +171,7 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
         ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
     for (long turn = 0; turn < (KEYS ? z.group : 1); turn++)
         for (long other = KEYS ? mine : 0; KEYS ? other < z.t : other <= mine; other += tile) {
-            const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* of queries, of keys */
+            const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* first query, first key */
             const long head = KEYS ? shared_head * z.group + turn : block;
             __syncthreads();
             ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t,
@@ -200,8 +204,8 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     }
 }
 
-/* mean[head t + row] = out . dout of a row of a head: the mean of dp under p. lanes threads each, a
- * power of 2 up to 32. */
+/* mean[head t + row] = out . dout for one row of one head, which is the mean of dp weighted by p. Uses lanes
+ * threads per row, a power of 2 up to 32. */
 template <typename T>
 static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes,
                                           int wide)
@@ -231,7 +235,7 @@ static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__he
                 (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
 }
 
-/* Bytes of shared memory of a block of backward. */
+/* Bytes of shared memory that a block of the backward kernel needs. */
 static inline long ddp__attend_grad_bytes(int r, int d)
 {
     const long tile = DDP__ATTEND_SIDE * r;
@@ -255,7 +259,7 @@ static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const dd
     ddp__cuda_attend_grad_of<T, R, C, 1>(dev, c, z);
 }
 
-/* R and C for heads up to 64 wide: larger tiles in float32, which has no other kernels. */
+/* R and C for heads up to 64 wide. float32 has no other kernels, so it uses larger tiles. */
 #define DDP__ATTEND_SMALL_R(T) (sizeof(T) == 4 ? 4 : 2)
 #define DDP__ATTEND_SMALL(T)   DDP__ATTEND_SMALL_R(T), sizeof(T) == 4 ? 4 : 8
 
@@ -286,7 +290,7 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
     if (ddp__flash_fits(dev, &z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
     else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
-                              (long)dev->props.sharedMemPerBlockOptin) /* not all GPUs have it */
+                              (long)dev->props.sharedMemPerBlockOptin) /* some GPUs have less */
         ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128)
         ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);

@@ -1,5 +1,5 @@
-/* The backend table of a GPU (base/backend.h): opening, memory, copies, averages, and which of its
- * functions stand elsewhere. */
+/* The backend table of a GPU (base/backend.h): opening, memory, copies and averages. The other files of this
+ * directory define the remaining functions of the table. */
 #pragma once
 
 #include "cuda/conv.cuh"
@@ -46,8 +46,8 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     int device = b->device, n = 0;
     ddp__cuda *dev;
 
-    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of a GPU");
-    if (device < 0) { /* the ranks of a machine share its GPUs out */
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of the GPU");
+    if (device < 0) { /* the ranks on one machine share its GPUs */
         device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
         (void)cudaGetLastError();
     }
@@ -64,14 +64,15 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_flash_open(dev);
     if (dev->own_stream)
         dev->lists =
-            (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* another's may be in a capture */
+            (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* with the default mode, another thread's
+                                                                    * call could break a capture */
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
     if (c->ring_free && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
     if (!dev->failed && !c->ring_free)
-        ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
+        ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of the GPU");
     ddp__cuda_load_arithmetic(c);
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
@@ -85,7 +86,8 @@ static ddp_status ddp__cuda_wait(ddp__cuda_self *c, ddp_error *err) { return ddp
 
 /* ---- memory ---- */
 
-/* Too little of it is no failure of the device: the caller says what it was for. */
+/* Running out of memory is not recorded as a failure of the device: the caller reports what the memory was
+ * for. */
 static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
 {
     void *p = NULL;
@@ -168,11 +170,11 @@ static uint16_t ddp__bf16_bits(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
-    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* NaN stays one */
+    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* NaN stays NaN */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* Sends bytes part by part through the ring: fill(part, at, n) makes the n from at on. */
+/* Sends bytes through the pinned ring, part by part. fill(part, at, n) writes the n bytes at offset at. */
 template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, size_t bytes, F fill)
 {
     ddp__cuda *dev = c->dev;
@@ -182,8 +184,8 @@ template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, si
         const int part = c->ring_next;
         char *from = c->ring + (size_t)part * DDP__UPLOAD_BYTES;
         n = bytes - at < (size_t)DDP__UPLOAD_BYTES ? bytes - at : (size_t)DDP__UPLOAD_BYTES;
-        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* what was copied from it has arrived; poll says
-                                                               it again */
+        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* wait until the part's last upload has ended;
+                                                             * poll reports an error again */
         fill(from, at, n);
         (void)DDP__CUDA(dev, cudaMemcpyAsync((char *)to + at, from, n, cudaMemcpyHostToDevice, dev->stream));
         (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[part], dev->stream));
@@ -198,9 +200,9 @@ static void ddp__cuda_upload(ddp__cuda_self *c, void *to, const void *from, size
     ddp__cuda_refresh(c, to, bytes, c->dev->stream);
 }
 
-/* f(i, k) for elements at..end-1 of an array as the device has it, where images lie channels-last: i is k on
- * the host. The channels of 64 pixels come in turn, while those are in the cache; `at` and `end` may part a
- * pixel. */
+/* Calls f(i, k) for elements at to end - 1 of the device's array. For channels-last images, k is the index of
+ * element i on the host. The loop visits 64 pixels at a time for each channel, so that they stay in the
+ * cache. `at` and `end` may lie inside a pixel. */
 template <typename F> static inline void ddp__cuda_places(const ddp_shape *s, long at, long end, F f)
 {
     const long channels = s->dims == 4 ? s->dim[1] : 1, plane = s->dims == 4 ? s->dim[2] * s->dim[3] : end;
@@ -241,7 +243,7 @@ static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *fr
                                      ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
-    /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
+    /* a copy to unpinned memory waits for all earlier work, even if a peer is lost */
     DDP__TRY(ddp__cuda_wait(c, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
     return ddp__cuda_wait(c, err);
@@ -321,14 +323,14 @@ static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, 
     if (!c->waits)
         return ddp__fail(
             err, DDP_UNSUPPORTED,
-            "GPU %d: its driver has no stream memory operations (cuStreamWaitValue32), which NCCL beside "
-            "messages over the host needs: set nccl to 0, or install a newer driver",
+            "GPU %d: the driver has no stream memory operations (cuStreamWaitValue32), which are needed to "
+            "use NCCL together with messages over the host; set nccl to 0, or install a newer driver",
             c->dev->device);
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
 
-/* The copies that operators read follow the arrays that are final. */
+/* Refreshes the bfloat16 copies of arrays that are final. */
 static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays, const size_t *counts,
                                   int arrays_count, ddp_error *err)
 {
@@ -416,12 +418,12 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     DDP__OF(pair);
     DDP__OF(scratch);
     DDP__OF(reserve);
-    b.compute = DDP__GIVEN(ddp__cuda_compute); /* while calls become due */
+    b.compute = DDP__GIVEN(ddp__cuda_compute); /* runs while calls are being queued */
     DDP__OF(slots);
     DDP__OF(record);
     DDP__OF(hold);
     b.fetch = DDP__GIVEN(ddp__cuda_fetch);
-    b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
+    b.give = DDP__GIVEN(ddp__cuda_give); /* called by other threads */
     b.raise = DDP__GIVEN(ddp__cuda_raise);
     b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
     DDP__OF(join);

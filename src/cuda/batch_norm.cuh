@@ -1,27 +1,26 @@
-/* Batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running
- * averages; and with the relu behind it as one, which forward is a write more, and backward reads and writes
- * nothing of its own. Images lie channels-last: a row of channels to each pixel. The pixels are cut into
- * parts that depend on the shape alone; a block sums a part of some channels, and a channel's parts are
- * joined in a fixed order, in double. */
+/* Batch norm with the semantics of ops/batch_norm.c: the same shape rule, saved statistics (mean and rstd per
+ * channel) and running averages. A following relu is fused: forward writes one more array, and backward needs
+ * no extra pass for it. Images are channels-last: each pixel is a row of channels. The pixels are divided
+ * into parts that depend only on the shape. A block sums one part of some channels, and the parts of a
+ * channel are added in a fixed order, in double. */
 #pragma once
 
 #include "cuda/elementwise.cuh"
 
 enum {
     DDP__CHANNEL_THREADS = 256,
-    DDP__CHANNEL_PART = 4096,   /* elements of a block at least */
-    DDP__CHANNEL_COLUMNS = 128, /* channels of a block, about */
-    DDP__CHANNEL_BLOCKS = 528,  /* about so many that sum */
-    DDP__CHANNEL_MAPS = 2112    /* and so many that do not */
+    DDP__CHANNEL_PART = 4096,   /* minimum number of elements per block */
+    DDP__CHANNEL_COLUMNS = 128, /* target number of channels per block */
+    DDP__CHANNEL_BLOCKS = 528,  /* target number of blocks for kernels that sum */
+    DDP__CHANNEL_MAPS = 2112    /* target number of blocks for other kernels */
 };
 
 typedef struct ddp__channels {
-    long pixels, channels; /* of all images */
-    long parts, part;      /* of the pixels; pixels of a part, the last has the rest */
+    long pixels, channels; /* pixels of all images */
+    long parts, part;      /* number of parts; pixels per part (the last part may be shorter) */
 } ddp__channels;
 
-/* Of dy and of dy (x - mean); or of d and of d d, where d is x as a difference from the part's first
- * pixel. */
+/* Sums of dy and dy (x - mean); or of d and d d, where d is x minus the first pixel of the part. */
 struct ddp__channel_sum {
     double sum, product;
 
@@ -44,7 +43,7 @@ static ddp__channels ddp__channels_of(const ddp_shape *s, long blocks = DDP__CHA
     return c;
 }
 
-/* Threads side by side, each with wide channels. */
+/* Number of threads next to each other in a row of a block, each with `wide` channels. */
 __host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels, int wide)
 {
     int lanes = 1;
@@ -52,9 +51,9 @@ __host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels,
     return lanes;
 }
 
-/* Walks a block over part blockIdx.y: its threads are rows of lanes, a lane has `wide` channels from
- * `channel` on, and rows take turns at the pixels. at = element of the array; left <= 0: nothing is left to
- * do. */
+/* Walks a block over part blockIdx.y. The threads of a block form rows of lanes. A lane owns `wide` channels,
+ * starting at `channel`, and the rows take turns at the pixels. at: index of the current element. left <= 0:
+ * the walk has ended. */
 struct ddp__channel_walk {
     long pixel, at, left, step, hop;
     int lanes, channel;
@@ -79,7 +78,8 @@ struct ddp__channel_walk {
     }
 };
 
-/* N elements from p on as floats, 16 bytes at a time; W, channels of a lane, is 1 where that may not be. */
+/* Loads N elements at p as floats, 16 bytes at a time. W is the number of channels per lane, or 1 if the
+ * array is not aligned for 16-byte loads. */
 template <int W, int N, typename T>
 __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T *p)
 {
@@ -92,8 +92,8 @@ __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T 
     }
 }
 
-/* For each lane the sum over the rows of a block, in a fixed tree, in row 0; shared: an N, which has +=, for
- * each thread. */
+/* Adds, for each lane, the values of all rows of the block in a fixed tree. Row 0 returns the sum. shared:
+ * one N per thread; N defines +=. */
 template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N &mine, N *shared, int lanes)
 {
     shared[threadIdx.x] = mine;
@@ -105,8 +105,7 @@ template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N 
     return shared[threadIdx.x];
 }
 
-/* What batch norm makes of a lane's channels, y = x factor + offset, rounded. scale NULL: no relu stands
- * behind it. */
+/* Batch norm for the channels of a lane: y = x factor + offset, rounded to T. scale NULL: no relu follows. */
 template <typename T, int W> struct ddp__batch_line {
     float mean[W], factor[W], offset[W];
     int relu;
@@ -134,12 +133,14 @@ template <typename T, int W> struct ddp__batch_line {
         return ddp__to_float(ddp__from_float<T>(x * factor[e] + offset[e]));
     }
 
-    /* dy, or what relu lets pass of it where x lies; without a branch, which loads would not pass. */
+    /* dy, or 0 where the relu blocks the gradient of x. No branch, so that the compiler can move loads across
+     * it. */
     __device__ float back(float dy, float x, int e) const { return (relu & !(of(x, e) > 0)) ? 0 : dy; }
 };
 
-/* Of one part of each channel. stat: mean and rstd per channel; scale, shift: of a relu behind it, or NULL.
- * stat NULL: dy is x, and as differences from a value at hand, so that a mean far from 0 costs no digits. */
+/* Sums one part of each channel. stat: mean and rstd per channel. scale, shift: of the batch norm that a relu
+ * follows, else NULL. stat NULL: dy is x, summed as differences from a nearby value, so that a mean far from
+ * 0 loses no digits. */
 template <typename T, int W>
 __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat,
                                     const T *scale, const T *shift, ddp__channels c)
@@ -172,8 +173,8 @@ __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T
     }
 }
 
-/* What a warp finds the parts of a channel to sum to. x: as differences from its first pixel; NULL: as they
- * are. */
+/* Adds the parts of a channel, with one warp. x: the parts are differences from their first pixel. x NULL:
+ * they are plain sums. */
 template <typename T>
 __device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp__channel_sum *part,
                                                                       const T *x, const ddp__channels &c,
@@ -191,7 +192,8 @@ __device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp_
     return ddp__channel_sum{ddp__warp_sum(all.sum), ddp__warp_sum(all.product)};
 }
 
-/* From parts to what each channel needs, a warp for each; training 0 reads the running statistics. */
+/* Computes each channel's statistics from its parts, one warp per channel. training 0: reads the running
+ * statistics. */
 template <typename T>
 __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
                                              const ddp__channel_sum *part, const T *x, ddp__channels c,
@@ -218,8 +220,8 @@ __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, f
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
-/* Gradients of scale and shift (NULL: not wanted), and slope (3, channels): what dx takes of dy, of x, and
- * besides. */
+/* Gradients of scale and shift (NULL: not wanted). slope (3, channels): factor of dy, factor of x, and
+ * constant term of dx. */
 template <typename T>
 __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift,
                                          const ddp__channel_sum *part, const float *stat, const T *scale,
@@ -239,7 +241,7 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
     slope[2 * c.channels + i] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
-/* y of each channel, and relu of it into z, unless that is NULL. */
+/* Writes y of each channel. z, unless NULL, receives relu(y). */
 template <typename T, int W>
 __global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale,
                                         const T *shift, ddp__channels c)
@@ -284,7 +286,7 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
     return (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-/* kernel<T, W>(args..., c) over the parts of all channels of c; wide 1: pixels are read 16 bytes at a
+/* Launches kernel<T, W>(args..., c) over the parts of all channels of c. wide 1: reads pixels 16 bytes at a
  * time. */
 #define DDP__WALK(kernel, wide, c, ...)                                                                    \
     do {                                                                                                   \
@@ -295,7 +297,7 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
                  __VA_ARGS__, c);                                                                          \
     } while (0)
 
-/* relu: what stands behind it as one; NULL: nothing does. */
+/* relu: the fused relu, or NULL. */
 template <typename T>
 static void ddp__cuda_batch_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
@@ -345,7 +347,8 @@ template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, 
     ddp__cuda_batch_backward<T>(dev, c, NULL);
 }
 
-/* As two where others than relu read the norm: their gradients are in relu's grad_in[0] by now. */
+/* Runs the relu and the norm separately if another operator also reads the norm's output: its gradient is
+ * already in the relu's grad_in[0]. */
 static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_call *relu)
 {
     ddp__cuda *dev = (ddp__cuda *)norm->pool;

@@ -1,15 +1,15 @@
 /* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a
- * product are kept per shape: the library is asked once, at the first step. */
+ * product are cached per shape: only the first step runs the heuristic of cuBLASLt. */
 #pragma once
 
 #include "cuda/runtime.cuh"
 
-/* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
- * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
+/* c (m x n) = or += op(a) op(b), row-major. op(a) is m x k and op(b) is k x n. turned: the array is stored
+ * transposed (a: k x m, b: n x k). With count > 1, consecutive matrices are *_step elements apart. */
 typedef struct ddp__cuda_product_shape {
     long m, n, k, count, a_step, b_step, c_step;
     int a_turned, b_turned;
-    int half, half_out; /* a and b, and c, hold bfloat16 */
+    int half, half_out; /* type of a and b, and of c: 1 is bfloat16 */
 } ddp__cuda_product_shape;
 
 typedef struct ddp__cuda_product {
@@ -18,18 +18,17 @@ typedef struct ddp__cuda_product {
     void *c;
     int add;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int gelu;         /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
-                         gelu'(before), with add 0. Not every library has them in every type and shape */
-    void *before;     /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not
-                           wanted */
-    void *sums;       /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
-                         bias or count > 1: not wanted. As rare as gelu */
+    int gelu;         /* 1: c = gelu(product + bias); needs a bias and add 0. -1: c = product * gelu'(before);
+                       * needs add 0. Not every version of the library supports it for every type and shape */
+    void *before;     /* with gelu: the input of gelu, in rows of a multiple of 16 bytes; NULL: not wanted */
+    void *sums;       /* receives the sums of the rows of op(a), m elements of c's type. NULL: not wanted;
+                       * must be NULL with bias or count > 1. As rarely supported as gelu */
 } ddp__cuda_product;
 
-/* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
+/* Cache key of a product. The alignment of the pointers is part of the key: fast algorithms need 16 bytes. */
 typedef struct ddp__cuda_product_key {
     ddp__cuda_product_shape shape;
-    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias or sums */
+    int epilogue, a_align, b_align, c_align, d_align; /* d: alignment of c, and of bias or sums */
 } ddp__cuda_product_key;
 
 typedef struct ddp__cuda_product_plan {
@@ -38,8 +37,8 @@ typedef struct ddp__cuda_product_plan {
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
     size_t workspace;
-    float waves; /* of blocks on the device */
-    int none;    /* of gelu and sums: the library has no such product */
+    float waves; /* of the algorithm, on this device */
+    int none;    /* 1: the library does not support this product with gelu or sums */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -56,7 +55,7 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     const int vector = ddp__cuda_alignment(p->sums ? p->sums : p->bias);
     ddp__cuda_product_key k;
 
-    memset(&k, 0, sizeof k); /* keys are compared as bytes */
+    memset(&k, 0, sizeof k); /* keys are compared as bytes, padding included */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu < 0            ? CUBLASLT_EPILOGUE_DGELU
                  : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
@@ -71,7 +70,8 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     return k;
 }
 
-/* Of one pair of matrices; half: all three, until shape.half_out says otherwise of c. */
+/* Describes a product of one pair of matrices. half: the type of a, b and c, until the caller changes
+ * shape.half_out. */
 static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void *a, int a_turned,
                                               const void *b, int b_turned, void *c, int half)
 {
@@ -79,7 +79,7 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
     return {s, a, b, c, 0, NULL, 0, NULL, NULL};
 }
 
-/* These return 1 after a failure, as DDP__BLAS does. */
+/* Return 1 after a failure, as DDP__BLAS does. */
 static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows, long cols,
                             long count, long step)
 {
@@ -102,8 +102,8 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p, cublasL
     return DDP__BLAS(dev, cublasLtMatmulDescSetAttribute(p->product, what, value, bytes));
 }
 
-/* The library counts columns first, so it is asked for c^T = op(b)^T op(a)^T, whose arrays are the
- * same bytes: our b is its A, and sums over the rows of op(a) are those over k of its B. */
+/* cuBLASLt is column-major, so it computes c^T = op(b)^T op(a)^T, which has the same memory layout. Its A is
+ * our b, and sums over the rows of op(a) are sums over k of its B. */
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_shape *s = &p->key.shape;
@@ -128,7 +128,7 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
            ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
 }
 
-/* Per call: where bias, sums and the array before GELU lie. The heuristic wants to see them too. */
+/* Sets the pointers to bias, sums and the input of gelu for this call. The heuristic also reads them. */
 static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
     const void *vector = q->sums ? q->sums : q->bias;
@@ -159,7 +159,7 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
         DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                             &workspace, sizeof workspace)) ||
-        /* parts of a sum are added as floats too, not as bfloat16 */
+        /* partial sums of a split k are added as floats too, not as bfloat16 */
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                          CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align) ||
@@ -174,8 +174,8 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
     if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED,
-                       "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
-                       "by %ld x %ld in %s; use sizes that are multiples of 8",
+                       "GPU %d: cuBLASLt has no algorithm for %ld x %ld by %ld x %ld in %s; use sizes that "
+                       "are multiples of 8",
                        dev->device, s->m, s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
     }
     p->algo = best.algo;
@@ -193,7 +193,7 @@ static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
     DDP_FREE(p);
 }
 
-/* ddp__cuda_close calls it through the device. */
+/* ddp__cuda_close calls it through a pointer in the device. */
 static void ddp__cuda_products_free(ddp__cuda *dev)
 {
     ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
@@ -213,7 +213,7 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         if (!memcmp(&p->key, &key, sizeof key)) return p;
     p = (ddp__cuda_product_plan *)ddp__calloc(1, sizeof *p);
     if (!p) {
-        ddp__cuda_fail(dev, DDP_MEMORY, "no memory for the plan of a matrix product");
+        ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the plan of a matrix product");
         return NULL;
     }
     memcpy(&p->key, &key, sizeof key);
@@ -222,7 +222,8 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         ddp__cuda_product_drop(p);
         return NULL;
     }
-    if (q->sums) { /* not where they cost the algorithm that fills the device, by cutting a long k */
+    if (q->sums) { /* no fused sums if they rule out split-k, the algorithm that fills the device when k is
+                    * long */
         ddp__cuda_product plain = *q;
         plain.sums = NULL;
         other = ddp__cuda_product_plan_of(dev, &plain);
@@ -234,8 +235,9 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
     return p;
 }
 
-/* Queues the product on the device's stream. A failure is noted in the device, and nothing is
- * computed after it. 0 and nothing: it is one with gelu or sums that the library does not have. */
+/* Queues the product on the device's stream. A failure is recorded in the device, and later calls compute
+ * nothing. Returns 0 without queueing anything if the library does not support the product with gelu or sums.
+ * */
 static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;

@@ -1,13 +1,13 @@
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1
- * windows, one of cuBLASLt; and, for groups of one channel in, no product but walks over windows. Images lie
- * channels-last. */
+/* Convolution on the GPU, with the semantics of ops/conv.c. Most shapes use a product of conv_product.cuh,
+ * and 1x1 windows use one of cuBLASLt. Groups with one input channel use direct loops over windows instead.
+ * Images are channels-last. */
 #pragma once
 
 #include "cuda/batch_norm.cuh"
 #include "cuda/conv_product.cuh"
 #include "cuda/linear.cuh"
 
-/* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
+/* ---- groups with one input channel and one or more output channels: three direct loops over windows ---- */
 
 enum { DDP__DEPTHWISE_THREADS = 256 };
 
@@ -33,7 +33,7 @@ template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v,
     ((T *)v.y)[i] = ddp__from_float<T>(sum);
 }
 
-/* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
+/* dx at one row and column: the sum over all windows that contain it. One thread per input; y is dy. */
 template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / v.groups, group = i % v.groups;
@@ -59,8 +59,8 @@ template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T
     dx[i] = ddp__from_float<T>(sum);
 }
 
-/* part[part][(channel out, tap)]: each block sums one tap after the other over a part of the outputs of its
- * channels; c describes those. */
+/* part[part][(output channel, tap)]: each block computes the sums of its channels tap by tap over one part of
+ * the outputs. c describes the channels. */
 template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
 {
     __shared__ double all[DDP__CHANNEL_THREADS];
@@ -114,11 +114,11 @@ static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call
 
 enum {
     DDP__CONV_BUSY = 264, /* blocks that fill a large GPU twice */
-    DDP__CONV_PART = 512  /* positions at least that a block sums a weight's gradient over */
+    DDP__CONV_PART = 512  /* minimum number of positions that a block sums for the gradient of a weight */
 };
 
-/* The same product with the numbers that kernels count with and images channels-last; its arrays come later,
- * and the packed weights. */
+/* Converts the product to the integer types of the kernels and to channels-last strides. The caller sets the
+ * arrays and the packed weights. */
 static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 {
     const ddp__conv_view &w = g.view;
@@ -147,22 +147,22 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
     return v;
 }
 
-/* 1: a window of one element that skips none: every position by itself, a linear operator. Other sizes the
- * library multiplies more slowly, if at all. */
+/* 1: the window is one element and skips none, so the convolution is a linear operator on each position.
+ * cuBLASLt is slower for other sizes, or does not support them. */
 static int ddp__cuda_conv_point(const ddp_op_spec *s)
 {
     return s->arg[1] == 1 && s->arg[2] == 1 && s->arg[3] == 0 && s->arg[4] == 1 && s->in[0].dim[1] % 8 == 0 &&
            s->out.dim[1] % 8 == 0;
 }
 
-/* Tall tiles where they fill the GPU. The sums are the same in both. */
+/* Uses tall tiles if they fill the GPU. The sums are the same for both tile heights. */
 static int ddp__conv_tall(int m, long columns, int groups)
 {
     return m > 64 &&
            ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
 }
 
-/* Packed weights are whole tiles, of that depth. */
+/* Pads the packed weights to whole tiles of that depth. */
 static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
 {
     v->m_pad = (v->m + 127) / 128 * 128;
@@ -178,8 +178,8 @@ static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
            (size_t)v.k_pad * sizeof(ddp__conv_reach);
 }
 
-/* Parts that the positions are cut into for the weights' gradient: of the shape alone, so that
- * the sums are the same on every GPU. */
+/* Number of parts of the positions in the gradient of the weights. It depends only on the shape, so that the
+ * sums are the same on every GPU. */
 static int ddp__conv_splits(const ddp__cuda_conv &v)
 {
     const long tiles =
@@ -194,7 +194,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     ddp__conv_product g;
     ddp__cuda_conv v;
     const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
-    size_t most = ddp__cuda_linear_scratch(s, half); /* of a bias too */
+    size_t most = ddp__cuda_linear_scratch(s, half); /* includes the bias */
 
     ddp__conv_product_of(s, &g);
     v = ddp__cuda_conv_of(g);
@@ -202,7 +202,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     if (ddp__cuda_depthwise(v)) return ddp__larger(most, weights * (size_t)c.parts);
     most = ddp__larger(most, weights * (size_t)ddp__conv_splits(v));
     most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
-    v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
+    v.m = v.planes; /* gradient of the input; with a stride, one phase at a time */
     v.planes = (int)(s->out.dim[1] / v.groups);
     return ddp__larger(most, ddp__conv_packed_bytes(v, half));
 }
@@ -220,7 +220,7 @@ template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp
         DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
 }
 
-/* v, as g has it, by weights that begin at w. */
+/* The product g, converted to v, with the weights at w. */
 template <template <int, bool> class M>
 static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_product &g, const void *w)
 {
@@ -270,7 +270,7 @@ static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *gr
         ddp__conv_run_weights<M<64, true>>(dev, v, grad);
 }
 
-/* f(dev, args...) with the products of the device's numbers. */
+/* Calls f(dev, args...) with the product type for the number mode of the device. */
 #define DDP__CONV_RUN(f, dev, ...)                       \
     ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__) \
      : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__) \
@@ -307,7 +307,7 @@ static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call,
     ddp__cuda_conv v;
     long w, y;
 
-    if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
+    if (in.kh < in.step && !call->add_in[0]) /* no window contains some of the elements */
         (void)DDP__CUDA(dev,
                         cudaMemsetAsync(call->grad_in[0], 0,
                                         (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes), dev->stream));

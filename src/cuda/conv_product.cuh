@@ -1,25 +1,25 @@
-/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.c). One operand is an image
- * batch seen through a sliding window, whose matrix (im2col) never exists in memory: each block gathers the
- * tiles it needs. Images lie channels-last, so that what a position sees at a tap is a row of channels, read
- * 16 bytes at a time. */
+/* The two matrix products of a convolution (ops/conv_product.c has them for the CPU). One operand is the
+ * im2col matrix of an image batch. It never exists in memory: each block gathers the tiles that it needs.
+ * Images are channels-last, so that the input of one position at one tap is a row of channels, read 16 bytes
+ * at a time. */
 #pragma once
 
 #include "cuda/mma.cuh"
 
 #include <mma.h>
 
-/* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
- * (float32; the reference for the others), or on tensor cores in bf16 or TF32
+/* ---- multiplying two tiles in shared memory, with plain multiply-adds (float32; the reference for the
+ * others) or on tensor cores (bf16 or TF32)
  *
- * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has BM / 2 rows
- * and 32 columns. Tiles arrive in pieces of 16 bytes: a row's or a column's next k or, Slow, what lies beside
- * it at one k. Their rows in memory are 16 bytes longer than what they hold, so that the lanes of a load meet
- * different banks. ---- */
+ * A block multiplies a tile of BM rows of A by a tile of 128 columns of B, both `depth` deep, with 8 warps.
+ * Each warp computes BM / 2 rows and 32 columns. Tiles are loaded in pieces of 16 bytes: consecutive k of one
+ * row or column or, with Slow, consecutive rows or columns at one k. Each row in memory has 16 bytes of
+ * padding, so that the lanes of a load access different banks. ---- */
 
 enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36, DDP__CONV_STAGES = 4 };
 
 template <typename T, int BM, bool Slow> struct ddp__conv_layout {
-    typedef T tile; /* of the tensors, and in shared memory */
+    typedef T tile; /* element type, in the tensors and in shared memory */
     enum {
         tall = BM,
         depth = 64 / (int)sizeof(tile),
@@ -47,7 +47,7 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
         for (int i = 0; i < BM / 2; i++) sum[i] = 0;
     }
 
-    /* m, n: where the warp's rows and columns begin. */
+    /* m, n: first row and column of the warp. */
     __device__ void multiply(const float *p, int m, int n, int lane)
     {
         for (int k = 0; k < at::depth && Slow; k++) {
@@ -64,7 +64,8 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
         }
     }
 
-    /* Rows 16 i on of the warp's sums into a room of 16 rows of DDP__CONV_SHOWN floats. */
+    /* Copies 16 rows of the warp's sums, from row 16 i, into a buffer of 16 rows of DDP__CONV_SHOWN floats.
+     * */
     __device__ void show(float *room, int lane, int i) const
     {
         DDP__UNROLL for (int r = 0; r < 16; r++) room[r * DDP__CONV_SHOWN + lane] = sum[16 * i + r];
@@ -73,7 +74,8 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
 
 /* ---- tensor cores ---- */
 
-/* One of the two number formats: a tile element, the products' depth, and what rounds a fragment. */
+/* One of the two number formats: type of a tile element, depth of the instruction, and rounding of a
+ * fragment. */
 struct ddp__mma_bf16 {
     typedef ddp__bf16 tile, element;
     enum { k = 16 };
@@ -134,8 +136,9 @@ template <typename N, int BM, bool Slow> struct ddp__conv_mma : ddp__conv_layout
 template <int BM, bool Slow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (Slow)>;
 template <int BM, bool Slow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (Slow)>;
 
-/* Multiplies tiles 0 to count - 1, each of which load(tile, to) and put(to) bring to a stage of shared
- * memory: load, some tiles ahead, by copies that arrive meanwhile or into registers, and put from those. */
+/* Multiplies tiles 0 to count - 1. load(tile, to) starts to load a tile into a stage of shared memory,
+ * several tiles ahead, by asynchronous copies or into registers. put(to) then stores the tile from the
+ * registers. */
 template <typename M, typename Load, typename Put>
 __device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M::tile *store, long count,
                                                           int m, int n, Load load, Put put)
@@ -147,7 +150,7 @@ __device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M
         typename M::tile *next = store + (i + ahead) % DDP__CONV_STAGES * M::size;
         if (i >= 0) {
             ddp__copy_wait<DDP__CONV_STAGES - 2>();
-            __syncthreads(); /* tile i is there, and nobody reads the one before any more */
+            __syncthreads(); /* tile i is complete, and no warp reads the tile before it any more */
         }
         if (i + ahead < count) load(i + ahead, next);
         if (i >= 0) product.multiply(store + i % DDP__CONV_STAGES * M::size, m, n, (int)threadIdx.x % 32);
@@ -157,8 +160,8 @@ __device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M
     __syncthreads();
 }
 
-/* put(row, column, sum) for each of the warp's sums, through a room of its own. Down: neighbouring lanes have
- * neighbouring rows; else columns. */
+/* Calls put(row, column, sum) for each of the warp's sums, through the warp's own buffer. Down: neighbouring
+ * lanes get neighbouring rows; otherwise neighbouring columns. */
 template <bool Down, typename M, typename Put>
 __device__ static __forceinline__ void ddp__conv_each(const M &product, float *room, Put put)
 {
@@ -176,35 +179,35 @@ __device__ static __forceinline__ void ddp__conv_each(const M &product, float *r
     }
 }
 
-/* ---- what is multiplied ---- */
+/* ---- operands ---- */
 
-/* Images of `channels` through a window of kh x kw taps that stops at rows x cols positions of each image,
- * and what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step
- * + b) of h x w, or 0 where there is none; of it, group g has channels g planes on. Image i begins at x +
- * i*image. */
+/* Images of `channels` seen through a window of kh x kw taps at rows x cols positions of each image, and the
+ * other operand. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of the h x
+ * w image, or 0 outside the image. Group g reads `planes` channels, from channel g planes. Image i begins at
+ * x + i*image. */
 typedef struct ddp__cuda_conv {
     const void *x;
     long image;
     int channels, planes, h, w, rows, cols, step, top, left, kh, kw;
-    int m, groups; /* rows of the other matrix, of each group */
-    long pixels;   /* images x rows x cols: positions */
-    void *y;       /* element (i, r, c) of an image: y_image, y_row, y_col; its channels lie
-                                 together */
+    int m, groups; /* rows of the other matrix per group */
+    long pixels;   /* number of positions: images x rows x cols */
+    void *y;       /* strides of an element (i, r, c): y_image, y_row, y_col; the channels are contiguous */
     long y_image, y_row, y_col;
     const void *bias;   /* [groups x m], or NULL */
-    int add;            /* y is added to */
-    const void *weight; /* packed, m_pad rows of k_pad for each group */
+    int add;            /* 1: add to y */
+    const void *weight; /* packed: m_pad rows of k_pad for each group */
     int m_pad, k_pad;
     const struct ddp__conv_reach *taps; /* [k_pad] */
 } ddp__cuda_conv;
 
-/* What column k of the packed weights multiplies: an element that far from a position's first. */
+/* Offset of the element that column k of the packed weights multiplies, relative to the first element of the
+ * position. */
 typedef struct ddp__conv_reach {
     long at;
-    int a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
+    int a, b; /* row and column in the window; a = DDP__CONV_NOWHERE: no element */
 } ddp__conv_reach;
 
-enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
+enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row far below all images */
 
 static inline __device__ ddp__conv_reach ddp__conv_reach_of(const ddp__cuda_conv &v, int k)
 {
@@ -212,8 +215,8 @@ static inline __device__ ddp__conv_reach ddp__conv_reach_of(const ddp__cuda_conv
     return {((long)a * v.w + b) * v.channels + k % v.planes, a < v.kh ? a : (int)DDP__CONV_NOWHERE, b};
 }
 
-/* A position: where its window begins in the image's first channel, and the element of y. Positions past the
- * last have a window that lies nowhere. */
+/* A position: the start of its window in the first channel of the image, and its element of y. For positions
+ * past the last, the window is outside all images. */
 typedef struct ddp__conv_place {
     long x, y;
     int row, col;
@@ -224,7 +227,7 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     ddp__conv_place p;
     const long plane = (long)v.rows * v.cols;
     const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
-                                             : pixel / plane; /* four times as slow */
+                                             : pixel / plane; /* a 64-bit division takes four times as long */
     const int rest = (int)(pixel - image * plane);
     const int r = rest / v.cols, c = rest - r * v.cols, real = pixel < v.pixels;
 
@@ -235,14 +238,14 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     return p;
 }
 
-/* 1: a position sees an element of the image at that tap. */
+/* 1: the element of the image at that tap exists. */
 static inline __device__ int ddp__conv_sees(const ddp__cuda_conv &v, const ddp__conv_place &p, int a, int b)
 {
     return (unsigned)(p.row + a) < (unsigned)v.h && (unsigned)(p.col + b) < (unsigned)v.w;
 }
 
-/* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
- * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
+/* How to pack weights for the product: column (a kw + b) planes + p of row i of each group is w[g*group +
+ * i*row + p*plane + a*kh_step + b*kw_step]. The remaining columns are zeros. */
 typedef struct ddp__conv_pack {
     const void *w;
     long group, row, plane, kh_step, kw_step;
@@ -270,9 +273,9 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
 
 /* ---- over images: y(position, i) = sum over (a, b, p) of weight(i, a, b, p) x(position, a, b, p)
  *
- * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups.
- * Whole: planes are a multiple of the depth, so that a tile is of one tap, and channels can be read 16 bytes
- * at a time. ---- */
+ * Grid: x: row tiles x position tiles, row tiles first, so that neighbouring blocks read the same positions;
+ * y: groups. Whole: planes is a multiple of the depth, so that each tile has one tap, and channels can be
+ * read 16 bytes at a time. ---- */
 
 template <typename M, bool Whole>
 __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
@@ -289,7 +292,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__
     const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top + line) * v.k_pad + part;
     ddp__vec<tile> right[B];
     ddp__conv_place from[B];
-    int a = 0, b = 0, p = 0; /* of the next tile, where Whole */
+    int a = 0, b = 0, p = 0; /* of the next tile, if Whole */
     M product;
 
     for (int i = 0; i < B; i++) {
@@ -338,10 +341,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__
 
 /* ---- over weights: grad(i, column) = sum over positions of y(position, i) x(position, column)
  *
- * columns are (a, b, p). Here y is only read, and its positions lie together. Wide: y's rows and a tap's
- * channels can be read 16 bytes at a time. Grid: row tiles x column tiles; y: parts of the positions, each of
- * `part`; z: groups. Part s writes out + s*groups*m*columns; a single part adds to out; both as the weights
- * lie, (p, a, b). ---- */
+ * A column is (a, b, p). Here y is read only, and its positions are contiguous. Wide: the rows of y and the
+ * channels of a tap can be read 16 bytes at a time. Grid: x: row tiles x column tiles; y: parts of the
+ * positions, `part` positions each; z: groups. Part s writes to out + s*groups*m*columns. A single part adds
+ * to out. In both, weights are stored in the order (p, a, b). ---- */
 
 template <typename M, bool Wide>
 __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
@@ -359,7 +362,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
     const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
     const int warp_m = warp / 4 * M::tall / 2, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
     const long begin = (long)blockIdx.y * part, end = begin + part < v.pixels ? begin + part : v.pixels;
-    const int row = t % Across_a * (int)W, column = t % Across_b * (int)W; /* of this thread's pieces */
+    const int row = t % Across_a * (int)W, column = t % Across_b * (int)W; /* of the pieces of this thread */
     const tile *x = (const tile *)v.x + (long)group * v.planes;
     const tile *y = (const tile *)v.y + (long)group * v.m + top + row;
     ddp__vec<tile> rows[V], cols[C];
@@ -372,7 +375,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
         for (int i = 0; i < V; i++) {
             const int k = t / Across_a + i * (DDP__CONV_THREADS / Across_a);
             const long pixel = begin + n * M::depth + k;
-            const int left_m = pixel < end ? v.m - top - row : 0; /* rows that there are from this one on */
+            const int left_m = pixel < end ? v.m - top - row : 0; /* number of rows from this one on */
             const tile *at = y + pixel * y_channels;
             if (Wide) ddp__copy16(to + M::a_at(row, k), left_m > 0 ? at : (const tile *)v.y, left_m > 0);
             for (int e = 0; e < (int)W && !Wide; e++)
@@ -408,7 +411,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
         });
 }
 
-/* grad[i] += part 0's + part 1's + ... */
+/* grad[i] += part 0 + part 1 + ... */
 static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long n, int parts)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -418,7 +421,7 @@ static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long
     grad[i] += sum;
 }
 
-/* grad += the parts that lie in dev->scratch. */
+/* Adds the parts in dev->scratch to grad. */
 static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 {
     DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);

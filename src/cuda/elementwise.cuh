@@ -5,7 +5,7 @@
 
 enum { DDP__MAP_THREADS = 256 };
 
-/* y = f(a) or f(a, b), where b is another input or a gradient; d += or = in backward. */
+/* y = f(a) or f(a, b), where b is a second input or a gradient. Backward computes d = or d +=. */
 struct ddp__map_gelu {
     __device__ float operator()(float x, float) const
     {
@@ -20,7 +20,7 @@ struct ddp__map_gelu_grad {
         return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
     }
 };
-/* NaN passes; the gradient at 0 is 0. */
+/* NaN stays NaN; the gradient at 0 is 0. */
 struct ddp__map_relu {
     __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
 };
@@ -34,12 +34,12 @@ struct ddp__map_copy {
     __device__ float operator()(float a, float) const { return a; }
 };
 struct ddp__map_scaled {
-    const float *by; /* on the device */
+    const float *by; /* in device memory */
     __device__ float operator()(float a, float) const { return a * *by; }
 };
 
-/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
- * arrays are multiples of 16 bytes. */
+/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]). b NULL reads as 0. out may be a or b. wide: all arrays are
+ * aligned to 16 bytes. */
 template <typename T, typename F>
 static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int add, int wide, F f)
 {
@@ -63,7 +63,7 @@ static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, co
               n, add, ddp__aligned(out, a, b), f);
 }
 
-/* The map over n elements of the type that arrays of shape have on the device. */
+/* Applies the map to n elements of the type that arrays of this shape have on the device. */
 template <typename F>
 static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
 {
@@ -75,7 +75,7 @@ static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a,
         ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
 
-/* Of one input. */
+/* Forward of an operator with one input. */
 template <typename F> static void ddp__cuda_map_forward(const ddp_op_call *c)
 {
     ddp__cuda_map(c, c->out, c->in[0], NULL, 0, F());
@@ -86,7 +86,7 @@ template <typename F> static void ddp__cuda_map_backward(const ddp_op_call *c)
     if (c->grad_in[0]) ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], F());
 }
 
-/* The gradient of input k is that of the output. */
+/* The gradient of input k equals the gradient of the output. */
 static DDP__UNUSED void ddp__cuda_copy_grad(const ddp_op_call *c, int k)
 {
     if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
@@ -98,7 +98,7 @@ static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
     ddp__cuda_map(c, c->out, c->in[0], c->in[1], 0, ddp__map_add());
 }
 
-/* Input by input: both may be the same array, the second then adding to the first. */
+/* One input after the other: they may be the same array, and then the second adds to the first. */
 static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 {
     ddp__cuda_copy_grad(c, 0);
@@ -112,9 +112,9 @@ DDP__FAMILY(ddp__cuda_elementwise_ops,
              DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
             DDP__PLAIN("add", ddp__cuda_add, NULL))
 
-/* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
+/* ---- swiglu: y = silu(a) b; a and b are the halves of each row of one input, or two inputs ---- */
 
-/* Rows of a and of b are row elements apart. */
+/* Consecutive rows of a and of b are row elements apart. */
 template <typename T>
 static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
@@ -130,7 +130,7 @@ static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, 
     ddp__piece_store(out + r * n, x, at, n, wide, 0);
 }
 
-/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
+/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, and each may be NULL. */
 template <typename T>
 static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows,
                                           long n, long row, int add_a, int add_b, int wide)
@@ -153,7 +153,7 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
     if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
 }
 
-/* Where the factors lie in the arrays given per input; NULL stays NULL. */
+/* Positions of the two factors in arrays given per input; NULL stays NULL. */
 template <typename T>
 static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first, const void *second,
                                             const T **a, const T **b)
@@ -186,17 +186,17 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
               c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
-/* ---- dropout: the CPU's mask bit for bit, drawn again where it is needed; of images, channels-last here, by
- * where they lie ---- */
+/* ---- dropout: bit-identical to the CPU's mask, generated again wherever it is needed. Channels-last images
+ * use the index that an element has on the CPU ---- */
 
-/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
+/* The random bits of elements i and i + 1 (i even) of the stream: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
 {
     const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
     return ddp__mix64(stream + draw * DDP__RNG_STEP);
 }
 
-/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
+/* out = or += in / (1 - p) for kept elements. out may be in. bound 0: all elements are kept. */
 template <typename T>
 static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed, uint32_t bound,
                                       float scale, int add, int wide)
@@ -209,7 +209,7 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
     if (at >= n) return;
     wide = wide && at + width <= n;
     ddp__piece_load(v, in, at, n, wide);
-    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
+    for (int k = 0; k < width; k += 2) { /* a piece does not cross a block of random bits */
         const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
         v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
         v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;

@@ -1,6 +1,6 @@
-/* embedding, position and rope: what makes numbers of tokens and of where they stand. The gradient
- * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
- * rows; blocks add a segment of them each, and what lies in several segments is joined in their order. */
+/* embedding, position and rope: operators that depend on tokens and their positions. The gradient of the
+ * token table needs no atomics. Rows are sorted by token, and rows with the same token keep their order. Each
+ * block adds one segment of the sorted rows. A token that spans several segments gets their sums in order. */
 #pragma once
 
 #include "cuda/rows.cuh"
@@ -30,9 +30,9 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
-/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones
- * with the same. Every row is compared with every other: for the rows of a batch that takes less time than a
- * sort's launches. */
+/* order[place of row] = row. The place is the number of rows with a smaller token plus the number of earlier
+ * rows with the same token. The kernel compares all pairs of rows: for the rows of a batch this takes less
+ * time than the launches of a sort. */
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     ddp__k_embedding_order(int *order, const int *token, long rows)
 {
@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
         int i, count = 0;
         __syncthreads();
         for (i = (int)threadIdx.x; i < DDP__EMBEDDING_TILE; i += DDP__EMBEDDING_THREADS)
-            one[i] = i < n ? token[from + i] : INT_MAX; /* which is below no token */
+            one[i] = i < n ? token[from + i] : INT_MAX; /* INT_MAX is below no token */
         __syncthreads();
         if (from + DDP__EMBEDDING_TILE <= row)
             for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
@@ -66,9 +66,9 @@ static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     if (row < rows) order[place] = (int)row;
 }
 
-/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment
- * alone goes into the table; of one that is in the segment before, or in the next, the sum is kept: part[2
- * segment] or the one behind. */
+/* One block per (segment of places, columns): adds the rows of each of its tokens, in order. If a token is
+ * only in this segment, the sum is added to the table. If the token continues from the previous segment, the
+ * sum goes to part[2 segment]; if it continues into the next one, to part[2 segment + 1]. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order,
@@ -97,8 +97,8 @@ static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     }
 }
 
-/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in
- * order. */
+/* One block per (segment, columns): for a token that begins in this segment and continues in the next ones,
+ * adds the sums of all its segments to the table, in order. */
 static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token,
                                              const int *order, long rows, long v, long n)
 {
@@ -110,7 +110,7 @@ static __global__ void ddp__k_embedding_join(float *table, const float *part, co
 
     if (at >= n || mine < 0 || mine >= v || token[order[next - 1]] != mine) return;
     if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine)
-        return; /* it begins before */
+        return; /* the token begins in an earlier segment */
     sum = part[(2 * (long)blockIdx.x + 1) * n + at];
     for (long s = blockIdx.x + 1;
          s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
@@ -152,7 +152,8 @@ static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
     return rows * sizeof(int) + 2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
 }
 
-/* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
+/* ---- position: each thread owns a piece of the n elements of a sequence and adds the sequences in order
+ * ---- */
 
 template <typename T>
 static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
@@ -207,13 +208,13 @@ template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, co
               ddp__wide<T>(n, c->grad_in[0], c->grad_out));
 }
 
-/* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
- * and heads that a block turns ---- */
+/* ---- rope: a block computes the angles of a position once, in double as on the CPU, and uses them for
+ * several sequences and all heads ---- */
 
 enum { DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
 
-/* Block (position, group of sequences). to = or += the rotation of from by direction times the
- * angles; columns from turned on are copied. to may be from. */
+/* One block per (position, group of sequences). to = or += from, rotated by direction times the angles.
+ * Columns from `turned` on are copied. to may be from. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
     ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,

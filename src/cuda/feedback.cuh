@@ -1,11 +1,11 @@
-/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback,
- * on device arrays. */
+/* How the compression calls queue their kernels and record invalid data in the verdict; and error feedback on
+ * device arrays. */
 #pragma once
 
 #include "compress/codec.h"
 #include "cuda/rows.cuh"
 
-/* In the order in which they are said, where several are found. */
+/* In the order in which they are reported if there are several. */
 enum {
     DDP__SAYS_NOTHING,
     DDP__SAYS_NAN,
@@ -19,7 +19,7 @@ enum {
     DDP__SAYS_DIFFERENCE
 };
 
-/* The launches of one call: what DDP__RUN knows of a device. */
+/* The launches of one call: the members of a device that DDP__RUN needs. */
 typedef struct ddp__cuda_queue {
     cudaStream_t stream;
     ddp_error error;
@@ -31,7 +31,7 @@ static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess && dev->error.code == DDP_OK)
-        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel,
+        (void)ddp__fail(&dev->error, DDP_FAILED, "cannot launch the kernel %s: %s", kernel,
                         cudaGetErrorString(e));
 }
 
@@ -41,14 +41,15 @@ static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_e
     return dev->error.code;
 }
 
-/* Notes a find; of several the one said first, and of those the lowest place, stays. */
+/* Records an invalid element. If there are several, the kind that is reported first remains, at its lowest
+ * index. */
 static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, size_t at)
 {
     atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
 }
 
-/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1:
- * found. */
+/* Ends a check of the data; runs in a later kernel. Turns a recorded element into the verdict; f(v) fills in
+ * its values. Returns 1 if there was one. */
 template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
 {
     const unsigned long long found = v->pending;
@@ -65,7 +66,7 @@ template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
     (void)ddp__verdict_end(v, f);
 }
 
-/* Elements of one or two arrays (NULL: 0). */
+/* Reads the values at the index from one or two arrays (NULL: 0). */
 struct ddp__verdict_values {
     const float *a, *b;
 
@@ -126,7 +127,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
 
 enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
 
-/* Blocks for n elements, which their threads then take in strides. */
+/* Number of blocks for n elements; their threads loop with a stride. */
 static unsigned ddp__feedback_blocks(size_t n)
 {
     const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
@@ -139,8 +140,8 @@ static unsigned ddp__feedback_blocks(size_t n)
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
-/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both
- * arrays allow 16 bytes at a time. */
+/* ADD 0: checks the sums. ADD 1: writes them, from the end, where the gradient is still in the cache. wide:
+ * both arrays are aligned to 16 bytes. */
 template <int ADD>
 static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
                                        ddp_cuda_verdict *v)

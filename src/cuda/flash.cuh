@@ -1,10 +1,10 @@
 /* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2,
- * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys
- * for dk and dv, whose scores are then computed turned. So every softmax weight and its gradient is made in
- * the registers in which the next product wants it, none passes through shared memory, and no sum is shared
- * by two warps. Tiles of the other side arrive while the one before is worked on. GROUP: a group of four
- * warps multiplies by Hopper's wgmma, in bfloat16 for heads up to 64 wide, and its copy engine brings the
- * tiles; all else is the same. */
+ * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: rows of queries in forward and for dq, rows
+ * of keys for dk and dv, where it computes the transposed scores. Each softmax weight and its gradient is
+ * therefore computed in the registers where the next product reads it. No weight passes through shared
+ * memory, and no two warps add to the same sum. The next tile of the other operand is loaded while the
+ * current one is used. GROUP: a group of four warps multiplies with Hopper's wgmma, in bfloat16 for heads up
+ * to 64 wide, and the copy engine (TMA) loads the tiles. Everything else is the same. */
 #pragma once
 
 #include "cuda/mma.cuh"
@@ -13,8 +13,8 @@ enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
 #define DDP__LOG2E 1.44269504088896340736f
 
-/* Forward of the keys of one tile, first on: scores s of the warp's rows from on, then weights, of
- * which acc and sum (a part per lane) take account. */
+/* Forward for one tile of keys, from key first on. s: scores of the warp's rows, from row from on; they
+ * become weights. acc and sum (one part per lane) are rescaled and updated. */
 template <int D, int MR, int N>
 __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
                                                           float (&sum)[MR][2], float (&acc)[MR][D / 8][4],
@@ -51,8 +51,8 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
     }
 }
 
-/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
- * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
+/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries stay in
+ * registers. The second launch bound is the number of blocks whose registers fit a multiprocessor. */
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static __global__ void __launch_bounds__(THREADS, 2)
     ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
@@ -61,12 +61,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
     const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
-    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
+    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* start the longest sums first */
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
     const int sequence = (int)(head / z.heads), query = (int)(head % z.heads),
               key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
-    T *kv = q + rows * D; /* two rooms of keys and values */
+    T *kv = q + rows * D; /* two buffers of keys and values */
     ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
     ddp__tile_rows<T, D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
         due.wait();
-        __syncthreads(); /* the tile is there, and nobody works on the one before any more */
+        __syncthreads(); /* the tile is complete, and no warp uses the tile before it any more */
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
@@ -94,8 +94,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             due.sent();
         }
         if (first > (GROUP ? from | 63 : from + 16 * MR - 1))
-            continue; /* no query of this warp or group sees
-                                                                           these keys */
+            continue; /* no query of this warp or group sees these keys */
         ddp__tile_scores<GROUP, N>(s, left, k);
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
         ddp__tile_add<GROUP, D, MR, N>(acc, s, k + N * D);
@@ -127,7 +126,7 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
     return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
 }
 
-/* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
+/* Block: dq of a tile of 16 MR queries per warp of one head. HOLD: queries and dout stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
     ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in,
@@ -197,7 +196,8 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
                            q + 16 * MR * warp * D);
 }
 
-/* Queries and dout of a tile of N of a head, and what their weights need, into a room of shared memory. */
+/* Loads a tile of N queries and dout of one head, and the statistics of their weights, into a buffer in
+ * shared memory. */
 template <int D, int N, int GROUP, typename T>
 __device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &due, T *to, float *sums,
                                                           const ddp__tiles<T> &in, const ddp__tiles<T> &dout,
@@ -215,8 +215,8 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &
     }
 }
 
-/* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
- * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
+/* Block: dk and dv of a tile of 16 MR keys per warp of one head of keys, over the queries of all heads that
+ * share it, in tiles of N. HOLD: keys and values stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
     ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in,
@@ -231,12 +231,12 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     const long at = ddp__heads_k(&z, kv_head), values = z.kv_heads * z.d;
     const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads),
               query = (int)(key * z.group);
-    const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* tiles of queries */
+    const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* in tiles of queries */
     const int all = (int)z.group * steps;
     const float scale = z.scale * DDP__LOG2E;
     DDP__SHARED(T, k);
     T *v = k + rows * D, *qo = v + rows * D;
-    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both rooms */
+    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both buffers */
     ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N));
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
@@ -290,8 +290,8 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
                            v + 16 * MR * warp * D);
 }
 
-/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide, numbers that
- * round. */
+/* 1: the tensor-core kernels support these arrays: multiples of 16 bytes, heads up to 128 wide, bfloat16 or
+ * TF32. */
 static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
                                   const void *dout, const void *grad)
 {
@@ -299,7 +299,8 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
            ddp__aligned(in, out, dout, grad);
 }
 
-/* The tiles of an array with so many heads to a row, for the copy engine too where it is used. */
+/* The tiles of an array with that number of heads per row; also encodes the map for the copy engine if it is
+ * used. */
 template <typename T>
 static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)
 {
@@ -319,11 +320,10 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
                      each, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (e)
-        ddp__cuda_fail(
-            dev, DDP_FAILED,
-            "GPU %d: cuTensorMapEncodeTiled: error %d of the driver; compile with -arch=sm_90, whose "
-            "attention does without it",
-            dev->device, e);
+        ddp__cuda_fail(dev, DDP_FAILED,
+                       "GPU %d: cuTensorMapEncodeTiled failed with driver error %d; compile with "
+                       "-arch=sm_90, whose attention does not use it",
+                       dev->device, e);
     return s;
 }
 
@@ -337,7 +337,7 @@ static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, con
                 (float *)c->saved, ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z), *z);
 }
 
-/* N queries to a tile for dk and dv, NK keys for dq. */
+/* Tiles have N queries for dk and dv, and NK keys for dq. */
 template <typename T, int D, int MR, int N, int NK, int GROUP>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
@@ -356,7 +356,8 @@ static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, co
                 mean, *z, c->add_in[0]);
 }
 
-/* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
+/* Floats use smaller tiles: they need twice the shared memory, and a block may have only 99 KiB on some GPUs.
+ * */
 static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const int threads = DDP__FLASH_THREADS;
@@ -388,11 +389,10 @@ static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const
         ddp__cuda_flash_backward_of<float, 128, 1, 16, 16, 0>(dev, c, z);
 }
 
-/* 1 in *yes: this was compiled with wgmma. */
+/* Sets *yes to 1 if the program was compiled with wgmma. */
 static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
 
-/* Whether attention takes wgmma: a GPU that has it, a program compiled for it alone (sm_90a), and
- * bfloat16. */
+/* 1: attention uses wgmma. This needs a GPU that supports it, a program compiled for sm_90a, and bfloat16. */
 static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 {
     int yes = 0;

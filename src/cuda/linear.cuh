@@ -1,10 +1,10 @@
-/* linear, linear_no_bias, linear_tied and convolutions of 1 x 1: products of cuBLASLt. */
+/* linear, linear_no_bias, linear_tied and 1 x 1 convolutions: products of cuBLASLt. */
 #pragma once
 
 #include "cuda/blas.cuh"
 #include "cuda/elementwise.cuh"
 
-/* Elements of a row; of images, of a position. */
+/* Elements of a row, or channels of a pixel of an image. */
 static long ddp__linear_row(const ddp_shape *s) { return s->dim[s->dims == 4 ? 1 : s->dims - 1]; }
 
 /* x (m, k), weight (n, k), y (m, n). */
@@ -23,7 +23,8 @@ static void ddp__cuda_linear_forward(const ddp_op_call *c)
     (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
 }
 
-/* dW += dy^T x in float32, db += column sums of dy, by the product of dW where it can; dx = or += dy W. */
+/* dW += dy^T x in float32. db += column sums of dy, computed by the product of dW if cuBLASLt supports it. dx
+ * = or += dy W. */
 static void ddp__cuda_linear_backward(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;

@@ -1,29 +1,30 @@
-/* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may
- * take their place; probabilities are never stored. linear_cross_entropy: both at once, the second time out
- * of the cache. */
+/* cross_entropy: one block per row reads the logits once in forward and once in backward, where the gradient
+ * may overwrite them. Probabilities are never stored. linear_cross_entropy: one kernel does both, and the
+ * second read comes from the cache. */
 #pragma once
 
 #include "cuda/rows.cuh"
 
 enum {
     DDP__LOSS_THREADS = 256,
-    DDP__HEAD_THREADS = 1024, /* fewer rows at a time: they stay in the cache from one read to the next */
+    DDP__HEAD_THREADS = 1024, /* more threads per row, so fewer rows at a time: the rows stay in the cache
+                               * between the two reads */
     DDP__LOSS_SUM_THREADS = 1024,
-    DDP__LOSS_PIECES = 4 /* whose loads are under way at once */
+    DDP__LOSS_PIECES = 4 /* loads in flight per thread */
 };
 
-/* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
+/* Merges (max, sum of e^(x - max)) of two sets. Symmetric, so all lanes get bit-identical results. */
 __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
                                                       float other_sum)
 {
     const float top = fmaxf(*max, other_max);
-    /* an empty set has max -inf, whose exponential of a difference would be of NAN */
+    /* an empty set has max -inf, for which expf(*max - top) would be NAN */
     *sum = (*max == top ? *sum : *sum * expf(*max - top)) +
            (other_max == top ? other_sum : other_sum * expf(other_max - top));
     *max = top;
 }
 
-/* A block. dx = or += (softmax(x) - [j == mine]) by, from max and sum of a row. dx may be the logits x. */
+/* One block. dx = or += (softmax(x) - [j == mine]) by, from max and sum of the row. dx may be x. */
 template <typename T, int THREADS>
 __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int mine, float max, float sum,
                                                           float by, long n, int add, int wide)
@@ -39,7 +40,7 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
     for (long j = (long)threadIdx.x * width; j < n; j += THREADS * width) {
         ddp__piece_load(v, x, j, n, wide);
         for (int i = 0; i < width; i++) {
-            /* a row that does not count may hold anything, its gradient is 0 */
+            /* a row without a label may hold any values; its gradient is 0 */
             v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
             if (j + i == mine) v[i] -= by;
         }
@@ -47,8 +48,9 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
     }
 }
 
-/* stat: max and sum of a row, or NULL; loss: its loss, 0 where the label is -1, NAN where it is no column.
- * by: the gradient of a row's loss, and that of the logits takes their place; or NULL. */
+/* stat: receives max and sum of a row, or NULL. loss: receives the loss of a row: 0 if the label is -1, NAN
+ * if it is out of range. by: the gradient of the row's loss, or NULL; if given, the gradient of the logits
+ * overwrites them. */
 template <typename T, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
@@ -105,8 +107,8 @@ static __global__ void __launch_bounds__(THREADS)
     ddp__loss_row_grad<T, THREADS>(x, x, mine, max, sum, *by, n, 0, wide);
 }
 
-/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out = *grad /
- * their number; grad NULL: 1. */
+/* One block. With losses, out = their mean over the labels that are not -1. Without losses, out = *grad /
+ * number of those labels; grad NULL means 1. */
 static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
     ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
 {

@@ -1,21 +1,21 @@
-/* The tensor-core instructions that flash attention is made of, one function each, and copies to shared
- * memory; and tiles and products made of them, of bfloat16 or of floats that a product rounds to TF32. The
- * stand-in computes what the instructions are documented to compute, lane by lane, so that the same kernels
- * run there. */
+/* The tensor-core instructions of flash attention, one function each, copies to shared memory, and tiles and
+ * products built from them. Elements are bfloat16, or floats that a product rounds to TF32. The stand-in in
+ * tests/cuda_on_cpu computes the documented result of each instruction lane by lane, so that the same kernels
+ * run on the CPU. */
 #pragma once
 
 #include "cuda/rows.cuh"
 
-enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine brings at a time */
+enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine loads at a time */
 
 #if defined(DDP_CUDA_ON_CPU)
 #include <mma_on_cpu.h>
 #else
 
-/* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds
- * c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. Of bfloat16 (K = 16), two to a register,
- * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. Of floats (K =
- * 8) a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
+/* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds c[g][2t],
+ * c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. For bfloat16 (K = 16, two per register), it holds a[g][2t..],
+ * a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. For floats (K = 8), it
+ * holds a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
 template <typename T>
 __device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1);
@@ -33,7 +33,8 @@ template <>
 __device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1)
 {
-    const uint32_t half = 0x1000; /* of the last place that the instruction reads: it cuts, this rounds */
+    const uint32_t half = 0x1000; /* half a unit in the last place that the instruction reads: the instruction
+                                   * truncates, adding this rounds */
     asm volatile(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};\n"
@@ -42,8 +43,8 @@ __device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&
           "r"(b1 + half));
 }
 
-/* Four matrices of eight rows of 16 bytes in shared memory: lane l names row l % 8 of matrix l / 8, and gets
- * 4 bytes of row l / 4 of each, the (l % 4)-th. */
+/* Loads four matrices of eight rows of 16 bytes from shared memory (ldmatrix). Lane l gives the address of
+ * row l % 8 of matrix l / 8, and receives bytes 4 (l % 4) to 4 (l % 4) + 3 of row l / 4 of each matrix. */
 template <typename T> __device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const T *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -52,7 +53,8 @@ template <typename T> __device__ static __forceinline__ void ddp__matrices(uint3
                  : "memory");
 }
 
-/* The same of turned matrices of bfloat16: elements (2 (l % 4), l / 4) and the one below. */
+/* The same, transposed, for bfloat16: lane l receives elements (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4).
+ * */
 __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], const ddp__bf16 *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -61,7 +63,7 @@ __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], co
                  : "memory");
 }
 
-/* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
+/* Starts to copy 16 bytes to shared memory; writes zeros if present is 0. */
 template <typename T>
 __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
 {
@@ -71,7 +73,8 @@ __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int
         : "memory");
 }
 
-/* This thread's copies since the last call are one group; until all but the last N groups are there. */
+/* commit: closes a group of this thread's copies since the last call. wait: waits until at most N groups are
+ * unfinished. */
 __device__ static __forceinline__ void ddp__copy_commit(void)
 {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -82,7 +85,7 @@ template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* Hopper's wgmma: four warps, a group, multiply as one. It is there where this was compiled for sm_90a. */
+/* Hopper's wgmma: a group of four warps multiplies together. Available if compiled for sm_90a. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define DDP__WGMMA          1
 #define DDP__GROUP_ASM(...) asm volatile(__VA_ARGS__)
@@ -124,14 +127,14 @@ __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t
                    : "l"(a), "l"(b), "r"(add));
 }
 
-/* Registers that were written are there for it. */
+/* Makes written registers visible to wgmma. */
 __device__ static __forceinline__ void ddp__group_begin(void)
 {
     DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-/* c is there behind it, and a register of a left factor is in use until then: the compiler does not know
- * either. */
+/* c is complete after this call, and a register of the left factor is in use until then. The compiler does
+ * not know either fact, so this call states them. */
 __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
 {
     DDP__GROUP_ASM("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
@@ -143,9 +146,9 @@ __device__ static __forceinline__ void ddp__group_keep(uint32_t (&a)[4])
     DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
 
-/* The copy engine (TMA) brings pieces of arrays into shared memory. One thread asks; an mbarrier there counts
- * the bytes that are due, and its round is over when they are there and that thread has said that it asked
- * for all. */
+/* The copy engine (TMA) loads pieces of arrays into shared memory. One thread issues the copies. An mbarrier
+ * counts the expected bytes. A phase of the barrier ends when the bytes have arrived and the thread has
+ * announced all of them. */
 __device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
 {
     DDP__GROUP_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;\n" ::"r"(
@@ -153,7 +156,8 @@ __device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
                    : "memory");
 }
 
-/* Begins to fill a tile: 64 columns of a head, 64 rows of a sequence from row on; zeros beyond the array. */
+/* Starts to load a tile: 64 columns of a head and 64 rows of a sequence, from row on; zeros outside the
+ * array. */
 __device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map,
                                                   int head, int row, int sequence)
 {
@@ -171,7 +175,7 @@ __device__ static __forceinline__ void ddp__arrivals_sent(uint64_t *bar)
                    : "memory");
 }
 
-/* Until the round of this parity is over: 0 for the first, then 1 and 0 in turn. */
+/* Waits until the phase of this parity ends: 0 for the first phase, then 1 and 0 in turn. */
 __device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int parity)
 {
     DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
@@ -188,7 +192,8 @@ __device__ static __forceinline__ float ddp__exp2(float x)
     return y;
 }
 
-/* Two bfloat16 in a register, the first in the low half; and two elements into shared memory. */
+/* Packs two bfloat16 into a register, the first in the low half; the other function stores two elements to
+ * shared memory. */
 __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float second)
 {
     uint32_t r;
@@ -208,19 +213,19 @@ __device__ static __forceinline__ void ddp__put_pair(float *to, float first, flo
 
 #endif
 
-/* A tile of rows of D elements in shared memory. The 16-byte pieces of a row change places with its
- * number, so that the same piece of eight rows lies in eight different banks. */
+/* Index of an element in a tile with rows of D elements in shared memory. The 16-byte pieces of a row are
+ * permuted by the row number (swizzle), so that the same piece of eight rows is in eight different banks. */
 template <int D, typename T>
 __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int piece)
 {
     return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
 
-enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, behind the tiles */
+enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, after the tiles */
 
-/* What is on its way into two rooms of shared memory that are filled in turn. GROUP: by the copy engine. */
+/* Loads in flight to two buffers of shared memory that are used in turn. GROUP: loads by the copy engine. */
 template <int GROUP> struct ddp__arrivals {
-    uint64_t *bar; /* of each room */
+    uint64_t *bar; /* one per buffer */
     int asked, waited;
 
     __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
@@ -230,7 +235,7 @@ template <int GROUP> struct ddp__arrivals {
             ddp__arrivals_open(bar);
             ddp__arrivals_open(bar + 1);
         }
-        __syncthreads(); /* it is open to all */
+        __syncthreads(); /* make the initialised barriers visible to all threads */
     }
     __device__ __forceinline__ void sent(void)
     {
@@ -250,15 +255,15 @@ template <int GROUP> struct ddp__arrivals {
     }
 };
 
-/* An array of sequences of count rows of heads of d columns, of which kernels take tiles: rows of one
- * head. */
+/* An array of sequences; a sequence is count rows, and a row is heads of d columns. Kernels load tiles: rows
+ * of one head. */
 template <typename T> struct ddp__tiles {
     CUtensorMap map; /* for the copy engine */
     const T *base;
     int heads, count, d;
 
-    /* Begins to copy ROWS rows from row first on; zeros beyond the array. A second tile, unless it is NULL,
-     * gets the head `beyond` further. By all THREADS threads of the block. */
+    /* Starts to copy ROWS rows from row first on; zeros outside the array. second, unless NULL, receives the
+     * same rows of the head `beyond` heads later. All THREADS threads of the block must call it. */
     template <int D, int ROWS, int THREADS, int GROUP>
     __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond,
                                          int sequence, int head, int first) const
@@ -296,7 +301,8 @@ template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(f
         DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
-/* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
+/* Rows of a tile as the left factor of products: 16 MR rows, from `rows` on. HOLD: keeps them in registers.
+ * */
 template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     static const int steps = D / (2 * ddp__vec<T>::width);
     const T *rows;
@@ -321,16 +327,17 @@ template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     }
 };
 
-/* What wgmma calls the matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes: such
- * rows, whose pieces ddp__tile_at exchanges as its 128-byte swizzle does, eight of them in 1,024 bytes. The
- * tile begins at those. */
+/* The wgmma descriptor of a matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes.
+ * Eight rows take 1,024 bytes, to which the tile is aligned. The permutation of ddp__tile_at equals the
+ * 128-byte swizzle of wgmma. */
 __device__ static __forceinline__ uint64_t ddp__group_piece(const ddp__bf16 *tile, int at)
 {
     const uint64_t begin = ((uint32_t)__cvta_generic_to_shared(tile) >> 4) + (uint32_t)at;
     return (begin & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. GROUP: four warps do it as one; MR 1, N and D 64. */
+/* c (16 MR x N) = a (16 MR x D) b^T, where b (N x D) is a tile. GROUP: four warps compute it together, with
+ * MR 1, and N and D 64. */
 template <int GROUP, int N, typename T, int D, int MR, int HOLD>
 __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4],
                                                         const ddp__tile_rows<T, D, MR, HOLD> &a, const T *b)
@@ -339,7 +346,7 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
 
     if constexpr (GROUP) {
         static_assert(!HOLD, "wgmma reads a from shared memory");
-        const T *mine = a.rows - (int)threadIdx.x / 32 % 4 * 16 * D; /* the group's */
+        const T *mine = a.rows - (int)threadIdx.x / 32 % 4 * 16 * D; /* the group's rows */
         ddp__group_begin();
         DDP__UNROLL for (int step = 0; step < 4; step++)
             ddp__group_mma(c[0], ddp__group_piece(mine, 2 * step), ddp__group_piece(b, 2 * step), step > 0);
@@ -365,7 +372,8 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
     }
 }
 
-/* What a lane holds of 16 columns of a product is what it must hold of the next one's left factor. */
+/* Packs a lane's part of 16 columns of one product: it is exactly the lane's part of the left factor of the
+ * next. */
 __device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4],
                                                       const float (&q)[4])
 {
@@ -375,7 +383,8 @@ __device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const fl
     a[3] = ddp__pack_pair(q[2], q[3]);
 }
 
-/* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it. */
+/* c (16 MR x D) += p (16 MR x N) b, where b (N x D) is a tile, and p has the layout that ddp__tile_scores
+ * writes. */
 template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const ddp__bf16 *b)
@@ -411,7 +420,7 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
     }
 }
 
-/* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t
+/* The same for floats. A product may add over K in any order: slots t and t + 4 of a step read rows 2t and 2t
  * + 1. */
 template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
@@ -433,8 +442,8 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
     }
 }
 
-/* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
- * that this warp alone uses, through which they become 16 bytes per lane. */
+/* to = or += c by, for d columns of the rows from first on that are below count. tile: 16 MR rows of shared
+ * memory for this warp alone, which convert c to 16 bytes per lane. */
 template <int D, int MR, typename T>
 __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first, int count, int d, int add,
                                                        const float (&c)[MR][D / 8][4], float by, T *tile)

@@ -1,38 +1,39 @@
-/* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
+/* Averaging between GPUs by NCCL: in place, on its own stream next to the computing stream.
  *
- * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll,
- * which the hooks call: NCCL's own error, or an average that takes longer than the time-out. Then
- * ddp__nccl_leave(n, 1) gives up what is in flight, which holds anything after that. */
+ * The host queues work and never waits for a peer inside a step. The hooks call ddp__nccl_poll, which returns
+ * an error if a peer is lost: an error of NCCL, or an average that exceeds the time-out. The caller then uses
+ * ddp__nccl_leave(n, 1) to abort the operations in flight, which also block all later work. */
 #pragma once
 
 #include <nccl.h>
 
 #include "cuda/runtime.cuh"
 
-/* What an operation makes of its arrays. */
+/* What an operation does with its arrays. */
 typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
 typedef struct ddp__cuda_nccl {
     ddp__cuda *dev;
-    ncclComm_t comm; /* NULL: alone, or given up */
+    ncclComm_t comm; /* NULL: one rank, or aborted */
     ddp_backend_peers peers;
-    ddp_error why; /* it was given up; code 0: it was not */
+    ddp_error why; /* the reason of the abort; code 0: not aborted */
     cudaStream_t stream;
     cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
-    cudaEvent_t *done;  /* [slots] they are averages */
-    double *since;      /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
+    cudaEvent_t *done;  /* [slots] the arrays are averages */
+    double *since;      /* [slots] ddp_now() when the average was queued; 0: none in flight */
     int slots;
 } ddp__cuda_nccl;
 
-/* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
+/* Converts an NCCL result to a status. ncclInProgress is no error. An error that a peer caused is
+ * DDP_PEER_LOST. */
 static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what,
                                                ddp_error *err)
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
         return ddp__fail(err, DDP_ARG,
-                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
-                         "already; give each rank a GPU of its own, or use the transport tcp",
+                         "NCCL rejects rank %d on GPU %d: the GPU is in use, by another rank or another "
+                         "program; give each rank a separate GPU, or use the transport tcp",
                          n->peers.rank, n->dev->device);
     if (r == ncclRemoteError || r == ncclSystemError)
         return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->peers.rank,
@@ -41,8 +42,8 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r
                      n->peers.world, n->dev->device, ncclGetErrorString(r));
 }
 
-/* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
- * that is known to be lost. */
+/* Waits until the communicator has accepted the queued work, for at most join_timeout_s. Stops early if a
+ * peer is known to be lost. */
 static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, const char *what, ddp_error *err)
 {
     const double until = ddp_now() + n->peers.join_timeout_s;
@@ -53,15 +54,17 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, const char *wh
         if (r != ncclSuccess) state = r;
         if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
         if (ddp_now() > until)
-            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s", what,
-                             n->peers.world, n->peers.join_timeout_s);
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%s: some of the %d ranks did not connect within %g s; start all ranks, or "
+                             "raise the connect time-out",
+                             what, n->peers.world, n->peers.join_timeout_s);
         if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
         ddp__sleep_until(ddp_now() + 5e-5);
     }
 }
 
-/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer
- * to all that is asked of n from here on. */
+/* Aborts the operations in flight without waiting for a peer, so that the stream continues. All later
+ * operations on n return `why`. */
 static DDP__UNUSED void ddp__nccl_give_up(ddp__cuda_nccl *n, const ddp_error *why)
 {
     if (n->comm) (void)ncclCommAbort(n->comm);
@@ -69,7 +72,7 @@ static DDP__UNUSED void ddp__nccl_give_up(ddp__cuda_nccl *n, const ddp_error *wh
     n->why = *why;
 }
 
-/* Why it was given up, if it was. */
+/* The reason of the abort, or DDP_OK. */
 static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *err)
 {
     if (n->why.code && err) *err = n->why;
@@ -85,8 +88,8 @@ static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
     return 1;
 }
 
-/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation
- * older than the time-out. */
+/* Returns the first failure of a peer, without waiting: a failure that another part of the program has seen,
+ * an error of NCCL, or an operation older than the time-out. */
 static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
@@ -100,14 +103,16 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
-                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
-                         n->peers.rank, n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            "averaging over NCCL: rank %d of %d waited %.1f s for its peers; a peer has stopped or is slow; "
+            "if it is slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
+            n->peers.rank, n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
-/* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
+/* Waits for the operations in flight and ends the communicator with the peers. Returns 0 if a peer is lost.
+ * */
 static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
 {
     ddp_error why;
@@ -120,7 +125,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
            !ddp__nccl_settle(n, "ncclCommFinalize", &why);
 }
 
-/* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
+/* on_error 1: aborts the operations in flight first. Frees n; NULL is allowed. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     if (!n) return;
@@ -147,14 +152,14 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_
     n->done = ddp__cuda_events(dev, slots, cudaEventDisableTiming);
     n->since = (double *)ddp__calloc((size_t)slots, sizeof *n->since);
     if (!n->ready || !n->done || !n->since)
-        return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the events of %d messages", slots);
     (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
     (void)DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest));
     return ddp__cuda_status(dev, err);
 }
 
-/* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
- * on failure; freed by ddp__nccl_leave. */
+/* Connects to the other ranks; collective. slots: maximum number of averages in flight. Returns NULL and sets
+ * err on failure; freed by ddp__nccl_leave. */
 static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
                                                   ddp_error *err)
 {
@@ -164,7 +169,7 @@ static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_back
     ncclResult_t r;
 
     if (!n) {
-        (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
+        (void)ddp__fail(err, DDP_MEMORY, "out of memory for the state of NCCL");
         return NULL;
     }
     n->dev = dev;
@@ -187,7 +192,7 @@ failed:
     return NULL;
 }
 
-/* One array, in place. */
+/* Queues one array, in place. */
 static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x,
                                                 size_t count)
 {
@@ -196,8 +201,8 @@ static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_ver
                          n->stream);
 }
 
-/* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
- * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
+/* Queues an operation that starts when the work queued so far is done. ddp__nccl_finish makes the computing
+ * stream wait for it. The arrays become their mean or sum over the ranks, or the arrays of rank 0. */
 static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb,
                                               float *const *arrays, const size_t *counts, int arrays_count,
                                               ddp_error *err)
@@ -216,14 +221,14 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
         end = ncclGroupEnd();
         DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
         DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
-        /* an event recorded before NCCL has queued its kernels would pass at once */
+        /* before NCCL has queued its kernels, the event would complete at once */
         DDP__TRY(ddp__nccl_settle(n, "ncclAllReduce", err));
     }
     n->since[slot] = ddp_now();
     return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err) : DDP_OK;
 }
 
-/* Later work on the computing stream waits for the slot's operation; the host does not. */
+/* Makes later work on the computing stream wait for the slot's operation; does not block the host. */
 static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));

@@ -1,16 +1,16 @@
-/* layer_norm and rms_norm, alone or with the residual sum before them: a warp per row. Sums over a
- * row and down the columns have a fixed order. */
+/* layer_norm and rms_norm, with or without a residual sum before them: one warp per row. Sums over a row and
+ * over a column have a fixed order. */
 #pragma once
 
 #include "cuda/rows.cuh"
 
 enum {
-    DDP__NORM_ROWS = 8,  /* warps of a block of forward */
-    DDP__NORM_PIECES = 4 /* most pieces of a row that a lane keeps */
+    DDP__NORM_ROWS = 8,  /* warps per block in forward */
+    DDP__NORM_PIECES = 4 /* maximum number of pieces of a row that a lane keeps */
 };
 
-/* PIECES > 0: a row is wide and that many pieces for each lane, which keeps them: it is read once.
- * 0: any row; each pass over it reads it again. The order of sums is the same. */
+/* PIECES > 0: rows are wide, and each lane keeps that many pieces of the row in registers, so the row is read
+ * once. 0: any row; each pass reads it again. Both use the same order of sums. */
 #define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
     DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j<n; p += PIECES> 0, j += 32 * width)
 
@@ -24,7 +24,7 @@ __device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, 
         ddp__piece_load(v, row, j, n, wide);
 }
 
-/* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
+/* plus: normalises in + plus and stores that sum in sum_out, which may be `in`. plus NULL: normalises in. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
     ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift, float *stat,
@@ -82,18 +82,18 @@ static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
     }
 }
 
-/* Where the gradient of a norm's input goes: with old (NULL: 0) added to it, to each of at that is
- * not NULL; add: to what is there. */
+/* Destination of the gradient of a norm's input: old (NULL: 0) is added to it, and each array of `at` that is
+ * not NULL receives the result. add: adds to the array. */
 template <typename T> struct ddp__norm_to {
     const T *old;
     T *at[2];
     int add[2];
 };
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d).
- * Block b takes part b of the rows. With PIECES part receives the block's sums of dy h and of dy as
- * ddp__k_columns leaves them. There are at most 256 blocks: two find room on a multiprocessor, but where the
- * sums alone take 64 registers. */
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)). RMS: mean is 0, and the term
+ * mean(d) is absent. Block b computes part b of the rows. With PIECES, part receives the block's sums of dy h
+ * and of dy in the layout of ddp__k_columns. There are at most 256 blocks. Two blocks fit a multiprocessor,
+ * unless the sums alone take 64 registers. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS,
                                          (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
@@ -148,7 +148,7 @@ static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS,
             for (int i = 0; i < width; i++)
                 x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
             if (to.old) ddp__norm_take<PIECES>(a, old[p], to.old + row * n, j, n, wide);
-            for (int i = 0; i < width; i++) /* as an array of T would hold it */
+            for (int i = 0; i < width; i++) /* rounded to T */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
             DDP__UNROLL for (int i = 0; i < 2; i++) if (to.at[i])
                 ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS,
     }
 }
 
-/* The versions of kernel k by PIECES, and which of them takes rows of n elements. */
+/* The instances of kernel k by PIECES, and the choice for rows of n elements. */
 #define DDP__NORM_VERSIONS(k)                                                               \
     {                                                                                       \
         k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES> \
@@ -175,7 +175,7 @@ template <typename T> static long ddp__norm_pieces(long n, int wide)
     return wide && pieces <= DDP__NORM_PIECES ? pieces : 0;
 }
 
-/* sum: the addition whose output is the input; NULL: it has run. */
+/* sum: the addition that writes the input; NULL: it has already run. */
 template <typename T, int RMS>
 static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
@@ -223,7 +223,7 @@ static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, cons
     if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
 }
 
-/* Behind its addition it is a pair. */
+/* The norm alone. With the addition before it, the two run as a pair. */
 template <ddp__cuda_both Single, ddp__cuda_both Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
 {
     ddp__cuda_typed_both<Single, Half>(NULL, c);

@@ -1,6 +1,6 @@
-/* The operators of a GPU: how their calls run, and the table of them. Calls that nothing comes between become
- * a CUDA graph, one launch from the third time on. Where streams wait, for messages, lies between those
- * lists. */
+/* The operators of a GPU: how their calls run, and their table. Consecutive calls without other work between
+ * them form a list. From the third time that a list occurs, it runs as a CUDA graph with one launch. Waits of
+ * a stream for messages are between lists. */
 #pragma once
 
 #include "cuda/runtime.cuh"
@@ -9,9 +9,9 @@
 
 enum { DDP__CUDA_DUE = 64, DDP__CUDA_REPLAYS = 256 };
 
-/* One operator's call, or both of a pair. */
+/* A call of one operator, or of both operators of a pair. */
 typedef struct ddp__cuda_due {
-    void (*one)(const ddp_op_call *c); /* NULL: both */
+    void (*one)(const ddp_op_call *c); /* NULL: `both` is set */
     void (*both)(const ddp_op_call *first, const ddp_op_call *second);
     ddp_op_call first, second;
 } ddp__cuda_due;
@@ -19,17 +19,17 @@ typedef struct ddp__cuda_due {
 typedef struct ddp__cuda_replay {
     ddp__cuda_due *due; /* [count] */
     int count;
-    cudaGraphExec_t graph; /* NULL: the list came once */
+    cudaGraphExec_t graph; /* NULL: the list has occurred once */
 } ddp__cuda_replay;
 
 typedef struct ddp__cuda_lists {
-    ddp__cuda_due due[DDP__CUDA_DUE]; /* called, and not run yet */
+    ddp__cuda_due due[DDP__CUDA_DUE]; /* called, not launched yet */
     ddp__cuda_replay replay[DDP__CUDA_REPLAYS];
     int count, replays;
 } ddp__cuda_lists;
 
-/* Graphs go when memory does that calls may point at, or dev->scratch: nothing else that kernels depend on is
- * outside a list's bytes. */
+/* Drops the graphs. Called when memory that calls may point to, or dev->scratch, is freed. Kernels depend on
+ * nothing else outside the bytes of a list. */
 static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
 {
     while (dev->lists && dev->lists->replays > 0) {
@@ -49,7 +49,7 @@ static inline void ddp__cuda_run(const ddp__cuda_due *list, int count)
     }
 }
 
-/* The list's entry; NULL where it comes for the first time, and is noted. */
+/* Finds the entry of the list. On its first occurrence, adds an entry and returns NULL. */
 static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int count)
 {
     const size_t bytes = (size_t)count * sizeof *x->due;
@@ -67,7 +67,7 @@ static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int coun
     return NULL;
 }
 
-/* NULL where there is no memory for it. */
+/* Returns NULL if memory is short. */
 static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda_due *list, int count)
 {
     cudaGraph_t graph = NULL;
@@ -86,7 +86,7 @@ static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda
     return e == cudaSuccess ? out : NULL;
 }
 
-/* Before all else that is given to dev->stream. */
+/* Call it before queueing any other work on dev->stream. */
 static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
 {
     ddp__cuda_lists *x = dev->lists;
@@ -103,7 +103,7 @@ static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
         ddp__cuda_run(x->due, count);
 }
 
-/* second may be NULL. No operator that comes here reads `random`. */
+/* second may be NULL. No operator that is queued here reads `random`. */
 static inline void ddp__cuda_add(void (*one)(const ddp_op_call *),
                                  void (*both)(const ddp_op_call *, const ddp_op_call *),
                                  const ddp_op_call *first, const ddp_op_call *second)
@@ -122,7 +122,7 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *),
     if (d == &now) ddp__cuda_run(d, 1);
 }
 
-/* F as the table has it: an operator; a pair; one that draws other numbers each time. */
+/* F as an entry of the table: an operator; a pair; an operator that draws new random numbers each time. */
 template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c)
 {
     ddp__cuda_add(F, NULL, c, NULL);
@@ -140,7 +140,7 @@ template <void (*F)(const ddp_op_call *)> static void ddp__cuda_apart(const ddp_
 
 /* ---- the table of operators ---- */
 
-/* Adds the entries of a family. */
+/* Adds the entries of a family of operators. */
 template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_entry (&list)[N])
 {
     for (int i = 0; i < N; i++) {
@@ -156,7 +156,7 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
     }
 }
 
-/* The function for the numbers of the device, of two templates of its arrays' type. */
+/* Chooses between two instances of a template over the array type, by the number mode of the device. */
 template <void (*Single)(ddp__cuda *, const ddp_op_call *), void (*Half)(ddp__cuda *, const ddp_op_call *)>
 static void ddp__cuda_typed(const ddp_op_call *c)
 {
@@ -175,7 +175,8 @@ static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *se
 }
 #define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16>>
 
-/* Entries: of both directions, f_forward and f_backward; of templates of the arrays' type. */
+/* Entries of the table with f_forward and f_backward. PLAIN: functions. ENTRY: templates over the array type.
+ * */
 #define DDP__LATER(...) ddp__cuda_later<__VA_ARGS__>
 #define DDP__PLAIN(name, f, scratch)                                     \
     {                                                                    \
@@ -186,7 +187,8 @@ static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *se
         name, DDP__LATER(DDP__TYPED(f##_forward)), DDP__LATER(DDP__TYPED(f##_backward)), scratch \
     }
 
-/* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
+/* DDP__FAMILY(name, entries...) defines the function name(dev), which adds the entries to the table of a
+ * device. */
 #define DDP__FAMILY(name, ...)                              \
     static DDP__UNUSED void name(ddp__cuda *dev)            \
     {                                                       \
@@ -194,7 +196,7 @@ static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *se
         ddp__cuda_add_ops(dev, ops);                        \
     }
 
-/* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
+/* The device's operator of that name, or NULL. Borrowed until ddp__cuda_close. */
 static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
 {
     for (int i = 0; i < dev->ops; i++)
@@ -202,9 +204,9 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. (size_t)-1: it would read or write rows
- * of an array of four dimensions, which lie apart, channels-last. The operators named here know images, or go
- * element by element. */
+/* Bytes of dev->scratch that a node needs; op is a result of ddp__cuda_op. (size_t)-1: the operator would
+ * access rows of an array of four dimensions, which are not contiguous in channels-last order. The operators
+ * named here support images, or work element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
     static const char *const fine[] = {

@@ -1,13 +1,13 @@
-/* Pooling and flatten on the GPU, as ops/pool.c, of images that lie channels-last: every output, and in
- * backward every input, is summed by one thread, window by window. A thread has W channels, which are read 16
- * bytes at a time. */
+/* Pooling and flatten on the GPU, with the semantics of ops/pool.c, for channels-last images. One thread
+ * computes each output and, in backward, each input, window by window. A thread has W channels, read 16 bytes
+ * at a time. */
 #pragma once
 
 #include "cuda/batch_norm.cuh"
 
 enum { DDP__POOL_THREADS = 256 };
 
-/* A thread's first element of images of rows x cols: which image's, where in it, which channel's. */
+/* A thread's first element in images of rows x cols: image, position and channel. */
 struct ddp__pool_spot {
     long o, image;
     int row, col, channel;
@@ -25,8 +25,8 @@ struct ddp__pool_spot {
     }
 };
 
-/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the sum
- * times part. */
+/* MAX: the first of equal elements is the maximum, and NaN counts as the maximum; place receives its position
+ * in the window. Otherwise the sum times part. */
 template <typename T, int MAX, int W>
 __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)
 {
@@ -60,7 +60,7 @@ __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, fl
         ddp__piece_store(place + s.o, at + e, e, W, W > 1, 0);
 }
 
-/* The first and the last of `count` windows that hold element i of a side. */
+/* The first and the last of `count` windows that contain element i of a side. */
 static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first,
                                                 int *last)
 {
@@ -69,7 +69,8 @@ static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, 
     *last = at / z.stride < count ? at / z.stride : count - 1;
 }
 
-/* MAX: from the windows that took this element; else part of each that holds it. */
+/* MAX: adds the gradients of the windows whose maximum is this element. Otherwise adds `part` of the gradient
+ * of each window that contains it. */
 template <typename T, int MAX, int W>
 __global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z,
                                  float part, int channels)
@@ -94,7 +95,7 @@ __global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add
     ddp__piece_store(dx + s.o, sum, 0, W, W > 1, 0);
 }
 
-/* Each image of in, rows x cols, turned into cols x rows. */
+/* Transposes each image of `in` from rows x cols to cols x rows. */
 template <typename T>
 __global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long rows, long cols)
 {
@@ -107,7 +108,8 @@ __global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long ro
 
 /* ---- on the host ---- */
 
-/* The mean of a channel is that of one window, which holds all. part: of an element in a window's mean. */
+/* The mean of a channel is one window over the whole image. part: weight of an element in the mean of a
+ * window. */
 static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
 {
     const int all = s->out.dims == 2;
@@ -148,7 +150,7 @@ template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *de
                   channels);
 }
 
-/* Rows have an image channel by channel; what are no images keep their order. */
+/* Flattened rows store an image channel by channel. Arrays that are not images keep their order. */
 template <typename T, int BACK> static void ddp__cuda_flatten(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];

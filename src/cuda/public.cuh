@@ -5,7 +5,7 @@
 #include "base/backend.h"
 #include "compress/compress.h"
 
-/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are float32 in
+/* Number mode of the GPU. Master weights, gradients of parameters, optimizer state and sums are float32 in
  * every mode. */
 typedef enum ddp_cuda_numbers {
     DDP_CUDA_F32,  /* float32 throughout */

@@ -1,5 +1,5 @@
-/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four
- * to each. */
+/* Block quantisation on the GPU, byte-identical to compress/quantise.c. 16 lanes share a block of 64
+ * elements, four each. */
 #pragma once
 
 #include "cuda/feedback.cuh"
@@ -12,7 +12,7 @@ typedef struct ddp__quantised {
     float *scale; /* [blocks] */
     unsigned char *level;
     size_t n, blocks;
-    int levels, wide; /* 127 or 7; 1: a byte each */
+    int levels, wide; /* 127 or 7; 1: one byte per level */
     unsigned char want[DDP_PACK_HEAD];
 } ddp__quantised;
 
@@ -38,7 +38,7 @@ static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_
         if (ddp__magnitude(x[i]) >= DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NO_LEVEL, i);
 }
 
-/* The largest magnitude of a block, of which a lane holds four elements. All lanes of a warp. */
+/* The largest magnitude of a block; each lane passes its four elements. All lanes of a warp must call it. */
 static inline __device__ uint32_t ddp__quantise_most(const float *e)
 {
     uint32_t most = 0;
@@ -52,7 +52,7 @@ static inline __device__ uint32_t ddp__quantise_most(const float *e)
     return most;
 }
 
-/* The levels of elements at.. of which there are four, or fewer at the end. */
+/* Stores the levels of four elements from index at on, or of fewer at the end of the array. */
 static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const int *level, size_t at)
 {
     uint32_t word = 0;
@@ -69,9 +69,9 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
     }
 }
 
-/* SPLIT: as blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of
- * values that are not finite the largest magnitude is the scale, which is refused where it is read. Else all
- * of the message, of values that the verdict holds nothing against. */
+/* SPLIT: as the split of blocks.c: writes only the payload, and x keeps the residual. A block with a denormal
+ * scale is sent as zeros. If values are not finite, their magnitude becomes the scale, which the receiver
+ * rejects. Otherwise writes the whole message; the verdict has already checked the values. */
 template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
@@ -81,7 +81,7 @@ template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x,
     if (!SPLIT && v->what) return;
     if (!SPLIT && ddp__thread_first() < DDP_PACK_HEAD)
         q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
-    /* all lanes of a warp go on together: their shuffles meet */
+    /* all lanes of a warp stay in the loop together, for the shuffles */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
         float e[4], scale;
@@ -146,7 +146,7 @@ struct ddp__verdict_quantised {
     }
 };
 
-/* Product and sum are each rounded, as on the CPU. */
+/* Product and sum are rounded separately, as on the CPU. */
 static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how,
                                               const ddp_cuda_verdict *v)
 {
@@ -161,7 +161,7 @@ static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__u
 
 /* ---- on the host ---- */
 
-/* Packing, pointers and size; *need = bytes of the message. */
+/* Checks packing, pointers and size. *need: bytes of the message. */
 static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing, const void *x, size_t n,
                                            const void *message, const ddp_cuda_verdict *verdict, size_t *need,
                                            ddp_error *err)

@@ -1,5 +1,5 @@
-/* What kernels share: 16 bytes at a time, the way between bfloat16 and float, pieces of a row, sums
- * over a warp and a block, and sums down the columns of many rows. */
+/* Helpers of several kernels: 16-byte loads and stores, conversion between bfloat16 and float, pieces of a
+ * row, sums over a warp and a block, and sums of the columns of many rows. */
 #pragma once
 
 #include "cuda/ops.cuh"
@@ -21,7 +21,7 @@ template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(floa
     return __float2bfloat16_rn(x);
 }
 
-/* p must be a multiple of the vector's bytes. */
+/* p must be aligned to the vector's bytes. */
 template <typename T, int W = ddp__vec<T>::width>
 __device__ static __forceinline__ ddp__vec<T, W> ddp__vec_load(const T *p)
 {
@@ -47,7 +47,7 @@ __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W>
 #endif
 }
 
-/* 1: every pointer given allows 16 bytes at a time; NULL does. On host and device. */
+/* 1: all pointers are aligned to 16 bytes; NULL counts as aligned. On host and device. */
 __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const void *b = NULL,
                                                             const void *c = NULL, const void *d = NULL)
 {
@@ -56,8 +56,8 @@ __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const
 
 #define DDP__ALL_LANES 0xffffffffu
 
-/* Before a loop whose counter chooses among registers: arrays that it indexes must not become
- * memory. _4: loads of four rounds are under way at once. */
+/* Use it before a loop whose counter indexes local arrays, so that the arrays stay in registers. _4: keeps
+ * the loads of four iterations in flight. */
 #if defined(__CUDACC__)
 #define DDP__UNROLL   _Pragma("unroll")
 #define DDP__UNROLL_4 _Pragma("unroll 4")
@@ -66,8 +66,8 @@ __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const
 #define DDP__UNROLL_4
 #endif
 
-/* The elements at of p from at on as floats, at most 16 bytes of them; beyond n: 0. wide: the row
- * is a multiple of 16 bytes and begins at one, and at is a multiple of the piece. */
+/* Loads the elements of row p from index at on as floats, at most 16 bytes of them; zeros past n. wide: the
+ * row is aligned to 16 bytes, its length is a multiple of 16 bytes, and at is a multiple of the piece. */
 template <typename T>
 __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n, int wide)
 {
@@ -81,7 +81,7 @@ __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, lon
     }
 }
 
-/* The way back; add: to what is there. */
+/* The reverse: stores a piece. add: adds to memory. */
 template <typename T>
 __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide,
                                                         int add)
@@ -101,10 +101,11 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
     }
 }
 
-/* A piece as it lies in memory: kept in 4 registers, where the floats of bfloat16 take 8. */
+/* A piece as in memory: it takes 4 registers, where bfloat16 as floats would take 8. */
 typedef ddp__vec<uint32_t> ddp__raw;
 
-/* Its floats. The compiler must not know that they are those of the last time: it would keep them. */
+/* The piece as floats. Hides from the compiler that repeated calls give equal floats, which it would
+ * otherwise keep in registers. */
 template <typename T> __device__ static __forceinline__ void ddp__raw_floats(float *v, ddp__raw &r)
 {
     DDP__UNROLL for (int i = 0; i < 4; i++) asm volatile("" : "+r"(r.v[i]));
@@ -114,7 +115,7 @@ template <typename T> __device__ static __forceinline__ void ddp__raw_floats(flo
                                        : r.v[i / 2] << 16);
 }
 
-/* Of floats that T holds exactly. */
+/* The raw piece of floats that T represents exactly. */
 template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(const float *v)
 {
     ddp__raw r = ddp__raw();
@@ -123,8 +124,8 @@ template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(con
     return r;
 }
 
-/* A lane's part of a wide row, every 32nd piece; beyond n: 0. Used later, so that all loads are under way at
- * once. */
+/* Loads a lane's part of a wide row, every 32nd piece; zeros past n. The values are used later, so that all
+ * loads are in flight together. */
 template <typename T, int N>
 __device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *p, long n)
 {
@@ -135,13 +136,13 @@ __device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *
     }
 }
 
-/* Pieces of 16 bytes in n elements. */
+/* Number of 16-byte pieces in n elements. */
 template <typename T> __host__ __device__ static __forceinline__ long ddp__pieces(long n)
 {
     return (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
 }
 
-/* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
+/* 1: rows of n elements at these addresses can be read 16 bytes at a time. */
 template <typename T>
 static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
                             const void *d = NULL)
@@ -149,14 +150,15 @@ static inline int ddp__wide(long n, const void *a, const void *b = NULL, const v
     return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
 }
 
-/* The sum over each `lanes` lanes of a warp, a power of 2; every lane gets the same bits. */
+/* Sum over `lanes` lanes of a warp, a power of 2. All lanes get bit-identical results. */
 template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
 {
     DDP__UNROLL for (int step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
-/* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: an N, which has +=, for each. */
+/* Sum over a block of THREADS threads, a power of 2, in a fixed tree. shared: one N per thread; N defines +=.
+ * */
 template <int THREADS, typename N>
 __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 {
@@ -171,15 +173,15 @@ __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 
 /* ---- column sums of a gradient ----
  * Two passes: blocks sum parts of the rows, then the parts are added in order. The division into parts
- * depends on the number of rows alone, so the bits do not depend on the device. */
+ * depends only on the number of rows, so results are bit-identical on all devices. */
 
 enum {
-    DDP__COLUMN_PARTS = 256, /* most parts */
+    DDP__COLUMN_PARTS = 256, /* maximum number of parts */
     DDP__COLUMN_WARPS = 8,
-    DDP__COLUMN_ROWS = 16 /* fewest rows of a part */
+    DDP__COLUMN_ROWS = 16 /* minimum number of rows per part */
 };
 
-/* What is summed: dy; dy h and dy with h = (x - mean) rstd; dy h with h = x rstd. */
+/* Terms of the sums. PLAIN: dy. NORM: dy h and dy, with h = (x - mean) rstd. RMS: dy h, with h = x rstd. */
 enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
 
 static inline long ddp__column_part(long rows)
@@ -191,13 +193,13 @@ static inline long ddp__column_part(long rows)
 
 static inline long ddp__column_parts(long rows) { return ddp__blocks(rows, ddp__column_part(rows)); }
 
-/* Bytes of scratch for sums sums of n columns. */
+/* Bytes of scratch for `sums` column sums of n columns. */
 static inline size_t ddp__column_scratch(long rows, long n, int sums)
 {
     return (size_t)(ddp__column_parts(rows) * n * sums) * sizeof(float);
 }
 
-/* sum[j] of a block's warps, in their order, to to[at + j]. */
+/* Adds sum[j] over the warps of a block, in order, and stores it in to[at + j]. */
 template <int N>
 __device__ static __forceinline__ void ddp__column_join(float (*shared)[32 * N], const float *sum, float *to,
                                                         long at, long n)
@@ -212,8 +214,8 @@ __device__ static __forceinline__ void ddp__column_join(float (*shared)[32 * N],
     __syncthreads();
 }
 
-/* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
- * take turns at the rows. part: (sums, parts, n). */
+/* Block (x, y): columns from 32 x pieces on, part y of the rows. Each lane has a piece of the columns, and
+ * the warps take turns at the rows. part: (sums, parts, n). */
 template <typename T, int KIND>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
     ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height,
@@ -242,8 +244,8 @@ static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
     if (KIND != DDP__COLUMN_RMS) ddp__column_join<width>(shared, sum, part, at, n);
 }
 
-/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. Row 1 of
- * blocks does so for next, whose parts follow. */
+/* grad[j] += the parts of column j, 32 columns per block. Each of eight warps adds every eighth part. Row 1
+ * of the blocks does the same for next, whose parts follow. */
 static __global__ void ddp__k_columns_add(float *grad, float *next, const float *part, long n, long parts)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -264,7 +266,7 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
     grad[j] += sum;
 }
 
-/* The second pass, of one sum or two; NULL: not wanted. */
+/* The second pass, for one or two sums; NULL: not wanted. */
 static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n,
                                          long parts)
 {
@@ -273,7 +275,7 @@ static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next,
                  (float *)grad, (float *)next, part, n, parts);
 }
 
-/* Both passes over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
+/* Both passes, over dev->scratch. plain receives the sums of dy, scaled receives the sums of dy h. */
 template <typename T, int KIND>
 static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy, const void *x,
                                      const void *stat, long rows, long n)

@@ -1,5 +1,4 @@
-/* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on
- * it. */
+/* State of one GPU: its streams and handles, its first error, and how to launch kernels on it. */
 #pragma once
 
 #include <cublasLt.h>
@@ -12,44 +11,44 @@
 
 typedef __nv_bfloat16 ddp__bf16;
 
-/* A GPU entry of the operator table. Its shape rule is the CPU operator's of that name. c->pool of
+/* A GPU entry of the operator table. It uses the shape rule of the CPU operator of the same name. c->pool of
  * its calls is the ddp__cuda *. */
 typedef struct ddp__cuda_entry {
     const char *name;
     void (*forward)(const ddp_op_call *c);
-    void (*backward)(const ddp_op_call *c); /* NULL: no gradient flows through */
+    void (*backward)(const ddp_op_call *c); /* NULL: the operator has no gradient */
     /* bytes of dev->scratch that forward or backward uses; NULL: none */
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
 
-enum { DDP__CUDA_OPS = 64 }; /* room in a device's table */
+enum { DDP__CUDA_OPS = 64 }; /* capacity of the table of a device */
 
 typedef struct ddp__cuda {
     int device;
     int half;                              /* 1: activations are bfloat16 */
     int tf32;                              /* 1: products may round their inputs to TF32 */
-    decltype(&cuTensorMapEncodeTiled) map; /* attention takes Hopper's wgmma and copy engine (flash.cuh);
-                                              NULL: neither */
-    cudaStream_t stream;                   /* computing */
+    decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh);
+                                            * NULL: not used */
+    cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
     void *workspace; /* of blas_lt */
     size_t workspace_bytes;
-    void *products; /* plans of matrix products, of blas.cuh */
+    void *products; /* plans of matrix products (blas.cuh) */
     void (*products_free)(struct ddp__cuda *dev);
     void *scratch; /* shared by all operators on stream */
     size_t scratch_bytes;
     cudaDeviceProp props;
     pthread_mutex_t lock;     /* guards error, which several threads may set */
-    int failed;               /* 1: error is set; read with ddp__atomic_load */
-    ddp_error error;          /* the first one stays */
+    int failed;               /* 1: error is set; read it with ddp__atomic_load */
+    ddp_error error;          /* the first error */
     ddp_op op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
     int ops;
-    struct ddp__cuda_lists *lists; /* of calls that are due (ops.cuh); NULL: a call runs at once */
+    struct ddp__cuda_lists *lists; /* queued calls (ops.cuh); NULL: calls run at once */
 } ddp__cuda;
 
-/* Notes a failure, as ddp__fail does; the first one stays. Any thread. */
+/* Records a failure in the format of ddp__fail; the first one is kept. Any thread. */
 #define ddp__cuda_fail(dev, code, ...)                 \
     do {                                               \
         ddp_error ddp__e;                              \
@@ -67,7 +66,7 @@ static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
     pthread_mutex_unlock(&dev->lock);
 }
 
-/* The device's first error so far as a status; fills err (may be NULL). Any thread. */
+/* The device's first error as a status; fills err (may be NULL). Any thread. */
 static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
 {
     ddp_status code = DDP_OK;
@@ -80,7 +79,7 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
     return code;
 }
 
-/* What to do about an error, after its sentence; "" where there is nothing to advise. */
+/* Remedy for an error, to append to its message; "" if there is none. */
 static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
@@ -102,7 +101,7 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
     }
 }
 
-/* Notes the failure of a runtime call; 1 if it failed. */
+/* Records the failure of a runtime call. Returns 1 if it failed. */
 static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char *call)
 {
     if (e == cudaSuccess) return 0;
@@ -111,11 +110,12 @@ static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char 
     return 1;
 }
 
-/* DDP__CUDA(dev, cudaX(...)): the same of a call as written; its value is 1 after a failure. */
+/* DDP__CUDA(dev, cudaX(...)): makes the call and records its failure with the text of the call. Returns 1 if
+ * it failed. */
 #define DDP__CUDA(dev, call) ddp__cuda_note((dev), (call), #call)
 
-/* What cudaEventQuery or cudaStreamQuery said. They also keep "not ready" as the last error, which
- * the next launch would take for its own. */
+/* Passes on the result of cudaEventQuery or cudaStreamQuery. "Not ready" also becomes CUDA's last error; this
+ * clears it, because the next launch would report it. */
 static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
 {
     if (e == cudaErrorNotReady) (void)cudaGetLastError();
@@ -130,11 +130,11 @@ static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const ch
     return 1;
 }
 
-/* The same of cuBLAS and cuBLASLt. */
+/* The same for cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
 
-/* A function of the driver, found at run time, so that programs need not be linked with it. NULL: there is
- * none. */
+/* Looks up a function of the driver at run time, so that programs need not link with the driver. NULL: the
+ * driver has none. */
 static DDP__UNUSED void *ddp__cuda_driver(const char *name)
 {
     void *found = NULL;
@@ -148,7 +148,7 @@ static DDP__UNUSED void *ddp__cuda_driver(const char *name)
     return e == cudaSuccess ? found : NULL;
 }
 
-/* n events. NULL: out of memory; a failure of the device is noted. */
+/* Creates n events. NULL: out of memory; a failure of the device is recorded. */
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
     cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
@@ -157,7 +157,7 @@ static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned
     return list;
 }
 
-/* NULL is fine. */
+/* NULL is allowed. */
 static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
 {
     for (int i = 0; list && i < n; i++)
@@ -165,13 +165,13 @@ static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
     if (list) DDP_FREE(list);
 }
 
-/* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
+/* 1: arrays of this shape are bfloat16 on this device. Scalars (dims 0: a loss) are always float32. */
 static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
 {
     return dev->half && s->dims > 0;
 }
 
-/* Frees everything that ddp__cuda_open made; waits for what runs. */
+/* Waits for queued work and frees everything that ddp__cuda_open created. */
 static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
 {
     if (!dev) return;
@@ -197,20 +197,20 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
         (void)cudaRuntimeGetVersion(&runtime);
         if (driver > 0)
             return ddp__fail(err, DDP_UNSUPPORTED,
-                             "the CUDA driver here supports CUDA %d.%d and this program was "
-                             "compiled for %d.%d; install a newer driver or train on the CPU",
+                             "the CUDA driver supports CUDA %d.%d, but this program was compiled for %d.%d; "
+                             "install a newer driver or train on the CPU",
                              driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
-        return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
-                         e == cudaSuccess ? "the count is 0" : cudaGetErrorString(e));
+        return ddp__fail(err, DDP_FAILED, "no CUDA device found (%s); train on the CPU",
+                         e == cudaSuccess ? "the device count is 0" : cudaGetErrorString(e));
     if (device < 0 || device >= n)
         return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d", device, n - 1);
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. NULL and a sentence on failure. stream: the
- * program's own cudaStream_t, borrowed; NULL: one of the library's. Freed by ddp__cuda_close. */
+/* Opens a device: streams, handles, workspace. stream: the program's cudaStream_t, borrowed; NULL: creates
+ * one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
 static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
                                              ddp_error *err)
 {
@@ -219,7 +219,7 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers number
     if (ddp__cuda_find(device, err)) return NULL;
     dev = (ddp__cuda *)ddp__calloc(1, sizeof *dev);
     if (!dev) {
-        (void)ddp__fail(err, DDP_MEMORY, "no memory for the state of GPU %d", device);
+        (void)ddp__fail(err, DDP_MEMORY, "out of memory for the state of GPU %d", device);
         return NULL;
     }
     pthread_mutex_init(&dev->lock, NULL);
@@ -251,7 +251,8 @@ failed:
     return NULL;
 }
 
-/* Makes dev->scratch hold at least bytes. At graph build, never in a step: waits for the device. */
+/* Makes dev->scratch hold at least bytes. Waits for the device, so call it when a graph is built, never in a
+ * step. */
 static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t bytes, ddp_error *err)
 {
     size_t unused = 0, total = 0;
@@ -265,7 +266,7 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&unused, &total);
         return ddp__fail(err, DDP_MEMORY,
-                         "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu are "
+                         "GPU %d: the operators need %zu bytes of scratch memory, but only %zu of %zu are "
                          "free; use a smaller batch",
                          dev->device, bytes, unused, total);
     }
@@ -276,20 +277,21 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 /* ---- launches, for nvcc and for the stand-in of tests/cuda_on_cpu ---- */
 
 /* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
- * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
- * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
+ * DDP__RUN(kernel, blocks, threads, args...): on dev->stream, without shared_bytes
+ * DDP__EACH(kernel, n, threads, args...): one thread per item, for n items, in blocks of threads
  *
- * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its
- * kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are
- * numbers or dim3.
+ * A variable `ddp__cuda *dev` must be in scope: it records the first failed launch with the kernel's name.
+ * Write a kernel with template arguments in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers
+ * or dim3.
  *
- * DDP__SHARED(type, name) declares name as the start of the shared_bytes of the launch. */
+ * DDP__SHARED(type, name) declares name as a pointer to the launch's shared_bytes. */
 #if defined(DDP_CUDA_ON_CPU)
 #define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
     cuda_on_cpu::launch(#kernel, dim3(blocks), dim3(threads), bytes, stream, kernel, __VA_ARGS__)
 #define DDP__SHARED(type, name) type *name = (type *)cuda_on_cpu::dynamic_shared()
 #else
-/* More than 48 KiB must be asked for. A refusal shows as the launch's own error. */
+/* CUDA requires a call for more than 48 KiB of shared memory. If it fails, the launch fails too and reports
+ * the error. */
 template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t bytes)
 {
     if (bytes > 48 * 1024)
@@ -311,7 +313,7 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 #define DDP__EACH(kernel, n, threads, ...) \
     DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
 
-/* Notes the error of the launch just made, if any. */
+/* Records the error of the launch before it, if any. */
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
@@ -320,5 +322,5 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
                        kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
-/* Blocks that cover n items with per_block each; at least one. */
+/* Number of blocks for n items with per_block each; at least 1. */
 static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }

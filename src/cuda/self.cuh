@@ -1,5 +1,5 @@
-/* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and
- * messages over the host, as src/device/stager.c asks for them. */
+/* State of a context on a GPU in addition to the device: copies of its parameters, timing marks of its work,
+ * and the functions for messages over the host that src/device/stager.c calls. */
 #pragma once
 
 #include <nvtx3/nvToolsExt.h>
@@ -8,15 +8,15 @@
 #include "cuda/rows.cuh"
 
 enum {
-    DDP__UPLOAD_PARTS = 4,       /* uploads that may be under way */
-    DDP__UPLOAD_BYTES = 4 << 20, /* of each */
-    DDP__CLIP_PARTS = 1024       /* partial sums of squares */
+    DDP__UPLOAD_PARTS = 4,       /* uploads that may be in flight */
+    DDP__UPLOAD_BYTES = 4 << 20, /* size of each */
+    DDP__CLIP_PARTS = 1024       /* number of partial sums of squares */
 };
 
-/* cuStreamWaitValue32 of the driver's API. */
+/* Type of the driver function cuStreamWaitValue32. */
 typedef int (*ddp__cuda_waits)(cudaStream_t stream, unsigned long long there, unsigned turn, unsigned how);
 
-/* bfloat16 copy of a layer's parameters, which operators read in their place. */
+/* A bfloat16 copy of a layer's parameters, which operators read instead of the parameters. */
 typedef struct ddp__cuda_mirror {
     float *master;
     ddp__bf16 *copy;
@@ -27,31 +27,32 @@ typedef struct ddp__cuda_mirror {
 typedef struct ddp__cuda_self {
     ddp__cuda *dev;
     ddp__cuda_mirror *mirror;
-    /* uploads pass through pinned memory, part after part */
+    /* uploads pass through pinned memory, in parts */
     char *ring;
     cudaEvent_t *ring_free; /* [DDP__UPLOAD_PARTS] */
     int ring_next;
-    float *early; /* pinned: a copy of *early_from, once early_done has come */
+    float *early; /* pinned: a copy of *early_from, complete after early_done */
     const float *early_from;
     cudaEvent_t early_done;
-    double *squares; /* [DDP__CLIP_PARTS] and their sum behind them */
+    double *squares; /* [DDP__CLIP_PARTS], then their sum */
     /* messages over the host */
-    cudaStream_t out, in;  /* to the host, and back */
+    cudaStream_t out, in;  /* streams to the host, and from it */
     cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
-    unsigned *flag;        /* [slots] pinned: the turn that may pass */
-    unsigned *flag_there;  /* as the device sees them */
-    ddp__cuda_waits waits; /* NULL: the driver has none */
+    unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
+    unsigned *flag_there;  /* the device address of flag */
+    ddp__cuda_waits waits; /* NULL: the driver does not have it */
     int slots;
     ddp__cuda_nccl *nccl;
-    /* times */
-    cudaEvent_t *mark; /* [marks], and one behind them: the start */
+    /* timing */
+    cudaEvent_t *mark; /* [marks], then one more: the start */
     int marks;
     int base;      /* the mark that was read last */
-    double base_s; /* and when it was, ddp_now() */
-    int ranged;    /* an NVTX range is open */
+    double base_s; /* ddp_now() at that mark */
+    int ranged;    /* 1: an NVTX range is open */
 } ddp__cuda_self;
 
-/* What the functions of the table are given: what open gave, or the device or the network of it. */
+/* Converts the first argument of a table function: to the state that open returned, or to its device or
+ * network. */
 struct ddp__cuda_given {
     void *self;
 
@@ -60,8 +61,8 @@ struct ddp__cuda_given {
     operator ddp__cuda_nccl *() const { return ((ddp__cuda_self *)self)->nccl; }
 };
 
-/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. DDP__ORDERED(f): behind the
- * operators that are due; the context's thread. */
+/* DDP__GIVEN(f): adapts f, whose first argument is one of these types, to the table. DDP__ORDERED(f): also
+ * launches the queued operators first; for the context's thread only. */
 template <auto F> struct ddp__cuda_entry_of;
 template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
     static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
@@ -74,11 +75,11 @@ template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cu
 #define DDP__GIVEN(f)   ddp__cuda_entry_of<f>::call
 #define DDP__ORDERED(f) ddp__cuda_entry_of<f>::ordered
 
-/* ---- times ---- */
+/* ---- timing ---- */
 
-/* The event behind the marks says where the device's clock stands on the host's: between two looks at this
- * one, which are near each other unless the thread was held up. No time of the device may lie ahead of the
- * host's. */
+/* Relates the device's clock to the host's. The last event is recorded and waited for, and the host reads its
+ * clock just before. It retries if the two are more than 0.2 ms apart, because the thread was delayed. A time
+ * of the device must never be later than the host's time of the same moment. */
 static int ddp__cuda_marks(ddp__cuda_self *c, int marks)
 {
     ddp__cuda *dev = c->dev;
@@ -101,7 +102,7 @@ static void ddp__cuda_mark(ddp__cuda_self *c, int mark)
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
 }
 
-/* From mark to mark: milliseconds in a float are exact only over short times. */
+/* Measures from mark to mark: milliseconds in a float are exact only over short intervals. */
 static double ddp__cuda_marked(ddp__cuda_self *c, int mark)
 {
     const cudaError_t e = ddp__cuda_asked(cudaEventQuery(c->mark[mark]));
@@ -130,7 +131,7 @@ static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
     if (i < n) out[i] = __float2bfloat16_rn(in[i]);
 }
 
-/* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
+/* The bfloat16 copy of the floats at p, or NULL. *left: number of elements of the copy from there on. */
 static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p, size_t *left)
 {
     for (const ddp__cuda_mirror *m = c->mirror; m; m = m->next) {
@@ -141,7 +142,7 @@ static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const f
     return NULL;
 }
 
-/* The floats from p on have changed: their copy follows, on a stream. */
+/* Updates the copy of the floats at p, which have changed, on a stream. */
 static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
                                           cudaStream_t stream)
 {
@@ -155,26 +156,26 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
     DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
 }
 
-/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in
- * pinned memory, which the stager raises when the answer has been copied back ---- */
+/* ---- messages over the host: copies have their own streams; the computing stream waits for a number in
+ * pinned memory, which the stager raises when it has copied the result back ---- */
 
-/* NULL: the driver has no such waits, or the device cannot. */
+/* NULL: the driver or the device does not support such waits. */
 static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
 {
     const ddp__cuda_waits waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
     return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
 }
 
-/* All that is given to stream from here on waits until the flag of slot is at least turn. Where the driver
- * has no such waits the calling thread waits, which overlaps less and orders the same. */
+/* All later work on stream waits until the flag of slot is at least turn. Without driver support the calling
+ * thread waits, which overlaps less but gives the same order. */
 static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream, int slot, unsigned turn)
 {
-    enum { GEQ = 0 }; /* of the difference, as a number with a sign */
+    enum { GEQ = 0 }; /* compares the signed difference with 0 */
 
     if (c->waits) {
         const int e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, GEQ);
         if (e)
-            ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32: error %d of the driver",
+            ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32 failed with driver error %d",
                            c->dev->device, e);
         return;
     }
@@ -198,7 +199,8 @@ static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
         DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
         DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
         return 0;
-    /* a kernel that is loaded at its first launch may wait for what is held: load it now */
+    /* load this kernel now: a kernel that is loaded at its first launch may wait for a stream that waits for
+     * a flag */
     DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
     c->waits = ddp__cuda_waits_of(c);
     return ddp__cuda_status(dev, NULL) == DDP_OK;
@@ -209,8 +211,8 @@ static void ddp__cuda_raise_all(ddp__cuda_self *c)
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
-/* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
- * event NULL: for all that was queued. */
+/* Waits for event (NULL: for all queued work). If a peer is lost, the wait must end: it aborts the messages
+ * in flight between devices. */
 static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
 {
     ddp__cuda *dev = c->dev;

@@ -1,4 +1,4 @@
-/* The operators that text models are made of, and which two of them run as one. */
+/* The operators of text models, and the pairs of them that run as one kernel. */
 #pragma once
 
 #include "cuda/attention.cuh"
@@ -8,10 +8,10 @@
 #include "cuda/loss.cuh"
 #include "cuda/norm.cuh"
 
-/* ---- linear, and the gelu behind it ---- */
+/* ---- linear, with or without a gelu after it ---- */
 
-/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken
- * of must be multiples of 16 bytes. */
+/* The product writes its gelu and, for the backward pass, itself. Rows of the input of gelu must be multiples
+ * of 16 bytes. */
 static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op_call *second)
 {
     ddp__cuda_product p = ddp__cuda_linear_product(first);
@@ -35,7 +35,7 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
     ddp__cuda_linear_backward(&c);
 }
 
-/* ---- linear_cross_entropy; a chunk has twice the rows where elements have half the bytes ---- */
+/* ---- linear_cross_entropy; a chunk has twice as many rows if elements have half the bytes ---- */
 
 template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
@@ -98,8 +98,8 @@ DDP__FAMILY(ddp__cuda_text_ops, DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda
             DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
             DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
-/* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
- * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
+/* Pairs: the residual sum and the norm that reads it; and, from compute capability 9.0 on, a product and its
+ * gelu. Older GPUs are expected to gain nothing from the second pair (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
                                                         const char *second)
 {

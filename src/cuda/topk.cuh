@@ -1,7 +1,8 @@
-/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what
- * reaches it. The second makes a list of what reaches the first digit, which the others read: 2 reads of the
- * array. Where the list has no room, the third makes it of what reaches two digits (3 reads), or nobody does
- * (4 reads). */
+/* The k elements of largest magnitude, exactly. Three passes find the digits of the k-th magnitude by
+ * counting, and a fourth pass writes the elements that reach it. The second pass also lists the elements that
+ * reach the first digit, and later passes read only the list: 2 reads of the array. If the list overflows,
+ * the third pass lists the elements that reach two digits (3 reads). If that list overflows too, all passes
+ * read the array (4 reads). */
 #pragma once
 
 #include "cuda/feedback.cuh"
@@ -9,41 +10,41 @@
 enum {
     DDP__TOPK_THREADS = 512,
     DDP__TOPK_WARPS = DDP__TOPK_THREADS / 32,
-    DDP__TOPK_BLOCKS = 264, /* at most, and not above THREADS; two to a multiprocessor of a large GPU */
-    DDP__TOPK_EACH = 16,    /* elements of a thread at a time */
+    DDP__TOPK_BLOCKS = 264, /* maximum, not above THREADS; two per multiprocessor of a large GPU */
+    DDP__TOPK_EACH = 16,    /* elements per thread at a time */
     DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
-    DDP__TOPK_DIGIT = 2048 /* values of the first digit, which has 11 bits; the others have 10 */
+    DDP__TOPK_DIGIT = 2048 /* number of values of the first digit, which has 11 bits; the others have 10 */
 };
 
-/* What a pass begins with: the k-th as far as it is known. */
+/* State at the start of a pass: the known digits of the k-th element. */
 typedef struct ddp__topk_step {
-    uint32_t prefix;         /* its digits that have been counted */
+    uint32_t prefix;         /* the digits counted so far */
     uint32_t digit;          /* the last of them */
     int listed;              /* 1: this pass reads the list */
-    int make;                /* 1: this pass makes it */
-    unsigned long long rank; /* the k-th is so many-th of those equal to the prefix */
+    int make;                /* 1: this pass writes the list */
+    unsigned long long rank; /* rank of the k-th element among the elements with this prefix */
 } ddp__topk_step;
 
-/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the
- * array. */
+/* The range of the array that a block reads or, once there is a list, the range of the list that it wrote. So
+ * results stay in the order of the array. */
 typedef struct ddp__topk_chunk {
     unsigned long long begin, end;
 } ddp__topk_chunk;
 
 /* Device memory of a call. */
 typedef struct ddp__topk_room {
-    unsigned long long *total; /* [3][DIGIT] how often each digit is */
+    unsigned long long *total; /* [3][DIGIT] number of elements with each digit */
     ddp__topk_step *step;      /* [4] */
     ddp__topk_chunk *chunk;    /* [blocks] */
-    uint32_t *part;            /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in
-                                  turn */
+    uint32_t *part;            /* [2][blocks][DIGIT] number of elements of a chunk that reach each digit;
+                                * passes alternate */
     uint32_t *bits;            /* [most] the list: elements */
-    uint64_t *index;           /* and their places */
+    uint64_t *index;           /* and their indexes */
     unsigned long long most, n, k;
     int blocks;
 } ddp__topk_room;
 
-/* The sum over the warp's lanes up to this one. */
+/* Sum over the lanes of the warp up to and including this one. */
 template <typename T> static inline __device__ T ddp__topk_up_to(T mine)
 {
     for (int far = 1; far < 32; far *= 2) {
@@ -53,7 +54,7 @@ template <typename T> static inline __device__ T ddp__topk_up_to(T mine)
     return mine;
 }
 
-/* The sum over the block's threads before this one; *all: over all. */
+/* Sum over the threads of the block before this one. *all: sum over all threads. */
 template <typename T> static inline __device__ T ddp__topk_before(T mine, T *all)
 {
     __shared__ T sum[DDP__TOPK_WARPS];
@@ -68,17 +69,17 @@ template <typename T> static inline __device__ T ddp__topk_before(T mine, T *all
         if (w < warp) before += sum[w];
         *all += sum[w];
     }
-    __syncthreads(); /* sum may be written again */
+    __syncthreads(); /* sum may be overwritten by the next call */
     return before;
 }
 
-/* Chooses the digit of the k-th that the pass before counted. */
+/* Chooses the digit of the k-th element from the counts of the previous pass. */
 template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(const ddp__topk_room &r)
 {
     enum { COUNT = PASS > 1 ? DDP__TOPK_DIGIT / 2 : DDP__TOPK_DIGIT, EACH = COUNT / DDP__TOPK_THREADS };
     __shared__ ddp__topk_step next;
     const ddp__topk_step s = PASS > 1 ? r.step[PASS - 1] : ddp__topk_step{0, 0, 0, 0, r.k};
-    const int top = COUNT - 1 - (int)threadIdx.x * EACH; /* the first thread has the largest */
+    const int top = COUNT - 1 - (int)threadIdx.x * EACH; /* the first thread has the largest digits */
     const unsigned long long *total = r.total + (PASS - 1) * DDP__TOPK_DIGIT + top;
     unsigned long long mine = 0, before, all;
 
@@ -86,7 +87,7 @@ template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(con
     before = ddp__topk_before(mine, &all);
     for (int i = 0; i < EACH; i++) {
         const unsigned long long these = total[-i];
-        if (before < s.rank && s.rank <= before + these) { /* once in the block */
+        if (before < s.rank && s.rank <= before + these) { /* true in one thread of the block */
             next.digit = (uint32_t)(top - i);
             next.prefix = s.prefix << 10 | next.digit;
             next.rank = s.rank - before;
@@ -99,13 +100,14 @@ template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(con
     return next;
 }
 
-/* Where a thread's elements of a tile lie: fours, 128 apart. */
+/* Offset of a thread's elements in a tile: groups of four, 128 apart. */
 static inline __device__ unsigned ddp__topk_place(int i)
 {
     return threadIdx.x / 32 * (32 * DDP__TOPK_EACH) + threadIdx.x % 32 * 4 + (unsigned)(i / 4 * 128 + i % 4);
 }
 
-/* The thread's elements of the tile at `at`. Returns which are before the end, as bits; the others are 0. */
+/* Loads the thread's elements of the tile at `at`. Returns a bit mask of the elements before the end; the
+ * others are 0. */
 static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at,
                                                  unsigned long long end, int wide, uint32_t *x)
 {
@@ -130,14 +132,15 @@ static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned 
     return there;
 }
 
-/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns
- * how many there are. One barrier: sum must not be that of the last call. */
+/* Counts the tile's elements in mask. *before: for each of this thread's groups of four, 16 bits with the
+ * number of elements before it. Returns the number of elements in the tile. One barrier: the caller must
+ * alternate `sum` between calls. */
 static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long long *before, unsigned *sum)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     unsigned own = 0, up, row, count;
 
-    /* 8 bits for each: fours of a warp are 128 elements */
+    /* 8 bits for each: four elements per lane make 128 per warp */
     DDP__UNROLL for (int j = 0; j < 4; j++) own |= (unsigned)__popc(mask >> 4 * j & 15) << 8 * j;
     up = ddp__topk_up_to(own);
     row = __shfl_sync(DDP__ALL_LANES, up, 31);
@@ -155,7 +158,7 @@ static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long lo
     return __reduce_add_sync(DDP__ALL_LANES, count);
 }
 
-/* What *before says of the first element in left, which is then counted. */
+/* Returns the number in *before for the first element in left, and increments it. */
 static inline __device__ unsigned ddp__topk_next(unsigned long long *before, unsigned left)
 {
     const int at = (__ffs((int)left) - 1) / 4 * 16;
@@ -164,8 +167,8 @@ static inline __device__ unsigned ddp__topk_next(unsigned long long *before, uns
     return is;
 }
 
-/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have.
- * reach: those of the chunk that reach the prefix. */
+/* Ends a counting pass: stores for each digit how many elements of the chunk reach it, and adds the counts
+ * over all chunks. reach: number of elements of the chunk that reach the prefix. */
 template <int COUNT>
 static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass, const unsigned *bins,
                                                 unsigned reach)
@@ -184,11 +187,11 @@ static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pas
         below += bins[b];
         if (bins[b]) atomicAdd(&total[b], (unsigned long long)bins[b]);
     }
-    if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* above the prefix */
+    if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* the elements above the prefix */
 }
 
-/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the
- * cache. */
+/* Pass 0 counts the first digit of all elements. It runs backwards, so that the next pass finds the last
+ * elements that it read in the cache. */
 static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
 {
@@ -203,7 +206,8 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     if (v->what) return;
     for (int b = (int)threadIdx.x; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[b] = 0;
     if (threadIdx.x == 0) {
-        bins[0] -= left * (unsigned)tile - (unsigned)(end - begin); /* which will be counted behind the end */
+        bins[0] -= left * (unsigned)tile - (unsigned)(end - begin); /* cancels the zeros that are counted past
+                                                                     * the end */
         r.chunk[blockIdx.x] = {begin, end};
     }
     __syncthreads();
@@ -213,7 +217,7 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
         uint32_t e[DDP__TOPK_EACH];
 
         DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) e[i] = ahead[i];
-        if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* in flight meanwhile */
+        if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* loads the next tile meanwhile */
         DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++)
         {
             atomicAdd(&bins[e[i] >> 20 & (DDP__TOPK_DIGIT - 1)], 1u);
@@ -226,9 +230,9 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     ddp__topk_counted<DDP__TOPK_DIGIT>(r, 0, bins, (unsigned)(end - begin));
 }
 
-/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that
- * reach it. Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the
- * front. */
+/* Passes 1 and 2 count the next digit of the elements with the prefix, and one of them writes the list of all
+ * elements that reach it. Pass 3 writes the elements above the k-th and, from the front, as many elements
+ * equal to it as its rank. */
 template <int PASS>
 static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
@@ -243,7 +247,7 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     for (int b = t; b < COUNT; b += DDP__TOPK_THREADS) bins[b] = 0;
     const ddp__topk_step s = ddp__topk_choose<PASS>(r);
     const ddp__topk_chunk c = r.chunk[block];
-    /* what reaches the prefix, here and in the chunks before */
+    /* number of elements that reach the prefix, in this chunk and in the chunks before it */
     const uint32_t *const part = r.part + (PASS + 1) % 2 * (size_t)r.blocks * DDP__TOPK_DIGIT + s.digit;
     const unsigned reach = part[(size_t)block * DDP__TOPK_DIGIT];
     (void)ddp__topk_before(t < block ? part[(size_t)t * DDP__TOPK_DIGIT] : 0ull, &out);
@@ -270,8 +274,8 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
         }
         take &= there;
         same &= there;
-        there = ddp__topk_load(from, at + DDP__TOPK_TILE, c.end, wide, m); /* in flight meanwhile */
-        if (PASS == 3) { /* leaves out the ties behind the rank */
+        there = ddp__topk_load(from, at + DDP__TOPK_TILE, c.end, wide, m); /* loads the next tile meanwhile */
+        if (PASS == 3) {                                                   /* drops the ties after the rank */
             found = ddp__topk_rank(same, &before, sum[turn][0]);
             for (unsigned left = same; left; left &= left - 1)
                 if (equal + ddp__topk_next(&before, left) >= s.rank) take &= ~(left & (0u - left));
@@ -281,7 +285,7 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
         for (unsigned left = take; left; left &= left - 1) {
             const unsigned long long place = at + ddp__topk_place(__ffs((int)left) - 1);
             const unsigned long long to = out + ddp__topk_next(&before, left);
-            const uint32_t bits = from[place]; /* again, but of few, and out of the cache */
+            const uint32_t bits = from[place]; /* a second load, but of few elements, from the cache */
             if (PASS == 3) {
                 index[to] = s.listed ? r.index[place] : place;
                 if (value) value[to] = __uint_as_float(bits);
@@ -301,7 +305,7 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
 
 /* ---- on the host ---- */
 
-/* Cuts the scratch into arrays; returns its bytes, 0 where they do not fit a size_t. */
+/* Divides the scratch into arrays. Returns its size in bytes, or 0 on overflow of size_t. */
 static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
 {
     const size_t tiles = (n - 1) / DDP__TOPK_TILE + 1, extra = 65536;
@@ -316,7 +320,7 @@ static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_ro
     r->k = k;
     r->most = most;
     r->blocks = (int)blocks;
-    if (scratch) { /* all but the last are multiples of 16 bytes */
+    if (scratch) { /* the sizes of all but the last are multiples of 16 bytes */
         r->total = (unsigned long long *)scratch;
         r->chunk = (ddp__topk_chunk *)(void *)(r->total + 3 * DDP__TOPK_DIGIT);
         r->part = (uint32_t *)(void *)(r->chunk + blocks);
@@ -344,7 +348,7 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
                                index, err));
     if (!verdict || (uintptr_t)scratch % 16)
         return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
+                         "ddp_cuda_topk: verdict is NULL, or scratch is not aligned to 16 bytes");
     (void)ddp__topk_cut_room(n, k, scratch, &r);
     (void)cudaMemsetAsync(r.total, 0, 3 * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
     DDP__RUN(ddp__k_topk_first, r.blocks, DDP__TOPK_THREADS, r, x, verdict);

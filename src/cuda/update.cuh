@@ -1,7 +1,7 @@
 /* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass over
- * parameter, gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the
- * bfloat16 copy. Every element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so
- * that replicas on unlike processors stay equal bit for bit. */
+ * parameter, gradient and state. It also zeroes the gradient if the layer owns it, and writes the bfloat16
+ * copy. Each product and each sum is rounded separately, as on the CPU (nn/optimizer.c), so that replicas on
+ * different processors stay bit-identical. */
 #pragma once
 
 #include "cuda/quantise.cuh"
@@ -45,8 +45,8 @@ struct ddp__rule_adam {
 
 static __device__ inline int ddp__is_no_gradient(float x) { return __float_as_uint(x) == 0x80000000u; }
 
-/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. A gradient that is
- * none stays -0.0: other threads look at it. */
+/* zero: sets g to 0. wide: all float arrays are aligned to 16 bytes. copy may be NULL. A missing gradient
+ * stays -0.0, because other threads test for it. */
 template <typename R>
 static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy, long n,
                                      int zero, int wide, R rule)
@@ -71,7 +71,7 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
     for (int k = 0; copy && k < 4 && i + k < n; k++) copy[i + k] = __float2bfloat16_rn(vw[k]);
 }
 
-/* x[i] = f(x[i], i): the arithmetic of the table. */
+/* x[i] = f(x[i], i), for the arithmetic functions of the table. */
 template <typename F> static __global__ void ddp__k_each(float *x, long n, F f)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -225,8 +225,8 @@ static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_
     if (n) DDP__STRIDE(ddp__k_quantise<1>, q.blocks * DDP__PACK_LANES, q, x, (const ddp_cuda_verdict *)NULL);
 }
 
-/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for what is
- * held. */
+/* Loads the kernels that strategies launch after a message: a kernel that is loaded at its first launch may
+ * wait for a stream that waits for a flag. */
 static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 {
     ddp__cuda *dev = c->dev;
@@ -241,7 +241,7 @@ static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 static void ddp__cuda_clip_add(ddp__cuda_self *c, const float *x, size_t n, int first)
 {
     ddp__cuda *dev = c->dev;
-    long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
+    long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* the order of the sum depends only on n */
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
     DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
     DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts,

@@ -1468,7 +1468,7 @@ static void failures_are_sentences(void **state)
     says(refused(&one, 2, 0, breaks_in_a_step), "GPU 0", "unspecified launch failure");
     why = refused(&each, 2, 1, breaks_in_a_step); /* of the rank itself, or of who has lost it */
     if (!strstr(why, "unspecified launch failure")) says(why, "of 2", "lost a peer");
-    says(refused(&one, 2, 1, lab_worker), "two ranks use one GPU", "a GPU of its own");
+    says(refused(&one, 2, 1, lab_worker), "the GPU is in use", "a separate GPU");
 }
 
 static void too_little_pinned_memory_leaves_nothing(void **state)

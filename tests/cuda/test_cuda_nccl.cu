@@ -238,7 +238,7 @@ static void two_ranks_on_one_device_are_refused(void **state)
     run_parts(2, 1, 1, 30, ranks, NULL);
     for (i = 0; i < 2; i++) {
         assert_int_equal(ranks[i].joined, DDP_ARG);
-        assert_non_null(strstr(ranks[i].err.msg, "two ranks use one GPU"));
+        assert_non_null(strstr(ranks[i].err.msg, "the GPU is in use"));
     }
 }
 
@@ -295,7 +295,7 @@ static void wait_for_nobody(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
             s = ddp__nccl_poll(n, &r->err);
             ddp__sleep_until(ddp_now() + 1e-3);
         }
-        EXPECT(r, s == DDP_TIMEOUT && strstr(r->err.msg, "has waited for its peers"));
+        EXPECT(r, s == DDP_TIMEOUT && strstr(r->err.msg, " s for its peers"));
     }
     ddp__nccl_leave(n, r->rank == 0);
     (void)cudaFree(x);
