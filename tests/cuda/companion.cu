@@ -1,7 +1,7 @@
 /* The GPU companion, compiled once for the tests and trainers that link with it, and the functions of
  * families.h. With CUDA_PART the object has only the families whose macros are defined:
  * tests/cuda_on_cpu/mutate.py compiles the part that one test needs. */
-#undef DDP__CUDA_IMPLEMENTED /* of the tests, which mutate.py compiles by the same command */
+#undef DDP__CUDA_IMPLEMENTED /* the tests define it, and mutate.py compiles them with the same command */
 #define DREAMDDP_IMPLEMENTATION
 #if defined(CUDA_PART)
 #include "dreamddp.h"

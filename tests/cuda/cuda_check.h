@@ -1,5 +1,5 @@
-/* Checks an operator of a device against the CPU's of the same name. Include after the
- * operator's .cuh. Every array lies between guards; the GPU's are laid out as the graph lays them.
+/* Compares an operator of a device with the CPU's operator of the same name. Include after the operator's
+ * .cuh. Guards surround every array; GPU arrays have the layout that the graph gives them.
  */
 #ifndef CUDA_CHECK_H
 #define CUDA_CHECK_H
@@ -24,16 +24,16 @@ typedef struct cuda_case {
     ddp_shape in[DDP_OP_INPUTS];
     ddp_dtype type[DDP_OP_INPUTS];
     double arg[DDP_OP_ARGS];
-    ddp_shape tied; /* dims 0: none */
+    ddp_shape tied; /* dims 0: not tied */
     int training;
     int low, high;      /* range of integer inputs */
-    double within;      /* of float32, relative to the largest value; 0 = 1e-5 */
-    double within_half; /* of bfloat16; 0 = 2^-7 */
-    double within_tf32; /* of float32 whose products are of TF32; 0: as within */
-    int shift;          /* elements by which every array starts off a multiple of 16 bytes */
+    double within;      /* tolerance in float32, relative to the largest value; 0: 1e-5 */
+    double within_half; /* tolerance in bfloat16; 0: 2^-7 */
+    double within_tf32; /* tolerance in float32 with TF32 products; 0: same as within */
+    int shift;          /* distance of every array from a 16-byte boundary, in elements */
 } cuda_case;
 
-/* A case of one input, with as many dimensions as sizes are given. */
+/* A case with one input, which has as many dimensions as sizes are given. */
 static inline cuda_case cuda_case_of(const char *op, long a, long b = 0, long c = 0, long d = 0)
 {
     cuda_case k;
@@ -52,15 +52,16 @@ static inline cuda_case cuda_case_of(const char *op, long a, long b = 0, long c 
 
 enum { CUDA_GUARD = 64 }; /* bytes before and after an array */
 
-/* One array on both sides: float or int32 on the CPU, T, float or int32 on the GPU, where images lie
- * channels-last. */
+/* One array on both sides: float or int32 on the CPU; T, float or int32 on the GPU, channels-last if it holds
+ * images. */
 typedef struct cuda_array {
     long n;
-    ddp_shape shape; /* of activations; dims 0: of no matter */
-    int half;        /* bfloat16 on the device */
-    int guard;       /* byte of its guards: of NaN where the operator only reads, so that it shows */
-    float *cpu;      /* int32_t of integer inputs */
-    char *base;      /* device memory with its guards */
+    ddp_shape shape; /* of activations; dims 0: does not matter */
+    int half;        /* 1: bfloat16 on the device */
+    int guard;       /* value of the guard bytes: NaN around arrays that the operator only reads, so that a
+                      * read outside is detected */
+    float *cpu;      /* int32_t for integer inputs */
+    char *base;      /* device memory with the guards */
     size_t bytes;
 } cuda_array;
 
@@ -76,14 +77,14 @@ typedef struct cuda_check {
 
 typedef void cuda_family(ddp__cuda *dev);
 
-/* The device of a test, with the family given. No device: the test is skipped. */
+/* Opens the device of a test and adds the family of operators. Skips the test without a GPU. */
 static inline ddp__cuda *cuda_device(ddp_cuda_numbers numbers, cuda_family *family)
 {
     ddp_error err;
     ddp__cuda *dev;
     int n = 0;
 
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n < 1) SKIP("there is no GPU");
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n < 1) SKIP("no GPU");
     dev = ddp__cuda_open(0, numbers, NULL, &err);
     if (!dev) fail_msg("%s", err.msg);
     family(dev);
@@ -103,7 +104,7 @@ static inline void *cuda_at(const cuda_check *c, const cuda_array *a)
     return a->base ? a->base + CUDA_GUARD + (size_t)c->k->shift * (a->half ? 2 : 4) : NULL;
 }
 
-/* Where on the device element i lies. */
+/* Index of element i on the device. */
 static inline long cuda_place(const cuda_array *a, long i)
 {
     const long *d = a->shape.dim, plane = a->shape.dims == 4 ? d[2] * d[3] : 0;
@@ -147,7 +148,7 @@ static inline void cuda_send(cuda_check *c, const cuda_array *a)
     free(raw);
 }
 
-/* The device's numbers as floats; the caller frees them. The guards must be whole. */
+/* The device's numbers as floats; the caller frees them. Fails if a guard has changed. */
 static inline float *cuda_get(cuda_check *c, const cuda_array *a, const char *name)
 {
     const size_t all = a->bytes + 2 * CUDA_GUARD + 16;
@@ -174,8 +175,7 @@ static inline float *cuda_get(cuda_check *c, const cuda_array *a, const char *na
     return f;
 }
 
-/* Uniform in -1.5..1.5 and at least 0.0078 from 0, where relu has no derivative; exact in bfloat16.
- */
+/* Uniform in -1.5..1.5 and at least 0.0078 from 0, where relu has no derivative; exact in bfloat16. */
 static inline void cuda_fill(cuda_check *c, cuda_array *a)
 {
     long i;
@@ -237,7 +237,7 @@ static inline void cuda_open(cuda_check *c, ddp__cuda *dev, const cuda_case *k)
         cuda_new(c, &c->grad_param[i], n, 0);
         cuda_fill(c, &c->grad_param[i]);
     }
-    for (i = 0; i < c->spec.buffers; i++) { /* above 0, as a variance is */
+    for (i = 0; i < c->spec.buffers; i++) { /* positive, as a variance is */
         cuda_new(c, &c->buffer[i], ddp_shape_count(&c->spec.buffer[i].shape), 0);
         cuda_fill(c, &c->buffer[i]);
         for (j = 0; j < c->buffer[i].n; j++) c->buffer[i].cpu[j] += 2;
@@ -271,12 +271,12 @@ static inline void cuda_free_one(cuda_check *c, cuda_array *a)
 
 static inline void cuda_send_one(cuda_check *c, cuda_array *a)
 {
-    if (a != &c->out && a != &c->saved) cuda_send(c, a); /* those two: garbage */
+    if (a != &c->out && a != &c->saved) cuda_send(c, a); /* out and saved start with garbage */
 }
 
 static inline void cuda_shut(cuda_check *c) { cuda_each(c, cuda_free_one); }
 
-/* What the CPU's operators work in: one thread, with a room. */
+/* Resources of the CPU's operators: a pool with one thread and its scratch. */
 static inline ddp__pool *cuda_rooms(void)
 {
     static ddp__pool *pool;
@@ -287,7 +287,7 @@ static inline ddp__pool *cuda_rooms(void)
     return pool;
 }
 
-/* The call of one side. */
+/* Fills the call of one side. */
 static inline void cuda_call(cuda_check *c, int gpu, int add, ddp_op_call *call)
 {
     int i;
@@ -314,14 +314,15 @@ static inline void cuda_call(cuda_check *c, int gpu, int add, ddp_op_call *call)
     call->random = 12345;
 }
 
-/* Largest difference over the largest value; more where one is no number. */
+/* Fails if the largest difference, relative to the largest value, exceeds the tolerance, or if one side is
+ * NaN. */
 static inline void cuda_compare(cuda_check *c, const cuda_array *a, const char *name, int number)
 {
     const double want = a->half ? c->k->within_half > 0 ? c->k->within_half : 0.0078125
                         : c->dev->tf32 && c->k->within_tf32 > 0 ? c->k->within_tf32
                         : c->k->within > 0                      ? c->k->within
                                                                 : 1e-5;
-    /* sums of float32 whose terms were rounded to bfloat16 */
+    /* float32 sums of terms that were rounded to bfloat16 */
     const double bound =
         c->dev->half && !a->half ? c->k->within_half > 0 ? c->k->within_half : 0.0078125 : want;
     float *gpu;
@@ -332,7 +333,7 @@ static inline void cuda_compare(cuda_check *c, const cuda_array *a, const char *
     gpu = cuda_get(c, a, name);
     for (i = 0; i < a->n; i++) {
         const double e = fabs((double)gpu[i] - (double)a->cpu[i]);
-        if (worst == worst && !(e <= worst)) { /* what is no number stays the worst */
+        if (worst == worst && !(e <= worst)) { /* NaN counts as the largest difference */
             worst = e;
             at = i;
         }
@@ -345,8 +346,8 @@ static inline void cuda_compare(cuda_check *c, const cuda_array *a, const char *
     free(gpu);
 }
 
-/* Forward and backward on both sides from the same numbers, then every array against the CPU's.
- * add: onto gradients that hold numbers already. */
+/* Runs forward and backward on both sides with the same numbers and compares every array. add: gradients add
+ * to existing numbers. */
 static inline void cuda_check_run(ddp__cuda *dev, const cuda_case *k, int add)
 {
     ddp_op_call cpu, gpu;
@@ -369,11 +370,11 @@ static inline void cuda_check_run(ddp__cuda *dev, const cuda_case *k, int add)
     for (i = 0; i < DDP_OP_INPUTS; i++) cuda_compare(&c, &c.grad_in[i], "gradient of input", i);
     for (i = 0; i < DDP_OP_PARAMS; i++) cuda_compare(&c, &c.grad_param[i], "gradient of parameter", i);
     for (i = 0; i < DDP_OP_BUFFERS; i++) cuda_compare(&c, &c.buffer[i], "buffer", i);
-    if (c.saved.base) free(cuda_get(&c, &c.saved, "saved")); /* its guards */
+    if (c.saved.base) free(cuda_get(&c, &c.saved, "saved")); /* checks its guards */
     cuda_shut(&c);
 }
 
-/* A case in float32 and bfloat16, overwriting and adding, on arrays that start anywhere. */
+/* Runs a case in float32 and bfloat16, overwriting and adding, on arrays of any alignment. */
 static inline void cuda_check_case(const cuda_case *k, cuda_family *family)
 {
     static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};

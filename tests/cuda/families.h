@@ -16,11 +16,11 @@ void cuda_text_ops(ddp__cuda *dev);
 const ddp_op_pair *cuda_text_pair(const ddp__cuda *dev, const char *first, const char *second);
 const ddp_op_pair *cuda_batch_norm_pair(const char *first, const char *second);
 
-/* Of an open backend: its device, and the fused call of two operators of any family. */
+/* For an open backend: its device, and the fused call of two operators of any family. */
 ddp__cuda *cuda_device_of(void *self);
 const ddp_op_pair *cuda_pair(void *self, const char *first, const char *second);
 
-/* x rounded to bfloat16, as the backend sends it. */
+/* x rounded to bfloat16, as the backend does when it sends. */
 uint16_t cuda_bf16_bits(float x);
 
 #endif /* CUDA_FAMILIES_H */

@@ -1,6 +1,6 @@
-/* [test-all: compiles the GPU companion] Attention on the device against the CPU: the plain kernels, in
- * bfloat16 and TF32 the tensor-core kernels, and those of Hopper's wgmma, for heads alone and shared, tiles
- * that are full and not, and lengths beside a tile's. */
+/* [test-all: compiles the GPU companion] Attention on the device compared with the CPU: the plain kernels,
+ * the tensor-core kernels (bfloat16 and TF32), and the kernels with Hopper's wgmma. Cases: separate and
+ * shared heads, full and partial tiles, and lengths near a tile's length. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -23,7 +23,7 @@ static cuda_case attention(long batch, long time, long heads, long kv_heads, lon
 
     k.arg[0] = (double)heads;
     k.arg[1] = (double)kv_heads;
-    k.within_half = 0.015; /* weights are rounded to bfloat16 too */
+    k.within_half = 0.015; /* the weights are rounded to bfloat16 too */
     k.within_tf32 = 0.002;
     return k;
 }
@@ -35,7 +35,7 @@ static void both(long batch, long time, long heads, long kv_heads, long d)
     cuda_check_case(&k, attention_alone);
 }
 
-static void small_heads_are_the_cpus(void **state)
+static void small_heads_match_the_cpu(void **state)
 {
     (void)state;
     both(1, 1, 1, 1, 8);
@@ -44,7 +44,7 @@ static void small_heads_are_the_cpus(void **state)
     both(1, 33, 4, 2, 12);
 }
 
-/* One device, one kernel each: what is large here is slow on the stand-in. */
+/* One device and one kernel per call: large cases are slow on the stand-in. */
 static void one(ddp_cuda_numbers numbers, long time, long heads, long kv_heads, long d)
 {
     const cuda_case k = attention(1, time, heads, kv_heads, d);
@@ -57,7 +57,7 @@ static void one(ddp_cuda_numbers numbers, long time, long heads, long kv_heads, 
     ddp__cuda_close(dev);
 }
 
-static void wide_heads_are_the_cpus(void **state)
+static void wide_heads_match_the_cpu(void **state)
 {
     (void)state;
     one(DDP_CUDA_F32, 21, 1, 1, 130);
@@ -67,8 +67,8 @@ static void wide_heads_are_the_cpus(void **state)
 }
 
 #ifdef DDP_CUDA_ON_CPU
-/* Consumers' GPUs have 99 KiB of shared memory for a block. */
-static void less_shared_memory_takes_smaller_tiles(void **state)
+/* Consumer GPUs have 99 KiB of shared memory per block. */
+static void little_shared_memory_selects_smaller_tiles(void **state)
 {
     (void)state;
     cuda_on_cpu::set_shared(99 << 10);
@@ -80,8 +80,9 @@ static void less_shared_memory_takes_smaller_tiles(void **state)
     cuda_on_cpu::set_shared(cuda_on_cpu::MOST_SHARED);
 }
 
-/* A driver that does not know the copy engine's maps: the tensor-core kernels of all GPUs. */
-static void an_old_driver_takes_the_kernels_of_all(void **state)
+/* A driver without tensor maps (copy engine): attention uses the tensor-core kernels that all GPUs support.
+ * */
+static void driver_without_tensor_maps_selects_portable_kernels(void **state)
 {
     const cuda_case k = attention(2, 70, 2, 1, 64);
     ddp__cuda *dev;
@@ -96,7 +97,7 @@ static void an_old_driver_takes_the_kernels_of_all(void **state)
 }
 #endif
 
-static void tensor_cores_of_64_columns_are_the_cpus(void **state)
+static void tensor_cores_with_64_columns_match_the_cpu(void **state)
 {
     (void)state;
     one(DDP_CUDA_BF16, 128, 1, 1, 64);
@@ -107,7 +108,7 @@ static void tensor_cores_of_64_columns_are_the_cpus(void **state)
     one(DDP_CUDA_TF32, 31, 1, 1, 36);
 }
 
-static void tensor_cores_of_128_columns_are_the_cpus(void **state)
+static void tensor_cores_with_128_columns_match_the_cpu(void **state)
 {
     (void)state;
     one(DDP_CUDA_BF16, 97, 2, 1, 128);
@@ -116,8 +117,8 @@ static void tensor_cores_of_128_columns_are_the_cpus(void **state)
     one(DDP_CUDA_TF32, 64, 1, 1, 68);
 }
 
-/* No whole pieces: the plain kernels, whose weights TF32 does not round. */
-static void tf32_without_whole_pieces_is_float32(void **state)
+/* Rows are not multiples of 16 bytes: the plain kernels run, whose weights are not rounded to TF32. */
+static void unaligned_rows_with_tf32_use_float32(void **state)
 {
     cuda_case k = attention(1, 33, 1, 1, 7);
     ddp__cuda *dev = cuda_device(DDP_CUDA_TF32, attention_alone);
@@ -128,8 +129,7 @@ static void tf32_without_whole_pieces_is_float32(void **state)
     ddp__cuda_close(dev);
 }
 
-/* Everything that attention writes, once through tensor cores and once without. heads share one head of
- * keys. */
+/* All outputs of attention, with and without tensor cores. The heads share one head of keys. */
 template <typename T>
 static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long time, long heads, long d, int groups)
 {
@@ -140,9 +140,9 @@ static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long time, long hea
     ddp__heads z;
     float *kept;
 
-    k.within_half = 0.008; /* two roundings of the weights */
+    k.within_half = 0.008; /* the weights are rounded twice */
     k.within_tf32 = 0.001;
-    if (groups && !dev->map) { /* another GPU, or not compiled for sm_90a */
+    if (groups && !dev->map) { /* not a Hopper GPU, or not compiled for sm_90a */
         ddp__cuda_close(dev);
         skip();
     }
@@ -164,7 +164,7 @@ static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long time, long hea
     cuda_ok(dev);
     cuda_compare(&c, &c.out, "out", 0);
     cuda_compare(&c, &c.saved, "saved", 0);
-    c.gpu->backward(&gpu); /* leaves the means in scratch too */
+    c.gpu->backward(&gpu); /* also leaves the means in scratch */
     cuda_ok(dev);
     kept = c.grad_in[0].cpu;
     c.grad_in[0].cpu = cuda_get(&c, &c.grad_in[0], "gradient");
@@ -176,7 +176,7 @@ static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long time, long hea
     ddp__cuda_close(dev);
 }
 
-static void tensor_cores_are_the_plain_kernels(void **state)
+static void tensor_cores_match_the_plain_kernels(void **state)
 {
     static const long d[] = {64, 128};
 
@@ -187,8 +187,8 @@ static void tensor_cores_are_the_plain_kernels(void **state)
     }
 }
 
-/* A group alone in its block, two of them, the second without rows, and more blocks than one. */
-static void groups_are_the_plain_kernels(void **state)
+/* One group in its block; two groups, the second without rows; and several blocks. */
+static void wgmma_matches_the_plain_kernels(void **state)
 {
     static const long time[] = {1, 64, 70, 128, 129, 200};
 
@@ -197,9 +197,9 @@ static void groups_are_the_plain_kernels(void **state)
         tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, time[i], 1, i % 2 ? 64 : 56, 1);
 }
 
-/* Three and four tiles of keys, heads that share keys and values, and heads that fill a tile's columns and do
- * not. */
-static void groups_over_many_tiles_are_the_plain_kernels(void **state)
+/* Three and four tiles of keys, heads that share keys and values, and heads with full and with partial
+ * columns of a tile. */
+static void wgmma_over_many_tiles_matches_the_plain_kernels(void **state)
 {
     static const long d[] = {64, 56};
 
@@ -213,18 +213,18 @@ static void groups_over_many_tiles_are_the_plain_kernels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_heads_are_the_cpus),
-        cmocka_unit_test(wide_heads_are_the_cpus),
+        cmocka_unit_test(small_heads_match_the_cpu),
+        cmocka_unit_test(wide_heads_match_the_cpu),
 #ifdef DDP_CUDA_ON_CPU
-        cmocka_unit_test(less_shared_memory_takes_smaller_tiles),
-        cmocka_unit_test(an_old_driver_takes_the_kernels_of_all),
+        cmocka_unit_test(little_shared_memory_selects_smaller_tiles),
+        cmocka_unit_test(driver_without_tensor_maps_selects_portable_kernels),
 #endif
-        cmocka_unit_test(tensor_cores_of_64_columns_are_the_cpus),
-        cmocka_unit_test(tensor_cores_of_128_columns_are_the_cpus),
-        cmocka_unit_test(tf32_without_whole_pieces_is_float32),
-        cmocka_unit_test(tensor_cores_are_the_plain_kernels),
-        cmocka_unit_test(groups_are_the_plain_kernels),
-        cmocka_unit_test(groups_over_many_tiles_are_the_plain_kernels),
+        cmocka_unit_test(tensor_cores_with_64_columns_match_the_cpu),
+        cmocka_unit_test(tensor_cores_with_128_columns_match_the_cpu),
+        cmocka_unit_test(unaligned_rows_with_tf32_use_float32),
+        cmocka_unit_test(tensor_cores_match_the_plain_kernels),
+        cmocka_unit_test(wgmma_matches_the_plain_kernels),
+        cmocka_unit_test(wgmma_over_many_tiles_matches_the_plain_kernels),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

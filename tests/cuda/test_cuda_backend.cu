@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] The same training on a GPU as on the CPU: updates bit for bit, every
- * strategy within rounding, and each failure one sentence. */
+/* [test-all: compiles the GPU companion] Training on a GPU compared with the CPU: updates are bit-identical,
+ * every strategy agrees within rounding, and each failure returns an error message. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
@@ -21,7 +21,7 @@ extern "C" {
 #include "nn/exact.h"
 #include "strategy/strategy_lab.h"
 
-/* Forks, and processes that CUDA does not like to fork, have no place here: ranks are threads. */
+/* Ranks are threads: CUDA does not support fork after its first call. */
 static int have_gpu(void)
 {
     int n = 0;
@@ -112,7 +112,7 @@ static void rule_compare(const rule_check *c, const ddp_optimizer *o)
     free(half);
 }
 
-static void updates_have_the_cpus_bits(void **state)
+static void updates_are_bit_identical_to_the_cpu(void **state)
 {
     static const size_t sizes[] = {1, 3, 4, 1023, 4097};
     const ddp_optimizer rules[] = {
@@ -139,7 +139,7 @@ static void updates_have_the_cpus_bits(void **state)
     nothing_left();
 }
 
-/* A gradient that is -0.0 but for its ends. */
+/* A gradient of -0.0, with these values at both ends. */
 static void none_compare(const rule_check *c, const ddp_optimizer *o, float first, float last)
 {
     const size_t n = c->n, all = (n + 8) * sizeof(float), states = (size_t)o->state_per_param * n * 4;
@@ -188,7 +188,7 @@ static void none_compare(const rule_check *c, const ddp_optimizer *o, float firs
     free(got);
 }
 
-static void an_array_whose_gradient_is_none_is_not_updated(void **state)
+static void array_without_gradient_is_not_updated(void **state)
 {
     static const size_t sizes[] = {2, 4, 1023};
     const ddp_optimizer rules[] = {ddp_sgd(0.1f, 0), ddp_sgd_decay(0.1f, 0.9f, 0.01f),
@@ -213,8 +213,8 @@ static void an_array_whose_gradient_is_none_is_not_updated(void **state)
     nothing_left();
 }
 
-/* Halves between two bfloat16 go to the even one; NaN stays one, wherever its bits are. */
-static void elements_round_as_the_kernels_do(void **state)
+/* Halfway cases round to even; every NaN stays NaN. */
+static void upload_rounds_as_the_kernels_do(void **state)
 {
     static const uint32_t from[] = {0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0xbf817fff,
                                     0x7f7fffff, 0x7f800000, 0x7f800001, 0x80000000, 0x00018000};
@@ -247,7 +247,7 @@ static void elements_round_as_the_kernels_do(void **state)
     nothing_left();
 }
 
-/* Where element i of an image lies on a device. */
+/* Index of element i of an image on the device. */
 static long image_place(const ddp_shape *s, long i)
 {
     const long plane = s->dim[2] * s->dim[3], pixel = i / plane / s->dim[1] * plane + i % plane;
@@ -255,7 +255,8 @@ static long image_place(const ddp_shape *s, long i)
     return pixel * s->dim[1] + i / plane % s->dim[1];
 }
 
-/* Of any sizes, also where a part of the ring ends within a pixel. Values are exact in bfloat16. */
+/* Images of any size, also where a part of the upload ring ends inside a pixel. All values are exact in
+ * bfloat16. */
 static void check_images_cross(ddp_cuda_numbers numbers, ddp_shape s)
 {
     const ddp_backend b = ddp_cuda(numbers, 0);
@@ -289,7 +290,7 @@ static void check_images_cross(ddp_cuda_numbers numbers, ddp_shape s)
     nothing_left();
 }
 
-static void images_lie_channels_last(void **state)
+static void images_are_stored_channels_last(void **state)
 {
     static const ddp_shape shapes[] = {{4, {1, 1, 1, 1}}, {4, {3, 1, 5, 4}},   {4, {2, 70, 1, 1}},
                                        {4, {3, 4, 3, 9}}, {4, {2, 3, 13, 11}}, {4, {3, 7, 320, 317}}};
@@ -302,7 +303,7 @@ static void images_lie_channels_last(void **state)
     }
 }
 
-static void clipping_needs_no_host(void **state)
+static void clipping_runs_without_the_host(void **state)
 {
     static const size_t sizes[] = {5, 70001, 1200007};
     ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
@@ -323,12 +324,12 @@ static void clipping_needs_no_host(void **state)
         for (i = 0; i < sizes[k]; i++) x[k][i] = (float)ddp_rng_normal(&r);
         squares += ddp__sum_squares(x[k], sizes[k]);
         d[k] = (float *)b.alloc(self, sizes[k] * 4);
-        b.upload(self, d[k], x[k], sizes[k] * 4); /* longer than a part of the ring, one of them */
+        b.upload(self, d[k], x[k], sizes[k] * 4); /* one of them is longer than a part of the ring */
         b.clip_add(self, d[k], sizes[k], k == 0);
     }
     factor = ddp__clip_factor(squares, 3);
     for (k = 0; k < 3; k++) {
-        b.clip_scale(self, d[k], sizes[k], 1e9f); /* below the limit: nothing changes */
+        b.clip_scale(self, d[k], sizes[k], 1e9f); /* below the limit: no change */
         b.clip_scale(self, d[k], sizes[k], 3);
         assert_int_equal(b.download(self, got, d[k], sizes[k] * 4, &err), DDP_OK);
         for (i = 0; i < sizes[k]; i++)
@@ -381,21 +382,21 @@ static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule ru
     if (worst(&cpu, &device, world) > within)
         fail_msg("%s, model %d, rule %d: %g", ddp_strategy_name(strategy), (int)model, (int)rule,
                  worst(&cpu, &device, world));
-    for (r = 1; r < world; r++) /* replicas are equal to the bit */
+    for (r = 1; r < world; r++) /* replicas are bit-identical */
         assert_memory_equal(device.params[0], device.params[r], *device.values * sizeof(float));
     lab_free(&cpu);
     lab_free(&device);
     nothing_left();
 }
 
-static void every_strategy_trains_as_the_cpu(void **state)
+static void every_strategy_matches_the_cpu(void **state)
 {
     int s;
 
     (void)state;
     if (!have_gpu()) skip();
     for (s = (int)DDP_SSGD; s <= (int)DDP_DILOCO; s++) {
-        if (s > (int)DDP_DEFT && s < (int)DDP_DILOCO) continue; /* test_cuda_sends */
+        if (s > (int)DDP_DEFT && s < (int)DDP_DILOCO) continue; /* tested in test_cuda_sends */
         equal_to_the_cpu((ddp_strategy)s, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1e-4);
         equal_to_the_cpu((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1e-4);
     }
@@ -404,7 +405,7 @@ static void every_strategy_trains_as_the_cpu(void **state)
     equal_to_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 1, DDP_CUDA_F32, 1e-4);
 }
 
-static void half_precision_trains_too(void **state)
+static void bfloat16_training_matches_the_cpu(void **state)
 {
     (void)state;
     if (!have_gpu()) skip();
@@ -415,7 +416,7 @@ static void half_precision_trains_too(void **state)
 
 /* ---- from device to device ---- */
 
-/* Ranks below x->cfg.site are one site, the others another; 0 = one site for all. */
+/* Ranks below x->cfg.site are in one site, the others in another; 0: one site. */
 static int in_its_site(ddp_ctx *d, void *user)
 {
     lab *x = (lab *)user;
@@ -463,7 +464,7 @@ static int devices(void)
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
-static void layers_go_from_device_to_device(void **state)
+static void nccl_training_matches_the_cpu(void **state)
 {
     (void)state;
     if (devices() < 2) skip();
@@ -473,7 +474,7 @@ static void layers_go_from_device_to_device(void **state)
     networks_train_as_the_cpu(DDP_DEFT, LAB_GPT, LAB_ADAMW, 3, DDP_CUDA_F32, 1, 0, 1e-3);
 }
 
-static void sites_average_in_two_levels(void **state)
+static void hierarchical_averages_match_the_cpu(void **state)
 {
     (void)state;
     if (devices() < 4) skip();
@@ -489,7 +490,7 @@ static void both_links_are_used_at_once(void **state)
     if (devices() < 2) skip();
     networks_train_as_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 2, 0, 1e-4);
     networks_train_as_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 2, 0, 0.05);
-    /* another plan than the CPU's, whose updates come at other times: replicas are equal all the same */
+    /* the plan differs from the CPU's, so updates happen at other times; replicas must still be equal */
     networks_train_as_the_cpu(DDP_DEFT, LAB_GPT, LAB_SGD, 3, DDP_CUDA_F32, 2, 0, 1);
 }
 
@@ -497,7 +498,7 @@ static int leaves_early(ddp_ctx *d, void *user)
 {
     lab x = *(lab *)user;
 
-    if (ddp_rank(d) == 1) x.steps = 4; /* and is gone while rank 0's device waits for it */
+    if (ddp_rank(d) == 1) x.steps = 4; /* rank 1 exits while rank 0's device waits for it */
     return in_its_site(d, &x);
 }
 
@@ -508,15 +509,14 @@ static int launches_wait(void)
     return blocking && atoi(blocking);
 }
 
-static void a_lost_rank_ends_the_wait_for_its_average(void **state)
+static void lost_rank_ends_the_wait_for_its_average(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
     int site;
 
     (void)state;
     if (devices() < 3 || launches_wait())
-        skip(); /* the thread that waits in a launch asks nobody who is
-                                                     there */
+        skip(); /* the thread that blocks in a launch does not check for lost peers */
     for (site = 0; site < 3; site += 2) {
         ddp_error err;
         lab x;
@@ -536,11 +536,11 @@ static void a_lost_rank_ends_the_wait_for_its_average(void **state)
 
 typedef struct reader {
     ddp_config cfg;
-    ddp_error err; /* of rank 0 */
+    ddp_error err; /* on rank 0 */
     float params[7];
 } reader;
 
-/* Rank 1 runs one step. Rank 0 asks for its parameters when the next average is on its way. */
+/* Rank 1 runs one step. Rank 0 reads its parameters after it has queued the next average. */
 static int reads_behind_an_average(ddp_ctx *d, void *user)
 {
     reader *x = (reader *)user;
@@ -570,8 +570,8 @@ static int reads_behind_an_average(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* The copy to memory that is not pinned would wait for the average, even if a rank is lost. */
-static void a_lost_rank_ends_the_wait_for_parameters(void **state)
+/* A copy to unpinned memory would wait for the average, even if a rank is lost. */
+static void lost_rank_ends_the_wait_for_parameters(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
     ddp_error err;
@@ -602,7 +602,7 @@ typedef struct paired {
     long count;
 } paired;
 
-/* By the run that is under way. */
+/* in the current run */
 static int pairs_found;
 
 static const ddp_op_pair *count_pairs(void *self, const char *first, const char *second)
@@ -613,7 +613,7 @@ static const ddp_op_pair *count_pairs(void *self, const char *first, const char 
     return p;
 }
 
-/* Its second norm has two readers, so that relu's gradient is added to another. */
+/* Its second norm has two readers, so the gradient of the relu is added to another gradient. */
 static ddp_node *paired_images(ddp_graph *g, int recompute)
 {
     const ddp_shape s = {4, {3, 2, 6, 6}};
@@ -670,13 +670,13 @@ static ddp_node *paired_model(ddp_graph *g, const paired *x)
     return x->model ? ddp_llama2(g, &l, NULL) : ddp_gpt2(g, &c, NULL);
 }
 
-/* Arrays at offsets a and b of the arena, none where one is nowhere. */
+/* The arrays at offsets a and b of the arena do not overlap; an array without offset is skipped. */
 static void apart(size_t a, size_t bytes, size_t b, size_t more)
 {
     if (a != DDP__NOWHERE && b != DDP__NOWHERE) assert_true(a + bytes <= b || b + more <= a);
 }
 
-/* What one kernel writes lies over nothing that it reads for another row. */
+/* The outputs of a kernel do not overlap the inputs that it reads for other rows. */
 static void pairs_lie_apart(const ddp_graph *g)
 {
     const ddp__layout *l = &g->reuse;
@@ -699,7 +699,7 @@ static void pairs_lie_apart(const ddp_graph *g)
             apart(l->gradient[p], read, (again ? l->out_again : l->out)[i], bytes);
             apart(l->gradient[p], read, (again ? l->saved_again : l->saved)[i + 1], saved);
         }
-        if (g->node[i]->pair && g->node[i]->pair->reader) /* that writes the one while it reads the other */
+        if (g->node[i]->pair && g->node[i]->pair->reader) /* it writes one while it reads the other */
             apart((again ? l->out_again : l->out)[i], bytes, l->gradient[i + 1],
                   ddp__output_bytes(g->node[i + 1]));
     }
@@ -741,7 +741,7 @@ static int paired_worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* With pairs and without, with recomputation and without: the same bits. */
+/* Bit-identical with and without pairs, with and without recomputation. */
 static void pairs_change_no_bit(ddp_cuda_numbers numbers, int model)
 {
     static paired x[4];
@@ -764,8 +764,7 @@ static void pairs_change_no_bit(ddp_cuda_numbers numbers, int model)
         if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
         assert_int_equal(pairs_found, i % 2        ? 0
                                       : model == 2 ? 3
-                                                   : 4); /* each norm; each addition of both
-                                                                          blocks */
+                                                   : 4); /* every norm; the additions of both blocks */
         assert_true(x[i].count > 200 && x[i].losses[4] < x[i].losses[0]);
         assert_memory_equal(x[i].losses, x[0].losses, sizeof x->losses);
         assert_memory_equal(x[i].params, x[0].params, (size_t)x->count * sizeof *x->params);
@@ -790,7 +789,8 @@ static void batch_norms_run_with_their_relu(void **state)
     pairs_change_no_bit(DDP_CUDA_BF16, 2);
 }
 
-static int gone_through; /* gradients that the reader of a pair has brought to its first */
+static int gone_through; /* counts gradients that the second operator of a pair has passed to the input of the
+                          * first */
 static const ddp_op_pair *counted;
 
 static void count_through(const ddp_op_call *first, const ddp_op_call *second)
@@ -813,7 +813,7 @@ static const ddp_op_pair *count_products(void *self, const char *first, const ch
     return &own;
 }
 
-/* The library takes gelu, and its gradient, of what is not rounded yet. */
+/* cuBLASLt applies gelu and its gradient to values that are not rounded yet. */
 static void products_run_with_their_gelu(void **state)
 {
     static paired x[3];
@@ -839,7 +839,7 @@ static void products_run_with_their_gelu(void **state)
             x[i].recompute = i > 0;
             pairs_found = gone_through = 0;
             if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
-            assert_int_equal(pairs_found, i == 1 ? 0 : 2);      /* of both blocks */
+            assert_int_equal(pairs_found, i == 1 ? 0 : 2);      /* in both blocks */
             assert_int_equal(gone_through, i == 1 ? 0 : 2 * 4); /* in each step */
         }
         assert_memory_equal(x[2].params, x[0].params, (size_t)x->count * sizeof *x->params);
@@ -848,7 +848,7 @@ static void products_run_with_their_gelu(void **state)
             differ |= e > 0;
             if (!(e <= within)) fail_msg("numbers %d, value %ld: %g", numbers, k, e);
         }
-        assert_true(differ || !numbers); /* rounded once, where two operators round twice */
+        assert_true(differ || !numbers); /* rounded once; two operators round twice */
         assert_true(fabs((double)x[0].losses[4] - (double)x[1].losses[4]) <= within);
     }
     nothing_left();
@@ -865,7 +865,7 @@ static long graphs_launched(void)
 #endif
 }
 
-/* As graphs, and one by one on a stream of the user's, where nothing is captured: the same bits. */
+/* Bit-identical results with graphs, and without graphs on a stream of the user, which is never captured. */
 static void graphs_change_no_bit(ddp_cuda_numbers numbers, int model, int recompute, int lists)
 {
     static paired x[2];
@@ -904,14 +904,14 @@ static void layers_run_as_graphs(void **state)
 {
     (void)state;
     if (!have_gpu()) skip();
-    graphs_change_no_bit(DDP_CUDA_F32, 0, 0, 6 * 2); /* each layer, forward and backward */
+    graphs_change_no_bit(DDP_CUDA_F32, 0, 0, 6 * 2); /* every layer, forward and backward */
     graphs_change_no_bit(DDP_CUDA_BF16, 1, 1, 6 * 2);
-    graphs_change_no_bit(DDP_CUDA_F32, 2, 1, 5 + 4); /* a layer is cut where buffers get their shadow; the
-                                                         loss lies outside */
-    graphs_change_no_bit(DDP_CUDA_F32, 3, 0, 2 + 3); /* dropout runs alone */
+    graphs_change_no_bit(DDP_CUDA_F32, 2, 1, 5 + 4); /* a layer's list is split where buffers are copied; the
+                                                      * loss is not part of a layer */
+    graphs_change_no_bit(DDP_CUDA_F32, 3, 0, 2 + 3); /* dropout is not part of a list */
 }
 
-/* y = gelu(x) at `from` and `to`, as the graph would ask for it. */
+/* Calls y = gelu(x) at `from` and `to`, as the graph would. */
 static void one_gelu(const ddp_backend *b, void *self, const ddp_op_spec *spec, const float *from, float *to)
 {
     ddp_op_call call;
@@ -922,7 +922,7 @@ static void one_gelu(const ddp_backend *b, void *self, const ddp_op_spec *spec, 
     call.in[0] = from;
     call.out = to;
     call.pool = b->compute(self);
-    call.random = (uint64_t)graphs_launched(); /* which gelu does not read */
+    call.random = (uint64_t)graphs_launched(); /* gelu does not read it */
     b->op(self, "gelu")->forward(&call);
     assert_int_equal(b->wait(self, &err), DDP_OK);
 }
@@ -936,8 +936,9 @@ static void assert_gelu(const ddp_backend *b, void *self, const float *at)
     for (int i = 0; i < 8; i++) assert_float_equal(y[i], 0.8411920f, 1e-5);
 }
 
-/* A graph comes with the second time, goes with any memory, and never where there is none for it. */
-static void graphs_go_with_their_memory(void **state)
+/* A graph is created the second time, dropped when any memory is freed, and not created if memory is short.
+ * */
+static void freed_memory_drops_its_graphs(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
     float *x, *y;
@@ -978,12 +979,13 @@ static void graphs_go_with_their_memory(void **state)
     one_gelu(&b, self, &spec, x, y);
     assert_int_equal(graphs_launched() - before, 5);
 #endif
-    b.zero(self, y, (DDP__CUDA_REPLAYS + 8) * 32); /* more lists than may have one */
+    b.zero(self, y, (DDP__CUDA_REPLAYS + 8) * 32); /* more lists than the limit for graphs */
     for (int k = 0; k < 3 * (DDP__CUDA_REPLAYS + 8); k++)
         one_gelu(&b, self, &spec, x, y + k % (DDP__CUDA_REPLAYS + 8) * 8);
     for (int k = 0; k < DDP__CUDA_REPLAYS + 8; k++) assert_gelu(&b, self, y + 8 * k);
 #ifdef DDP_CUDA_ON_CPU
-    assert_int_equal(graphs_launched() - before, 5 + 1 + 2 * DDP__CUDA_REPLAYS); /* one had come before */
+    assert_int_equal(graphs_launched() - before, 5 + 1 + 2 * DDP__CUDA_REPLAYS); /* one list had occurred
+                                                                                  * before */
 #endif
     b.release(self, y, 0);
     b.release(self, x, 0);
@@ -1020,7 +1022,7 @@ static int timed(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void the_device_times_its_layers(void **state)
+static void device_reports_layer_times(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
     ddp_error err;
@@ -1054,9 +1056,8 @@ static ddp_ctx *image_context(const ddp_backend *b)
     return d;
 }
 
-/* What the user fills in and reads is (n, c, h, w), and neither what lies beside it nor integers are
- * turned. */
-static void images_come_back_in_their_order(void **state)
+/* The user reads and writes (n, c, h, w). Neighbouring arrays and integers are not transposed. */
+static void images_are_returned_in_nchw_order(void **state)
 {
     const ddp_shape s = {4, {2, 3, 5, 4}}, other = {3, {2, 15, 4, 0}};
     const long n = ddp_shape_count(&s);
@@ -1140,9 +1141,9 @@ static ddp_node *of_rows(ddp_graph *g, int k)
     }
 }
 
-/* An operator on rows would take channels for them. Where it has none of four dimensions, integers aside, all
- * is well. */
-static void rows_of_images_are_refused(void **state)
+/* An operator on rows would read channels as rows. Without arrays of four dimensions (other than integers) it
+ * works. */
+static void row_operators_on_images_are_rejected(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
 
@@ -1169,8 +1170,8 @@ static void rows_of_images_are_refused(void **state)
     nothing_left();
 }
 
-/* Rows made of images lie elsewhere than these; what goes element by element may lie over them. */
-static void images_become_rows_elsewhere(void **state)
+/* Rows made from images do not overlap the images. Outputs of element-wise operators may. */
+static void flattened_images_do_not_overlap_the_images(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
     const ddp_shape image = {4, {2, 3, 5, 4}}, three = {3, {2, 3, 5, 0}};
@@ -1202,7 +1203,7 @@ static void images_become_rows_elsewhere(void **state)
     nothing_left();
 }
 
-/* Raises in half a second. */
+/* A thread that raises the flags after half a second. */
 typedef struct later {
     const ddp_backend *b;
     void *device;
@@ -1219,9 +1220,9 @@ static void *raise_later(void *arg)
     return NULL;
 }
 
-/* The loss is read while the device is held behind it. Launches that are synchronous wait for what is
- * held. */
-static void a_loss_waits_for_no_later_work(void **state)
+/* The loss is read while the device waits for a later flag. With synchronous launches, the host would wait
+ * for the flag. */
+static void loss_does_not_wait_for_later_work(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
     ddp_config cfg;
@@ -1269,7 +1270,7 @@ static void a_loss_waits_for_no_later_work(void **state)
     assert_true(read_before || launches_wait());
     for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = 0;
     assert_int_equal(ddp_forward(g), 0);
-    assert_int_equal(ddp_forward(other), 0); /* the place of the copy is taken */
+    assert_int_equal(ddp_forward(other), 0); /* the buffer of the copy is in use */
     assert_true(ddp_value(g, loss) == *ddp_output(g, loss) && ddp_value(g, loss) != first);
     assert_true(ddp_value(other, second) == *ddp_output(other, second));
     ddp_close(d);
@@ -1279,7 +1280,7 @@ static void a_loss_waits_for_no_later_work(void **state)
 /* ---- the head of a language model in chunks of rows ---- */
 
 typedef struct headed {
-    int asked, nodes; /* asked: for logits, which are then whole */
+    int asked, nodes; /* asked: the test reads the logits, which are then computed whole */
     float losses[5];
 } headed;
 
@@ -1317,7 +1318,7 @@ static int headed_worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void a_head_in_chunks_learns_as_a_whole_one(void **state)
+static void chunked_head_trains_as_an_unchunked_one(void **state)
 {
     static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
 
@@ -1388,7 +1389,7 @@ static int built_too_large(ddp_ctx *d, void *user)
     return (int)ddp_graph_error(g)->code;
 }
 
-/* A launch fails in rank 1's third step; rank 0 waits for it. */
+/* A launch fails in rank 1's third step; rank 0 waits for rank 1. */
 static void break_it(const ddp_optimizer *self, const ddp_update *u)
 {
     (void)self;
@@ -1432,9 +1433,9 @@ static void says(const char *text, const char *one, const char *two)
     if (!strstr(text, one) || !strstr(text, two)) fail_msg("%s", text);
 }
 
-/* Messages over the host alone train as ever; beside NCCL a wait of the thread could hold up what it waits
- * for. */
-static void a_driver_whose_streams_wait_for_nothing(void **state)
+/* Messages over the host alone still work. Together with NCCL, a waiting thread could delay the message that
+ * it waits for. */
+static void driver_without_stream_waits_still_trains(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
 
@@ -1445,7 +1446,7 @@ static void a_driver_whose_streams_wait_for_nothing(void **state)
     cuda_on_cpu::the_world().waits = true;
 }
 
-static void failures_are_sentences(void **state)
+static void failures_return_clear_errors(void **state)
 {
     const ddp_backend one = ddp_cuda(DDP_CUDA_F32, 0), ninth = ddp_cuda(DDP_CUDA_F32, 9);
     const ddp_backend each = ddp_cuda(DDP_CUDA_F32, -1);
@@ -1462,16 +1463,16 @@ static void failures_are_sentences(void **state)
     cuda_on_cpu::set_memory((size_t)48 << 20);
     (void)refused(&one, 1, 0, built_too_large);
     says(sentence, "out of memory: the graph needs", "the device has");
-    cuda_on_cpu::set_memory((size_t)16 << 20); /* less than cuBLAS's workspace */
+    cuda_on_cpu::set_memory((size_t)16 << 20); /* less than the workspace of cuBLAS */
     says(refused(&one, 1, 0, lab_worker), "GPU 0", "out of memory");
     cuda_on_cpu::set_memory((size_t)1 << 32);
     says(refused(&one, 2, 0, breaks_in_a_step), "GPU 0", "unspecified launch failure");
-    why = refused(&each, 2, 1, breaks_in_a_step); /* of the rank itself, or of who has lost it */
+    why = refused(&each, 2, 1, breaks_in_a_step); /* from the failing rank, or from the rank that lost it */
     if (!strstr(why, "unspecified launch failure")) says(why, "of 2", "lost a peer");
     says(refused(&one, 2, 1, lab_worker), "the GPU is in use", "a separate GPU");
 }
 
-static void too_little_pinned_memory_leaves_nothing(void **state)
+static void failed_pinned_allocation_leaks_nothing(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
     ddp_error err;
@@ -1486,8 +1487,9 @@ static void too_little_pinned_memory_leaves_nothing(void **state)
     nothing_left();
 }
 
-/* A new process: updates that wait for averages are launched first when these are on their way. */
-static void nothing_is_loaded_behind_an_average(void **state)
+/* A new process: kernels of updates that wait for averages are launched for the first time during an average.
+ * */
+static void no_kernel_is_loaded_during_an_average(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_WFBP};
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
@@ -1516,34 +1518,34 @@ static void nothing_is_loaded_behind_an_average(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(updates_have_the_cpus_bits),
-        cmocka_unit_test(an_array_whose_gradient_is_none_is_not_updated),
-        cmocka_unit_test(elements_round_as_the_kernels_do),
-        cmocka_unit_test(images_lie_channels_last),
-        cmocka_unit_test(clipping_needs_no_host),
-        cmocka_unit_test(every_strategy_trains_as_the_cpu),
-        cmocka_unit_test(half_precision_trains_too),
-        cmocka_unit_test(layers_go_from_device_to_device),
-        cmocka_unit_test(sites_average_in_two_levels),
+        cmocka_unit_test(updates_are_bit_identical_to_the_cpu),
+        cmocka_unit_test(array_without_gradient_is_not_updated),
+        cmocka_unit_test(upload_rounds_as_the_kernels_do),
+        cmocka_unit_test(images_are_stored_channels_last),
+        cmocka_unit_test(clipping_runs_without_the_host),
+        cmocka_unit_test(every_strategy_matches_the_cpu),
+        cmocka_unit_test(bfloat16_training_matches_the_cpu),
+        cmocka_unit_test(nccl_training_matches_the_cpu),
+        cmocka_unit_test(hierarchical_averages_match_the_cpu),
         cmocka_unit_test(both_links_are_used_at_once),
-        cmocka_unit_test(a_lost_rank_ends_the_wait_for_its_average),
-        cmocka_unit_test(a_lost_rank_ends_the_wait_for_parameters),
+        cmocka_unit_test(lost_rank_ends_the_wait_for_its_average),
+        cmocka_unit_test(lost_rank_ends_the_wait_for_parameters),
         cmocka_unit_test(residual_sums_run_with_their_norms),
         cmocka_unit_test(batch_norms_run_with_their_relu),
         cmocka_unit_test(products_run_with_their_gelu),
         cmocka_unit_test(layers_run_as_graphs),
-        cmocka_unit_test(graphs_go_with_their_memory),
-        cmocka_unit_test(a_head_in_chunks_learns_as_a_whole_one),
-        cmocka_unit_test(images_come_back_in_their_order),
-        cmocka_unit_test(rows_of_images_are_refused),
-        cmocka_unit_test(images_become_rows_elsewhere),
-        cmocka_unit_test(the_device_times_its_layers),
-        cmocka_unit_test(a_loss_waits_for_no_later_work),
+        cmocka_unit_test(freed_memory_drops_its_graphs),
+        cmocka_unit_test(chunked_head_trains_as_an_unchunked_one),
+        cmocka_unit_test(images_are_returned_in_nchw_order),
+        cmocka_unit_test(row_operators_on_images_are_rejected),
+        cmocka_unit_test(flattened_images_do_not_overlap_the_images),
+        cmocka_unit_test(device_reports_layer_times),
+        cmocka_unit_test(loss_does_not_wait_for_later_work),
 #ifdef DDP_CUDA_ON_CPU
-        cmocka_unit_test(failures_are_sentences),
-        cmocka_unit_test(a_driver_whose_streams_wait_for_nothing),
-        cmocka_unit_test(too_little_pinned_memory_leaves_nothing),
-        cmocka_unit_test(nothing_is_loaded_behind_an_average),
+        cmocka_unit_test(failures_return_clear_errors),
+        cmocka_unit_test(driver_without_stream_waits_still_trains),
+        cmocka_unit_test(failed_pinned_allocation_leaks_nothing),
+        cmocka_unit_test(no_kernel_is_loaded_during_an_average),
 #endif
     };
 

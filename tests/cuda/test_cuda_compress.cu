@@ -1,4 +1,4 @@
-/* [test-all: compiles the GPU companion] Compression on the device against the CPU's, bit for bit. */
+/* [test-all: compiles the GPU companion] Compression on the device is bit-identical to the CPU's. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -16,12 +16,12 @@
 #if defined(__CUDACC__)
 #include <algorithm>
 #include <cub/cub.cuh>
-#endif /* before cmocka, whose fail() is a macro */
+#endif /* include before cmocka, whose fail() is a macro */
 extern "C" {
 #include <cmocka.h>
 }
 
-/* ---- arrays on both sides ---- */
+/* ---- arrays on host and device ---- */
 
 static void skip_without_device(void **state)
 {
@@ -74,7 +74,7 @@ static ddp_cuda_verdict *verdict_new(void)
     return v;
 }
 
-/* The verdict is good; frees it. */
+/* Expects a verdict of DDP_OK; frees it. */
 static void verdict_good(ddp_cuda_verdict *v)
 {
     ddp_error err;
@@ -83,7 +83,7 @@ static void verdict_good(ddp_cuda_verdict *v)
     assert_int_equal(cudaFree(v), cudaSuccess);
 }
 
-/* The verdict is that of the CPU; frees it. */
+/* Expects the CPU's status and message in the verdict; frees it. */
 static void verdict_is(ddp_cuda_verdict *v, ddp_status code, const ddp_error *cpu)
 {
     ddp_error err;
@@ -107,7 +107,7 @@ static float *numbers(size_t n, uint64_t seed)
 /* ---- Top-K ---- */
 
 #if defined(__CUDACC__)
-/* A stable sort by CUB, whose order among ties is that of the array. */
+/* A stable sort by CUB keeps ties in the order of the array. */
 static void check_by_sort(const float *x, size_t n, size_t k, const uint64_t *index)
 {
     uint32_t *key = (uint32_t *)malloc(n * 4), *place = (uint32_t *)malloc(n * 4);
@@ -135,7 +135,7 @@ static void check_by_sort(const float *x, size_t n, size_t k, const uint64_t *in
 }
 #endif
 
-/* x that starts `shift` floats off a multiple of 16 bytes. */
+/* x starts `shift` floats after a 16-byte boundary. */
 static void check_topk(const float *x, size_t n, size_t k, size_t shift)
 {
     const size_t cpu_bytes = ddp_topk_scratch(n, k), bytes = ddp_cuda_topk_scratch(n, k);
@@ -158,7 +158,7 @@ static void check_topk(const float *x, size_t n, size_t k, size_t shift)
     device_get(value, values, k * sizeof *value);
     for (i = 0; i < k; i++) {
         if (got[i] != want[i])
-            fail_msg("n = %zu, k = %zu: index %zu is %llu, the CPU's %llu", n, k, i,
+            fail_msg("n = %zu, k = %zu: index %zu is %llu, but %llu on the CPU", n, k, i,
                      (unsigned long long)got[i], (unsigned long long)want[i]);
         assert_memory_equal(&value[i], &x[want[i]], sizeof *x);
     }
@@ -169,8 +169,8 @@ static void check_topk(const float *x, size_t n, size_t k, size_t shift)
     host_free(want, got, value, cpu_room);
 }
 
-/* Of any length, and alignment: arrays that end before, at and behind a block's tile. */
-static void topk_is_the_cpus_set(void **state)
+/* All lengths and alignments: arrays end before, at and after a block's tile. */
+static void topk_selects_the_same_set_as_the_cpu(void **state)
 {
     const size_t tile = DDP__TOPK_TILE, sizes[] = {1, 5, 1000, tile - 1, tile, tile + 1, 3 * tile, 70001};
     size_t i;
@@ -188,11 +188,11 @@ static void topk_is_the_cpus_set(void **state)
     }
 }
 
-/* Ties, zeros of both signs, infinities, and arrays of which more than the list holds shares 11, 21
- * or all 31 bits with the k-th. */
+/* Ties, zeros of both signs, infinities, and arrays where more elements than the list holds share 11, 21 or
+ * all 31 bits with the k-th. */
 static void topk_keeps_ties_from_the_front(void **state)
 {
-    const size_t n = 73000; /* the list holds 65536 + 2 k */
+    const size_t n = 73000; /* the list has 65536 + 2 k entries */
     float *x = (float *)malloc(n * sizeof *x);
     ddp_rng r = ddp_rng_seed(3, 0);
     size_t i;
@@ -217,8 +217,8 @@ static void topk_keeps_ties_from_the_front(void **state)
     free(x);
 }
 
-/* A block has two tiles and the last ones have none; a list, then ties of which no list has room. */
-static void topk_takes_chunks_of_several_tiles(void **state)
+/* A block has two tiles, and the last blocks have none. First a list, then too many ties for a list. */
+static void topk_handles_chunks_of_several_tiles(void **state)
 {
     const size_t n = (DDP__TOPK_BLOCKS + 3) * (size_t)DDP__TOPK_TILE - 5;
     float *x = numbers(n, 8);
@@ -231,11 +231,12 @@ static void topk_takes_chunks_of_several_tiles(void **state)
     free(x);
 }
 
-/* Each of 50 ties in five blocks is once the last one taken; then nearly all that counts is in one block. */
-static void topk_ends_anywhere_among_ties_and_blocks(void **state)
+/* Each of 50 ties in five blocks is once the last one selected; then almost all selected elements are in one
+ * block. */
+static void topk_handles_ties_across_blocks(void **state)
 {
     const size_t tile = DDP__TOPK_TILE, n = 5 * tile;
-    const float tie = 7 + 1023.0f / (1 << 21); /* whose last digit is the largest */
+    const float tie = 7 + 1023.0f / (1 << 21); /* the largest value of the last digit */
     float *x = numbers(n, 4);
     ddp_rng r = ddp_rng_seed(4, 0);
     size_t i, k;
@@ -246,14 +247,14 @@ static void topk_ends_anywhere_among_ties_and_blocks(void **state)
     for (k = 1; k < 54; k++) check_topk(x, n, k, 0);
     for (i = 0; i < n; i++) x[i] *= i / tile == 2 ? 1e3f : 1e-3f;
     for (k = tile - 2; k < tile + 2; k++) check_topk(x, n, k, 0);
-    for (i = 0; i < n; i++) x[i] = (float)ddp_rng_below(&r, 3000) * 1e-45f; /* denormal, and zeros */
+    for (i = 0; i < n; i++) x[i] = (float)ddp_rng_below(&r, 3000) * 1e-45f; /* denormals, and zeros */
     for (k = 1; k <= n; k = 5 * k + 1) check_topk(x, n, k, 2);
     free(x);
 }
 
-/* The first NaN, whatever its bits and block, is named as on the CPU; nothing is written, by later calls
- * neither. */
-static void a_nan_is_named_and_nothing_written(void **state)
+/* The verdict names the first NaN, whatever its bits and block, as on the CPU. This call and later calls
+ * write nothing. */
+static void nan_is_reported_and_nothing_written(void **state)
 {
     const size_t tile = DDP__TOPK_TILE, n = 2 * tile + 7, k = 10, first[] = {0, tile - 1, tile, n - 1};
     const size_t bytes = ddp_cuda_topk_scratch(n, k), cpu_bytes = ddp_topk_scratch(n, k);
@@ -288,7 +289,7 @@ static void a_nan_is_named_and_nothing_written(void **state)
     }
 }
 
-/* AdaTopK: three links of unlike speed keep what the CPU keeps of them. */
+/* AdaTopK for three links of different speed keeps the same elements as on the CPU. */
 static void adatopk_compresses_each_link(void **state)
 {
     static const double link_s[3] = {0.1, 0.4, 0.02};
@@ -319,9 +320,9 @@ static float *odd_numbers(size_t n, int kind)
     size_t i;
 
     for (i = 0; i < n; i++) {
-        if (kind == 1) x[i] *= 1e-41f; /* denormal */
+        if (kind == 1) x[i] *= 1e-41f; /* denormals */
         if (kind == 2) x[i] = x[i] < 0 ? -FLT_MAX : FLT_MAX * x[i];
-        if (kind == 3) x[i] = (float)((int)(i * 37 % 255) - 127) / 2; /* halves of a level */
+        if (kind == 3) x[i] = (float)((int)(i * 37 % 255) - 127) / 2; /* halfway between two levels */
         if (kind == 4) x[i] = i % 128 < 64 ? -0.0f : x[i];            /* blocks of zeros */
     }
     return x;
@@ -367,7 +368,7 @@ static void check_quantised(ddp_packing packing, size_t n, int kind, size_t shif
     host_free(x, y, got, want, bytes);
 }
 
-static void quantised_bytes_are_the_cpus(void **state)
+static void quantised_bytes_match_the_cpu(void **state)
 {
     static const size_t sizes[] = {1, 2, 63, 64, 65, 1000, 4099};
     size_t i;
@@ -381,7 +382,8 @@ static void quantised_bytes_are_the_cpus(void **state)
         }
 }
 
-/* A message with one byte changed, onto values of which one is large: the CPU's sentence, no change. */
+/* Unpacks a message with one changed byte onto values, one of which is large. Expects the CPU's message and
+ * unchanged values. */
 static void check_damaged(ddp_packing packing, size_t at, unsigned char byte, float large)
 {
     const size_t n = 131, room = ddp_pack_bound(packing, n, n);
@@ -409,7 +411,7 @@ static void check_damaged(ddp_packing packing, size_t at, unsigned char byte, fl
     host_free(bytes, x);
 }
 
-static void damaged_messages_are_refused(void **state)
+static void damaged_messages_are_rejected(void **state)
 {
     ddp_cuda_verdict *v;
     unsigned char *message;
@@ -420,8 +422,8 @@ static void damaged_messages_are_refused(void **state)
     skip_without_device(state);
     check_damaged(DDP_PACK_INT8, 24 + 12 + 66, 0x80, 0); /* 131 elements have 3 blocks */
     check_damaged(DDP_PACK_INT4, 24 + 12 + 33, 0x80, 0); /* level -8 */
-    check_damaged(DDP_PACK_INT4, 24 + 12 + 65, 0x18, 0); /* half a byte too many */
-    check_damaged(DDP_PACK_INT8, 24 + 7, 0xff, 0);       /* a scale below 0 */
+    check_damaged(DDP_PACK_INT4, 24 + 12 + 65, 0x18, 0); /* an extra half byte */
+    check_damaged(DDP_PACK_INT8, 24 + 7, 0xff, 0);       /* a negative scale */
     check_damaged(DDP_PACK_INT8, SIZE_MAX, 0, 3e38f);
     v = verdict_new();
     x = (float *)device_new(400);
@@ -433,7 +435,7 @@ static void damaged_messages_are_refused(void **state)
     device_free(v, x, message);
 }
 
-static void an_infinite_element_has_no_level(void **state)
+static void infinite_element_is_rejected(void **state)
 {
     const size_t n = 500, room = ddp_pack_bound(DDP_PACK_INT8, n, n);
     float *x = numbers(n, 9), *array;
@@ -461,8 +463,9 @@ static void an_infinite_element_has_no_level(void **state)
 
 /* ---- error feedback ---- */
 
-/* Three steps of Top-K with feedback, one of a gradient that is not aligned, leave the CPU's residual. */
-static void feedback_leaves_the_cpus_residual(void **state)
+/* The residual equals the CPU's after three steps of Top-K with feedback, one of them with an unaligned
+ * gradient. */
+static void feedback_residual_matches_the_cpu(void **state)
 {
     const size_t n = 3001, k = 300, bytes = ddp_cuda_topk_scratch(n, k);
     float *residual = (float *)calloc(n, sizeof *residual), *got = (float *)malloc(n * sizeof *got);
@@ -495,7 +498,7 @@ static void feedback_leaves_the_cpus_residual(void **state)
         free(g);
     }
 
-    g = numbers(n, 9); /* a sum that would be infinite, then an index out of range */
+    g = numbers(n, 9); /* an infinite sum, then an index out of range */
     g[17] = residual[17] = FLT_MAX;
     g[2000] = NAN;
     gradient = (float *)device_copy(g, n * sizeof *g);
@@ -517,7 +520,7 @@ static void feedback_leaves_the_cpus_residual(void **state)
 
 static void arguments_are_checked(void **state)
 {
-    ddp_cuda_verdict v; /* never touched: nothing is queued */
+    ddp_cuda_verdict v; /* not read: nothing is queued */
     float x[4];
     uint64_t index[4], room[4];
     ddp_error err;
@@ -542,16 +545,16 @@ static void arguments_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(topk_is_the_cpus_set),
+        cmocka_unit_test(topk_selects_the_same_set_as_the_cpu),
         cmocka_unit_test(topk_keeps_ties_from_the_front),
-        cmocka_unit_test(topk_takes_chunks_of_several_tiles),
-        cmocka_unit_test(topk_ends_anywhere_among_ties_and_blocks),
-        cmocka_unit_test(a_nan_is_named_and_nothing_written),
+        cmocka_unit_test(topk_handles_chunks_of_several_tiles),
+        cmocka_unit_test(topk_handles_ties_across_blocks),
+        cmocka_unit_test(nan_is_reported_and_nothing_written),
         cmocka_unit_test(adatopk_compresses_each_link),
-        cmocka_unit_test(quantised_bytes_are_the_cpus),
-        cmocka_unit_test(damaged_messages_are_refused),
-        cmocka_unit_test(an_infinite_element_has_no_level),
-        cmocka_unit_test(feedback_leaves_the_cpus_residual),
+        cmocka_unit_test(quantised_bytes_match_the_cpu),
+        cmocka_unit_test(damaged_messages_are_rejected),
+        cmocka_unit_test(infinite_element_is_rejected),
+        cmocka_unit_test(feedback_residual_matches_the_cpu),
         cmocka_unit_test(arguments_are_checked),
     };
 

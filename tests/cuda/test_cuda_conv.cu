@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] Convolution on the device against the CPU, at sizes that no tile
- * divides. */
+/* [test-all: compiles the GPU companion] Convolution on the device compared with the CPU, at sizes that are
+ * not multiples of a tile. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -33,29 +33,29 @@ static cuda_case conv_of(const conv_case *z)
 }
 
 static const conv_case convs[] = {
-    {2, 3, 11, 9, 5, 7, 2, 3, 1, 1},  /* a stem: its taps are no multiple of the depth */
-    {3, 32, 5, 7, 70, 3, 1, 1, 1, 0}, /* whole planes of taps; more rows than a short tile */
+    {2, 3, 11, 9, 5, 7, 2, 3, 1, 1},  /* stem layer: its taps are not a multiple of the depth */
+    {3, 32, 5, 7, 70, 3, 1, 1, 1, 0}, /* all planes of a tap fill a tile; more rows than a short tile */
     {2, 64, 6, 5, 33, 3, 1, 1, 1, 1},
-    {3, 32, 5, 7, 72, 1, 1, 0, 1, 1}, /* for the library, with a bias, and without */
+    {3, 32, 5, 7, 72, 1, 1, 0, 1, 1}, /* computed by cuBLASLt, with and without a bias */
     {35, 8, 2, 3, 16, 1, 1, 0, 1, 0},
-    {3, 32, 5, 7, 70, 1, 1, 0, 1, 0},  /* not for it */
-    {2, 32, 7, 9, 40, 3, 2, 1, 1, 0},  /* four phases of dx; dy and x 16 bytes at a time */
-    {2, 5, 8, 12, 72, 3, 1, 1, 1, 0},  /* dy alone could be */
-    {2, 64, 5, 16, 64, 3, 1, 1, 1, 1}, /* several tiles of one tap */
+    {3, 32, 5, 7, 70, 1, 1, 0, 1, 0},  /* not computed by cuBLASLt */
+    {2, 32, 7, 9, 40, 3, 2, 1, 1, 0},  /* four phases of dx; dy and x can be read 16 bytes at a time */
+    {2, 5, 8, 12, 72, 3, 1, 1, 1, 0},  /* only dy can be read 16 bytes at a time */
+    {2, 64, 5, 16, 64, 3, 1, 1, 1, 1}, /* several tiles per tap */
     {1, 64, 3, 8, 66, 3, 1, 1, 2, 0},
-    {1, 32, 6, 6, 16, 1, 1, 0, 2, 1}, /* points of groups */
-    {1, 17, 6, 6, 9, 1, 2, 0, 1, 1},  /* elements of x that no window sees */
+    {1, 32, 6, 6, 16, 1, 1, 0, 2, 1}, /* 1x1 windows with groups */
+    {1, 17, 6, 6, 9, 1, 2, 0, 1, 1},  /* no window contains some elements of x */
     {2, 12, 8, 5, 8, 3, 1, 1, 4, 1},  /* groups */
-    {2, 6, 9, 10, 12, 3, 2, 1, 6, 1}, /* depthwise, two channels out of each */
+    {2, 6, 9, 10, 12, 3, 2, 1, 6, 1}, /* depthwise, two output channels per group */
     {1, 5, 7, 7, 5, 5, 1, 2, 5, 0},
-    {2, 40, 9, 10, 80, 3, 1, 1, 40, 1},  /* more channels than a block's lanes, in parts */
-    {1, 4, 6, 6, 3, 3, 3, 3, 1, 1},      /* windows that lie in the padding alone */
-    {1, 2, 1, 300, 3, 3, 1, 1, 1, 0},    /* positions of one row, more than a tile */
-    {1, 1, 131, 131, 66, 2, 1, 0, 1, 1}, /* tall tiles; weights summed in parts */
-    {3, 2, 13, 61, 4, 3, 1, 1, 2, 0},    /* the same of groups with one channel */
+    {2, 40, 9, 10, 80, 3, 1, 1, 40, 1},  /* more channels than a block has lanes, in several parts */
+    {1, 4, 6, 6, 3, 3, 3, 3, 1, 1},      /* some windows contain only padding */
+    {1, 2, 1, 300, 3, 3, 1, 1, 1, 0},    /* one row of positions, longer than a tile */
+    {1, 1, 131, 131, 66, 2, 1, 0, 1, 1}, /* tall tiles; the gradient of the weights is summed in parts */
+    {3, 2, 13, 61, 4, 3, 1, 1, 2, 0},    /* the same for groups with one input channel */
 };
 
-static void float_convolutions_are_the_cpus(void **state)
+static void float_convolutions_match_the_cpu(void **state)
 {
     size_t i;
 
@@ -66,8 +66,8 @@ static void float_convolutions_are_the_cpus(void **state)
     }
 }
 
-/* Inputs are exact in bfloat16 and TF32, so that only the results are rounded. */
-static void tensor_cores_multiply_as_the_cpu(void **state)
+/* Inputs are exact in bfloat16 and TF32, so only results are rounded. */
+static void tensor_core_convolutions_match_the_cpu(void **state)
 {
     size_t i;
 
@@ -75,12 +75,12 @@ static void tensor_cores_multiply_as_the_cpu(void **state)
     for (i = 0; i < sizeof convs / sizeof *convs; i++) {
         const cuda_case k = conv_of(&convs[i]);
         check_as(DDP_CUDA_BF16, &k, (int)(i & 1));
-        if (convs[i].h < 100) check_as(DDP_CUDA_TF32, &k, (int)(~i & 1)); /* that one takes long */
+        if (convs[i].h < 100) check_as(DDP_CUDA_TF32, &k, (int)(~i & 1)); /* the other format takes long */
     }
 }
 
-/* Arrays that start off a multiple of 16 bytes; gradients that nobody wants. */
-static void any_array_will_do(void **state)
+/* Arrays that are not aligned to 16 bytes; gradients that are not wanted. */
+static void unaligned_arrays_give_the_same_results(void **state)
 {
     static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
     static const int which[] = {1, 3, 8, 13};
@@ -115,8 +115,8 @@ static void any_array_will_do(void **state)
         }
 }
 
-/* What is not a number stays where its windows are: no product with padding spreads it. */
-static void an_infinity_reaches_only_its_windows(void **state)
+/* An infinity stays in the windows that contain it: products with padding do not spread it. */
+static void infinity_reaches_only_its_windows(void **state)
 {
     ddp_op_call cpu, gpu;
     cuda_check c;
@@ -130,7 +130,7 @@ static void an_infinity_reaches_only_its_windows(void **state)
         ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_conv_ops);
         k = conv_of(&convs[z]);
         cuda_open(&c, dev, &k);
-        c.in[0].cpu[73] = INFINITY; /* of the stem: row 8, one below the windows of row 2 */
+        c.in[0].cpu[73] = INFINITY; /* for the stem: row 8, one below the windows of row 2 */
         cuda_each(&c, cuda_send_one);
         cuda_call(&c, 0, 0, &cpu);
         cuda_call(&c, 1, 0, &gpu);
@@ -152,10 +152,10 @@ static void an_infinity_reaches_only_its_windows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float_convolutions_are_the_cpus),
-        cmocka_unit_test(tensor_cores_multiply_as_the_cpu),
-        cmocka_unit_test(any_array_will_do),
-        cmocka_unit_test(an_infinity_reaches_only_its_windows),
+        cmocka_unit_test(float_convolutions_match_the_cpu),
+        cmocka_unit_test(tensor_core_convolutions_match_the_cpu),
+        cmocka_unit_test(unaligned_arrays_give_the_same_results),
+        cmocka_unit_test(infinity_reaches_only_its_windows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* gelu, relu and add on the device against the CPU, at sizes that no vector divides. */
+/* gelu, relu and add on the device compared with the CPU, at sizes that are not multiples of a vector. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -23,25 +23,25 @@ static void each(const char *op, int inputs)
     check(op, inputs, 2, 3, 5, 7);
 }
 
-static void gelu_is_the_cpus(void **state)
+static void gelu_matches_the_cpu(void **state)
 {
     (void)state;
     each("gelu", 1);
 }
 
-static void relu_is_the_cpus(void **state)
+static void relu_matches_the_cpu(void **state)
 {
     (void)state;
     each("relu", 1);
 }
 
-static void add_is_the_cpus(void **state)
+static void add_matches_the_cpu(void **state)
 {
     (void)state;
     each("add", 2);
 }
 
-/* out over in[0], and both inputs one array whose gradient the second adds to. */
+/* out overlaps in[0]; then both inputs are one array, and the second input adds to its gradient. */
 static void add_works_in_place(void **state)
 {
     ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_elementwise_ops);
@@ -76,9 +76,9 @@ static void add_works_in_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gelu_is_the_cpus),
-        cmocka_unit_test(relu_is_the_cpus),
-        cmocka_unit_test(add_is_the_cpus),
+        cmocka_unit_test(gelu_matches_the_cpu),
+        cmocka_unit_test(relu_matches_the_cpu),
+        cmocka_unit_test(add_matches_the_cpu),
         cmocka_unit_test(add_works_in_place),
     };
 

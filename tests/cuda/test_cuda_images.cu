@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] Batch norm, alone and with its relu, pools and flatten on the device
- * against the CPU, at sizes that no vector divides. */
+/* [test-all: compiles the GPU companion] Batch norm with and without relu, pools and flatten on the device
+ * compared with the CPU, at sizes that are not multiples of a vector. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -14,15 +14,15 @@ static void image_ops(ddp__cuda *dev)
 }
 
 static const long sizes[][4] = {
-    {3, 5, 7, 9},                     /* a pixel is no multiple of a vector */
-    {2, 16, 8, 7},                    /* vectors */
+    {3, 5, 7, 9},                     /* a pixel is not a multiple of a vector */
+    {2, 16, 8, 7},                    /* a pixel is a multiple of a vector */
     {300, 2, 2, 4},   {5, 2, 36, 42}, /* several parts, which end inside images */
     {4, 1, 1, 1},     {6, 16, 1, 1},  /* images of one pixel */
-    {5, 304, 4, 5},                   /* more channels than 32 lanes have, and parts */
+    {5, 304, 4, 5},                   /* more channels than 32 lanes hold, and several parts */
     {3, 128, 20, 24},                 /* more parts than a warp has lanes */
 };
 
-static void batch_norm_is_the_cpus(void **state)
+static void batch_norm_matches_the_cpu(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -33,8 +33,8 @@ static void batch_norm_is_the_cpus(void **state)
     }
 }
 
-/* Values near 1000 that differ by hundredths: their variance is not lost. */
-static void a_mean_far_from_0_costs_no_digits(void **state)
+/* Values near 1000 that differ by hundredths keep their variance. */
+static void large_mean_keeps_the_variance_exact(void **state)
 {
     (void)state;
     for (long i, channels = 2; channels < 5; channels += 2) {
@@ -61,8 +61,8 @@ static void a_mean_far_from_0_costs_no_digits(void **state)
 
 enum { RELU_RESULTS = 8 };
 
-/* One after the other, or as one; bits of adds: relu, and batch norm, add to what their input's gradient
- * holds. */
+/* Runs the two operators separately, or as a pair. Bits of adds: the relu or the batch norm adds to the
+ * gradient of its input. */
 static void relu_run(cuda_check *n, cuda_check *r, const ddp_op_pair *pair, int adds, float **got)
 {
     ddp_op_call norm, relu;
@@ -89,7 +89,7 @@ static void relu_run(cuda_check *n, cuda_check *r, const ddp_op_pair *pair, int 
     for (int i = 0; i < RELU_RESULTS; i++) got[i] = cuda_get(n, result[i], "a result of a pair");
 }
 
-static void batch_norm_and_relu_keep_their_bits_as_one(void **state)
+static void fused_batch_norm_and_relu_are_bit_identical(void **state)
 {
     const ddp_op_pair *pair = cuda_batch_norm_pair("batch_norm2d", "relu");
 
@@ -106,7 +106,7 @@ static void batch_norm_and_relu_keep_their_bits_as_one(void **state)
             cuda_check n, r;
             cuda_open(&n, dev, &k);
             cuda_open(&r, dev, &of);
-            for (long j = 0; j < r.out.n; j++) r.grad_out.cpu[j] *= -2; /* two arrays of one seed */
+            for (long j = 0; j < r.out.n; j++) r.grad_out.cpu[j] *= -2; /* two arrays from one seed */
             relu_run(&n, &r, NULL, (int)i % 4, want);
             relu_run(&n, &r, pair, (int)i % 4, got);
             for (int j = 0; j < RELU_RESULTS; j++) {
@@ -126,7 +126,7 @@ static void batch_norm_and_relu_keep_their_bits_as_one(void **state)
 /* Kernel, stride, padding. */
 static const double windows[][3] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}, {2, 3, 1}, {5, 1, 0}};
 
-static void pools_are_the_cpus(void **state)
+static void pools_match_the_cpu(void **state)
 {
     static const char *const ops[] = {"max_pool2d", "avg_pool2d"};
 
@@ -143,14 +143,13 @@ static void pools_are_the_cpus(void **state)
         cuda_check_case(&k, image_ops);
         k.op = "flatten";
         cuda_check_case(&k, image_ops);
-        k.in[0].dims = i % 2 ? 2 : 3; /* no images: their order is the rows' */
+        k.in[0].dims = i % 2 ? 2 : 3; /* not images: elements keep the order of rows */
         cuda_check_case(&k, image_ops);
     }
 }
 
-/* The first of equals has the maximum, also of those below all, and the first NaN before all: place and
- * value. */
-static void a_maximum_has_the_cpus_place(void **state)
+/* Value and place: the first of equal maxima, also if all values are -infinity, and the first NaN. */
+static void maximum_position_matches_the_cpu(void **state)
 {
     (void)state;
     for (long i, channels = 3; channels < 9; channels += 5) {
@@ -186,11 +185,11 @@ static void a_maximum_has_the_cpus_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_norm_is_the_cpus),
-        cmocka_unit_test(a_mean_far_from_0_costs_no_digits),
-        cmocka_unit_test(batch_norm_and_relu_keep_their_bits_as_one),
-        cmocka_unit_test(pools_are_the_cpus),
-        cmocka_unit_test(a_maximum_has_the_cpus_place),
+        cmocka_unit_test(batch_norm_matches_the_cpu),
+        cmocka_unit_test(large_mean_keeps_the_variance_exact),
+        cmocka_unit_test(fused_batch_norm_and_relu_are_bit_identical),
+        cmocka_unit_test(pools_match_the_cpu),
+        cmocka_unit_test(maximum_position_matches_the_cpu),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""[long, test-all: compiles the GPU companion] The tests of kernels fail where a kernel is wrong: three seeded mutations, others each day; ALL=1: all of them."""
+"""[long, test-all: compiles the GPU companion] Mutation testing of the kernels:
+the tests must fail for three seeded mutations, different ones each day.
+ALL=1 runs all mutations."""
 import os
 import shutil
 import subprocess
@@ -7,7 +9,7 @@ import sys
 
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 if not os.path.isfile(os.path.join(root, "build/plain/dreamddp.a")):
-    print("build/plain/dreamddp.a is not there; run make test")
+    print("build/plain/dreamddp.a is missing; run make test")
     sys.exit(1)
 if not shutil.which(os.environ.get("CXX", "g++").split()[0]):
     print("no C++ compiler")

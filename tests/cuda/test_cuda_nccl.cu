@@ -1,5 +1,4 @@
-/* [test-all: compiles the GPU companion] Averages by NCCL: ranks are threads, each with a device of its
- * own. */
+/* [test-all: compiles the GPU companion] Averages by NCCL: ranks are threads, each with its own device. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,7 +18,7 @@ extern "C" {
 
 enum { MOST_RANKS = 4, SLOTS = 4, LARGE = 3001 };
 
-/* What the ranks of a test share. */
+/* Shared state of the ranks of a test. */
 typedef struct meeting {
     pthread_mutex_t m;
     pthread_cond_t c;
@@ -27,7 +26,7 @@ typedef struct meeting {
     unsigned char bytes[2][256];
     int there[2], at[2];
     double timeout_s;
-    const char *fault; /* of the first rank that found one */
+    const char *fault; /* set by the first rank that found one */
     char text[500];
 } meeting;
 
@@ -52,7 +51,7 @@ static void expected(rank_of *r, const char *condition, int line)
     pthread_mutex_unlock(&r->all->m);
 }
 
-/* Rank 0 of a part tells, the others hear. */
+/* Rank 0 of a group sends, the others receive. */
 static ddp_status share(void *user, void *bytes, size_t count, ddp_error *err)
 {
     rank_of *r = (rank_of *)user;
@@ -71,7 +70,7 @@ static ddp_status share(void *user, void *bytes, size_t count, ddp_error *err)
     return DDP_OK;
 }
 
-/* All ranks of the test at one point. */
+/* Barrier for all ranks of the test. */
 static void together(rank_of *r)
 {
     meeting *a = r->all;
@@ -144,7 +143,8 @@ static void run_parts(int world, int parts, int same_device, double timeout_s, r
     pthread_mutex_destroy(&all.m);
     if (all.fault) fail_msg("%s", all.text);
 #if defined(DDP_CUDA_ON_CPU)
-    if (cuda_on_cpu::alive()) fail_msg("%ld allocations, streams or events were left", cuda_on_cpu::alive());
+    if (cuda_on_cpu::alive())
+        fail_msg("%ld allocations, streams or events were not freed", cuda_on_cpu::alive());
 #endif
 }
 
@@ -157,7 +157,7 @@ static __global__ void add_to_all(float *x, long n, float by)
 
 static float value(int rank, long i) { return (float)((rank + 1) * 8 + i % 7); }
 
-/* x = value(rank), queued; ranks reach their averages at different times. */
+/* Queues x = value(rank). Ranks reach their averages at different times. */
 static float *filled(rank_of *r, long n)
 {
     float *x = NULL, *host = (float *)malloc((size_t)n * sizeof *host);
@@ -179,7 +179,8 @@ static void expect_all(rank_of *r, ddp__cuda *dev, const float *x, long n, float
     EXPECT(r, host && cudaMemcpy(host, x, (size_t)n * sizeof *x, cudaMemcpyDeviceToHost) == cudaSuccess);
     for (i = 0; host && i < n; i++) wrong += host[i] != want(i) + more;
     if (wrong) {
-        (void)ddp__fail(&r->err, DDP_FAILED, "%ld of %ld wrong; the first is %g", wrong, n, (double)host[0]);
+        (void)ddp__fail(&r->err, DDP_FAILED, "%ld of %ld elements are wrong; the first is %g", wrong, n,
+                        (double)host[0]);
         EXPECT(r, !wrong);
     }
     free(host);
@@ -189,8 +190,7 @@ static float mean_of_three(long i) { return (float)(16 + i % 7); }
 static float mean_of_two(long i) { return (float)(12 + i % 7); }
 static float mean_of_four(long i) { return (float)(20 + i % 7); }
 
-/* Two slots in flight; what was queued before is averaged, what comes after finish sees the mean.
- */
+/* Two slots in flight. Work queued before is averaged; work after finish reads the mean. */
 static void average_twice(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     static const size_t counts[] = {LARGE, 5};
@@ -202,7 +202,7 @@ static void average_twice(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     if (n) {
         arrays[0] = a;
         arrays[1] = b;
-        for (i = 0; i < 101; i++) /* long enough to be overtaken by who does not wait */
+        for (i = 0; i < 101; i++) /* long enough that work that does not wait would overtake it */
             DDP__LAUNCH(add_to_all, 12, 256, 0, dev->stream, a, LARGE, i % 2 ? -1.0f : 1.0f);
         EXPECT(r, !ddp__nccl_queue(n, 0, DDP__NCCL_MEAN, arrays, counts, 2, &r->err));
         EXPECT(r, !ddp__nccl_queue(n, 1, DDP__NCCL_MEAN, &c, &small, 1, &r->err));
@@ -229,7 +229,7 @@ static void arrays_become_their_mean(void **state)
     run_parts(3, 1, 0, 30, ranks, average_twice);
 }
 
-static void two_ranks_on_one_device_are_refused(void **state)
+static void two_ranks_on_one_device_are_rejected(void **state)
 {
     rank_of ranks[MOST_RANKS];
     int i;
@@ -242,9 +242,9 @@ static void two_ranks_on_one_device_are_refused(void **state)
     }
 }
 
-static double lost_after; /* seconds */
+static double lost_after; /* in seconds */
 
-/* Rank 1 leaves in trouble while the others wait for it, or before they do. */
+/* Rank 1 fails while the others wait for it, or before they do. */
 static void lose_one(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = 64;
@@ -268,10 +268,10 @@ static void lose_one(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
         EXPECT(r, s == DDP_PEER_LOST && strstr(r->err.msg, "lost a peer"));
     }
     ddp__nccl_leave(n, 0);
-    (void)cudaFree(x); /* it waits for what uses the array */
+    (void)cudaFree(x); /* it waits for kernels that use the array */
 }
 
-static void a_lost_peer_is_a_sentence(void **state)
+static void lost_peer_returns_a_clear_error(void **state)
 {
     rank_of ranks[MOST_RANKS];
 
@@ -279,7 +279,7 @@ static void a_lost_peer_is_a_sentence(void **state)
     for (lost_after = 0; lost_after < 0.3; lost_after += 0.2) run_parts(3, 1, 0, 60, ranks, lose_one);
 }
 
-/* A silent peer: the time-out finds it, and leaving does not wait for it. */
+/* A silent peer: the operation times out, and leaving does not wait for it. */
 static void wait_for_nobody(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = 64;
@@ -302,7 +302,7 @@ static void wait_for_nobody(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     together(r);
 }
 
-static void a_silent_peer_is_found_by_the_time_out(void **state)
+static void silent_peer_ends_the_wait_after_the_time_out(void **state)
 {
     rank_of ranks[MOST_RANKS];
 
@@ -310,7 +310,7 @@ static void a_silent_peer_is_found_by_the_time_out(void **state)
     run_parts(2, 1, 0, 0.5, ranks, wait_for_nobody);
 }
 
-/* Who leaves in peace with an average in flight does not wait endlessly either. */
+/* Leaving without an error while an average is in flight also times out. */
 static void leave_nobody(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = 64;
@@ -325,7 +325,7 @@ static void leave_nobody(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     (void)cudaFree(x);
 }
 
-static void a_silent_peer_is_left_by_the_time_out(void **state)
+static void leaving_a_silent_peer_ends_after_the_time_out(void **state)
 {
     rank_of ranks[MOST_RANKS];
 
@@ -333,7 +333,8 @@ static void a_silent_peer_is_left_by_the_time_out(void **state)
     run_parts(2, 1, 0, 0.5, ranks, leave_nobody);
 }
 
-/* Two sites of two: the mean inside, the leaders' mean by another way, then to all inside. */
+/* Two sites of two ranks: mean inside each site, mean of the leaders by other means, broadcast inside each
+ * site. */
 static void two_levels(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = LARGE;
@@ -347,7 +348,9 @@ static void two_levels(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     if (n->peers.rank == 0) {
         EXPECT(r, !DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
         EXPECT(r, cudaMemcpy(host, x, LARGE * sizeof *x, cudaMemcpyDeviceToHost) == cudaSuccess);
-        for (i = 0; i < LARGE; i++) host[i] = r->part ? host[i] - 8 : host[i] + 8; /* the mean of both */
+        for (i = 0; i < LARGE; i++)
+            host[i] = r->part ? host[i] - 8 : host[i] + 8; /* the mean of both sites
+                                                                                    * */
         EXPECT(r, cudaMemcpyAsync(x, host, LARGE * sizeof *x, cudaMemcpyHostToDevice, dev->stream) ==
                       cudaSuccess);
     }
@@ -359,7 +362,7 @@ static void two_levels(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     ddp__nccl_leave(n, 0);
 }
 
-static void a_mean_in_two_levels(void **state)
+static void hierarchical_mean_equals_the_mean_of_all(void **state)
 {
     rank_of ranks[MOST_RANKS];
 
@@ -380,7 +383,7 @@ static void alone(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     ddp__nccl_leave(n, 0);
 }
 
-static void one_rank_needs_no_peer(void **state)
+static void single_rank_averages_without_peers(void **state)
 {
     rank_of ranks[MOST_RANKS];
 
@@ -392,14 +395,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arrays_become_their_mean),
-        cmocka_unit_test(two_ranks_on_one_device_are_refused),
-        cmocka_unit_test(a_lost_peer_is_a_sentence),
-        cmocka_unit_test(a_silent_peer_is_found_by_the_time_out),
-        cmocka_unit_test(a_silent_peer_is_left_by_the_time_out),
-        cmocka_unit_test(a_mean_in_two_levels),
-        cmocka_unit_test(one_rank_needs_no_peer),
+        cmocka_unit_test(two_ranks_on_one_device_are_rejected),
+        cmocka_unit_test(lost_peer_returns_a_clear_error),
+        cmocka_unit_test(silent_peer_ends_the_wait_after_the_time_out),
+        cmocka_unit_test(leaving_a_silent_peer_ends_after_the_time_out),
+        cmocka_unit_test(hierarchical_mean_equals_the_mean_of_all),
+        cmocka_unit_test(single_rank_averages_without_peers),
     };
 
-    alarm(40); /* ranks that wait for one another endlessly */
+    alarm(40); /* ends a deadlock between ranks */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] Stages on a GPU: the bits of unpipelined workers on it, in
- * float32. */
+/* [test-all: compiles the GPU companion] Pipeline stages on a GPU are bit-identical to workers without a
+ * pipeline on the same GPU, in float32. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
@@ -28,7 +28,7 @@ static int have_gpu(void)
     return ok;
 }
 
-static void stages_on_a_gpu_have_the_bits_of_workers_on_it(void **state)
+static void gpu_stages_are_bit_identical_to_one_gpu_worker(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
 
@@ -40,8 +40,8 @@ static void stages_on_a_gpu_have_the_bits_of_workers_on_it(void **state)
 #endif
 }
 
-/* Another order of sums, no more. */
-static void a_gpu_trains_as_the_cpu(void **state)
+/* Only the order of sums differs. */
+static void gpu_pipeline_matches_the_cpu(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
 
@@ -59,9 +59,9 @@ static void a_gpu_trains_as_the_cpu(void **state)
     }
 }
 
-/* Blocks of int8 are of an image's neighbours on the host, whatever lies beside them on a device: with other
- * blocks the losses, near 7, are 0.06 apart. */
-static void coded_images_are_the_cpus(void **state)
+/* int8 blocks hold neighbouring elements in the host's image order, not the device's. With other blocks the
+ * losses, near 7, differ by 0.06. */
+static void quantised_images_match_the_cpu(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
     piped j[2];
@@ -79,7 +79,7 @@ static void coded_images_are_the_cpus(void **state)
     assert_true(isfinite(j[1].loss[0]) && fabsf(j[0].loss[0] - j[1].loss[0]) < 2e-3f);
 }
 
-static void two_byte_elements_are_refused(void **state)
+static void bfloat16_stages_are_rejected(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_BF16, -1);
     ddp_error err;
@@ -92,8 +92,8 @@ static void two_byte_elements_are_refused(void **state)
     j.cfg.world = 2;
     j.stages = 2;
     assert_int_equal(ddp_launch(&j.cfg, piped_worker, &j, &err), DDP_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "2 stages on a device with 2 bytes per element"));
-    j.cfg.world = j.stages = 1; /* nothing passes between stages */
+    assert_non_null(strstr(err.msg, "2 stages on a device that computes in 2 bytes an element"));
+    j.cfg.world = j.stages = 1; /* stages do not exchange anything */
     piped_run(&j, 1);
     assert_true(isfinite(j.loss[0]));
 }
@@ -117,8 +117,9 @@ static void *join_in(void *user)
     return NULL;
 }
 
-/* Arrays of four dimensions cross as they lie, which is otherwise on a CPU; others go both ways. */
-static void a_gpu_and_a_cpu_are_stages_but_of_images(void **state)
+/* Arrays of four dimensions are sent in the layout of the device, which differs on a CPU. Other arrays work
+ * in both directions. */
+static void gpu_and_cpu_stages_exchange_all_but_images(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
 
@@ -129,7 +130,7 @@ static void a_gpu_and_a_cpu_are_stages_but_of_images(void **state)
         char where[64];
         stage s[2];
         piped j;
-        /* an address that no other process takes for a connection */
+        /* an address that no other process connects to */
         snprintf(where, sizeof where, "127.%d.%d.%d:29500", 96 + k, (int)getpid() / 254 % 256,
                  1 + (int)getpid() % 254);
         piped_new(&j, images ? PIPED_RESIDUAL : PIPED_GPT, DDP_SSGD, 3);
@@ -158,11 +159,11 @@ static void a_gpu_and_a_cpu_are_stages_but_of_images(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stages_on_a_gpu_have_the_bits_of_workers_on_it),
-        cmocka_unit_test(a_gpu_trains_as_the_cpu),
-        cmocka_unit_test(coded_images_are_the_cpus),
-        cmocka_unit_test(two_byte_elements_are_refused),
-        cmocka_unit_test(a_gpu_and_a_cpu_are_stages_but_of_images),
+        cmocka_unit_test(gpu_stages_are_bit_identical_to_one_gpu_worker),
+        cmocka_unit_test(gpu_pipeline_matches_the_cpu),
+        cmocka_unit_test(quantised_images_match_the_cpu),
+        cmocka_unit_test(bfloat16_stages_are_rejected),
+        cmocka_unit_test(gpu_and_cpu_stages_exchange_all_but_images),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

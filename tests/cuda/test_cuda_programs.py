@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""[test-all: compiles the GPU companion] Programs on a GPU, run whole on the stand-in: trainers with --device cuda, under every strategy with
-two processes over TCP, against --device cpu; and the loop of one's own."""
+"""[test-all: compiles the GPU companion] Complete programs with --device cuda on the stand-in, compared with
+--device cpu: trainers with every strategy and two processes over TCP, and own_loop_cuda."""
 import json
 import os
 import re
@@ -27,7 +27,7 @@ def run(command, **more):
 
 
 def losses(options, folder):
-    """The loss of every step, and the last line of stdout."""
+    """Returns the loss of every step, and the last line of stdout."""
     path = os.path.join(folder, "run.jsonl")
     r = run(GPT + options + ["--json", path])
     if r.returncode:
@@ -49,11 +49,11 @@ def strategies(folder):
               "%d and %d steps, %g" % (len(cpu), len(gpu), worst))
     half, b = losses(["--device", "cuda", "--numbers", "bf16"], folder)
     worst = max(abs(x - y) for x, y in zip(cpu, half))
-    check("dreamddp in bf16: near the CPU, and not its bits", 0 < worst < 0.05, worst)
+    check("dreamddp in bf16: near the CPU, not bit-identical", 0 < worst < 0.05, worst)
 
 
 def checkpoints(folder):
-    """A run that stops and goes on is the run that does not."""
+    """A run that stops and resumes equals a run without a stop."""
     save = os.path.join(folder, "saved")
     _, whole = losses(["--device", "cuda"], folder)
     _, _ = losses(["--device", "cuda", "--save", save, "--steps", "9"], folder)
@@ -66,12 +66,12 @@ def checkpoints(folder):
         save = os.path.join(folder, "%d stages" % before)
         losses([*staged, "--workers", str(before), "--stages", str(before), "--save", save, "--steps", "9"], folder)
         _, on = losses([*staged, "--workers", str(after), "--stages", str(after), "--resume", save], folder)
-        check("%d stages that went on as %d have the parameters of one worker" % (before, after),
+        check("%d stages resumed as %d have the parameters of one worker" % (before, after),
               whole["param_hash"] == on["param_hash"], "%s and %s" % (whole["param_hash"], on["param_hash"]))
 
 
 def stages(folder):
-    """A pipeline on GPUs has the bits of one worker on one."""
+    """A pipeline on GPUs is bit-identical to one worker on a GPU."""
     _, one = losses(["--device", "cuda", "--strategy", "ssgd", "--accumulate", "2", "--workers", "1", "--clip", "0.5"], folder)
     for schedule, more in (("1f1b", []), ("zb", ["--recompute"])):
         _, r = losses(["--device", "cuda", "--strategy", "ssgd", "--stages", "2", "--pipeline", schedule, "--microbatches", "2",
@@ -79,11 +79,11 @@ def stages(folder):
         check("2 stages, %s: the parameters of one worker" % schedule, r["param_hash"] == one["param_hash"],
               "%s and %s" % (r["param_hash"], one["param_hash"]))
     r = run(GPT + ["--device", "cuda", "--numbers", "bf16", "--strategy", "ssgd", "--stages", "2"])
-    check("2 stages in bf16: one sentence", r.returncode == 2 and "2 bytes per element" in r.stderr, r.stderr)
+    check("2 stages in bf16: a clear error", r.returncode == 2 and "2 bytes an element" in r.stderr, r.stderr)
 
 
 def waits(folder):
-    """Launches that wait for their kernels, and a driver whose streams wait for nothing: the same bits, and an end."""
+    """Synchronous launches, and a driver without stream memory operations: both runs end with the same parameters."""
     words = ["--device", "cuda", "--strategy", "dreamddp"]
     _, plain = losses(words, folder)
     for name, value in (("CUDA_LAUNCH_BLOCKING", "1"), ("CUDA_ON_CPU_WAITS", "0")):
@@ -97,12 +97,12 @@ def waits(folder):
 
 def refusals():
     r = run(GPT + ["--device", "cuda"], CUDA_ON_CPU_DEVICES="0")
-    check("without a GPU: one sentence", r.returncode == 1 and "no CUDA device" in r.stderr and
+    check("without a GPU: a clear error", r.returncode == 1 and "no CUDA device" in r.stderr and
           len(r.stderr.splitlines()) == 1, (r.returncode, r.stderr))
     r = run(GPT + ["--device", "gpu"])
     check("an unknown device", r.returncode == 2 and "choose cpu or cuda" in r.stderr, r.stderr)
     r = run(GPT + ["--numbers", "bf16"])
-    check("numbers of no device", r.returncode == 2 and "--device cuda" in r.stderr, r.stderr)
+    check("--numbers without a GPU", r.returncode == 2 and "--device cuda" in r.stderr, r.stderr)
     r = run(GPT + ["--device", "cuda", "--numbers", "fp8"])
     check("unknown numbers", r.returncode == 2 and "bf16" in r.stderr, r.stderr)
     for name in ("train_gpt", "train_image"):
@@ -118,7 +118,7 @@ def refusals():
 def images():
     data = os.path.join(os.environ.get("DDP_DATA", "data"), "mnist")
     if not os.path.isdir(data):
-        print("skipped train_image: %s is not there" % data)
+        print("skipped train_image: %s is missing" % data)
         return
     base = ["build/cuda/train_image", "--model", "mlp", "--data", data, "--steps", "4", "--batch", "4",
             "--held-out", "0", "--quiet", "--deterministic", "--hidden", "16"]
@@ -133,7 +133,7 @@ def images():
 
 
 def own_loop(folder):
-    """Its launches in the stand-in's spelling; else the text as it is."""
+    """Returns the text with its kernel launches in the syntax of the stand-in."""
     with open(os.path.join(ROOT, "examples/own_loop_cuda.cu"), encoding="ascii") as f:
         text = f.read()
     text, n = re.subn(r"(\w+)<<<(.*?), (.*?), 0, s>>>\(", r'cuda_on_cpu::launch("\1", dim3((unsigned)(\2)), '

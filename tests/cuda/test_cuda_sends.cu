@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] What a GPU sends to servers, and what it sends in few bits: with the
- * same gradients the parameters are the CPU's, bit for bit. */
+/* [test-all: compiles the GPU companion] Messages from a GPU to servers, and quantised messages: with equal
+ * gradients the parameters are bit-identical to the CPU's. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
@@ -35,12 +35,12 @@ static void nothing_left(void)
 #endif
 }
 
-/* Layers of a program's own, whose gradients the host makes of their parameters. A rank that serves has them
- * here. */
+/* The program's own layers, with gradients that the host computes from their parameters. On a server rank
+ * they are in host memory. */
 typedef struct own_layers {
-    const ddp_backend *b; /* NULL: in this machine's memory */
+    const ddp_backend *b; /* NULL: in host memory */
     void *device;
-    float *w[LAB_LAYERS], *g[LAB_LAYERS], *here; /* here: of the largest, twice */
+    float *w[LAB_LAYERS], *g[LAB_LAYERS], *here; /* here: host buffer for two of the largest layer */
     size_t count[LAB_LAYERS], most;
     int layers;
 } own_layers;
@@ -161,8 +161,8 @@ static void equal_to_the_cpu(const char *what, ddp_strategy strategy, lab_model 
     assert_true(*run[0].values > 10 && *run[0].values == *run[1].values);
     for (r = 0; r < world; r++)
         if (memcmp(run[0].params[r], run[1].params[r], *run[0].values * sizeof(float)))
-            fail_msg("%s %s, case %d, rank %d: other bits than the CPU's", ddp_strategy_name(strategy), what,
-                     k, r);
+            fail_msg("%s %s, case %d, rank %d: parameters differ from the CPU's", ddp_strategy_name(strategy),
+                     what, k, r);
     lab_free(&run[0]);
     lab_free(&run[1]);
     nothing_left();
@@ -181,7 +181,7 @@ static void served(ddp_config *c, int k)
     c->plan.paper = k >= 6;
 }
 
-static void workers_on_a_gpu_have_servers(void **state)
+static void gpu_workers_with_servers_match_the_cpu(void **state)
 {
     int s, k;
 
@@ -196,8 +196,8 @@ static void workers_on_a_gpu_have_servers(void **state)
                          3, served, k);
 }
 
-/* A graph's gradients are the CPU's within rounding; on the server its layers are here. */
-static void graphs_have_servers(void **state)
+/* The gradients of a graph agree with the CPU's within rounding. The server's layers are in host memory. */
+static void graphs_with_servers_match_the_cpu(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
     double most = 0;
@@ -230,7 +230,7 @@ static void graphs_have_servers(void **state)
     }
 }
 
-/* ---- few bits ---- */
+/* ---- quantised messages ---- */
 
 static void coded(ddp_config *c, int k)
 {
@@ -242,8 +242,8 @@ static void coded(ddp_config *c, int k)
     c->outer.overlap = overlaps[k / 6];
 }
 
-/* Blocks of the device, read here, and what it keeps: those of ddp_split. Odd lengths, zeros, denormals, huge
- * values. */
+/* Blocks quantised on the device, and their residual, equal those of ddp_split. Odd lengths, zeros,
+ * denormals, huge values. */
 static void split_compare(int bits, size_t n, int kind)
 {
     const ddp_coding coding = bits == 8 ? DDP_AS_INT8 : DDP_AS_INT4;
@@ -287,7 +287,7 @@ static void split_compare(int bits, size_t n, int kind)
     nothing_left();
 }
 
-static void blocks_are_made_on_a_gpu(void **state)
+static void blocks_quantised_on_a_gpu_match_the_cpu(void **state)
 {
     static const size_t sizes[] = {1, 63, 64, 65, 4097, 70001};
     int s, k;
@@ -311,7 +311,7 @@ static void in_int8(ddp_config *c, int k)
     c->wire = DDP_WIRE_INT8;
 }
 
-static void changes_of_a_gpu_have_every_coding(void **state)
+static void gpu_deltas_match_the_cpu_in_every_coding(void **state)
 {
     int k;
 
@@ -323,7 +323,7 @@ static void changes_of_a_gpu_have_every_coding(void **state)
     equal_to_the_cpu("compensated", DDP_DILOCO, LAB_ODD, LAB_SGD, 3, compensated, 0);
 }
 
-static void averages_of_a_gpu_go_as_int8(void **state)
+static void gpu_averages_in_int8_match_the_cpu(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_SSGD,     DDP_WFBP,   DDP_LOCALSGD,
                                               DDP_DREAMDDP, DDP_USBYTE, DDP_DEFT};
@@ -345,8 +345,9 @@ static void slowly(ddp_config *c, int k)
     c->net = "100mbit,50ms";
 }
 
-/* A new process: what the outer step needs is launched first when changes are on their way. */
-static void nothing_is_loaded_behind_a_change(void **state)
+/* A new process: kernels of the outer step are launched for the first time while parameter deltas are in
+ * flight. */
+static void no_kernel_is_loaded_while_a_delta_is_in_flight(void **state)
 {
     int k;
 
@@ -361,13 +362,13 @@ static void nothing_is_loaded_behind_a_change(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workers_on_a_gpu_have_servers),
-        cmocka_unit_test(graphs_have_servers),
-        cmocka_unit_test(blocks_are_made_on_a_gpu),
-        cmocka_unit_test(changes_of_a_gpu_have_every_coding),
-        cmocka_unit_test(averages_of_a_gpu_go_as_int8),
+        cmocka_unit_test(gpu_workers_with_servers_match_the_cpu),
+        cmocka_unit_test(graphs_with_servers_match_the_cpu),
+        cmocka_unit_test(blocks_quantised_on_a_gpu_match_the_cpu),
+        cmocka_unit_test(gpu_deltas_match_the_cpu_in_every_coding),
+        cmocka_unit_test(gpu_averages_in_int8_match_the_cpu),
 #ifdef DDP_CUDA_ON_CPU
-        cmocka_unit_test(nothing_is_loaded_behind_a_change),
+        cmocka_unit_test(no_kernel_is_loaded_while_a_delta_is_in_flight),
 #endif
     };
 

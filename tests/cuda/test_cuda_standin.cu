@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] The stand-in itself finds what it is there to find: on a GPU there
- * is nothing to test here. */
+/* [test-all: compiles the GPU companion] The stand-in detects the errors that it exists to detect. On a real
+ * GPU this file tests nothing. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -27,7 +27,7 @@ static ddp__cuda *open_device(void)
     return dev;
 }
 
-/* The launch failed, and the reason holds the words; the device is whole again afterwards. */
+/* The launch fails with these words in its error, and the device works again afterwards. */
 static void expect_fault(ddp__cuda *dev, const char *words)
 {
     ddp_error err;
@@ -42,7 +42,7 @@ static void expect_fault(ddp__cuda *dev, const char *words)
     cuda_on_cpu::mend();
 }
 
-/* Every thread reads what its neighbour wrote, over 3 rounds. */
+/* Every thread reads the value that its neighbour wrote, for 3 rounds. */
 static __global__ void turn(int *out, int sync)
 {
     __shared__ int at[96];
@@ -58,7 +58,7 @@ static __global__ void turn(int *out, int sync)
     out[blockIdx.x * blockDim.x + threadIdx.x] = v;
 }
 
-static void threads_of_a_block_meet(void **state)
+static void threads_of_a_block_synchronise(void **state)
 {
     ddp__cuda *dev = open_device();
     int *out = NULL, host[4 * 96], i, wrong = 0;
@@ -69,7 +69,7 @@ static void threads_of_a_block_meet(void **state)
     assert_int_equal(cudaStreamSynchronize(dev->stream), cudaSuccess);
     memcpy(host, out, sizeof host);
     for (i = 0; i < 4 * 96; i++) assert_int_equal(host[i], (i % 96 + 3) % 96);
-    /* a barrier that is left out shows in numbers */
+    /* a missing barrier changes the numbers */
     DDP__LAUNCH(turn, 4, 96, 0, dev->stream, out, 0);
     assert_int_equal(cudaStreamSynchronize(dev->stream), cudaSuccess);
     memcpy(host, out, sizeof host);
@@ -92,7 +92,7 @@ static __global__ void elsewhere(void *)
         __syncthreads();
 }
 
-static void a_barrier_missed_by_some_is_a_fault(void **state)
+static void divergent_barrier_is_a_fault(void **state)
 {
     ddp__cuda *dev = open_device();
 
@@ -120,7 +120,7 @@ static __global__ void warp_sums(int *out)
     __syncwarp();
 }
 
-static void lanes_of_a_warp_meet(void **state)
+static void lanes_of_a_warp_synchronise(void **state)
 {
     ddp__cuda *dev = open_device();
     int *out = NULL, t;
@@ -154,7 +154,7 @@ static __global__ void later(int *out) { *out = 1; }
 
 static __global__ void unaligned(float *x) { ddp__vec_store(x + 1, ddp__vec_load(x)); }
 
-static void what_a_gpu_would_punish_is_a_fault(void **state)
+static void invalid_device_access_is_a_fault(void **state)
 {
     ddp__cuda *dev = open_device();
     float *x = NULL;
@@ -167,10 +167,10 @@ static void what_a_gpu_would_punish_is_a_fault(void **state)
     expect_fault(dev, "half_a_warp: thread 0 waits in __shfl_xor_sync");
     dev = open_device();
     DDP__LAUNCH(unaligned, 1, 1, 0, dev->stream, x);
-    expect_fault(dev, "an access of 16 bytes");
+    expect_fault(dev, "unaligned access of 16 bytes");
     dev = open_device();
     DDP__LAUNCH(half_a_warp, 1, 32, 0, dev->stream, &here);
-    expect_fault(dev, "half_a_warp is given an array that no device reaches");
+    expect_fault(dev, "half_a_warp has an array argument that no device can access");
     dev = open_device();
     DDP__LAUNCH(missed, 1, 1025, 0, dev->stream, 0);
     assert_int_equal(ddp__cuda_status(dev, NULL), DDP_FAILED);
@@ -185,8 +185,9 @@ static void what_a_gpu_would_punish_is_a_fault(void **state)
     assert_int_equal(cudaFree(out), cudaSuccess);
 }
 
-/* A kernel that was not launched before is loaded, which waits for what it would have to free. */
-static void what_is_loaded_behind_a_wait_is_a_fault(void **state)
+/* The first launch of a kernel loads it, and loading waits for all queued work, here for a flag that is
+ * raised only later. */
+static void loading_a_kernel_behind_a_wait_is_a_fault(void **state)
 {
     ddp__cuda *dev = open_device();
     int *flag = NULL, *out = NULL;
@@ -200,17 +201,17 @@ static void what_is_loaded_behind_a_wait_is_a_fault(void **state)
     *flag = 0;
     DDP__LAUNCH(later, 1, 1, 0, dev->stream, out);
     assert_int_equal(cudaLaunchHostFunc(dev->stream, wait, flag), cudaSuccess);
-    DDP__LAUNCH(later, 1, 1, 0, dev->stream, out); /* is there */
+    DDP__LAUNCH(later, 1, 1, 0, dev->stream, out); /* already loaded */
     assert_int_equal(ddp__cuda_status(dev, NULL), DDP_OK);
     cuda_on_cpu::unload();
     DDP__LAUNCH(later, 1, 1, 0, dev->stream, out);
     ddp__atomic_store(flag, 1);
-    expect_fault(dev, "later is loaded, at its first launch, behind work");
+    expect_fault(dev, "later is loaded at its first launch, behind work");
     assert_int_equal(cudaFree(out), cudaSuccess);
     assert_int_equal(cudaFreeHost(flag), cudaSuccess);
 }
 
-static void a_failed_kernel_is_a_sentence_with_a_remedy(void **state)
+static void failed_kernel_returns_an_error_with_a_remedy(void **state)
 {
     static const struct {
         cudaError_t e;
@@ -232,7 +233,7 @@ static void a_failed_kernel_is_a_sentence_with_a_remedy(void **state)
     }
 }
 
-static void a_device_that_is_not_there_is_a_sentence(void **state)
+static void missing_device_returns_a_clear_error(void **state)
 {
     ddp_error err;
 
@@ -248,7 +249,7 @@ static void a_device_that_is_not_there_is_a_sentence(void **state)
     cuda_on_cpu::mend();
 }
 
-static void too_little_memory_is_a_sentence(void **state)
+static void out_of_memory_returns_a_clear_error(void **state)
 {
     ddp__cuda *dev;
     ddp_error err;
@@ -269,8 +270,8 @@ static void too_little_memory_is_a_sentence(void **state)
     cuda_on_cpu::mend();
 }
 
-/* What is not ordered by an event is not ordered: the second stream waits, the host does not. */
-static void streams_are_ordered_by_events_alone(void **state)
+/* Only events order streams: the second stream waits, the host does not. */
+static void only_events_order_streams(void **state)
 {
     ddp__cuda *dev = open_device();
     cudaStream_t other;
@@ -305,15 +306,15 @@ static void streams_are_ordered_by_events_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_of_a_block_meet),
-        cmocka_unit_test(a_barrier_missed_by_some_is_a_fault),
-        cmocka_unit_test(lanes_of_a_warp_meet),
-        cmocka_unit_test(what_a_gpu_would_punish_is_a_fault),
-        cmocka_unit_test(what_is_loaded_behind_a_wait_is_a_fault),
-        cmocka_unit_test(a_failed_kernel_is_a_sentence_with_a_remedy),
-        cmocka_unit_test(a_device_that_is_not_there_is_a_sentence),
-        cmocka_unit_test(too_little_memory_is_a_sentence),
-        cmocka_unit_test(streams_are_ordered_by_events_alone),
+        cmocka_unit_test(threads_of_a_block_synchronise),
+        cmocka_unit_test(divergent_barrier_is_a_fault),
+        cmocka_unit_test(lanes_of_a_warp_synchronise),
+        cmocka_unit_test(invalid_device_access_is_a_fault),
+        cmocka_unit_test(loading_a_kernel_behind_a_wait_is_a_fault),
+        cmocka_unit_test(failed_kernel_returns_an_error_with_a_remedy),
+        cmocka_unit_test(missing_device_returns_a_clear_error),
+        cmocka_unit_test(out_of_memory_returns_a_clear_error),
+        cmocka_unit_test(only_events_order_streams),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
@@ -323,7 +324,7 @@ int main(void)
 
 int main(void)
 {
-    printf("the stand-in is not used here\n");
+    printf("the stand-in is not used in this build\n");
     return 77;
 }
 

@@ -1,5 +1,5 @@
-/* [test-all: compiles the GPU companion] The operators of text models on the device against the CPU, at sizes
- * that no vector, warp or tile divides and at sizes that all of them do. */
+/* [test-all: compiles the GPU companion] The operators of text models on the device compared with the CPU, at
+ * sizes that are multiples of no vector, warp or tile, and at sizes that are multiples of all. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -21,7 +21,7 @@ static void linear(const char *op, long rows, long columns, long width)
     check(&k);
 }
 
-static void linear_is_the_cpus(void **state)
+static void linear_matches_the_cpu(void **state)
 {
     (void)state;
     linear("linear", 1, 1, 1);
@@ -33,9 +33,9 @@ static void linear_is_the_cpus(void **state)
     linear("linear_tied", 9, 11, 33);
 }
 
-static void norms_are_the_cpus(void **state)
+static void norms_match_the_cpu(void **state)
 {
-    /* columns around those that fill 1 to 4 pieces of a lane, in float32 (128 each) and in bfloat16 (256
+    /* column counts around those that fill 1 to 4 pieces per lane, in float32 (128 each) and in bfloat16 (256
      * each) */
     static const long sizes[][2] = {{1, 3},    {37, 61},  {50, 256}, {3, 120},  {2, 128},  {19, 136},
                                     {3, 248},  {9, 264},  {3, 384},  {3, 392},  {17, 504}, {2, 512},
@@ -53,8 +53,8 @@ static void norms_are_the_cpus(void **state)
     }
 }
 
-/* A norm whose rows stay in registers, and of the same numbers where none starts at a multiple of
- * 16 bytes: those are read again for each pass. */
+/* A norm whose rows stay in registers, and the same numbers in unaligned arrays, which every pass reads
+ * again. */
 static void kept_check(const char *op, ddp_cuda_numbers numbers, long columns)
 {
     ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
@@ -92,14 +92,14 @@ static void kept_check(const char *op, ddp_cuda_numbers numbers, long columns)
     ddp__cuda_close(dev);
 }
 
-static void rows_in_registers_keep_the_bits(void **state)
+static void rows_in_registers_are_bit_identical(void **state)
 {
     static const long columns[] = {8, 120, 128, 136, 256, 384, 512, 520, 760, 768, 776, 1024, 1032};
     size_t i;
 
     (void)state;
 #if !defined(DDP_CUDA_ON_CPU)
-    skip(); /* two kernels, where the compiler may join a product and a sum otherwise */
+    skip(); /* two kernels, in which the compiler may contract products and sums differently */
 #endif
     for (i = 0; i < sizeof columns / sizeof columns[0]; i++) {
         kept_check("layer_norm", DDP_CUDA_F32, columns[i]);
@@ -109,7 +109,7 @@ static void rows_in_registers_keep_the_bits(void **state)
     }
 }
 
-static void embedding_is_the_cpus(void **state)
+static void embedding_matches_the_cpu(void **state)
 {
     static const long sizes[][3] = {{1, 1, 3}, {300, 5, 24}, {70, 40, 61}, {1100, 3, 8}};
     size_t i;
@@ -125,7 +125,7 @@ static void embedding_is_the_cpus(void **state)
     }
 }
 
-static void position_is_the_cpus(void **state)
+static void position_matches_the_cpu(void **state)
 {
     cuda_case k = cuda_case_of("position", 5, 7, 11);
 
@@ -135,7 +135,7 @@ static void position_is_the_cpus(void **state)
     check(&k);
 }
 
-static void rope_is_the_cpus(void **state)
+static void rope_matches_the_cpu(void **state)
 {
     cuda_case k = cuda_case_of("rope", 9, 5, 8 * 6);
 
@@ -149,7 +149,7 @@ static void rope_is_the_cpus(void **state)
     check(&k);
 }
 
-static void swiglu_is_the_cpus(void **state)
+static void swiglu_matches_the_cpu(void **state)
 {
     cuda_case k = cuda_case_of("swiglu", 19, 26);
 
@@ -162,7 +162,7 @@ static void swiglu_is_the_cpus(void **state)
     check(&k);
 }
 
-static void dropout_draws_the_cpus_mask(void **state)
+static void dropout_mask_matches_the_cpu(void **state)
 {
     cuda_case k = cuda_case_of("dropout", 3, 8195);
 
@@ -173,10 +173,10 @@ static void dropout_draws_the_cpus_mask(void **state)
     check(&k);
 }
 
-static void cross_entropy_is_the_cpus(void **state)
+static void cross_entropy_matches_the_cpu(void **state)
 {
     static const long sizes[][2] = {
-        {1, 2}, {37, 61}, {9, 2600}, {1030, 24}, {2, 17000}}; /* the last: more than one round */
+        {1, 2}, {37, 61}, {9, 2600}, {1030, 24}, {2, 17000}}; /* the last: more than one round of the loop */
     size_t i;
 
     (void)state;
@@ -186,13 +186,13 @@ static void cross_entropy_is_the_cpus(void **state)
         k.in[1].dims = 1;
         k.in[1].dim[0] = sizes[i][0];
         k.type[1] = DDP_I32;
-        k.low = -1; /* rows that do not count */
+        k.low = -1; /* rows without a label */
         k.high = (int)sizes[i][1] - 1;
         check(&k);
     }
 }
 
-/* Forward alone, of no training: nothing goes back. */
+/* Forward only, without training: no backward pass. */
 static void evaluated(cuda_case k, ddp_cuda_numbers numbers)
 {
     ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
@@ -212,8 +212,8 @@ static void evaluated(cuda_case k, ddp_cuda_numbers numbers)
     ddp__cuda_close(dev);
 }
 
-/* Own and tied weights; the last two in several chunks. */
-static void linear_cross_entropy_is_the_cpus(void **state)
+/* Separate and tied weights; the last two cases need several chunks. */
+static void linear_cross_entropy_matches_the_cpu(void **state)
 {
     static const long sizes[][3] = {{1, 8, 20}, {37, 24, 61}, {9, 16, 2600}, {600, 8, 24}, {2065, 16, 40}};
 
@@ -226,7 +226,7 @@ static void linear_cross_entropy_is_the_cpus(void **state)
         k.type[1] = DDP_I32;
         k.low = -1;
         k.high = (int)sizes[i][2] - 1;
-        k.within_half = 0.02; /* what goes from one of the three products to the next is rounded twice */
+        k.within_half = 0.02; /* values between the three products are rounded twice */
         k.arg[0] = i % 2 ? 0 : (double)sizes[i][2];
         if (i % 2) {
             k.tied.dims = 2;
@@ -242,16 +242,16 @@ static void linear_cross_entropy_is_the_cpus(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_is_the_cpus),
-        cmocka_unit_test(norms_are_the_cpus),
-        cmocka_unit_test(rows_in_registers_keep_the_bits),
-        cmocka_unit_test(embedding_is_the_cpus),
-        cmocka_unit_test(position_is_the_cpus),
-        cmocka_unit_test(rope_is_the_cpus),
-        cmocka_unit_test(swiglu_is_the_cpus),
-        cmocka_unit_test(dropout_draws_the_cpus_mask),
-        cmocka_unit_test(cross_entropy_is_the_cpus),
-        cmocka_unit_test(linear_cross_entropy_is_the_cpus),
+        cmocka_unit_test(linear_matches_the_cpu),
+        cmocka_unit_test(norms_match_the_cpu),
+        cmocka_unit_test(rows_in_registers_are_bit_identical),
+        cmocka_unit_test(embedding_matches_the_cpu),
+        cmocka_unit_test(position_matches_the_cpu),
+        cmocka_unit_test(rope_matches_the_cpu),
+        cmocka_unit_test(swiglu_matches_the_cpu),
+        cmocka_unit_test(dropout_mask_matches_the_cpu),
+        cmocka_unit_test(cross_entropy_matches_the_cpu),
+        cmocka_unit_test(linear_cross_entropy_matches_the_cpu),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
-/* [test-all: compiles the GPU companion] What operators of text models do on the device beside the plain
- * case: arrays that share memory as the graph lets them, gradients that nobody wants, tokens and labels that
- * do not exist, epilogues and batches of products, a sum and its norm as one kernel. */
+/* [test-all: compiles the GPU companion] Special cases of the operators of text models on the device: arrays
+ * that share memory as the graph allows, gradients that are not wanted, tokens and labels out of range,
+ * epilogues and batches of products, and a sum and its norm as one kernel. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -8,7 +8,7 @@
 #include "cuda/families.h"
 #include "cuda/cuda_check.h"
 
-/* Both calls of a fresh check, its numbers sent. */
+/* Prepares a new check on both sides and sends its numbers. */
 static void begin(cuda_check *c, ddp__cuda *dev, const cuda_case *k, ddp_op_call *cpu, ddp_op_call *gpu)
 {
     cuda_open(c, dev, k);
@@ -26,7 +26,7 @@ static void one_number_is(cuda_check *c, const cuda_array *a, const char *name, 
     free(got);
 }
 
-/* out over in[0] and the gradient over grad_out, as in_place_ok allows. */
+/* out overlaps in[0] and the gradient overlaps grad_out, as in_place_ok allows. */
 static void in_place(const cuda_case *k)
 {
     static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
@@ -72,7 +72,7 @@ static void operators_work_in_place(void **state)
     in_place(&k);
 }
 
-/* The gradient over the input, as grad_over_input allows. */
+/* The gradient overlaps the input, as grad_over_input allows. */
 static void over_input(const cuda_case *k, ddp_cuda_numbers numbers)
 {
     ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
@@ -95,7 +95,7 @@ static void over_input(const cuda_case *k, ddp_cuda_numbers numbers)
     ddp__cuda_close(dev);
 }
 
-static void gradients_take_the_place_of_inputs(void **state)
+static void gradients_may_overwrite_inputs(void **state)
 {
     cuda_case k = cuda_case_of("swiglu", 19, 48);
 
@@ -116,7 +116,7 @@ static void gradients_take_the_place_of_inputs(void **state)
     over_input(&k, DDP_CUDA_BF16);
 }
 
-/* without: bit i leaves out the gradient of parameter i, bit 4 that of the input. */
+/* without: bit i omits the gradient of parameter i, bit 4 the gradient of the input. */
 static void wanted(const cuda_case *k, int without)
 {
     ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, cuda_text_ops);
@@ -139,7 +139,7 @@ static void wanted(const cuda_case *k, int without)
     ddp__cuda_close(dev);
 }
 
-static void unwanted_gradients_stay_untouched(void **state)
+static void unwanted_gradients_are_not_written(void **state)
 {
     static const char *const ops[] = {"linear", "layer_norm", "rms_norm"};
     static const int without[] = {1, 2, 3, 16, 17, 19};
@@ -163,7 +163,7 @@ static void unwanted_gradients_stay_untouched(void **state)
     }
 }
 
-static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
+static void invalid_tokens_give_nan_and_no_gradient(void **state)
 {
     cuda_case k = cuda_case_of("embedding", 4);
     ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_text_ops);
@@ -175,7 +175,7 @@ static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
     k.arg[0] = 5;
     k.arg[1] = 5;
     cuda_open(&c, dev, &k);
-    c.spec.param[0].shape.dim[0] = 3; /* what is written beyond the table shows */
+    c.spec.param[0].shape.dim[0] = 3; /* a write past the table would be detected */
     ((int32_t *)c.in[0].cpu)[0] = 2;
     ((int32_t *)c.in[0].cpu)[1] = -1;
     ((int32_t *)c.in[0].cpu)[2] = 3;
@@ -183,7 +183,7 @@ static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
     cuda_each(&c, cuda_send_one);
     cuda_call(&c, 0, 0, &cpu);
     cuda_call(&c, 1, 0, &gpu);
-    cpu.param[0] = (const float *)cpu.param[0] + 5; /* what is read before the table is a row of numbers */
+    cpu.param[0] = (const float *)cpu.param[0] + 5; /* a read before the table would return numbers */
     gpu.param[0] = (const float *)gpu.param[0] + 5;
     c.cpu->forward(&cpu);
     c.gpu->forward(&gpu);
@@ -199,7 +199,7 @@ static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
     ddp__cuda_close(dev);
 }
 
-/* Two rows; the first label is given, logit 0 of row 1 is -inf. */
+/* Two rows; the first label is given, and logit 0 of row 1 is -inf. */
 static void loss_of(int label, int second, double *loss, double *first, double *last)
 {
     cuda_case k = cuda_case_of("cross_entropy", 2, 5);
@@ -236,7 +236,7 @@ static void loss_of(int label, int second, double *loss, double *first, double *
     ddp__cuda_close(dev);
 }
 
-static void labels_that_are_none_do_as_on_the_cpu(void **state)
+static void invalid_labels_match_the_cpu(void **state)
 {
     double loss, first, last;
 
@@ -251,8 +251,8 @@ static void labels_that_are_none_do_as_on_the_cpu(void **state)
     assert_true(loss == 0 && first == 0 && last == 0);
 }
 
-/* Products beside those of linear: batches, both turned, GELU with what it was taken of. */
-static void products_have_batches_and_epilogues(void **state)
+/* Products that linear does not use: batches, both operands transposed, GELU with its input. */
+static void batched_products_and_epilogues_match_the_cpu(void **state)
 {
     enum { M = 3, N = 8, K = 5, COUNT = 2 };
     ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_text_ops);
@@ -302,12 +302,12 @@ static void products_have_batches_and_epilogues(void **state)
             for (k = 0; k < K; k++) x += a[0][k][i] * b[0][j][k];
             y = 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
             assert_true(fabsf(x - before[i][j]) < 1e-5f);
-            assert_true(fabsf(y - c[0][i][j]) < 1e-3f); /* the library's GELU is its own */
+            assert_true(fabsf(y - c[0][i][j]) < 1e-3f); /* the library computes its own GELU */
         }
     p = ddp__cuda_product_of(M, N, K, da, 1, db, 1, dc, 0);
     p.add = 1;
     p.sums = dbefore;
-    before[M - 1][N - 1] = 7; /* what lies behind the sums stays */
+    before[M - 1][N - 1] = 7; /* values after the sums do not change */
     assert_int_equal(cudaMemcpy(dbefore, before, sizeof before, cudaMemcpyHostToDevice), cudaSuccess);
     if (ddp__cuda_multiply(dev, &p)) {
         float sums[M], now[M][N];
@@ -337,7 +337,7 @@ static void products_have_batches_and_epilogues(void **state)
 
 /* ---- gradients of a bias ---- */
 
-/* Linear against the CPU in two steps: the plan of the product is made in the first. */
+/* Linear compared with the CPU for two steps: the first step creates the plan of the product. */
 static void bias_steps(ddp_cuda_numbers numbers, long rows, long columns, long width, long kernels)
 {
     cuda_case k = cuda_case_of("linear", rows, columns);
@@ -356,7 +356,7 @@ static void bias_steps(ddp_cuda_numbers numbers, long rows, long columns, long w
         c.gpu->backward(&gpu);
         cuda_ok(dev);
 #if defined(DDP_CUDA_ON_CPU)
-        assert_int_equal(cuda_on_cpu::launches() - before, kernels); /* beside the library's */
+        assert_int_equal(cuda_on_cpu::launches() - before, kernels); /* in addition to the library's */
 #endif
         cuda_compare(&c, &c.grad_param[0], "gradient of weights, step", step);
         cuda_compare(&c, &c.grad_param[1], "gradient of bias, step", step);
@@ -378,9 +378,9 @@ static void every_size(long kernels)
     }
 }
 
-/* The product of the weights' gradient gives that of the bias, or where the library cannot do that, or not
- * well, two kernels do. */
-static void products_give_the_gradient_of_a_bias(void **state)
+/* The product of the weights' gradient also computes the bias gradient. Two kernels do it if the library
+ * cannot, or only slowly. */
+static void product_also_computes_the_bias_gradient(void **state)
 {
     (void)state;
     every_size(1);
@@ -390,14 +390,14 @@ static void products_give_the_gradient_of_a_bias(void **state)
     cublasLtUnknown() = 0;
     cublasLtIdle() = CUBLASLT_EPILOGUE_BGRADB;
     every_size(2);
-    cublasLtIdle() = UINT32_MAX; /* no better without it */
+    cublasLtIdle() = UINT32_MAX; /* no faster without it */
     every_size(1);
     cublasLtIdle() = 0;
 #endif
 }
 
-/* The gradients of linear and of the gelu behind it, as a pair. adds: to what gelu's input has; without: as
- * above. through: a reader of gelu has gone back through it. */
+/* The gradients of linear and of the gelu after it, as a pair. adds: adds to the gradient of gelu's input;
+ * without: as above. through: a reader of gelu has already applied the gradient of gelu. */
 static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds,
                       int without, int through)
 {
@@ -415,7 +415,7 @@ static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long wi
     begin(&b, dev, &g, &cpu[1], &gpu[1]);
     for (i = 0; i < 2; i++) {
         ddp_op_call *c = i ? gpu : cpu;
-        c[1].grad_in[0] = (void *)c[0].grad_out; /* gelu's input keeps its own numbers */
+        c[1].grad_in[0] = (void *)c[0].grad_out; /* gelu's input keeps its values */
         c[1].add_in[0] = adds;
         if (without & 1) c[0].grad_param[0] = NULL;
         if (without & 2) c[0].grad_param[1] = NULL;
@@ -423,7 +423,7 @@ static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long wi
     }
     if (through) {
         cpu[0].grad_out = cpu[1].grad_out;
-        gpu[0].grad_out = NULL; /* nobody has written that */
+        gpu[0].grad_out = NULL; /* no kernel has written that */
         gpu[1].through = 1;
     } else {
         b.cpu->backward(&cpu[1]);
@@ -448,7 +448,7 @@ static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long wi
     ddp__cuda_close(dev);
 }
 
-static void gradients_pass_gelu_as_a_pair(void **state)
+static void fused_gelu_gradient_matches_the_cpu(void **state)
 {
     int numbers;
 
@@ -466,8 +466,8 @@ static void gradients_pass_gelu_as_a_pair(void **state)
     }
 }
 
-/* Linear, whose input is gelu of something, back to that: as the product and gelu's gradient do one after the
- * other. */
+/* Linear with a gelu as its input, back to the gelu's input, equals the product and gelu's gradient one after
+ * the other. */
 static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long columns, long width, long launches)
 {
     cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, columns);
@@ -479,7 +479,7 @@ static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long column
     k.arg[0] = (double)width;
     begin(&a, dev, &k, &cpu[0], &gpu[0]);
     begin(&b, dev, &g, &cpu[1], &gpu[1]);
-    cpu[1].grad_out = cpu[0].grad_in[0] = cpu[1].grad_in[0]; /* over what the product has written */
+    cpu[1].grad_out = cpu[0].grad_in[0] = cpu[1].grad_in[0]; /* overlaps the output of the product */
     gpu[0].grad_in[0] = gpu[1].grad_in[0];
     gpu[0].inner = gpu[1].in[0];
     cpu[0].add_in[0] = cpu[1].add_in[0] = gpu[0].add_in[0] = 0;
@@ -502,9 +502,9 @@ static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long column
     ddp__cuda_close(dev);
 }
 
-/* By the product, or where the library cannot, or rows are no multiples of 16 bytes, by a kernel behind
- * it. */
-static void a_product_goes_back_through_gelu(void **state)
+/* By the product or, if the library cannot, or if rows are not multiples of 16 bytes, by a kernel after it.
+ * */
+static void product_applies_the_gelu_gradient(void **state)
 {
     int numbers;
 
@@ -521,12 +521,12 @@ static void a_product_goes_back_through_gelu(void **state)
     }
 }
 
-/* ---- an addition and the norm of it ---- */
+/* ---- an addition and the norm of its result ---- */
 
 enum { PAIR_RESULTS = 7 };
 
-/* One after the other, or as the pair; bits of adds: the norm adds to what its input's gradient
- * holds, the addition to that of input 0 and of input 1, and nobody wants that of input 0. */
+/* Runs the two operators separately, or as a pair. Bits of adds: the norm adds to the gradient of its input;
+ * the addition adds to the gradient of input 0, and of input 1; the gradient of input 0 is not wanted. */
 static void pair_run(cuda_check *s, cuda_check *n, const ddp_op_pair *pair, int adds, float **got)
 {
     const cuda_array *const result[PAIR_RESULTS] = {
@@ -594,7 +594,7 @@ static void pair_check(const char *op, ddp_cuda_numbers numbers, long rows, long
     ddp__cuda_close(dev);
 }
 
-static void a_sum_and_its_norm_keep_their_bits_as_one(void **state)
+static void fused_sum_and_norm_are_bit_identical(void **state)
 {
     static const char *const ops[] = {"layer_norm", "rms_norm"};
     int i, numbers;
@@ -621,15 +621,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operators_work_in_place),
-        cmocka_unit_test(gradients_take_the_place_of_inputs),
-        cmocka_unit_test(unwanted_gradients_stay_untouched),
-        cmocka_unit_test(tokens_that_are_none_give_nan_and_no_gradient),
-        cmocka_unit_test(labels_that_are_none_do_as_on_the_cpu),
-        cmocka_unit_test(products_have_batches_and_epilogues),
-        cmocka_unit_test(products_give_the_gradient_of_a_bias),
-        cmocka_unit_test(gradients_pass_gelu_as_a_pair),
-        cmocka_unit_test(a_product_goes_back_through_gelu),
-        cmocka_unit_test(a_sum_and_its_norm_keep_their_bits_as_one),
+        cmocka_unit_test(gradients_may_overwrite_inputs),
+        cmocka_unit_test(unwanted_gradients_are_not_written),
+        cmocka_unit_test(invalid_tokens_give_nan_and_no_gradient),
+        cmocka_unit_test(invalid_labels_match_the_cpu),
+        cmocka_unit_test(batched_products_and_epilogues_match_the_cpu),
+        cmocka_unit_test(product_also_computes_the_bias_gradient),
+        cmocka_unit_test(fused_gelu_gradient_matches_the_cpu),
+        cmocka_unit_test(product_applies_the_gelu_gradient),
+        cmocka_unit_test(fused_sum_and_norm_are_bit_identical),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,7 @@
-/* Stand-in for cuBLASLt: D = alpha op(A) op(B) + beta C with the bias and GELU epilogues and the
- * bias gradient of B, by plain loops over column-major matrices. What the real library refuses or would read
- * wrongly ends the program with a sentence: leading dimensions, shapes that do not fit, types that do not
- * go together, a missing bias, an algorithm of another product, addresses less aligned than
- * promised. */
+/* Stand-in for cuBLASLt: D = alpha op(A) op(B) + beta C with the bias and GELU epilogues and the bias
+ * gradient of B, by plain loops over column-major matrices. Calls that the real library rejects or would
+ * misread end the program with an error: wrong leading dimensions, mismatched shapes or types, a missing
+ * bias, an algorithm of another product, addresses with less alignment than stated. */
 #ifndef DDP_ON_CPU_CUBLASLT_H
 #define DDP_ON_CPU_CUBLASLT_H
 
@@ -80,11 +79,11 @@ typedef struct cublasLtLayoutOnCpu *cublasLtMatrixLayout_t;
 struct cublasLtPreferenceOnCpu {
     size_t workspace;
     uint32_t reduction;
-    uint32_t alignment[4]; /* A B C D */
+    uint32_t alignment[4]; /* of A B C D */
 };
 typedef struct cublasLtPreferenceOnCpu *cublasLtMatmulPreference_t;
 
-/* What the heuristic was asked about: a product that differs must ask again. */
+/* The properties that the heuristic saw. A product that differs in any of them needs a new algorithm. */
 typedef struct {
     uint64_t data[8];
 } cublasLtMatmulAlgo_t;
@@ -115,7 +114,7 @@ inline void cublasLtRefuse(const char *why, long long value)
 
 inline size_t cublasLtBytes(int type)
 {
-    if (type != CUDA_R_32F && type != CUDA_R_16BF) cublasLtRefuse("no such number type", type);
+    if (type != CUDA_R_32F && type != CUDA_R_16BF) cublasLtRefuse("unknown number type", type);
     return type == CUDA_R_32F ? 4 : 2;
 }
 
@@ -132,7 +131,7 @@ inline float cublasLtGet(const void *p, int64_t i, int type)
     return v;
 }
 
-/* To the nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 inline void cublasLtPut(void *p, int64_t i, int type, float v)
 {
     uint32_t bits = 0;
@@ -154,8 +153,8 @@ inline void cublasLtAligned(const char *what, const void *p, uint64_t promised)
         cublasLtRefuse(what, static_cast<long long>(promised));
 }
 
-/* For tests, 0: none. The epilogue that the heuristic knows no algorithm for, and the one whose
- * algorithms leave most of the device idle (UINT32_MAX: all do). */
+/* For tests; 0: none. Unknown: the epilogue for which the heuristic finds no algorithm. Idle: the epilogue
+ * whose algorithms leave most of the device idle (UINT32_MAX: all do). */
 inline uint32_t &cublasLtUnknown()
 {
     static uint32_t epilogue = 0;
@@ -293,7 +292,7 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* What of a product its algorithm was made for. */
+/* The properties of a product that its algorithm was made for. */
 inline cublasLtMatmulAlgo_t cublasLtAlgoOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayoutOnCpu *a,
                                               const cublasLtLayoutOnCpu *b, const cublasLtLayoutOnCpu *c,
                                               const uint32_t *alignment)
@@ -321,11 +320,11 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
     if (!h || !h->open) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (want < 1) return CUBLAS_STATUS_INVALID_VALUE;
     if (c->rows != out->rows || c->ld != out->ld || c->type != out->type)
-        cublasLtRefuse("C and D are unlike: rows", static_cast<long long>(c->rows));
+        cublasLtRefuse("C and D differ: rows", static_cast<long long>(c->rows));
     if (out->type != CUDA_R_32F && pref->reduction & ~CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         cublasLtRefuse("parts of a sum may be added as bfloat16: reduction schemes", pref->reduction);
     if (cublasLtHasVector(d))
-        cublasLtAligned("the bias is not aligned as D is promised to be", d->bias, pref->alignment[3]);
+        cublasLtAligned("the bias is less aligned than stated for D", d->bias, pref->alignment[3]);
     memset(result, 0, sizeof *result);
     *found = 0;
     if (d->epilogue == cublasLtUnknown()) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -353,7 +352,7 @@ inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayo
     const int aux_type = d->aux_type < 0 ? out->type : d->aux_type;
 
     if (cublasLtHasVector(d) && d->epilogue != CUBLASLT_EPILOGUE_BGRADB) {
-        if (!d->bias) cublasLtRefuse("an epilogue with bias and no bias", d->epilogue);
+        if (!d->bias) cublasLtRefuse("a bias epilogue without a bias", d->epilogue);
         v += cublasLtGet(d->bias, i, d->bias_type < 0 ? out->type : d->bias_type);
     }
     if (d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) cublasLtPut(d->aux, j * d->aux_ld + i, aux_type, v);
@@ -420,12 +419,12 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
         cublasLtRefuse("shapes of a product do not fit: inner dimension", k);
     if (a->type != b->type || c->type != out->type || d->scale != CUDA_R_32F ||
         (a->type == CUDA_R_32F && out->type != CUDA_R_32F))
-        cublasLtRefuse("types that do not go together", a->type * 100 + out->type);
+        cublasLtRefuse("unsupported combination of types", a->type * 100 + out->type);
     if (d->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R_32F)
-        cublasLtRefuse("TF32 of inputs that are no floats", a->type);
+        cublasLtRefuse("TF32 with inputs that are not floats", a->type);
     if (a->batch != b->batch || a->batch != c->batch || a->batch != out->batch)
-        cublasLtRefuse("unlike numbers of matrices", a->batch);
-    if (bytes && !workspace) cublasLtRefuse("workspace that is not there", static_cast<long long>(bytes));
+        cublasLtRefuse("different numbers of matrices", a->batch);
+    if (bytes && !workspace) cublasLtRefuse("the workspace is NULL", static_cast<long long>(bytes));
     if (!algo) cublasLtRefuse("no algorithm", 0);
     alignment[0] = static_cast<uint32_t>(algo->data[6] >> 32);
     alignment[1] = static_cast<uint32_t>(algo->data[6]);
@@ -433,17 +432,17 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     alignment[3] = static_cast<uint32_t>(algo->data[7]);
     want = cublasLtAlgoOnCpu(d, a, b, out, alignment);
     if (memcmp(&want, algo, sizeof want)) cublasLtRefuse("the algorithm of another product, rows", m);
-    cublasLtAligned("A is not aligned as promised", A, alignment[0]);
-    cublasLtAligned("B is not aligned as promised", B, alignment[1]);
-    cublasLtAligned("C is not aligned as promised", C, alignment[2]);
-    cublasLtAligned("D is not aligned as promised", D, alignment[3]);
+    cublasLtAligned("A is less aligned than stated", A, alignment[0]);
+    cublasLtAligned("B is less aligned than stated", B, alignment[1]);
+    cublasLtAligned("C is less aligned than stated", C, alignment[2]);
+    cublasLtAligned("D is less aligned than stated", D, alignment[3]);
     if (cublasLtHasVector(d))
-        cublasLtAligned("the bias is not aligned as promised for D", d->bias, alignment[3]);
+        cublasLtAligned("the bias is less aligned than stated for D", d->bias, alignment[3]);
     if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB) {
-        if (!d->bias) cublasLtRefuse("a bias gradient and no vector for it: its elements", n);
+        if (!d->bias) cublasLtRefuse("a bias gradient without a vector; elements needed:", n);
         if (d->bias_type >= 0 && d->bias_type != out->type)
-            cublasLtRefuse("a bias gradient that is not of D's type", d->bias_type);
-        if (a->batch != 1) cublasLtRefuse("one bias gradient of several matrices", a->batch);
+            cublasLtRefuse("a bias gradient whose type is not D's", d->bias_type);
+        if (a->batch != 1) cublasLtRefuse("a bias gradient of several matrices", a->batch);
     }
     if (cublasLtHasAux(d)) {
         cublasLtAligned("the auxiliary array is not aligned", d->aux, 16);
@@ -453,7 +452,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                 d->aux_ld);
     }
 
-    /* the descriptors may change before the product's turn in its stream comes */
+    /* the caller may change the descriptors before the product runs on its stream */
     const cublasLtDescOnCpu dd = *d;
     const cublasLtLayoutOnCpu la = *a, lb = *b, lc = *c, lo = *out;
     cuda_on_cpu::give(stream, [=] {

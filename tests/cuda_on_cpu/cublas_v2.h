@@ -1,4 +1,4 @@
-/* Stand-in for what cuBLASLt takes of cuBLAS: the names of statuses and operations. */
+/* Stand-in for the parts of cuBLAS that cuBLASLt uses: the names of statuses and operations. */
 #ifndef DDP_ON_CPU_CUBLAS_V2_H
 #define DDP_ON_CPU_CUBLAS_V2_H
 

@@ -1,4 +1,4 @@
-/* Of the driver's API, what is found at run time: maps of arrays for the copy engine. */
+/* The driver functions that the library looks up at run time: tensor maps for the copy engine. */
 #ifndef CUDA_ON_CPU_CUDA_H
 #define CUDA_ON_CPU_CUDA_H
 
@@ -15,7 +15,7 @@ typedef uint64_t cuuint64_t;
 
 /* An array of 2-byte elements in up to four dimensions, the first of which is dense. */
 struct alignas(128) CUtensorMap {
-    uint64_t made; /* TENSOR_MAP where it names an array */
+    uint64_t made; /* TENSOR_MAP if it is encoded */
     const char *base;
     cuuint64_t dim[4], apart[4]; /* in bytes */
     cuuint32_t box[4];
@@ -26,7 +26,7 @@ namespace cuda_on_cpu
 const uint64_t TENSOR_MAP = 0x6d61702d74656e73;
 }
 
-/* What the real one refuses of such maps. */
+/* Rejects the maps that the real driver rejects. */
 inline CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType, cuuint32_t rank, void *base,
                                        const cuuint64_t *dim, const cuuint64_t *apart, const cuuint32_t *box,
                                        const cuuint32_t *each, CUtensorMapInterleave, CUtensorMapSwizzle,

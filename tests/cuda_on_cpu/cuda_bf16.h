@@ -11,7 +11,7 @@ struct __nv_bfloat16 {
     {
         const unsigned u = __float_as_uint(f);
         if ((u & 0x7fffffffu) > 0x7f800000u)
-            bits = 0x7fff; /* one NaN for all, as the device has */
+            bits = 0x7fff; /* the only NaN, as on the device */
         else
             bits = (unsigned short)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
     }

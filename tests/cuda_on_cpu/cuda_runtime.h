@@ -1,6 +1,6 @@
-/* A stand-in for the part of the CUDA runtime that this project calls, so that its kernels and the
- * code around them are compiled by a C++17 compiler and run on any machine. Own text; names and
- * meanings are those of the CUDA Runtime API. Kernels are launched by DDP__LAUNCH alone. */
+/* A stand-in for the part of the CUDA runtime that this project calls. A C++17 compiler compiles the kernels
+ * and the code around them with it, and they run on any machine. The text is original; names and semantics
+ * are those of the CUDA Runtime API. Only DDP__LAUNCH launches kernels. */
 #ifndef CUDA_ON_CPU_RUNTIME_H
 #define CUDA_ON_CPU_RUNTIME_H
 
@@ -175,7 +175,7 @@ inline cudaError_t take(void **p, size_t bytes, int device)
     const cudaError_t e = ready();
 
     *p = nullptr;
-    if (e != cudaSuccess || captures("memory is taken")) return e;
+    if (e != cudaSuccess || captures("memory is allocated")) return e;
     std::lock_guard<std::mutex> hold(w.m);
     if (device < 0 ? w.pinned-- < 1 : w.used[device] + bytes > w.limit)
         return note(cudaErrorMemoryAllocation);
@@ -235,8 +235,7 @@ inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return (cudaError_t)w.broken.load();
 }
 
-/* Memory of the host that is not pinned is copied from before the call returns, and to when all
- * before it on the stream is done. */
+/* Unpinned host memory is read before the call returns, and written after all earlier work of the stream. */
 inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind k,
                                    cudaStream_t s = nullptr)
 {
@@ -338,7 +337,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     if (s) {
         std::lock_guard<std::mutex> hold(s->q.m);
-        if (cuda_on_cpu::captures("a stream is asked")) return cuda_on_cpu::ready();
+        if (cuda_on_cpu::captures("a stream is queried")) return cuda_on_cpu::ready();
         if (s->q.done < s->q.given) return cuda_on_cpu::note(cudaErrorNotReady);
     }
     return cuda_on_cpu::ready();
@@ -349,7 +348,7 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *use
     return cuda_on_cpu::ready();
 }
 
-/* ---- the driver's functions: waits of a stream for memory, maps of arrays ---- */
+/* ---- functions of the driver: waits of a stream for memory, tensor maps ---- */
 
 enum { cudaEnableDefault = 0 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
@@ -360,7 +359,7 @@ inline int wait_value(cudaStream_t s, unsigned long long there, unsigned value, 
 {
     const volatile unsigned *at = (const volatile unsigned *)there;
 
-    if (captures("a stream is told to wait for memory")) return 0;
+    if (captures("a stream waits for memory")) return 0;
     if (how != 0 || place_of((const void *)at) == PAGEABLE) return 1;
     give(s, [=] {
         while ((int)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0)
@@ -427,7 +426,7 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned =
     std::shared_ptr<cuda_on_cpu::event_state> state = e->s;
     uint64_t ticket;
 
-    if (cuda_on_cpu::captures("a stream is told to wait for an event")) return cuda_on_cpu::ready();
+    if (cuda_on_cpu::captures("a stream waits for an event")) return cuda_on_cpu::ready();
     {
         std::lock_guard<std::mutex> hold(state->m);
         ticket = state->asked;
@@ -461,7 +460,7 @@ inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
     return cuda_on_cpu::ready();
 }
 
-/* ---- graphs: jobs of a stream that are kept, and given again ---- */
+/* ---- graphs: jobs of a stream that are recorded and launched again ---- */
 
 enum cudaStreamCaptureMode {
     cudaStreamCaptureModeGlobal,

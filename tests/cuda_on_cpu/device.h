@@ -1,6 +1,5 @@
-/* Devices, memory, streams and events: a stream is a thread of its own with a queue, so that what
- * is not ordered by an event or a wait is not ordered here either. Device memory is memory of this
- * machine, filled with NaN. */
+/* Devices, memory, streams and events. A stream is a thread with a queue, so work that no event or wait
+ * orders is not ordered here either. Device memory is memory of this machine, filled with NaN. */
 #ifndef CUDA_ON_CPU_DEVICE_H
 #define CUDA_ON_CPU_DEVICE_H
 
@@ -53,12 +52,12 @@ struct queue {
     std::mutex m;
     std::condition_variable work, idle;
     std::deque<std::function<void()>> todo;
-    std::shared_ptr<std::deque<std::function<void()>>> captured; /* not null: what is given goes there */
+    std::shared_ptr<std::deque<std::function<void()>>> captured; /* not NULL: work is added here */
     uint64_t given = 0, done = 0;
     bool stop = false;
     int device = 0;
-    bool blocking = true;        /* ordered with the stream NULL */
-    std::atomic<int> drained{0}; /* how many wait for all streams, this too */
+    bool blocking = true;        /* 1: ordered with the stream NULL */
+    std::atomic<int> drained{0}; /* number of threads that wait for all streams, including this one */
     std::thread worker;
 };
 
@@ -91,28 +90,28 @@ struct block_of_memory {
     int device; /* -1: pinned memory of the host */
 };
 
-/* Of the process. Left alive at exit: threads of streams may still look at it. */
+/* State of the process. Not freed at exit: threads of streams may still use it. */
 struct world {
     std::mutex m;
     std::map<void *, block_of_memory> memory;
     std::map<CUstream_st *, int> streams;
     std::map<int, size_t> used;
-    size_t limit = (size_t)1 << 32;                /* bytes of each device */
-    long pinned = 1L << 40;                        /* pieces of pinned memory that are left */
-    size_t shared = MOST_SHARED;                   /* bytes of a block */
-    std::set<std::pair<int, const void *>> loaded; /* kernels of each device */
-    std::recursive_mutex loading[8];               /* of each device */
+    size_t limit = (size_t)1 << 32;                /* bytes per device */
+    long pinned = 1L << 40;                        /* remaining number of pinned allocations */
+    size_t shared = MOST_SHARED;                   /* bytes per block */
+    std::set<std::pair<int, const void *>> loaded; /* kernels loaded on each device */
+    std::recursive_mutex loading[8];               /* one per device */
     int devices = 8;
-    int driver = 0; /* CUDA's version that it knows; 0: this one */
+    int driver = 0; /* CUDA version of the driver; 0: the version of this stand-in */
     int events = 0;
     int graphs = 0;
-    std::atomic<long> replays{0}; /* launches of graphs */
-    std::atomic<int> broken{0};   /* a cudaError_t that stays */
-    std::atomic<int> user{0};     /* the process that called first */
+    std::atomic<long> replays{0}; /* number of graph launches */
+    std::atomic<int> broken{0};   /* a sticky cudaError_t */
+    std::atomic<int> user{0};     /* the process that made the first call */
     std::atomic<long> launches{0};
-    bool blocking = false; /* a launch returns when its kernel is done */
-    bool waits = true;     /* the driver has what is looked up in it: streams can
-                                                          wait for memory */
+    bool blocking = false; /* 1: a launch returns when its kernel is done */
+    bool waits = true;     /* 1: the driver has the functions that are looked up in it; streams can wait for
+                            * memory */
     char why[400];
 };
 
@@ -163,22 +162,21 @@ inline void fault(const char *fmt, ...)
     w.broken = cudaErrorLaunchFailure;
 }
 
-/* The stream whose work this thread captures. */
+/* The stream that this thread captures. */
 inline CUstream_st *&capturing()
 {
     static thread_local CUstream_st *s = nullptr;
     return s;
 }
 
-/* Calls that a capture would not take, or would make part of the graph with another meaning. 1: it is under
- * way. */
+/* Checks calls that a capture would reject, or record with another meaning. Returns 1 during a capture. */
 inline int captures(const char *call)
 {
     if (capturing()) fault("%s while the thread captures a stream", call);
     return capturing() != nullptr;
 }
 
-/* What every call checks first. Where a kernel is being loaded, other calls wait. */
+/* The first check of every call. Other calls wait while a kernel is being loaded. */
 inline cudaError_t ready()
 {
     world &w = the_world();
@@ -187,7 +185,7 @@ inline cudaError_t ready()
     std::lock_guard<std::recursive_mutex> turn(w.loading[current_device() % 8]);
     if (w.devices < 1) return note(cudaErrorNoDevice);
     if (!w.user.compare_exchange_strong(none, (int)getpid()) && none != (int)getpid())
-        return note(cudaErrorInitializationError); /* a child of a process that used CUDA */
+        return note(cudaErrorInitializationError); /* in a child of a process that used CUDA */
     return note((cudaError_t)w.broken.load());
 }
 
@@ -218,7 +216,7 @@ inline void work(CUstream_st *s)
     }
 }
 
-/* 0: it took longer than most seconds. */
+/* Returns 0 after a time-out of `most` seconds. */
 inline int drain(CUstream_st *s, double most = 1e6)
 {
     if (captures("a stream is waited for")) return 1;
@@ -228,8 +226,8 @@ inline int drain(CUstream_st *s, double most = 1e6)
     return s->q.idle.wait_for(hold, std::chrono::duration<double>(most), [&] { return s->q.done >= until; });
 }
 
-/* Waits for every stream of a device; legacy: only for those that the stream NULL waits for. 0: one
- * took longer than most seconds. */
+/* Waits for all streams of a device; legacy: only for those that the stream NULL waits for. Returns 0 after a
+ * time-out of `most` seconds. */
 inline int drain_device(int device, bool legacy, double most = 1e6)
 {
     int all = 1;
@@ -270,7 +268,7 @@ inline void give(CUstream_st *s, std::function<void()> job)
     s->q.work.notify_one();
 }
 
-/* ---- what tests of failures ask for; on a real device there is no such thing ---- */
+/* ---- controls for tests of failures, which a real device does not have ---- */
 
 inline void set_devices(int n) { the_world().devices = n; }
 inline void set_driver(int version) { the_world().driver = version; }
@@ -291,7 +289,7 @@ inline void mend()
     last_error() = cudaSuccess;
 }
 inline long replays() { return the_world().replays; }
-/* Allocations, streams, events and graphs that nobody has freed. */
+/* Number of allocations, streams, events and graphs that are not freed. */
 inline long alive()
 {
     std::lock_guard<std::mutex> hold(the_world().m);
@@ -299,7 +297,7 @@ inline long alive()
            the_world().graphs;
 }
 
-/* ---- where memory lies ---- */
+/* ---- kinds of memory ---- */
 
 enum place { PAGEABLE, PINNED, ON_DEVICE };
 
@@ -315,14 +313,15 @@ inline place place_of(const void *p)
     return at->second.device < 0 ? PINNED : ON_DEVICE;
 }
 
-/* An array that a kernel is given must lie where a GPU reaches it; its end may be named. */
+/* Checks that an array argument of a kernel is in memory that the GPU can access. A pointer to its end is
+ * allowed. */
 template <class T> inline int reached(T) { return 1; }
 template <class T> inline int reached(T *p) { return !p || place_of((const void *)p) != PAGEABLE; }
 
 /* ---- launching ---- */
 
-/* A kernel is loaded when it is launched first. That may wait for all that its device has to do,
- * and other threads' calls may wait meanwhile: work that waits for them never ends. */
+/* Loads a kernel at its first launch. On a GPU, loading may wait for all work of the device and block the
+ * calls of other threads. Work that waits for those calls then never ends. */
 inline void load(const char *kernel, const void *fn)
 {
     world &w = the_world();
@@ -332,13 +331,13 @@ inline void load(const char *kernel, const void *fn)
         std::lock_guard<std::mutex> hold(w.m);
         if (!w.loaded.insert({device, fn}).second) return;
     }
-    if (captures(kernel)) return; /* it would be loaded there */
+    if (captures(kernel)) return; /* a capture would load it */
     std::lock_guard<std::recursive_mutex> turn(w.loading[device % 8]);
     if (!drain_device(device, false, 5))
-        fault("%s is loaded, at its first launch, behind work that does not end meanwhile", kernel);
+        fault("%s is loaded at its first launch, behind work that does not end meanwhile", kernel);
 }
 
-/* NULL arrives as a number. */
+/* NULL arrives as an integer. */
 template <class P, class A> inline P argument(A a)
 {
     if constexpr (std::is_pointer<P>::value && std::is_integral<A>::value)
@@ -347,8 +346,8 @@ template <class P, class A> inline P argument(A a)
         return static_cast<P>(a);
 }
 
-/* Queues a grid whose threads each call thread, unless the launch is not possible. No template: a program has
- * hundreds of kernels. reached: devices reach every array among the arguments. */
+/* Queues a grid in which every thread calls `thread`, if the launch is possible. Not a template: a program
+ * has hundreds of kernels. reached: all arrays among the arguments are accessible to devices. */
 inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                         const void *fn, bool reached, std::function<void()> thread)
 {
@@ -371,7 +370,7 @@ inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared
         return;
     }
     if (!reached) {
-        fault("%s is given an array that no device reaches", kernel);
+        fault("%s has an array argument that no device can access", kernel);
         return;
     }
     load(kernel, fn);

@@ -1,10 +1,9 @@
-/* The threads of one block as fibres on one thread of this machine. A fibre runs until it meets a
- * barrier or a warp operation that others have not reached; a thread that meets none costs no stack
- * of its own. The order in which threads run changes from phase to phase, so that a missing barrier
- * shows.
+/* Runs the threads of a block as fibres on one thread of this machine. A fibre runs until a barrier or a warp
+ * operation that other fibres have not reached. A thread without such operations needs no stack of its own.
+ * The order of the threads changes from phase to phase, so that a missing barrier changes results.
  *
- * What a GPU would punish by a hang or by garbage is a fault here: one sentence on stderr, and
- * every later call returns an error. */
+ * Errors that hang a GPU or give undefined values are faults here: one line on stderr, and every later call
+ * returns an error. */
 #ifndef CUDA_ON_CPU_FIBRE_H
 #define CUDA_ON_CPU_FIBRE_H
 
@@ -50,7 +49,7 @@ inline void fibre_make(fibre_context *c, char *stack, void (*entry)())
 {
     void **top = (void **)(stack + STACK_BYTES) - 8;
 
-    memset(top, 0, 8 * sizeof *top); /* six registers, where to begin, no caller */
+    memset(top, 0, 8 * sizeof *top); /* six registers, the entry point, no caller */
     top[6] = (void *)entry;
     *c = (void *)top;
 }
@@ -73,29 +72,29 @@ struct fibre {
     fibre_context context;
     char *stack;
     fibre_state state;
-    const char *what, *file; /* where it waits */
+    const char *what, *file; /* name and place of the operation that it waits in */
     int line;
-    unsigned mask; /* AT_WARP: the lanes it waits for */
+    unsigned mask; /* AT_WARP: the lanes that it waits for */
     uint64_t put[2], got[2];
-    int from; /* the lane whose value it wants */
+    int from; /* the lane whose value it reads */
 };
 
-/* What a warp operation makes of the values of its lanes; writes got of each. */
+/* A warp operation on the values of its lanes; writes `got` of each lane. */
 typedef void (*warp_rule)(fibre *lane, unsigned mask);
 
 struct block_run {
     std::vector<fibre> fibre_of;
-    std::vector<char *> stacks; /* free ones, kept from block to block */
+    std::vector<char *> stacks; /* free stacks, reused by later blocks */
     fibre_context scheduler;
     int threads, now, waiting, done, stopped;
     void (*body)(void *);
     void *user;
     unsigned char *shared;
     size_t shared_bytes;
-    int count_in, count_out; /* of __syncthreads_count */
+    int count_in, count_out; /* for __syncthreads_count */
     uint64_t phase;
     const char *kernel;
-    const void *outer; /* of the address sanitizer: the stack of the scheduler */
+    const void *outer; /* for AddressSanitizer: the stack of the scheduler */
     size_t outer_bytes;
     ~block_run()
     {
@@ -188,7 +187,7 @@ inline void wait_here(block_run &r, fibre &f, fibre_state state, const char *wha
     leave_fibre(r, f);
 }
 
-/* __syncthreads and its counting forms: returns for how many threads yes was not 0. */
+/* __syncthreads and its counting forms. Returns the number of threads whose `yes` is not 0. */
 inline int barrier(int yes, const char *file, int line)
 {
     block_run &r = running();
@@ -207,7 +206,7 @@ inline void warp_meet(const char *what, unsigned mask, warp_rule rule, const cha
     int i;
 
     if (!(mask >> lane & 1)) {
-        fault("%s: thread %d calls %s (%s:%d) with a mask of lanes %#x that leaves itself out", r.kernel,
+        fault("%s: thread %d calls %s (%s:%d) with a mask of lanes %#x that excludes its own lane", r.kernel,
               r.now, what, file, line, mask);
         r.stopped = 1;
         wait_here(r, f, AT_WARP, what, file, line);
@@ -246,14 +245,13 @@ inline void explain_stuck(block_run &r)
             }
         }
     if (first)
-        fault("%s: thread %ld waits in %s (%s:%d) for threads that have ended or never come (%d of "
-              "%d "
+        fault("%s: thread %ld waits in %s (%s:%d) for threads that have ended or do not reach it (%d of %d "
               "have ended)",
               r.kernel, (long)(first - &r.fibre_of[0]), first->what, first->file, first->line, r.done,
               r.threads);
 }
 
-/* Lets all threads go on that stand at one and the same barrier; 0 where that is not so. */
+/* If all threads wait at the same barrier, resumes them; otherwise returns 0. */
 inline int open_barrier(block_run &r)
 {
     const fibre *first = &r.fibre_of[0];
@@ -268,7 +266,7 @@ inline int open_barrier(block_run &r)
     return 1;
 }
 
-/* Runs one block; 1, or 0 after a fault. */
+/* Runs one block. Returns 1, or 0 after a fault. */
 inline int run_block(block_run &r)
 {
     const int n = r.threads;
@@ -276,7 +274,7 @@ inline int run_block(block_run &r)
 
     for (fibre &f : r.fibre_of) f.state = FRESH;
     r.waiting = r.done = r.stopped = r.count_in = r.count_out = 0;
-    if (r.shared_bytes) memset(r.shared, 0xff, r.shared_bytes); /* no float: a NaN */
+    if (r.shared_bytes) memset(r.shared, 0xff, r.shared_bytes); /* bytes of a NaN */
     while (r.done < n && !r.stopped) {
         uint64_t h = ++r.phase * 0x9e3779b97f4a7c15ULL;
         int moved = 0, start = (int)((h >> 33) % (uint64_t)n), back = (int)(h >> 32 & 1);
@@ -299,7 +297,7 @@ inline int run_block(block_run &r)
     return !r.stopped;
 }
 
-/* A whole grid on the calling thread. */
+/* Runs a whole grid on the calling thread. */
 inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void *),
                      void *user)
 {

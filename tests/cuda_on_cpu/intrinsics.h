@@ -1,5 +1,5 @@
-/* Functions that kernels call. Warp operations name the place of the call, so that two that differ
- * never meet. There is no atomicAdd of floats: their sums would depend on the order. */
+/* Functions that kernels call. A warp operation includes its place in the source, so that two different calls
+ * never match. There is no atomicAdd for floats: the sums would depend on the order. */
 #ifndef CUDA_ON_CPU_INTRINSICS_H
 #define CUDA_ON_CPU_INTRINSICS_H
 
@@ -18,7 +18,7 @@ namespace cuda_on_cpu
 
 template <typename T> inline void put_bits(uint64_t *to, T v)
 {
-    static_assert(sizeof v <= 16, "a value that travels between lanes has at most 16 bytes");
+    static_assert(sizeof v <= 16, "a value exchanged between lanes has at most 16 bytes");
     to[0] = to[1] = 0;
     memcpy(to, &v, sizeof v);
 }
@@ -85,7 +85,7 @@ template <typename T, int KIND> inline void rule_reduce(fibre *lane, unsigned ma
 
 inline void rule_nothing(fibre *, unsigned) {}
 
-/* The value of lane from; outside the part of width lanes: its own. */
+/* Value of lane `from`; outside the part of width lanes, the lane's own value. */
 template <typename T>
 inline T shuffle(unsigned mask, T v, int from, const char *what, const char *file, int line)
 {
@@ -94,8 +94,8 @@ inline T shuffle(unsigned mask, T v, int from, const char *what, const char *fil
     put_bits(f.put, v);
     f.from = from;
     if (!(mask >> from & 1)) {
-        fault("%s: %s (%s:%d) reads lane %d, which its mask %#x leaves out", running().kernel, what, file,
-              line, from, mask);
+        fault("%s: %s (%s:%d) reads lane %d, which its mask %#x excludes", running().kernel, what, file, line,
+              from, mask);
         return v;
     }
     warp_meet(what, mask, rule_pick, file, line);
@@ -141,18 +141,17 @@ inline int source_of(int kind, int by, int width)
     if (kind == 1 && in + by < width) from = in + by;
     if (kind == 2 && in - by >= 0) from = in - by;
     if (kind == 3) {
-        /* xor may reach into a part before its own, never into one after */
+        /* xor may read from an earlier part, never from a later one */
         const int target = lane ^ by;
         return target / width * width <= part ? target : lane;
     }
     return part + from;
 }
 
-/* Where an access of 16 bytes would trap. */
+/* An access of 16 bytes that would trap is a fault. */
 inline void check_aligned(const void *p, size_t bytes)
 {
-    if ((uintptr_t)p % bytes)
-        fault("%s: an access of %zu bytes at %p, which is no multiple of that", running().kernel, bytes, p);
+    if ((uintptr_t)p % bytes) fault("%s: unaligned access of %zu bytes at %p", running().kernel, bytes, p);
 }
 
 } // namespace cuda_on_cpu
@@ -203,7 +202,7 @@ inline unsigned mask_or_all(unsigned mask = 0xffffffffu) { return mask; }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-/* Other streams and the host are threads of this machine: they get their turn. */
+/* Lets other threads of this machine run: streams and the host. */
 inline void __nanosleep(unsigned) { sched_yield(); }
 inline long long clock64() { return 0; }
 
@@ -238,8 +237,8 @@ inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-/* Products and sums that are never fused: -ffp-contract=off holds for every program that includes
- * this. */
+/* Products and sums that are never fused: every program that includes this file is compiled with
+ * -ffp-contract=off. */
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
@@ -292,7 +291,7 @@ namespace cuda_on_cpu
 {
 template <typename T> inline void whole_numbers_only()
 {
-    static_assert(std::is_integral<T>::value, "atomics of floats make results depend on the order");
+    static_assert(std::is_integral<T>::value, "floating-point atomics make results depend on the order");
 }
 template <typename T> struct same {
     typedef T type;

@@ -1,4 +1,4 @@
-/* Stand-in: the number types that the library calls name, with the values of the real header. */
+/* Stand-in: the number types of the library calls, with the values of the real header. */
 #ifndef DDP_ON_CPU_LIBRARY_TYPES_H
 #define DDP_ON_CPU_LIBRARY_TYPES_H
 

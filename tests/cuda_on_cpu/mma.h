@@ -1,6 +1,5 @@
-/* Products on tensor cores. Which lane holds which element of a fragment is not for programs to
- * know, so here lane 0 of a warp holds all of them, and the other lanes none. What a warp must do
- * together is checked by __syncwarp. */
+/* Tensor-core products (wmma). The element layout of a fragment is unspecified, so lane 0 of a warp holds all
+ * elements here, and the other lanes none. __syncwarp checks that the whole warp takes part. */
 #ifndef CUDA_ON_CPU_WMMA_H
 #define CUDA_ON_CPU_WMMA_H
 
@@ -28,7 +27,7 @@ struct tf32 {
 };
 } // namespace precision
 
-/* 10 bits behind the point; halves away from 0. */
+/* Keeps 10 bits of the mantissa; rounds ties away from 0. */
 inline float __float_to_tf32(float x)
 {
     const unsigned u = __float_as_uint(x);
@@ -43,7 +42,7 @@ template <> struct number_of<precision::tf32> {
     typedef float type;
 };
 
-/* rows x cols of what the kind holds. */
+/* rows x cols of a fragment of this kind. */
 template <typename Kind, int M, int N, int K> struct extent;
 template <int M, int N, int K> struct extent<matrix_a, M, N, K> {
     enum { rows = M, cols = K };

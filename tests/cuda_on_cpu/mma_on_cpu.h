@@ -1,6 +1,6 @@
-/* The tensor-core instructions of src/cuda/mma.cuh as the PTX manual defines them: which lane holds
- * which element. Copies to shared memory arrive when they are waited for, not before. A matrix
- * whose rows share a bank of shared memory is a fault: on a GPU it would only be slow. */
+/* The tensor-core instructions of src/cuda/mma.cuh with the element layouts of the PTX manual. Copies to
+ * shared memory complete when they are waited for, not before. A matrix whose rows share a bank of shared
+ * memory is a fault; on a GPU it would only be slow. */
 #ifndef CUDA_ON_CPU_MMA_H
 #define CUDA_ON_CPU_MMA_H
 
@@ -66,7 +66,7 @@ inline void rule_mma(fibre *lane, unsigned)
     }
 }
 
-/* The last 13 bits of a float are not read. */
+/* The instruction does not read the last 13 bits of a float. */
 inline float tf32_of(uint32_t bits)
 {
     float x;
@@ -127,7 +127,7 @@ struct copy16 {
     int present;
 };
 
-/* Copies of each thread of the block that runs: of the open group, and of those committed. */
+/* Copies of each thread of the running block: of the open group, and of the committed groups. */
 struct copies {
     std::vector<copy16> open;
     std::deque<std::vector<copy16>> committed;
@@ -141,8 +141,8 @@ inline std::vector<copies> &all_copies()
 
 inline copies &my_copies() { return all_copies()[(size_t)running().now]; }
 
-/* A product of a group of four warps, done when it is waited for; a: of a lane, or a matrix in shared
- * memory. */
+/* A product of a group of four warps, computed when it is waited for. a: registers of a lane, or a matrix in
+ * shared memory. */
 struct group_call {
     float (*c)[4];
     uint32_t a[4];
@@ -156,8 +156,8 @@ inline std::vector<group_call> &group_calls(int thread)
     return all[(size_t)thread];
 }
 
-/* Element i of row `row` of the matrix in shared memory that a descriptor names: rows of 128 bytes, eight of
- * them to a stride, the pieces of 16 bytes exchanged by the low bits of the row's own address. */
+/* Element i of row `row` of the matrix in shared memory that the descriptor describes: rows of 128 bytes,
+ * eight per stride, with 16-byte pieces permuted by the low bits of the row's address. */
 inline float group_element(uint64_t descriptor, int row, int i)
 {
     const block_run &r = running();
@@ -167,7 +167,7 @@ inline float group_element(uint64_t descriptor, int row, int i)
     at += (size_t)(row % 8 * 128 + 2 * i);
     at ^= (at >> 7 & 7) << 4;
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) || at + 2 > r.shared_bytes) {
-        fault("%s: a descriptor %#llx of a matrix that does not lie in shared memory as wgmma reads it",
+        fault("%s: descriptor %#llx: the layout of the matrix in shared memory is not valid for wgmma",
               r.kernel, (unsigned long long)descriptor);
         return NAN;
     }
@@ -204,7 +204,7 @@ inline void group_multiply(int warp)
     }
 }
 
-/* All 128 threads of a group meet; the last to come does what they asked for. */
+/* Barrier of the 128 threads of a group; the last thread computes the requested products. */
 inline void group_meet(const char *what, int line)
 {
     block_run &r = running();
@@ -218,7 +218,7 @@ inline void group_meet(const char *what, int line)
     }
     for (int i = base; i < base + 128; i++)
         if (group_calls(i).size() != group_calls(base).size())
-            fault("%s: a thread of a group has asked for other products than the first", r.kernel);
+            fault("%s: the threads of a group request different products", r.kernel);
     for (int i = 0; i < 4; i++) group_multiply(base / 32 + i);
     for (int i = base; i < base + 128; i++) {
         group_calls(i).clear();
@@ -226,8 +226,8 @@ inline void group_meet(const char *what, int line)
     }
 }
 
-/* What the copy engine was asked for: done at once, or when somebody waits for it; who reads too early or too
- * late what is copied there sees it in the numbers. */
+/* A request to the copy engine. It is done at once, or when a thread waits for it, so that an early or late
+ * access to the data changes the results. */
 struct fetch {
     char *tile;
     const CUtensorMap *map;
@@ -236,8 +236,8 @@ struct fetch {
 
 struct arrivals {
     uint64_t id;
-    int asking;      /* rounds to be closed, 1 or 0 */
-    unsigned rounds; /* that are over */
+    int asking;      /* phases to be completed, 1 or 0 */
+    unsigned rounds; /* completed phases */
     std::vector<fetch> late;
 };
 
@@ -261,7 +261,7 @@ inline void fetch_now(const fetch &f)
         }
 }
 
-/* Of the block that runs; one whose memory another block has had since is none. */
+/* Barriers of the running block. A barrier whose memory another block has used since is not one. */
 inline std::map<const void *, arrivals> &all_arrivals()
 {
     static thread_local std::map<const void *, arrivals> all;
@@ -273,7 +273,7 @@ inline arrivals *arrivals_at(const uint64_t *bar)
     arrivals &a = all_arrivals()[bar];
 
     if (*bar == a.id) return &a;
-    fault("%s: thread %d uses a barrier of arrivals that is not open", running().kernel, running().now);
+    fault("%s: thread %d uses an mbarrier that is not initialised", running().kernel, running().now);
     running().stopped = 1;
     wait_here(running(), me(), AT_WARP, "a barrier", "mma_on_cpu.h", __LINE__);
     return nullptr;
@@ -302,7 +302,7 @@ inline void ddp__fetch(uint64_t *bar, __nv_bfloat16 *tile, const CUtensorMap *ma
 
     if (map->made != cuda_on_cpu::TENSOR_MAP || map->box[1] != 1 || map->box[3] != 1 || at % 1024 ||
         at + bytes > r.shared_bytes || bytes != sizeof *tile * map->box[0] * map->box[2])
-        return cuda_on_cpu::fault("%s: a tile that the copy engine cannot bring there", r.kernel);
+        return cuda_on_cpu::fault("%s: the copy engine cannot load this tile to this address", r.kernel);
     if ((r.phase + at / 1024) % 2)
         cuda_on_cpu::fetch_now(f);
     else
@@ -314,7 +314,8 @@ inline void ddp__arrivals_sent(uint64_t *bar)
     cuda_on_cpu::block_run &r = cuda_on_cpu::running();
 
     if (!cuda_on_cpu::arrivals_at(bar)->asking--)
-        cuda_on_cpu::fault("%s: a round of arrivals is closed before the one before is over", r.kernel);
+        cuda_on_cpu::fault("%s: a phase of an mbarrier is closed before the previous one is complete",
+                           r.kernel);
     for (cuda_on_cpu::fibre &f : r.fibre_of)
         if (f.state == cuda_on_cpu::AT_WARP && f.what == cuda_on_cpu::ARRIVALS) f.state = cuda_on_cpu::READY;
 }
@@ -373,7 +374,7 @@ inline void ddp__mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint3
     cuda_on_cpu::meet_with(&m, "mma", cuda_on_cpu::rule_mma, __LINE__);
 }
 
-/* Rounds what it is given, ties away from zero, as the function of mma.cuh does. */
+/* Rounds its input, ties away from zero, as the function of mma.cuh does. */
 template <> inline void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     const uint32_t half = 0x1000, rounded[4] = {a[0] + half, a[1] + half, a[2] + half, a[3] + half};

@@ -30,9 +30,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-SECONDS = 60       # of the processor
-WAIT = 10 * SECONDS # of a machine that is busy with other things
-# The families of companion.cu that a linked test needs; the whole companion without an entry.
+SECONDS = 60       # of processor time
+WAIT = 10 * SECONDS # of wall time, for a busy machine
+# The families of companion.cu that a linked test needs. Tests without an entry need the whole companion.
 FAMILIES = {"test_cuda_elementwise": ["ELEMENTWISE"], "test_cuda_images": ["ELEMENTWISE", "IMAGES"],
             "test_cuda_conv": ["CONV"], "test_cuda_text": ["TEXT"],
             "test_cuda_text_edges": ["ELEMENTWISE", "TEXT"]}
@@ -56,19 +56,19 @@ def read(path):
 
 
 def pattern(old):
-    """The old text as an expression in which any white space is like any other."""
+    """The old text as a regular expression that accepts any white space."""
     words = [re.escape(w) for w in old.replace("\\n", " ").split()]
     return re.compile(r"\s+".join(words))
 
 
 def tls_libs():
-    """What the archive was compiled against."""
+    """Returns the TLS libraries if the archive was compiled with TLS."""
     with open(os.path.join(ROOT, "build/plain/src/wire/tls.o"), "rb") as f:
         return ["-lssl", "-lcrypto"] if b"SSL_new" in f.read() else []
 
 
 def make(*targets):
-    """Runs make; what it prints where it fails."""
+    """Runs make and prints its output if it fails."""
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     ran = subprocess.run(["make", "-s", *targets], cwd=ROOT, env=env, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, text=True)
@@ -76,14 +76,14 @@ def make(*targets):
 
 
 def linked():
-    """The tests that are linked with the companion."""
+    """The tests that link with the companion."""
     with open(os.path.join(ROOT, "tools/cuda.mk"), encoding="ascii") as f:
         names = re.search(r"^CUDA_LINKED +:= \$\(addprefix cuda/test_cuda_,(.*)\)$", f.read(), re.M)
     return ["test_cuda_" + name for name in names[1].split()]
 
 
 def reads(test, name):
-    """Whether the object of a test depends on src/cuda/NAME."""
+    """Returns whether the object of a test depends on src/cuda/NAME."""
     with open(os.path.join(ROOT, "build/cuda/cuda/%s.o.d" % test), encoding="utf-8") as f:
         return "src/cuda/" + name in f.read().split()
 
@@ -113,7 +113,7 @@ def limit():
 
 
 def run(test, function):
-    """Its exit code; 1 as soon as it says that something failed. Time of the machine ends it like the processor's."""
+    """Returns the exit code, or 1 as soon as the output reports a failed test. Ends the test at either time limit."""
     env = {k: v for k, v in os.environ.items() if k not in ("TEST_NAME", "TEST_ONLY")}
     env.update({"TEST_ONLY": function} if function else {})
     ran = subprocess.Popen([test], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -129,7 +129,7 @@ def run(test, function):
 
 
 def stale(mutation):
-    """None where it has its one place, else a sentence."""
+    """Returns None if the old text occurs exactly once, else an error message."""
     number, name, old, _, test, function = mutation
     at = "mutations.txt:%d (%s)" % (number, name)
     path = os.path.join(ROOT, "src", "cuda", name)
@@ -143,11 +143,11 @@ def stale(mutation):
                 return "%s: %s has no function %s" % (at, test, function)
     with open(path, encoding="ascii") as f:
         places = len(pattern(old).findall(f.read()))
-    return None if places == 1 else "%s: '%s' stands %d times in the file; it must stand there once" % (at, old, places)
+    return None if places == 1 else "%s: '%s' occurs %d times in the file; it must occur once" % (at, old, places)
 
 
 def attempt(mutation):
-    """None where the test caught it, else a sentence."""
+    """Returns None if the test failed as it must, else an error message."""
     number, name, old, new, test, function = mutation
     at = "mutations.txt:%d (%s)" % (number, name)
     with open(os.path.join(ROOT, "src", "cuda", name), encoding="ascii") as f:
@@ -178,7 +178,7 @@ LINKED = linked()
 def main(argv):
     found = read(os.path.join(HERE, "mutations.txt"))
     faults = [fault for fault in map(stale, found) if fault]
-    if faults:  # of all, also where only some are tried
+    if faults:  # checks all mutations, even if only a sample runs
         print("\n".join(faults))
         return 1
     if len(argv) == 2 and argv[0] == "--only":

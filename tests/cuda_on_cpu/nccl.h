@@ -1,7 +1,7 @@
-/* A stand-in for the part of NCCL that this project calls. Ranks are threads of one process; an
- * operation is a job on its stream that waits for those of the other ranks; sums are taken in rank
- * order. A communicator that does not block says ncclInProgress where NCCL may, and queues what a
- * group holds only when it is asked for its state, so that a caller who does not ask is found out.
+/* A stand-in for the part of NCCL that this project calls. Ranks are threads of one process. An operation is
+ * a job on its stream that waits for the same operation of the other ranks, and sums are computed in rank
+ * order. A non-blocking communicator returns ncclInProgress where NCCL may. It queues the operations of a
+ * group only when its state is queried, so that a caller that does not query it fails.
  */
 #ifndef CUDA_ON_CPU_NCCL_H
 #define CUDA_ON_CPU_NCCL_H
@@ -67,15 +67,15 @@ struct nccl_op {
     cudaStream_t stream;
 };
 
-/* What the ranks of one communicator share. */
+/* State that the ranks of a communicator share. */
 struct nccl_clique {
     std::mutex m;
     std::condition_variable c;
     int n = 0, joined = 0, gone = 0;
-    std::vector<int> device;                      /* -1: not there yet */
-    std::map<uint64_t, std::vector<nccl_op>> ops; /* by number: what each rank brought */
+    std::vector<int> device;                      /* -1: not connected yet */
+    std::map<uint64_t, std::vector<nccl_op>> ops; /* by number: the operation of each rank */
     std::map<uint64_t, int> came, left;
-    bool lost = false; /* a rank has aborted */
+    bool lost = false; /* 1: a rank has aborted */
 };
 
 } // namespace cuda_on_cpu
@@ -84,10 +84,10 @@ struct ncclComm {
     std::shared_ptr<cuda_on_cpu::nccl_clique> q;
     std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
     int rank = 0, device = 0, pending_asked = 0;
-    int parting = 0; /* 1: finalized, 2: and its state was asked until it was over */
+    int parting = 0; /* 1: finalized; 2: its state was queried until that was done */
     bool blocking = true;
     uint64_t next = 0;
-    std::vector<cuda_on_cpu::nccl_op> pending; /* of a group, not yet queued */
+    std::vector<cuda_on_cpu::nccl_op> pending; /* operations of a group that are not queued yet */
 };
 typedef ncclComm *ncclComm_t;
 
@@ -135,7 +135,8 @@ inline void nccl_compute(const std::vector<nccl_op> &all, const nccl_op &mine, s
     }
 }
 
-/* One operation on its stream: meets the others, takes the result when all have read. */
+/* Runs one operation on its stream: waits for the other ranks, and stores the result when all have read their
+ * input. */
 inline void nccl_run(std::shared_ptr<nccl_clique> q, std::shared_ptr<std::atomic<bool>> aborted, int rank,
                      uint64_t number, nccl_op op)
 {
@@ -171,7 +172,7 @@ inline void nccl_queue(ncclComm_t comm)
     comm->pending.clear();
 }
 
-/* The state of a communicator, with the clique's lock held. */
+/* State of a communicator. The caller holds the lock of the clique. */
 inline ncclResult_t nccl_state(ncclComm_t comm)
 {
     nccl_clique &q = *comm->q;
@@ -214,7 +215,7 @@ inline std::map<int, std::shared_ptr<nccl_clique>> &nccl_ids()
     return *ids;
 }
 
-/* Depth of ncclGroupStart, and the communicators that have operations in the group. */
+/* Depth of ncclGroupStart, and the communicators with operations in the group. */
 struct nccl_group {
     int depth = 0;
     std::vector<ncclComm_t> comms;
@@ -314,11 +315,12 @@ inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
     }
     return ncclSuccess;
 }
-/* Without ncclCommFinalize, or before that is over, NCCL waits for the peers of this machine. */
+/* Without a complete ncclCommFinalize, NCCL waits for the peers on this machine. */
 inline ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     if (!comm->blocking && comm->parting < 2)
-        cuda_on_cpu::fault("ncclCommDestroy: rank %d has not seen ncclCommFinalize end", comm->rank);
+        cuda_on_cpu::fault("ncclCommDestroy: rank %d did not wait for the end of ncclCommFinalize",
+                           comm->rank);
     delete comm;
     return ncclSuccess;
 }

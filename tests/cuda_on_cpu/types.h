@@ -1,4 +1,4 @@
-/* The small vector types and the words before functions that CUDA adds to C++. */
+/* The small vector types and the function attributes that CUDA adds to C++. */
 #ifndef CUDA_ON_CPU_TYPES_H
 #define CUDA_ON_CPU_TYPES_H
 
@@ -19,7 +19,7 @@ struct uint3 {
 struct dim3 {
     unsigned x, y, z;
     constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
-    /* a number of blocks is a long or an int in most callers */
+    /* in most callers a number of blocks is a long or an int */
     constexpr dim3(int a) : x((unsigned)a), y(1), z(1) {}
     constexpr dim3(long a) : x((unsigned)a), y(1), z(1) {}
 };

@@ -1,4 +1,4 @@
-/* A stand-in for the two calls of NVTX that this project makes: it counts what is open. */
+/* A stand-in for the two NVTX calls of this project: it counts open ranges. */
 #ifndef CUDA_ON_CPU_NVTX_H
 #define CUDA_ON_CPU_NVTX_H
 
