@@ -24,7 +24,7 @@ def a_broken_link_comes_back():
     for attempt in range(3): # retries on a busy machine
         done = finish([start(args)])
         expect(trained(done, 2) == right, "other parameters than over a link that holds")
-        back = [float(t) for t in re.findall(r"link to rank \d .* is back after ([\d.]+) s", done[0][2])]
+        back = [float(t) for t in re.findall(r"link to rank \d .* reconnected after ([\d.]+) s", done[0][2])]
         expect(back, "no link broke: " + done[0][2][-600:])
         if max(back) < 0.5:
             break

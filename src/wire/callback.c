@@ -3,7 +3,7 @@
  * relay was lost waits at another one in the same way: then the link that broke takes its new route. */
 #include "wire/replay.h"
 
-static const double ddp__call_limit = 10; /* seconds until the relayed connection stands */
+static const double ddp__call_limit = 10; /* seconds until the relayed connection is ready */
 
 void ddp__call_end(ddp__resume_wire *t, ddp__way *p)
 {
@@ -20,7 +20,7 @@ static void ddp__call_member(ddp__resume_wire *t, ddp__way *p, int via)
     const int there = p->relayed && !p->direct && p->via == via;
 
     if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->dialler))
-        return; /* an old call */
+        return; /* an earlier call */
     if (there && p->state != DDP__LINK_DOWN) return;
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
@@ -55,7 +55,7 @@ int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id)
     return 0;
 }
 
-/* The handshake with the relay, which then receives the name of the worker. 0, or an errno. */
+/* The TLS handshake with the relay. Then sends the relay the id of the worker. Returns 0 or an errno. */
 static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
 {
     const int done = ddp__stream_shake(t->cfg.tls, p->call_fd);
@@ -69,7 +69,7 @@ static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
     return 0;
 }
 
-/* The relay's answer: from here on the worker is at the other end. 0, or an errno. */
+/* Reads the relay's answer. After it, the worker is at the other end. Returns 0 or an errno. */
 static int ddp__call_answer(ddp__resume_wire *t, ddp__way *p)
 {
     const long n =
@@ -114,7 +114,7 @@ double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now)
     if (!why && now >= p->call_since + ddp__call_limit) why = ETIMEDOUT;
     if (!why) return p->call_since + ddp__call_limit;
     ddp__log(&t->cfg.log, DDP_LOG_WARN,
-             "rank %d: cannot connect to the joining worker %d by way of rank %d: %s", t->base.rank, p->peer,
+             "rank %d: cannot connect to the joining worker %d through rank %d: %s", t->base.rank, p->peer,
              p->call_via, strerror(why));
     ddp__call_end(t, p); /* the worker retries */
     return now + 3600;

@@ -1,17 +1,19 @@
-/* Admission of incoming connections: accepts callers, reads their hello, accepts or refuses them. door.h has
- * the policy. */
+/* Admission of incoming connections: accepts callers, reads their hello, then accepts or refuses them. door.h
+ * describes the policy. */
 #include "wire/door.h"
 
-static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last
-                                                                    byte */
-static const double ddp__hello_grace = 1;                        /* of them nobody else is preferred */
-static const double ddp__broken_pause = 0.8;                     /* seconds after an accept that failed */
-static const double ddp__serve_most = 2e-3;  /* seconds of processor time of a serve, then the engine has its
-                                                turn */
-static const double ddp__accept_most = 1e-3; /* of them, until those inside are heard */
-static const double ddp__rest = 3;           /* serves that it then waits: a flood takes a quarter of the comm
-                                                thread */
-static const double ddp__longest_rest = 0.02; /* seconds, where others had the processor during a serve */
+static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* in seconds: until a caller's first byte,
+                                                                  * and until its last */
+static const double ddp__hello_grace = 1;                        /* in seconds: within this time no other
+                                                                  * caller replaces it */
+static const double ddp__broken_pause = 0.8;                     /* in seconds: pause after a failed accept */
+static const double ddp__serve_most = 2e-3;  /* processor seconds of one serve; then the engine continues */
+static const double ddp__accept_most = 1e-3; /* processor seconds of it for new callers; then the present
+                                              * callers are read */
+static const double ddp__rest = 3;           /* pause after a serve, in multiples of its length: a flood takes
+                                              * a quarter of the comm thread */
+static const double ddp__longest_rest = 0.02; /* in seconds: longest pause, if other programs used the
+                                               * processor during a serve */
 enum { DDP__LINES_MOST = 10 };
 
 int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user)
@@ -21,7 +23,7 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     d->polls = (struct pollfd *)ddp__calloc((size_t)d->room, sizeof *d->polls);
     d->queue = (ddp__door_queue *)ddp__calloc((size_t)d->room, sizeof *d->queue);
-    if (d->caller) /* for ddp__door_close, also if others are missing */
+    if (d->caller) /* for ddp__door_close, also if another array is missing */
         for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
     if (!d->caller || !d->polls || !d->queue) return 0;
     d->c = c;
@@ -30,7 +32,7 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
     return 1;
 }
 
-/* Frees the caller's place; its socket stays open. */
+/* Frees the caller's slot; its socket stays open. */
 static void ddp__caller_out(ddp__door *d, ddp__caller *c)
 {
     c->fd = -1;
@@ -66,7 +68,8 @@ void ddp__door_disown(ddp__door *d)
 
 /* ---- addresses ---- */
 
-/* Bytes of an address that tell machines apart: of a global address of IPv6 the bytes of its network. */
+/* Number of leading bytes of an address that identify a machine. For a global IPv6 address these are the
+ * bytes of its network. */
 static size_t ddp__host_bytes(uint32_t family, const unsigned char *ip)
 {
     return family == 6 && (ip[0] & 0xe0) == 0x20 ? 8 : 16;
@@ -90,12 +93,12 @@ static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
 
 /* ---- the log ---- */
 
-/* A second's count is over. */
+/* Ends the count of log lines of a second. */
 static void ddp__door_count(ddp__door *d, double now)
 {
     if (now < d->counted + 1) return;
     if (d->lines > DDP__LINES_MOST)
-        ddp__log(&d->c->log, DDP_LOG_WARN, "and %d more were turned away", d->lines - DDP__LINES_MOST);
+        ddp__log(&d->c->log, DDP_LOG_WARN, "and %d more were refused", d->lines - DDP__LINES_MOST);
     d->counted = now;
     d->lines = 0;
 }
@@ -106,7 +109,7 @@ static int ddp__door_may_log(ddp__door *d)
     return d->lines++ < DDP__LINES_MOST;
 }
 
-/* "ADDRESS why", also in d->refused. */
+/* Records "ADDRESS why" in the log and in d->refused. */
 static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
 {
     char name[DDP__ADDR_TEXT];
@@ -116,7 +119,8 @@ static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
     if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
-/* Handles a complete hello. Returns 1 if the caller is accepted; else it has been notified of the reason. */
+/* Handles a complete hello. Returns 1 if the caller is accepted. Otherwise the caller has been notified of
+ * the reason. */
 static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
@@ -145,14 +149,14 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
     char name[DDP__ADDR_TEXT];
 
     if (ddp__door_may_log(d))
-        ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
+        ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: no hello within %.3g s",
                  ddp__addr_text(&c->from, name), now - c->since);
     ddp__caller_leave(d, c);
 }
 
 /* ---- present callers ---- */
 
-/* Begins its session when it has spoken: one that is silent costs no memory. */
+/* Starts the caller's session at its first byte, so that a silent caller costs no memory. */
 static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
 {
     if (c->begun) return 1;
@@ -188,7 +192,7 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     } else if (n > 0) {
         ddp__door_note(d, c, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
-        ddp__log(&d->c->log, DDP_LOG_INFO, "%s came and went without saying who it is",
+        ddp__log(&d->c->log, DDP_LOG_INFO, "%s disconnected before identifying itself",
                  ddp__addr_text(&c->from, name));
     }
     ddp__caller_leave(d, c);
@@ -201,8 +205,8 @@ static double ddp__caller_until(const ddp__caller *c)
 
 /* ---- new callers ---- */
 
-/* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel
- * out. */
+/* Returns a caller from the address that holds more than half of the slots, or NULL (majority vote: pairs of
+ * different addresses cancel out). */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
     const ddp__caller *left = NULL;
@@ -218,7 +222,8 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
     return left && 2 * count > d->inside ? left : NULL;
 }
 
-/* All of the first places are taken: the caller that makes room for one from there, or NULL. */
+/* All of the first `places` slots are taken: returns the caller that a caller from this address replaces, or
+ * NULL. */
 static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr *from, double now)
 {
     const ddp__caller *greedy = ddp__door_greedy(d);
@@ -234,7 +239,8 @@ static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr
     return oldest[0] ? oldest[0] : oldest[1];
 }
 
-/* A free place, or one that is made free; NULL if there is none. The last places are for known machines. */
+/* Returns a free slot, after replacing a caller if necessary, or NULL. The last slots are for known machines.
+ * */
 static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int known, double now)
 {
     const int places = known ? d->room : d->common;
@@ -247,7 +253,7 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int kno
     return c;
 }
 
-/* The queue of the callers from that machine who are inside, or a free one. */
+/* Returns the queue of the callers from that machine, or a free queue. */
 static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
 {
     unsigned char ip[16];
@@ -268,8 +274,8 @@ static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
     return unused;
 }
 
-/* A caller with this socket, or NULL when there is no place: then the socket is closed, and it may come
- * again. */
+/* Adds a caller with this socket. Returns NULL without a free slot: the socket is closed, and the caller may
+ * connect again. */
 static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, int via, int known,
                                    double now)
 {
@@ -299,7 +305,7 @@ static int ddp__door_accept(ddp__door *d, double now)
     if (fd < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED) return 0;
         d->broken = errno;
-        d->shut = now + ddp__broken_pause; /* or poll would call again at once */
+        d->shut = now + ddp__broken_pause; /* otherwise poll would return at once */
         return 0;
     }
     d->broken = 0;
@@ -316,8 +322,8 @@ void ddp__door_adopt(ddp__door *d, int fd, int via)
     (void)ddp__addr_peer(fd, &from);
     c = ddp__door_seat(d, fd, &from, via, 1, ddp_now());
     if (!c) return;
-    c->spoken = 1; /* its first bytes may be here already: poll does not report what the relay's session has
-                      read */
+    c->spoken = 1; /* its first bytes may already be read: poll does not report bytes that the relay's session
+                    * has read */
     ddp__caller_hear(d, c);
 }
 
@@ -353,7 +359,7 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
 
 /* ---- order of service ---- */
 
-/* Finds out who is to be heard, and drops those whose time is over. */
+/* Finds the callers that have bytes to read, and drops those that exceed a time limit. */
 static void ddp__door_look(ddp__door *d, double now)
 {
     const int count = ddp__door_watch(d, d->polls);
@@ -366,7 +372,7 @@ static void ddp__door_look(ddp__door *d, double now)
         if (c->fd < 0) continue;
         c->ready = p++->revents != 0;
         c->spoken |= c->ready;
-        /* one that is ready is heard first: its bytes may have waited while this process was stopped */
+        /* read first: its bytes may have arrived while this process was stopped */
         if (!c->ready && now >= ddp__caller_until(c))
             ddp__caller_drop(d, c, now);
         else
@@ -374,7 +380,7 @@ static void ddp__door_look(ddp__door *d, double now)
     }
 }
 
-/* Of the callers of a queue that are ready, the one that was heard longest ago. */
+/* Returns the ready caller of a queue that was read longest ago. */
 static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
 {
     ddp__caller *first = NULL;
@@ -386,7 +392,8 @@ static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
     return first;
 }
 
-/* The next caller, or NULL: known addresses and others alternate, and of each kind the queues do. */
+/* Returns the next caller, or NULL. Known and unknown addresses alternate; within each kind, the queues take
+ * turns. */
 static ddp__caller *ddp__door_next(ddp__door *d)
 {
     for (int kind = 0; kind < 2; kind++) {
@@ -400,8 +407,7 @@ static ddp__caller *ddp__door_next(ddp__door *d)
     return NULL;
 }
 
-/* Seconds of processor time of this thread: others that have the processor meanwhile do not shorten a
- * serve. */
+/* Processor time of this thread in seconds. Wall time would count the time of other programs. */
 static double ddp__thread_seconds(void)
 {
 #ifdef CLOCK_THREAD_CPUTIME_ID

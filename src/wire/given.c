@@ -1,8 +1,8 @@
-/* Connections that the program has made: a socket per pair of ranks, on which both ranks send a hello frame
- * first. */
+/* Connections that the program has created: one socket per pair of ranks, on which each rank first sends a
+ * hello frame. */
 #include "wire/tcp.h"
 
-static const double ddp__given_slice = 0.2; /* seconds between two looks at `cancel` */
+static const double ddp__given_slice = 0.2; /* interval between checks of `cancel`, in seconds */
 
 static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error *err)
 {
@@ -15,13 +15,12 @@ static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error
         if (p != r->wire.rank && r->wire.fds[p] == fd)
             return ddp__fail(
                 err, DDP_ARG,
-                "sockets[%d] and sockets[%d] are both descriptor %d: connect a socket of its own "
-                "to each rank",
-                p, peer, fd);
+                "sockets[%d] and sockets[%d] are both descriptor %d: use a separate socket for each rank", p,
+                peer, fd);
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0)
         return ddp__fail(err, DDP_ARG,
-                         "sockets[%d] is descriptor %d, which is no open socket (%s): give the socket that "
-                         "is connected to rank %d",
+                         "sockets[%d] is descriptor %d, which is not an open socket (%s): pass the socket "
+                         "that is connected to rank %d",
                          peer, fd, strerror(errno), peer);
     if (type != SOCK_STREAM)
         return ddp__fail(err, DDP_ARG,
@@ -30,14 +29,14 @@ static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error
                          peer, fd);
     if (ddp__addr_peer(fd, &a) < 0)
         return ddp__fail(err, DDP_ARG,
-                         "sockets[%d] is descriptor %d, which is not connected (%s): give the socket that is "
+                         "sockets[%d] is descriptor %d, which is not connected (%s): pass the socket that is "
                          "connected to rank %d",
                          peer, fd, strerror(errno), peer);
     return DDP_OK;
 }
 
-/* The library closes its own descriptors, so that neither a failure here nor ddp_close closes one of the
- * program's. */
+/* The library uses duplicates, so that neither a failure here nor ddp_close closes a descriptor of the
+ * program. */
 static ddp_status ddp__given_copy(const ddp__rendezvous *r, int peer, int *copy, ddp_error *err)
 {
     *copy = dup(r->wire.fds[peer]);
@@ -54,12 +53,12 @@ static ddp_status ddp__given_lost(const ddp__rendezvous *r, int peer, int why, d
                          "DREAMDDP_JOIN_TIMEOUT",
                          peer, r->wire.fds[peer], r->join_timeout_s);
     return ddp__fail(err, DDP_PEER_LOST,
-                     "rank %d ended the connection of descriptor %d while the ranks met (%s): its own "
-                     "error has the cause",
+                     "rank %d closed the connection on descriptor %d during the rendezvous (%s): see the "
+                     "error of that rank",
                      peer, r->wire.fds[peer], strerror(why));
 }
 
-/* The peer's hello frame, checked. */
+/* Receives and checks the peer's hello frame. */
 static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *self, int peer, int fd,
                                    double until, ddp_error *err)
 {
@@ -75,13 +74,13 @@ static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *s
         have += got;
         if (bad && errno != ETIMEDOUT) return ddp__given_lost(r, peer, errno, err);
         if (bad && r->cancel && ddp__atomic_load(r->cancel))
-            return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
+            return ddp__fail(err, DDP_ABORTED, "cancelled during the rendezvous");
         if (bad && ddp_now() >= until) return ddp__given_lost(r, peer, ETIMEDOUT, err);
     }
     if (!ddp__hello_parse(b, &h))
         return ddp__fail(err, DDP_MISMATCH,
-                         "the program at the other end of sockets[%d] (descriptor %d) is no rank of "
-                         "dreamddp: connect it to ddp_open of rank %d",
+                         "the program at the other end of sockets[%d] (descriptor %d) is not a dreamddp "
+                         "rank: connect the socket to rank %d",
                          peer, r->wire.fds[peer], peer);
     snprintf(name, sizeof name, "the peer on descriptor %d", r->wire.fds[peer]);
     why = ddp__hello_check(self, &h);
@@ -120,8 +119,8 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
 
     if (!fds) return ddp__fail(err, DDP_MEMORY, "out of memory for the sockets of rank %d", c.rank);
     for (int p = 0; p < c.world; p++) fds[p] = -1;
-    for (int p = 0; p < c.world && s == DDP_OK; p++) /* all before the first duplicate, which may get a closed
-                                                        one's number */
+    for (int p = 0; p < c.world && s == DDP_OK; p++) /* check all before the first duplicate, which may get
+                                                      * the number of a closed one */
         if (p != c.rank) s = ddp__given_check(r, p, err);
     for (int p = 0; p < c.world && s == DDP_OK; p++)
         if (p != c.rank) s = ddp__given_copy(r, p, &fds[p], err);
@@ -136,7 +135,7 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
         else if (p != c.rank)
             snprintf((*out)->names[p], DDP__WIRE_NAME, "descriptor %d", r->wire.fds[p]);
     }
-    if (s == DDP_OK) (*out)->round_trip = -1; /* the bytes may travel beyond the other end of the socket */
+    if (s == DDP_OK) (*out)->round_trip = -1; /* unknown: the other end of the socket may forward the bytes */
     DDP_FREE(fds);
     return s;
 }

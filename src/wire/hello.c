@@ -1,4 +1,4 @@
-/* The frames of a meeting: packing, checking, and what to say of those that do not fit. */
+/* Frames of the rendezvous: packing, checking, and the error messages for frames that do not match. */
 #include "wire/hello.h"
 
 static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 'd', 'p'};
@@ -20,7 +20,7 @@ uint32_t ddp__hello_world(int world, int ids)
     return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0);
 }
 
-/* Two bytes of a hash of the other 62, 1 for 0, which says that there is no checksum. */
+/* A 2-byte hash of the other 62 bytes. A hash of 0 becomes 1, because 0 means no checksum. */
 static uint64_t ddp__hello_sum(const unsigned char *b)
 {
     uint64_t sum = ddp__hash(DDP__HASH_START, b, 14);
@@ -116,52 +116,51 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
     switch (reason) {
     case DDP__REFUSE_VERSION:
         snprintf(out, room,
-                 "%s speaks protocol version %u, rank %u version %u: build all ranks from one version of "
-                 "dreamddp",
+                 "%s uses protocol version %u, but rank %u uses version %u: build all ranks from one version "
+                 "of dreamddp",
                  name, (unsigned)other->version, mine, (unsigned)self->version);
         break;
     case DDP__REFUSE_RUN:
         snprintf(out, room,
-                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run uses this "
+                 "%s belongs to run %" PRIu64 ", but rank %u to run %" PRIu64
+                 "%s%.40s%s: another run uses this "
                  "port, or DREAMDDP_RUN_ID differs",
                  name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
                  self->run_name ? self->run_name : "", self->run_name ? "')" : "");
         break;
     case DDP__REFUSE_WORLD:
-        snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
-                 ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
+        snprintf(out, room, "%s expects %s, but rank %u expects %s: set the same world size on all ranks",
+                 name, ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
                  ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
     case DDP__REFUSE_DAMAGED:
-        snprintf(
-            out, room,
-            "the first message of %s has a wrong checksum: its bytes were changed on the way; start again, "
-            "and if it happens again, use a key (--tls-psk) or another network",
-            name);
+        snprintf(out, room,
+                 "the first message of %s has a wrong checksum: its bytes were changed in transit; start "
+                 "again, and if the error persists, use a key (--tls-psk) or another network",
+                 name);
         break;
     case DDP__REFUSE_BEGUN:
-        snprintf(
-            out, room,
-            "%s calls itself rank %u, but the run has begun: start each rank once; a further worker enters "
-            "a run with --min-world by --join",
-            name, (unsigned)other->rank);
+        snprintf(out, room,
+                 "%s has rank %u, but the run has started: start each rank once; to add a worker to a run "
+                 "with --min-world, use --join",
+                 name, (unsigned)other->rank);
         break;
     case DDP__REFUSE_TWICE:
-        snprintf(out, room,
-                 "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "
-                 "own",
-                 name, (unsigned)other->rank, (unsigned)other->rank);
+        snprintf(
+            out, room,
+            "%s has rank %u, but another rank %u is already connected: give each process a different rank",
+            name, (unsigned)other->rank, (unsigned)other->rank);
         break;
     case DDP__REFUSE_RESUME:
         snprintf(count[0], sizeof count[0], "rank %u", mine);
         mine = other->world & DDP__HELLO_RESUMES;
         snprintf(out, room,
-                 "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
-                 "--min-world",
+                 "reconnection of links is enabled on %s, but not on %s: set the same DREAMDDP_RESUME and "
+                 "--min-world on all ranks",
                  mine ? name : count[0], mine ? count[0] : name);
         break;
     default:
-        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
+        snprintf(out, room, "%s has rank %u of %u, which rank %u does not expect", name,
                  (unsigned)other->rank, (unsigned)other->world & 65535, mine);
     }
 }

@@ -1,7 +1,7 @@
 /* Frames, admission and waiting during the rendezvous, and the file with the address of rank 0. */
 #include "wire/mesh.h"
 
-/* Returns the end of the next short wait, so that a cancel, a log line or a stop of this process is
+/* Returns the end of the next short wait, so that a cancel, a due log line or a stop of this process is
  * noticed. */
 static double ddp__slice(const ddp__meeting *m)
 {
@@ -29,7 +29,7 @@ int ddp__meeting_over(ddp__meeting *m)
 ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
 {
     if (!m->r->cancel || !ddp__atomic_load(m->r->cancel)) return DDP_OK;
-    return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
+    return ddp__fail(err, DDP_ABORTED, "cancelled during the rendezvous");
 }
 
 void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
@@ -66,7 +66,7 @@ ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err)
 {
     if (ddp__stream_wait(m->c.tls, m->fd[0], ddp__slice(m))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
-    /* a file that an earlier run left behind may have led to a program that never answers */
+    /* the address may come from a stale file, and belong to a program that never answers */
     if (kind == DDP__HELLO && m->path && ddp__meetfile_says(m->path, m->named, m->c.self.run_id) == 0)
         return DDP_PEER_LOST;
     ddp__wait_note(m, m->root, kind == DDP__TABLE ? ", which waits for other ranks" : "");
@@ -94,24 +94,24 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         if (!m->c.tls && ddp__stream_is_tls(b, got))
             return ddp__fail(
                 err, DDP_MISMATCH,
-                "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
+                "%s uses TLS, but this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+            return ddp__fail(err, DDP_PEER_LOST, "%s disconnected during the rendezvous: %s", name,
                              strerror(broken));
-        return ddp__fail(err, DDP_TIMEOUT,
-                         kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks; "
-                                              "DREAMDDP_JOIN_TIMEOUT waits longer"
-                                            : "after %.3g s %s is connected but has not answered: "
-                                              "another program may own that address",
-                         m->until - m->begin, name);
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            kind == DDP__TABLE
+                ? "after %.3g s %s still waits for other ranks; start them, or raise DREAMDDP_JOIN_TIMEOUT"
+                : "after %.3g s %s is connected but has not answered: another program may use that address",
+            m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, h))
         return ddp__fail(err, DDP_NET,
-                         "%s does not answer as a rank of dreamddp: another program owns that address, "
-                         "choose another with --addr or DREAMDDP_ADDR",
+                         "%s does not answer as a dreamddp rank: another program uses that address; choose "
+                         "another with --addr or DREAMDDP_ADDR",
                          name);
     why = ddp__hello_check(&m->c.self, h);
-    /* ranks that train count all ids, and have no flag for links that come back */
+    /* a rank of a started run sends the number of all ids, and no reconnection flag */
     if (h->kind == DDP__REFUSED && h->reason == DDP__REFUSE_BEGUN &&
         (why == DDP__REFUSE_WORLD || why == DDP__REFUSE_RESUME))
         why = DDP__WELCOME;
@@ -120,30 +120,29 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         why = DDP__REFUSE_RANK;
     if (h->kind == DDP__REFUSED && !why) {
         if (h->reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time",
-                             name, (unsigned)h->detail, r->world);
+            return ddp__fail(err, DDP_TIMEOUT, "%s timed out: only %u of %d ranks had connected", name,
+                             (unsigned)h->detail, r->world);
         if (h->reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u disconnected during the rendezvous",
                              (unsigned)h->detail);
         if (h->reason == DDP__REFUSE_TWICE)
             return ddp__fail(err, DDP_MISMATCH,
-                             "%s already has a rank %d: give each process a rank of its own", name,
+                             "%s is already connected to a rank %d: give each process a different rank", name,
                              m->c.rank);
         if (h->reason == DDP__REFUSE_BEGUN)
             return ddp__fail(err, DDP_MISMATCH,
-                             "the run of %s has begun without this process: start each rank once, and "
-                             "rank %d is taken; a further worker enters a run with --min-world by --join",
+                             "the run of %s has started without this process, and rank %d is taken: start "
+                             "each rank once; to add a worker to a run with --min-world, use --join",
                              name, m->c.rank);
         if (h->reason == DDP__REFUSE_DAMAGED)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s received the first message of rank %d with a wrong checksum: its bytes "
-                             "were changed on the way; start again, and if it happens again, use a key "
-                             "(--tls-psk) or another "
-                             "network",
-                             name, m->c.rank);
+            return ddp__fail(
+                err, DDP_MISMATCH,
+                "%s received the first message of rank %d with a wrong checksum: its bytes were changed in "
+                "transit; start again, and if the error persists, use a key (--tls-psk) or another network",
+                name, m->c.rank);
         if (h->reason == DDP__REFUSE_NAME)
             return ddp__fail(err, DDP_MISMATCH,
-                             "%s refused the certificate of this rank: it does not name rank-%d", name,
+                             "%s refused the certificate of this rank: it has no name rank-%d", name,
                              m->c.rank);
         return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, m->c.rank, r->world);
     }
@@ -154,7 +153,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
     return DDP_OK;
 }
 
-/* What rank 0 says to a worker, or a worker to rank 0, while the mesh is made. */
+/* Handles a frame of a worker (on rank 0) or of rank 0 (on a worker) during mesh set-up. */
 static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__hello h;
@@ -221,22 +220,25 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     char name[DDP__ADDR_TEXT];
     ddp__addr *where;
 
-    if (h->kind == DDP__JOIN_ASK) return DDP__REFUSE_MUTE; /* it asks again, when the run has begun */
+    if (h->kind == DDP__JOIN_ASK)
+        return DDP__REFUSE_MUTE; /* the worker asks again when the run has started
+                                                            * */
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 &&
         h->detail < (uint32_t)m->r->world && h->detail != h->rank) {
         if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other >= 0)
-            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* one that is gone never is
-                                                                             ready */
+            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* if that rank has failed, it never
+                                                                           * becomes ready */
         return DDP__WELCOME;
     }
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
     fd = &m->fd[h->rank];
     where = &m->where[h->rank];
-    if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
+    if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* the peer has abandoned that attempt */
     if (*fd >= 0) {
-        /* a rank that was started again, or dials again, until rank 0 has told all where it was, or this one
-         * is connected with all; before that a peer says nothing, so what can be read is its end */
+        /* A rank that was restarted, or connects again, is accepted until rank 0 has sent the address table,
+         * or until this rank is connected to all. Before that a peer sends nothing, so if the socket is
+         * readable, the connection has ended */
         if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, *fd, 0)) return DDP__REFUSE_TWICE;
         ddp__stream_close(tls, *fd);
     }
@@ -247,7 +249,7 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
         ddp__stream_close(tls, *fd);
         *fd = -1;
     } else {
-        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank,
+        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u connected from %s", (unsigned)h->rank,
                  ddp__addr_text(&c->from, name));
     }
     return DDP__WELCOME;
@@ -261,8 +263,8 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
         if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s %s not connected to %s: start what is missing, or "
-                             "raise DREAMDDP_JOIN_TIMEOUT%s%s",
+                             "after %.3g s %s %s not connected to %s: start the missing ranks, or raise "
+                             "DREAMDDP_JOIN_TIMEOUT%s%s",
                              m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
                              m->door.refused[0] ? "; last refused: " : "", m->door.refused);
         DDP__TRY(ddp__meeting_poll(m, text, "", err));
@@ -270,14 +272,14 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- the file that says where rank 0 listens ---- */
+/* ---- the file with the address of rank 0 ---- */
 
 int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
 {
     char line[DDP__MEETFILE_TEXT + 32], *space, *end;
     struct stat st;
     ssize_t n = -1;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* do not block on a pipe */
 
     if (fd < 0) return 0;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) n = read(fd, line, sizeof line - 1);

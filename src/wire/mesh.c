@@ -28,14 +28,14 @@ static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
 ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
 {
     if (m->relayed[peer] && m->leg[peer].state != DDP__LEG_NONE) return DDP_OK;
-    ddp__stream_close(m->c.tls, m->fd[peer]); /* the other end has given that one up */
+    ddp__stream_close(m->c.tls, m->fd[peer]); /* the other end has abandoned that connection */
     m->fd[peer] = -1;
     m->relayed[peer] = 1;
     m->leg[peer].limit = m->until;
     return ddp__leg_dial(m, peer, err);
 }
 
-/* A direct attempt is over: this pair meets at rank 0. */
+/* The direct attempts have failed: the pair uses rank 0 as relay. */
 static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
@@ -43,8 +43,8 @@ static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_
 
     snprintf(l->why, sizeof l->why, "%s", why);
     ddp__log(&m->c.log, DDP_LOG_WARN,
-             "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
-             "slower than a direct connection",
+             "rank %d cannot connect to rank %d at %s (%s): rank 0 relays between them, which is slower than "
+             "a direct connection",
              m->c.rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
     return ddp__leg_relay(m, peer, err);
 }
@@ -53,7 +53,7 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
 {
     ddp__leg *l = &m->leg[peer];
     double now = ddp_now();
-    /* a full house, or a listener that is just closing: worth another attempt */
+    /* full capacity, or a listener that is closing: retry */
     int again = why == ECONNRESET || why == EPIPE || why == ECONNABORTED;
 
     ddp__leg_drop(m, l);
@@ -68,7 +68,7 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
                      "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->c.rank,
-                     peer, l->why[0] ? l->why : "it did not try", m->root, strerror(why));
+                     peer, l->why[0] ? l->why : "not tried", m->root, strerror(why));
 }
 
 static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
@@ -81,8 +81,8 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     return DDP_OK;
 }
 
-/* A step of TLS, with whom was dialled (then our frame leaves) or the other end of a relayed pair (then it
- * stands). */
+/* A step of the TLS handshake. With a dialled rank, sends our frame when it is complete. With the other end
+ * of a relayed pair, the connection is then ready. */
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
@@ -106,7 +106,7 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
     return DDP_OK;
 }
 
-/* The other end has answered: the connection is a pair's, or somebody else is there. */
+/* Handles the answer of the other end: the pair is connected, or another program answered. */
 static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
@@ -122,11 +122,11 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
             return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
         l->joined = 1;
-        return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
+        return ddp__leg_shake(m, peer, err); /* its first bytes may already be read */
     }
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
-    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
+    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "another program answers there", err);
     return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->c.rank,
                      peer);
 }
@@ -159,18 +159,18 @@ int ddp__table_where(const ddp__meeting *m, int rank, ddp__addr *a)
     ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
     if (a->sa.ss_family == AF_INET6 && ddp__addr_own(m->fd[0], &own) == 0 && own.sa.ss_family == AF_INET6 &&
         IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
-        a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
+        a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* a link-local address needs the interface */
     return 1;
 }
 
 ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 {
-    (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
+    (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* if that rank has failed, it never answers */
     for (int p = 1; p < m->c.rank; p++) {
         if (!ddp__table_where(m, p, &m->where[p]))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
         m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
-        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err)
+        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was requested", err)
                                  : ddp__leg_dial(m, p, err));
     }
     return DDP_OK;

@@ -1,13 +1,13 @@
-/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one, which
- * MPI_Isend then has; receives are posted ahead of time, and MPI keeps their order. MPI tells nobody that
- * something has arrived, so wait() has to ask: for DDP__MPI_SPIN without a pause, then with growing pauses.
- * Where spinning was in vain the next waits do without: on slow links, or with slow peers, it would take a
- * core from the computation. */
+/* Streams over MPI, with a few buffers per peer and direction. send() copies bytes into a free buffer and
+ * passes it to MPI_Isend. Receives are posted ahead of time, and MPI keeps their order. MPI cannot wake a
+ * waiting thread, so wait() polls: for DDP__MPI_SPIN without a pause, then with growing pauses. If spinning
+ * was in vain, the next waits do not spin: with slow links or slow peers it would take a core from the
+ * computation. */
 #include "wire/wire.h"
 
 #ifdef DDP_USE_MPI
 
-#define OMPI_SKIP_MPICXX  1 /* the C++ bindings are not wanted, and do not compile as C++17 */
+#define OMPI_SKIP_MPICXX  1 /* the C++ bindings are not needed, and do not compile as C++17 */
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 #include <sched.h>
@@ -19,33 +19,33 @@ enum {
     DDP__MPI_BUFFERS = 4,
     DDP__MPI_BYTES = 64 << 10,
     DDP__MPI_TAG = 0,
-    DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun without a result */
+    DDP__MPI_PATIENT = 8 /* number of waits without spinning after a spin without a result */
 };
-#define DDP__MPI_SPIN    100e-6 /* seconds that wait() may ask without a pause */
-#define DDP__MPI_PAUSE   20e-6  /* its first pause */
+#define DDP__MPI_SPIN    100e-6 /* seconds that wait() polls without a pause */
+#define DDP__MPI_PAUSE   20e-6  /* its first pause, in seconds */
 #define DDP__MPI_LONGEST 1e-3
 
 typedef struct ddp__mpi_peer {
     unsigned char in[DDP__MPI_BUFFERS][DDP__MPI_BYTES], out[DDP__MPI_BUFFERS][DDP__MPI_BYTES];
-    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
-    int next_in, next_out;     /* the buffers go in turn */
-    size_t read;               /* of got[next_in] */
+    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1: none yet */
+    int next_in, next_out;     /* the buffers are used in turn */
+    size_t read;               /* bytes of got[next_in] that were read */
     int lost;                  /* MPI reported an error */
 } ddp__mpi_peer;
 
 typedef struct ddp__mpi_wire {
     ddp__wire base;
     MPI_Comm comm;
-    int joined;           /* comm is ours */
+    int joined;           /* comm was created here */
     int owner;            /* this wire has initialised MPI */
     ddp__mpi_peer *peers; /* [world] */
     MPI_Request *request; /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
-    MPI_Status *status;   /* as many, for MPI_Testsome */
+    MPI_Status *status;   /* same number, for MPI_Testsome */
     int *index;
     pthread_mutex_t lock;
     pthread_cond_t bell;
-    int called;  /* wake() came; written under lock */
-    int patient; /* waits that are still to do without spinning */
+    int called;  /* wake() was called; written under lock */
+    int patient; /* remaining waits without spinning */
 } ddp__mpi_wire;
 
 static MPI_Request *ddp__mpi_request(ddp__mpi_wire *t, int peer, int sending, int buffer)
@@ -63,7 +63,7 @@ static void ddp__mpi_listen(ddp__mpi_wire *t, int peer, int buffer)
         p->lost = 1;
 }
 
-/* What MPI says about request i once it is complete. */
+/* Handles the completion of request i. */
 static void ddp__mpi_complete(ddp__mpi_wire *t, int i, const MPI_Status *s, int failed)
 {
     ddp__mpi_peer *p = &t->peers[i / (2 * DDP__MPI_BUFFERS)];
@@ -75,7 +75,7 @@ static void ddp__mpi_complete(ddp__mpi_wire *t, int i, const MPI_Status *s, int 
         p->got[buffer] = n;
 }
 
-/* Whether request i is complete. */
+/* Returns whether request i is complete. */
 static int ddp__mpi_test(ddp__mpi_wire *t, int i)
 {
     MPI_Status s;
@@ -225,7 +225,7 @@ static void ddp__mpi_close(ddp__wire *w)
 static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,  ddp__mpi_recv, ddp__mpi_wait, ddp__mpi_wake,
                                                ddp__mpi_close, NULL,          NULL};
 
-/* ---- MPI's own beginning and end ---- */
+/* ---- initialising and finalising MPI ---- */
 
 static const char *ddp__mpi_level(int level)
 {
@@ -244,15 +244,15 @@ static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
     return ddp__fail(err, DDP_NET, "%s failed: %.300s", call, text);
 }
 
-/* What Open MPI would answer with a page of its own and an end of the process. */
+/* Checks what would make Open MPI print a page of text and end the process. */
 static ddp_status ddp__mpi_launched(ddp_error *err)
 {
 #ifdef OPEN_MPI
     if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
         !getenv("OMPI_COMM_WORLD_RANK"))
         return ddp__fail(err, DDP_USAGE,
-                         "srun started rank %s without PMIx, by which the ranks of Open MPI find each "
-                         "other: use srun --mpi=pmix, mpirun, or the tcp transport",
+                         "srun started rank %s without PMIx, which Open MPI needs: use srun --mpi=pmix, "
+                         "mpirun, or the tcp transport",
                          getenv("SLURM_PROCID"));
 #endif
     (void)err;
@@ -266,7 +266,7 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
     (void)MPI_Finalized(&over);
     if (over)
         return ddp__fail(err, DDP_USAGE,
-                         "MPI was finalised in this process and cannot begin again: use one context "
+                         "MPI was finalised in this process and cannot be initialised again: use one context "
                          "over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
     (void)MPI_Initialized(&was);
     if (was) {
@@ -280,34 +280,33 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
     if (level >= MPI_THREAD_SERIALIZED) return DDP_OK;
     if (t->owner)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
-                         "install one with thread support, or choose the tcp transport",
+                         "this MPI library supports %s at most, but MPI_THREAD_SERIALIZED is needed: install "
+                         "one with thread support, or use the tcp transport",
                          ddp__mpi_level(level));
     return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program initialised MPI with %s, but another of its threads has to "
-                     "call MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling MPI_Init",
+                     "this program initialised MPI with %s, but the comm thread must also call MPI: call "
+                     "MPI_Init_thread with MPI_THREAD_SERIALIZED instead of MPI_Init",
                      ddp__mpi_level(level));
 }
 
-/* MPI and the rest of the world disagree about this rank. */
+/* Returns an error: MPI's rank or size differs from the context's. */
 static ddp_status ddp__mpi_disagrees(const ddp__wire *w, int rank, int world, ddp_error *err)
 {
     char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
 
     if (world > 1)
-        return ddp__fail(err, DDP_ARG,
-                         "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
-                         "so that the MPI launcher decides",
-                         w->rank, w->world, rank, world);
-    /* what each process sees that the mpirun of another MPI has started */
+        return ddp__fail(
+            err, DDP_ARG,
+            "rank %d of %d differs from MPI's rank %d of %d: set rank and world to 0 to use those of MPI",
+            w->rank, w->world, rank, world);
+    /* every process started by the mpirun of another MPI library sees one rank */
     (void)MPI_Get_library_version(library, &length);
     library[strcspn(library, ",\n")] = 0;
-    return ddp__fail(
-        err, DDP_ARG,
-        "this is rank %d of %d, but the program was built with %.60s, which sees one rank: start it "
-        "with the mpirun of that MPI, or build it with the mpicc that belongs to your mpirun",
-        w->rank, w->world, library);
+    return ddp__fail(err, DDP_ARG,
+                     "this is rank %d of %d, but the program was built with %.60s, which sees only one rank: "
+                     "start it with the mpirun of that MPI, or build it with the mpicc of your mpirun",
+                     w->rank, w->world, library);
 }
 
 static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
@@ -317,7 +316,7 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
 
     DDP__TRY(ddp__mpi_start(t, err));
 #ifdef __linux__
-    (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: by default each pause takes 50 us longer */
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* in nanoseconds: by default each pause takes 50 us longer */
 #endif
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &world);
@@ -331,7 +330,7 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
     return DDP_OK;
 }
 
-/* 1 while a message of this rank is still under way. */
+/* Returns 1 while a message of this rank is in flight. */
 static int ddp__mpi_sending(ddp__mpi_wire *t)
 {
     for (int i = 0; i < t->base.world; i++)
@@ -416,9 +415,9 @@ int ddp__mpi_ranks(int *rank, int *world)
 
 ddp_status ddp__mpi_built(ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, "
-                     "or choose the tcp transport");
+    return ddp__fail(
+        err, DDP_UNSUPPORTED,
+        "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, or use the tcp transport");
 }
 
 ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)

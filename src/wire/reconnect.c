@@ -7,9 +7,9 @@
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
 #define DDP__REPLAY_ALL   ((size_t)32 << 20)
-/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
+/* number of reads to skip after a read has emptied the socket; wait() notices new bytes earlier */
 #define DDP__DRY       8
-#define DDP__ACK_LATER 0.05 /* seconds that a lone byte waits for its receipt */
+#define DDP__ACK_LATER 0.05 /* seconds that a few bytes wait for their acknowledgement */
 
 /* ---- sending ---- */
 
@@ -24,9 +24,11 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
         return -1;
     }
     if (p->state != DDP__LINK_LIVE) return 0;
-    if (t->cfg.once) return ddp__stream_send(t->cfg.tls, p->fd, iov, count); /* reading tells of the end */
+    if (t->cfg.once)
+        return ddp__stream_send(t->cfg.tls, p->fd, iov, count); /* the error is reported after
+                                                                              * the remaining input is read */
     waiting = (size_t)(p->ring.end - p->next);
-    if (waiting >= DDP__RECORD_MOST) { /* more would only delay what is urgent later */
+    if (waiting >= DDP__RECORD_MOST) { /* more would only delay high-priority bytes later */
         ddp__way_flush(t, p);
         waiting = (size_t)(p->ring.end - p->next);
         if (p->state != DDP__LINK_LIVE || waiting >= DDP__RECORD_MOST) return 0;
@@ -46,7 +48,7 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
 
 /* ---- receiving ---- */
 
-/* One record's head: 0, or the errno with which it ends the link. */
+/* Handles the header of one record. Returns 0, or the errno with which it ends the link. */
 static int ddp__way_record_read(ddp__resume_wire *t, ddp__way *p)
 {
     const unsigned char *b = p->stage + p->stage_from;
@@ -77,7 +79,8 @@ static int ddp__way_record_read(ddp__resume_wire *t, ddp__way *p)
     }
 }
 
-/* recv of the socket: bytes, 0 = none now, -1 = the connection has broken (and was given up). */
+/* Reads from the socket. Returns the number of bytes, 0 if there are none now, -1 if the connection broke (it
+ * is then closed). */
 static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t bytes)
 {
     long n;
@@ -90,7 +93,7 @@ static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t by
     return n;
 }
 
-/* Reads record heads until bytes of the stream are next: 1; 0 = there are none now. */
+/* Reads record headers until stream bytes follow. Returns 1, or 0 if there are none now. */
 static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
 {
     while (!p->in_left) {
@@ -120,14 +123,14 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     long got = 0;
 
     if (!bytes) return 0;
-    if (t->away) { /* an engine that is busy with others does not come to wait */
+    if (t->away) { /* a busy engine does not call wait */
         double now = ddp_now();
         if (now >= t->ticked + 0.005) (void)ddp__resume_tick(t, now);
     }
     if (p->state == DDP__LINK_LIVE && t->cfg.once) {
         got = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
         if (got >= 0) return got;
-        p->state = DDP__LINK_ENDED; /* its socket stays as long as the wire */
+        p->state = DDP__LINK_ENDED; /* its socket stays open until the wire closes */
         p->why = errno;
     } else if (p->state == DDP__LINK_LIVE) {
         if (p->next != p->ring.end) ddp__way_flush(t, p);
@@ -156,9 +159,9 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return -1;
 }
 
-/* ---- sleeping ---- */
+/* ---- waiting ---- */
 
-/* Whether the engine, which wants to receive or to send as told, has to look at a link. */
+/* Returns whether the engine has work on a link, given what it wants. */
 static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv)
 {
     if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
@@ -171,7 +174,7 @@ static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int w
     return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) && ddp__way_to_data(t, p);
 }
 
-/* What to sleep for on a link. */
+/* Returns the events to poll for on a link. */
 static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int want_send, int want_recv,
                            double *next)
 {
@@ -183,7 +186,8 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
     if (t->cfg.once) return (want_recv ? POLLIN : 0) | (want_send ? POLLOUT : 0);
     if (want_recv) {
         events |= POLLIN;
-    } else if (want_send) { /* its bytes stay unread, and behind them are receipts: look at times */
+    } else if (want_send) { /* input is not read, and acknowledgements may follow it: check from time to time
+                             * */
         double soon = ddp_now() + 0.001;
         if (soon < *next) *next = soon;
     }
@@ -260,7 +264,7 @@ static void ddp__resume_close(ddp__wire *w)
         int said = 0;
         ddp__call_end(t, p);
         ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-        while (p->state == DDP__LINK_LIVE && !p->why && !t->cfg.once) { /* our last words and the farewell */
+        while (p->state == DDP__LINK_LIVE && !p->why && !t->cfg.once) { /* sends the last bytes and BYE */
             ddp__way_flush(t, p);
             if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
                 if (said) break;
@@ -280,7 +284,7 @@ static void ddp__resume_close(ddp__wire *w)
     ddp__resume_free(t);
 }
 
-/* The connection goes; the link comes back by another one. */
+/* Breaks the connection; the link reconnects. */
 static void ddp__resume_cut(ddp__wire *w, int peer)
 {
     ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[peer];
@@ -320,7 +324,7 @@ static const ddp__wire_table ddp__tcp_table = {ddp__resume_send,   ddp__resume_r
                                                ddp__resume_wake,   ddp__resume_close, ddp__resume_cut,
                                                ddp__resume_stopped};
 
-/* A link to nobody, whose ring is empty. */
+/* Resets a link to an unused state with an empty ring. */
 static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
 {
     ddp__way *p = &t->way[peer];
@@ -338,7 +342,7 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
     if (where) p->where = *where;
 }
 
-/* Makes a connected socket the stream to a peer, from its first byte on. */
+/* Makes a connected socket the stream to a peer, starting at its first byte. */
 static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
     char why[DDP__STREAM_TEXT];
@@ -389,7 +393,8 @@ void ddp__wire_tcp_attach(ddp__wire *w, int id)
 static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
 {
     ddp__tcp_config *c = &t->cfg;
-    size_t world = (size_t)c->world, room = DDP__REPLAY_ALL / (world > 1 ? world - 1 : 1); /* of a ring */
+    size_t world = (size_t)c->world, room = DDP__REPLAY_ALL / (world > 1 ? world - 1 : 1); /* size of a ring
+                                                                                            * */
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
 
     if (room > DDP__REPLAY_BYTES) room = DDP__REPLAY_BYTES;
@@ -408,10 +413,10 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->door.knows = ddp__knows;
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->base.relays = (int *)ddp__calloc(world, sizeof *t->base.relays);
-    t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
+    t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* the memory is not touched yet */
     if (!t->way || !t->polls || !t->base.relays || !t->rings)
         return ddp__fail(err, DDP_MEMORY,
-                         "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
+                         "out of memory for the wire of rank %d, which stores %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
     snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");
     c->congestion = t->congestion;
@@ -423,7 +428,8 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
         t->way[i].relayed = c->relayed && c->relayed[i];
         t->way[i].via = c->relay_rank;
         t->way[i].seeks =
-            t->way[i].relayed && c->self.kind != DDP__JOIN_MESH && i > c->rank; /* a higher one has tried */
+            t->way[i].relayed && c->self.kind != DDP__JOIN_MESH && i > c->rank; /* the higher rank has tried
+                                                                                 * it */
         snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
         if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
     }
@@ -440,7 +446,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
     t->cfg.self.begun = 1;
     t->door.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
-    if (bad) t->door.listen_fd = -1; /* still the caller's */
+    if (bad) t->door.listen_fd = -1; /* the caller still owns it */
     if (bad)
         ddp__resume_free(t);
     else

@@ -1,19 +1,19 @@
-/* Connections of the wire that comes back: who notices that one is broken, who dials, what both
- * say, and when a link is given up.
+/* Connections of a wire with reconnection: detecting a broken connection, dialling, exchanging state, and
+ * ending a link.
  *
- * A RESUME hello is 64 bytes as every hello; behind the common fields it says, little endian:
- *   44  u32  number of the sender's wire      48  u64  bytes of the stream it has received
- *   56  u32  number of the receiver's wire, 0 = never heard       60  u32  attempt, counted up
+ * A RESUME hello has 64 bytes as every hello. After the common fields it contains, in little-endian order:
+ *   44  u32  number of the sender's wire      48  u64  bytes of the stream that it has received
+ *   56  u32  number of the receiver's wire, 0 = not yet known     60  u32  number of the attempt
  * The lower rank answers with its own. */
 #include "wire/replay.h"
 
-static const double ddp__dial_most = 0.3;     /* pause between attempts */
-static const double ddp__refused_limit = 0.3; /* refused for so long: the process is gone */
-static const double ddp__answer_limit = 1.0;  /* from our hello to its answer */
-static const double ddp__rejoin_limit = 3;    /* that the other end of a relayed pair may take */
-static const double ddp__relay_grace = 1;     /* seconds until a relay that does not answer is replaced */
-static const double ddp__relay_search = 5;    /* seconds to find another route, where no other rank can be a
-                                                  relay */
+static const double ddp__dial_most = 0.3;     /* in seconds: longest pause between attempts */
+static const double ddp__refused_limit = 0.3; /* in seconds: refused for this time: the process has ended */
+static const double ddp__answer_limit = 1.0;  /* in seconds: from our hello to its answer */
+static const double ddp__rejoin_limit = 3;    /* in seconds: for the other end of a relayed pair */
+static const double ddp__relay_grace = 1;     /* in seconds: until a relay that does not answer is replaced */
+static const double ddp__relay_search = 5;    /* in seconds: to find another route if no other rank can relay
+                                               * */
 
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
@@ -25,16 +25,17 @@ static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsig
     ddp__hello_seal(b);
 }
 
-/* Whether both sides mean the same two wires, and what the other lacks is still here. */
+/* Returns whether both sides mean the same two wires, and this side still has the bytes that the other lacks.
+ * */
 static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__hello *h)
 {
     return h->number && (!p->peer_number || h->number == p->peer_number) &&
            (!h->yours || h->yours == t->number) && h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-/* ---- a link that is back ---- */
+/* ---- a link that is connected again ---- */
 
-/* A connection on which both know what the other has. */
+/* Resumes the link on a connection on which each end knows what the other has received. */
 static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__hello *h)
 {
     double now = ddp_now(), away = now - p->down_at;
@@ -50,7 +51,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     ddp__atomic_add(&t->returns, 1);
     t->bytes_again += (int64_t)(p->next - h->received);
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
-             "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again",
+             "rank %d: the link to rank %d (%s) reconnected after %.2f s (%s); sending %lu bytes again",
              t->base.rank, p->peer, t->base.names[p->peer], away, strerror(p->why),
              (unsigned long)(p->next - h->received));
     if (p->direct) { /* the end that seeks has dialled */
@@ -63,16 +64,16 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
     p->dry = p->why = 0;
-    p->acked = p->received; /* our hello said so */
+    p->acked = p->received; /* our hello acknowledged them */
     p->ack_due = -1;
     p->heard = p->unheard_since = now;
     ddp__way_record(p, DDP__RECORD_HI, t->number);
     ddp__way_flush(t, p);
 }
 
-/* ---- newcomers ---- */
+/* ---- joining workers ---- */
 
-/* Asks for something of the run: only who may be a rank of it, or is called a newcomer, hears anything. */
+/* A request of a joining worker. Only a caller whose certificate allows it to join gets an answer. */
 static ddp__refusal ddp__knock_ask(ddp__resume_wire *t, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
@@ -121,7 +122,7 @@ int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
     return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
 }
 
-/* ---- the lower rank: it is sought ---- */
+/* ---- the lower rank is dialled ---- */
 
 /* Notifies rank `to` that the worker `id` waits here. */
 static void ddp__call_send(ddp__resume_wire *t, int to, int id)
@@ -130,7 +131,7 @@ static void ddp__call_send(ddp__resume_wire *t, int to, int id)
     ddp__way_flush(t, &t->way[to]);
 }
 
-/* A rank, or a joining worker, asks for a connection to another rank, and waits for that one. */
+/* A rank, or a joining worker, requests a connection to another rank, and waits for that rank. */
 static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
 {
     const int joins = t->way[h->rank].state == DDP__LINK_ENDED;
@@ -152,7 +153,7 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
     return DDP__WELCOME;
 }
 
-/* Whether this rank, not the peer, makes the next direct connection of a pair. */
+/* Returns whether this rank, not the peer, makes the next direct connection of a pair. */
 static int ddp__way_dials(const ddp__resume_wire *t, const ddp__way *p)
 {
     if (p->relayed) return p->seeks;
@@ -182,12 +183,12 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (ddp__way_dials(t, p)) return DDP__REFUSE_RANK;
     if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
     if (p->state == DDP__LINK_ENDED)
-        return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
+        return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not joined yet */
     if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
-    if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
+    if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* the peer has abandoned that attempt */
     p->attempt = h->attempt;
-    if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
-    ddp__way_close(t, p);                                             /* of asking whether it lives */
+    if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* the peer noticed the break first */
+    ddp__way_close(t, p);                                             /* the connection of a probe */
     p->state = DDP__LINK_DOWN;
     p->direct = p->relayed; /* its relay is lost, and the peer has found another route */
     ddp__resume_pack(t, p, b);
@@ -198,7 +199,7 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
 
 /* ---- dialling ---- */
 
-/* An attempt is over; another one follows unless the process that was asked is gone. */
+/* Ends an attempt. Another one follows, unless the process has ended. */
 static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
 {
     const int direct = p->direct;
@@ -208,26 +209,26 @@ static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double n
     p->direct = 0;
     p->dial_at = now + p->pause;
     p->pause = p->pause * 1.5 < ddp__dial_most ? p->pause * 1.5 : ddp__dial_most;
-    if (direct) return; /* some machine behind NAT may have refused */
+    if (direct) return; /* a machine of the NAT may have refused */
     if (why != ECONNREFUSED) {
         p->refused_since = -1;
         return;
     }
     if (p->refused_since < 0) p->refused_since = now;
-    if (p->relayed) return; /* the relay has refused: ddp__way_route finds another one */
+    if (p->relayed) return; /* the relay refused: ddp__way_route finds another one */
     if (now >= p->refused_since + ddp__refused_limit)
         ddp__way_end(t, p, ECONNRESET);
     else if (p->dial_at > p->refused_since + ddp__refused_limit)
         p->dial_at = p->refused_since + ddp__refused_limit;
 }
 
-/* Where a peer is sought: a relayed one at its relay. */
+/* Returns the address to dial for a peer: for a relayed peer, its relay's. */
 static const ddp__addr *ddp__way_where(const ddp__resume_wire *t, const ddp__way *p)
 {
     return p->relayed && !p->direct ? &t->way[p->via].where : &p->where;
 }
 
-/* The next rank after the relay of a pair that could relay as well, as far as this end can tell; or -1. */
+/* Returns the next rank after a pair's relay that could relay as well, as far as this end knows, or -1. */
 static int ddp__other_relay(const ddp__resume_wire *t, const ddp__way *p)
 {
     for (int k = 1; k <= t->base.world; k++) {
@@ -238,7 +239,7 @@ static int ddp__other_relay(const ddp__resume_wire *t, const ddp__way *p)
     return -1;
 }
 
-/* 2: the process of the relay is gone; 1: it does not answer. */
+/* Returns 2 if the process of the relay has ended, 1 if it does not answer, else 0. */
 static int ddp__relay_lost(const ddp__resume_wire *t, const ddp__way *p, double now)
 {
     const ddp__way *relay = &t->way[p->via];
@@ -265,27 +266,27 @@ static void ddp__way_route(const ddp__resume_wire *t, ddp__way *p, double now)
     p->refused_since = -1;
 }
 
-/* The relay is lost for good, and so is every other route. */
+/* Returns 1 if the relay is lost permanently, and every other route too. */
 static int ddp__way_stranded(const ddp__resume_wire *t, const ddp__way *p, double now)
 {
     return p->relayed && ddp__relay_lost(t, p, now) == 2 && ddp__other_relay(t, p) < 0 &&
            now >= fmax(p->down_at, t->way[p->via].down_at) + ddp__relay_search;
 }
 
-/* Far ranks get their time. */
+/* Time limit of a step; distant ranks get more time. */
 static double ddp__dial_limit(const ddp__way *p, double now, double round_trips, double least)
 {
     return now + (round_trips * p->round_trip > least ? round_trips * p->round_trip : least);
 }
 
-/* Each of these is a step of an attempt: 0, or the errno with which it fails. */
+/* The next functions are steps of an attempt. Each returns 0, or the errno with which it fails. */
 static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
 {
     if (now < p->dial_at) return 0;
     if (p->relayed) ddp__way_route(t, p, now);
     if (!ddp__way_where(t, p)->size) return 0;
-    if (!p->relayed && p->dialler < 0) { /* a NAT in front of the peer may refuse: that does not mean that it
-                                            is gone */
+    if (!p->relayed && p->dialler < 0) { /* a NAT in front of the peer may refuse, so the peer may still run
+                                          * */
         p->dial_at = now + ddp__dial_most;
         return 0;
     }
@@ -293,7 +294,7 @@ static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
     p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
     if (p->fd < 0) return errno;
     p->state = DDP__LINK_DIALLING;
-    /* a lost first packet is repeated by us, not by TCP after 1, 3, 7 s */
+    /* we repeat a lost first packet sooner than TCP does (1, 3, 7 s) */
     p->dial_until = ddp__dial_limit(p, now, 2.5, ddp__dial_most);
     return 0;
 }
@@ -302,7 +303,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
     if (!ddp__fd_wait(p->fd, POLLOUT, now)) return 0;
     if (ddp__tcp_dial_end(p->fd) < 0) return errno;
-    if (!p->relayed && !ddp__way_dials(t, p)) { /* it lives and will come */
+    if (!p->relayed && !ddp__way_dials(t, p)) { /* the peer runs and will dial */
         p->pause = ddp__dial_most;
         return EAGAIN;
     }
@@ -312,7 +313,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The handshake; after it the peer receives the state of this end, or the relay the rank to connect to. */
+/* The TLS handshake. After it, sends this end's state to the peer, or the other rank's id to the relay. */
 static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -321,7 +322,7 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 
     if (done <= 0) return done ? errno : 0;
     if (!ddp__way_is(t, p->joined ? p : &t->way[p->via], p->fd, who)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank,
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: the peer at %s %s", t->base.rank,
                  t->base.names[p->peer], who);
         return EPROTO;
     }
@@ -338,15 +339,15 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The answer: the link is back, or the relay has connected the two ranks, and the handshake between them
- * follows. */
+/* Reads the answer. The link is connected again, or the relay has connected the two ranks, and their
+ * handshake follows. */
 static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
     long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
     ddp__hello h;
     int fd = p->fd;
 
-    if (n < 0) return errno; /* also where another program has the port now, or nobody after a kill */
+    if (n < 0) return errno; /* also if another program uses the port now, or no program after a kill */
     p->answer_got += (size_t)n;
     if (p->answer_got < sizeof p->answer) return 0;
     if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
@@ -359,7 +360,7 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
             ddp__way_end(t, p, EPROTO);
         else if (ddp__stream_begin(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0)
             return ENOMEM;
-    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &h)) { /* it was started again */
+    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &h)) { /* the peer was restarted */
         ddp__way_end(t, p, ECONNRESET);
     } else {
         p->fd = -1;
@@ -368,7 +369,7 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
     return 0;
 }
 
-/* As far as it goes: what came with the end of a handshake is not announced again. */
+/* Runs all steps that are possible now: poll does not report bytes that came with the end of a handshake. */
 static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
 {
     ddp__link_state was;
@@ -389,16 +390,16 @@ static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
     } while (p->state != was && p->state >= DDP__LINK_DIALLING && p->state <= DDP__LINK_ASKING);
 }
 
-/* ---- what is due ---- */
+/* ---- work that is due ---- */
 
-/* Silence while the peer owes receipts, and nothing unread from it. */
+/* Returns whether the peer owes acknowledgements, but nothing arrived from it for too long. */
 static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double now, double *due)
 {
     double since = p->heard > p->unheard_since ? p->heard : p->unheard_since;
     char c;
 
     if (p->ring.first == p->ring.end || (!p->peer_number && t->cfg.self.kind == DDP__JOIN_MESH))
-        return 0; /* not yet in */
+        return 0; /* not joined yet */
     if (now < since + t->quiet_s) {
         if (since + t->quiet_s < *due) *due = since + t->quiet_s;
         return 0;

@@ -2,8 +2,8 @@
 #include "wire/tcp.h"
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
-#define DDP__RELAY_LEAVE 5.0 /* seconds for connections with traffic when the relay closes */
-#define DDP__RELAY_QUIET 1.0 /* seconds for connections without traffic */
+#define DDP__RELAY_LEAVE 5.0 /* in seconds: for connections with traffic when the relay closes */
+#define DDP__RELAY_QUIET 1.0 /* in seconds: for connections without traffic */
 
 typedef struct ddp__relay_way {
     struct ddp__splice *splice;
@@ -16,7 +16,7 @@ typedef struct ddp__splice {
     struct ddp__relay *relay;
     struct ddp__splice *next;
     int fd[2], ways; /* directions that have not ended */
-    uint32_t name;   /* 0 = none */
+    uint32_t name;   /* 0: none */
     ddp__relay_way way[2];
 } ddp__splice;
 
@@ -122,7 +122,7 @@ ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error 
     }
     if (why) ddp__splice_shut(s);
     pthread_mutex_unlock(&r->lock);
-    for (; k < 2; k++) ddp__way_over(s); /* those that did not start */
+    for (; k < 2; k++) ddp__way_over(s); /* the directions without a thread */
     return why ? ddp__fail(err, DDP_FAILED, "cannot start a relay: %s", strerror(why)) : DDP_OK;
 }
 
@@ -149,8 +149,8 @@ void ddp__relay_close(ddp__relay *r)
     DDP_FREE(r);
 }
 
-/* If a relay thread held the lock during the fork, the list may be half written: its descriptors stay
- * open. */
+/* A relay thread may have held the lock during the fork. Then the list may be inconsistent, and its
+ * descriptors stay open. */
 void ddp__relay_disown(ddp__relay *r)
 {
     if (!r || pthread_mutex_trylock(&r->lock)) return;
@@ -194,8 +194,7 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
         return bad;
     }
     for (int k = 0; k < 2; k++)
-        ddp__stream_leave(x->c->tls, v.fd[k]); /* all further bytes are between these
-                                                                          two */
+        ddp__stream_leave(x->c->tls, v.fd[k]); /* all further bytes are between these two */
     ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank %d relays between them",
              v.low, v.high, x->c->rank);
     return ddp__relay_add(x->c->relay, v.fd[0], v.fd[1], name, err);
@@ -214,7 +213,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
         return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
-    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end notices and asks too */
+    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* the other end then notices and asks again */
     before = p->fd[high];                               /* an earlier attempt of the same rank */
     p->fd[high] = fd;
     ddp__stream_close(x->c->tls, before);

@@ -2,7 +2,7 @@
  * protocol. */
 #include "wire/mesh.h"
 
-/* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
+/* Allows an address beyond this machine only with TLS, or if the user has declared the network trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -21,7 +21,7 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     return DDP_OK;
 }
 
-/* Opens the door there, unless it is open already, and says so; *a gets the port. */
+/* Starts to listen at *a, unless it already listens, and logs it. *a receives the port. */
 static ddp_status ddp__listen(ddp__meeting *m, ddp__addr *a, const char *why, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
@@ -41,26 +41,26 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Opens the door for higher ranks: on the address from which rank 0 is reached, or the interface asked
- * for. */
+/* Starts to listen for higher ranks, on the address from which rank 0 is reached, or on the requested
+ * interface. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, ddp_error *err)
 {
-    const char *why = ", from where rank 0 is reached";
+    const char *why = ", the interface toward rank 0";
     ddp__addr own;
 
     if (ddp__addr_own(m->fd[0], &own) < 0)
-        return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
-    /* a run on one machine needs no interface, whatever is set for others */
+        return ddp__fail(err, DDP_NET, "cannot determine the local address: %s", strerror(errno));
+    /* a run on one machine needs no interface, even if one is set for other runs */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
         DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, err));
         DDP__TRY(ddp__check_reach(m, &own, err));
-        why = ", as DREAMDDP_SOCKET_IFNAME says";
+        why = ", chosen by DREAMDDP_SOCKET_IFNAME";
     }
     ddp__addr_set_port(&own, 0);
     return ddp__listen(m, &own, why, err);
 }
 
-/* What the file says now: 1 and the addresses, or 0 and m->why not. */
+/* Reads the file. Returns 1 and the addresses, or 0 and the reason in m->why. */
 static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
 {
     char addr[DDP__MEETFILE_TEXT];
@@ -74,7 +74,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
     }
     if (m->r->wire.self.run_id && m->r->wire.self.run_id != run) {
         snprintf(m->why, sizeof m->why,
-                 "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64, m->path, run,
+                 "%.200s is stale: it belongs to run %" PRIu64 ", but rank %d to run %" PRIu64, m->path, run,
                  m->c.rank, m->r->wire.self.run_id);
         return 0;
     }
@@ -89,7 +89,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
     return 1;
 }
 
-/* The TLS handshake with rank 0. DDP_PEER_LOST without a sentence: it hung up. */
+/* The TLS handshake with rank 0. Returns DDP_PEER_LOST without a message if rank 0 disconnected. */
 static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
 {
     ddp__tls *tls = m->c.tls;
@@ -129,8 +129,8 @@ static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
     return ready ? ddp__tcp_dial_end(m->fd[0]) : -1;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and m->why another one is
- * worth it. */
+/* Makes one attempt. Returns DDP_OK with a connection on which rank 0 has answered, or DDP_PEER_LOST and
+ * m->why if it should be retried. */
 static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -143,7 +143,8 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
         if (m->fd[0] >= 0) close(m->fd[0]);
         m->fd[0] = -1;
         if (m->path)
-            snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* left over? */
+            snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* is the file
+                                                                                              * stale? */
         else
             snprintf(m->why, sizeof m->why, "%s", broke);
         return DDP_PEER_LOST;
@@ -156,10 +157,10 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
         bad = DDP_PEER_LOST;
     if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
-    /* an earlier run that is just ending, or a full house: try again */
+    /* an earlier run is ending, or rank 0 is at capacity: retry */
     snprintf(m->why, sizeof m->why, "%.200s", bad == DDP_PEER_LOST ? strerror(ECONNRESET) : local.msg);
     if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
-        bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
+        bad = DDP_PEER_LOST; /* another program uses the port now: the file is stale */
     if (bad == DDP_PEER_LOST) {
         ddp__stream_close(m->c.tls, m->fd[0]);
         m->fd[0] = -1;
@@ -169,7 +170,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
     return bad;
 }
 
-/* Dials the addresses of rank 0 in turn until it answers our hello or time is over. */
+/* Dials the addresses of rank 0 in turn until it answers our hello or the time-out is reached. */
 static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
     double pause = 0.02;
@@ -179,11 +180,11 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     for (;;) {
         double now;
         if (ddp__meeting_over(m))
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "%s did not answer within %.3g s: %s; is it running, and %s? "
-                             "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
-                             m->root, m->until - m->begin, m->why,
-                             m->path ? "does it write the same file" : "is the address right");
+            return ddp__fail(
+                err, DDP_TIMEOUT,
+                "%s did not answer within %.3g s: %s; start it, check %s, or raise DREAMDDP_CONNECT_TIMEOUT",
+                m->root, m->until - m->begin, m->why,
+                m->path ? "that it writes the same file" : "the address");
         snprintf(note, sizeof note, ": %s", m->why);
         ddp__wait_note(m, m->root, note);
         DDP__TRY(ddp__cancelled(m, err));
@@ -201,14 +202,13 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     }
 }
 
-/* When the mesh has to be complete: far later than it takes, since all ranks of a busy machine start at
- * once. */
+/* Time limit of mesh set-up. It is generous, since all ranks of a busy machine start at once. */
 static double ddp__mesh_until(const ddp__meeting *m)
 {
     return ddp_now() + (m->join_s > DDP__MESH_LIMIT ? m->join_s : DDP__MESH_LIMIT);
 }
 
-/* Dials all lower ranks, and returns when rank 0 has said go. */
+/* Dials all lower ranks. Returns when rank 0 has sent GO. */
 static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
     char text[128];
@@ -220,18 +220,18 @@ static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
         if (!missing && !m->ready &&
             ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
+            return ddp__fail(err, DDP_PEER_LOST, "%s disconnected during the rendezvous: %s", m->root,
                              strerror(errno));
         m->ready |= !missing;
         if (ddp__meeting_over(m))
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin,
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d still waits for %s", m->until - m->begin,
                              m->c.rank, missing ? text : "rank 0, which waits for others to be ready");
         DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
     }
     return DDP_OK;
 }
 
-/* Rank 0: waits until all are ready and all relays are joined. */
+/* Rank 0: waits until all ranks are ready and all relayed pairs are joined. */
 static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
 {
     char name[32];
@@ -248,10 +248,10 @@ static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
             snprintf(name, sizeof name, "a relayed pair");
         if (ddp__meeting_over(m)) {
             m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is not connected to all other ranks",
                              m->until - m->begin, name);
         }
-        DDP__TRY(ddp__meeting_poll(m, name, " to be connected with all others", err));
+        DDP__TRY(ddp__meeting_poll(m, name, " to connect to all other ranks", err));
     }
     return DDP_OK;
 }
@@ -265,7 +265,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, &h, err));
     if (ddp__stream_recv_all(m->c.tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL,
                              m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
+        return ddp__fail(err, DDP_PEER_LOST, "%s disconnected during the rendezvous: %s", m->root,
                          strerror(errno));
     return ddp__mesh_worker(m, err);
 }
@@ -294,7 +294,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__hello_put(entry + 2, (uint64_t)ddp__addr_port(&m->where[p]), 2);
         ddp__hello_put(entry, ddp__ip_pack(&m->where[p], entry + 8), 2);
     }
-    for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
+    for (p = 1; p < world; p++) /* if a send fails, that rank does not become ready */
         ddp__stream_send_all(m->c.tls, m->fd[p], m->table,
                              DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES, ddp__mesh_until(m));
     bad = ddp__mesh_root(m, err);
@@ -304,12 +304,12 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     for (p = 1; p < world; p++)
         if (ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p,
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d disconnected during the rendezvous: %s", p,
                              strerror(errno));
     return DDP_OK;
 }
 
-/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback. */
+/* Chooses the address of rank 0: a free port of the interface that other machines reach, or of loopback. */
 static ddp_status ddp__choose_address(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
@@ -320,7 +320,8 @@ static ddp_status ddp__choose_address(const ddp__meeting *m, ddp__addr *a, ddp_e
     return DDP_OK;
 }
 
-/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by that of its network. */
+/* If a machine's own name resolves to 127.0.1.1 (Debian's /etc/hosts), uses the address that its name has on
+ * the network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int port = ddp__addr_port(a);
@@ -333,18 +334,19 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
     return DDP_OK;
 }
 
-/* Resolves a name, which may appear only after this rank has started (Kubernetes, Docker Compose): retries
- * like a refused connection. */
+/* Resolves a name, which may start to exist only after this rank has started (Kubernetes, Docker Compose).
+ * Retries as after a refused connection. */
 static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *list, int *count, ddp_error *err)
 {
-    const double limit = m->r->timeout_s > 0 ? m->r->timeout_s : 30; /* rank 0 too: m->until is its time-out
-                                                                        for all ranks */
+    const double limit = m->r->timeout_s > 0 ? m->r->timeout_s : 30; /* also on rank 0, whose m->until is the
+                                                                      * time-out for all ranks */
     double pause = 0.05;
 
     for (;;) {
         ddp_error local = {DDP_OK, ""};
         ddp_status bad = ddp__addr_parse(spec, list, DDP__ADDRESSES, count, &local);
-        m->seen = ddp_now(); /* a slow look-up is no stop of this process: it counts towards the time-out */
+        m->seen = ddp_now(); /* a slow look-up is not a stop of this process: it counts towards the time-out
+                              * */
         if (bad != DDP_NET) {
             if (bad && err) *err = local;
             return bad;
@@ -362,7 +364,7 @@ static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *lis
     }
 }
 
-/* The addresses of rank 0, none where a file will tell. */
+/* Finds the addresses of rank 0; none if a file will contain it. */
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
@@ -386,8 +388,8 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         DDP__TRY(ddp__resolve(m, r->addr ? r->addr : "127.0.0.1", list, count, err));
         if (ddp__addr_port(&list[0]) == 0)
             return ddp__fail(err, DDP_ARG,
-                             "address '%.100s': port 0 leaves the other ranks without an address: name a "
-                             "port, for example %d, or file:///PATH, where rank 0 writes it",
+                             "address '%.100s': with port 0 the other ranks do not know the address: choose "
+                             "a port, for example %d, or file:///PATH, a file to which rank 0 writes it",
                              r->addr, DDP__DEFAULT_PORT);
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
@@ -396,7 +398,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
     return DDP_OK;
 }
 
-/* Checks the address, listens (rank 0), and goes through the meeting. */
+/* Checks the address, listens (rank 0), and runs the rendezvous. */
 static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 {
     ddp__addr list[DDP__ADDRESSES];
@@ -407,12 +409,10 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
     if (m->c.rank) return ddp__meet_as_worker(m, list, count, err);
-    DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
+    DDP__TRY(ddp__listen(m, &list[0], m->path ? ", written to the address file" : "", err));
     ddp__set_root(m, &list[0]);
     if (!m->path) return ddp__meet_as_root(m, err);
-    if (!m->c.self.run_id)
-        m->c.self.run_id = ddp__fresh_number(); /* so that a left-over file is
-                                                                      recognised */
+    if (!m->c.self.run_id) m->c.self.run_id = ddp__fresh_number(); /* so that a stale file is recognised */
     n = snprintf(line, sizeof line, "%s %" PRIu64 "\n", m->addr, m->c.self.run_id);
     DDP__TRY(ddp__file_write(m->path, line, (size_t)n, err));
     bad = ddp__meet_as_root(m, err);
@@ -420,7 +420,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     return bad;
 }
 
-/* The memory of a meeting; 0 when it is short. */
+/* Allocates the arrays of a rendezvous. Returns 0 if memory is short. */
 static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->c.world;
@@ -438,7 +438,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
-/* All that does not belong to the wire. */
+/* Frees everything that the wire does not own. */
 static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
     for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->c.tls, m->fd[i]);
@@ -454,7 +454,7 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     DDP_FREE(m->relayed);
 }
 
-/* The wire; one whose links come back goes on listening, and knows where the others do. */
+/* Creates the wire. A wire with reconnection keeps the listening socket and the addresses of all ranks. */
 static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
@@ -465,8 +465,7 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
         else if (m->relayed[p])
             continue;
         else if (p < m->c.rank)
-            (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where
-                                                                                 it listens */
+            (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* higher ranks have sent their listening address */
     }
     m->c.fds = m->fd;
     m->c.where = m->where;
@@ -475,7 +474,7 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     m->c.listen_fd = r->resume ? m->door.listen_fd : -1;
     m->c.self.world = (uint32_t)m->c.world;
     DDP__TRY(ddp__wire_tcp(&m->c, out, err));
-    if (r->resume) m->door.listen_fd = -1; /* it is the wire's */
+    if (r->resume) m->door.listen_fd = -1; /* the wire owns it now */
     return DDP_OK;
 }
 
@@ -501,17 +500,17 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     if (rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
     if (r->world < 1 || r->world > 4096 || rank < 0 || rank >= r->world)
-        bad =
-            ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
-                      rank, r->world);
+        bad = ddp__fail(err, DDP_ARG,
+                        "rank %d of %d ranks is invalid: ranks count from 0, and a run has 1 to 4096", rank,
+                        r->world);
     else if (ids > 1)
-        bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* with the door's
-                                                                                         callers */
+        bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* including the callers of the door
+                                                                         * */
     if (!bad && !ddp__meeting_alloc(&m))
-        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
+        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the rendezvous of %d ranks", r->world);
     if (!bad && ids > 1) bad = ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
-        ddp__log(&m.c.log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", rank,
+        ddp__log(&m.c.log, DDP_LOG_WARN, "rank %d: all ranks are connected after %.1f s", rank,
                  ddp_now() - m.begin);
     if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);

@@ -1,10 +1,9 @@
-/* A link: the bytes of its stream that can be sent again, who is at its other end, how bytes leave, and how a
- * connection ends. */
+/* A link: bytes that can be sent again, the identity of the peer, sending, and closing a connection. */
 #include "wire/replay.h"
 
-static const double ddp__dial_first = 0.02; /* seconds between the first attempts */
+static const double ddp__dial_first = 0.02; /* in seconds: between the first attempts */
 
-/* ---- what can be sent again ---- */
+/* ---- bytes that can be sent again ---- */
 
 size_t ddp__replay_free(const ddp__replay *r) { return r->room - (size_t)(r->end - r->first); }
 
@@ -13,7 +12,7 @@ void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n)
     size_t to, run;
 
     if (n == 0) return;                /* bytes may be NULL then */
-    if (r->end == r->first) r->at = 0; /* little traffic stays in the cache */
+    if (r->end == r->first) r->at = 0; /* restart at 0: with little traffic the ring stays in the cache */
     to = (r->at + (size_t)(r->end - r->first)) % r->room;
     run = n < r->room - to ? n : r->room - to;
     memcpy(r->data + to, bytes, run);
@@ -41,7 +40,7 @@ int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec
     return 2;
 }
 
-/* ---- who is at the other end ---- */
+/* ---- the identity of the peer ---- */
 
 int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
 {
@@ -87,7 +86,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     t->away++;
     p->down_at = now;
     p->pause = ddp__dial_first;
-    /* the lower rank only asks whether the other lives, and leaves it the first word */
+    /* the lower rank only probes the other, and lets it dial first */
     p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
     p->refused_since = -1;
     t->ticked = 0;
@@ -119,7 +118,7 @@ void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value)
     p->pre_len += DDP__RECORD_BYTES;
 }
 
-/* Between two records: a receipt that is owed, and the head of the next one. */
+/* Between two records: queues an acknowledgement that is due, and the header of the next record. */
 static void ddp__way_next_record(ddp__way *p)
 {
     uint64_t left = p->ring.end - p->next;
@@ -152,8 +151,7 @@ void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
         runs = p->record_left ? ddp__replay_find(&p->ring, p->next, p->record_left, iov + 1) : 0;
         n = ddp__stream_send(t->cfg.tls, p->fd, iov, 1 + runs);
         if (n < 0 && !t->cfg.tls && ddp__fd_wait(p->fd, POLLIN, 0))
-            p->why = errno; /* its last words come
-                                                                                       first */
+            p->why = errno; /* the peer's last bytes are read first */
         else if (n < 0)
             ddp__way_break(t, p, errno);
         if (n <= 0) return;

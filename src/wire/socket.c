@@ -327,13 +327,13 @@ void ddp__fd_close(int *fd)
 ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)
 {
     if (pipe(w->fd) < 0 || ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
-        return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
+        return ddp__fail(err, DDP_NET, "cannot create a pipe: %s", strerror(errno));
     return DDP_OK;
 }
 
 void ddp__waker_close(ddp__waker *w)
 {
-    if (!w->fd[1]) return; /* of a pipe it is the higher descriptor */
+    if (!w->fd[1]) return; /* the higher descriptor of a pipe */
     close(w->fd[0]);
     close(w->fd[1]);
     w->fd[1] = 0;
@@ -528,7 +528,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_err
     } else {
         ddp__iface_list(all, &t);
         bad = ddp__fail(err, DDP_ARG,
-                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
+                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; available: %.300s",
                         list ? list : "", t.size ? t.data : "none");
         ddp__text_free(&t);
     }

@@ -1,4 +1,4 @@
-/* What crosses a connected socket: the bytes themselves, or what TLS makes of them. */
+/* Byte transfer over a connected socket: plain, or through TLS. */
 #include "wire/socket.h"
 #include "wire/stream.h"
 
@@ -37,7 +37,7 @@ long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
     while (n < 0 && errno == EINTR);
     if (n > 0) return (long)n;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
+    if (n == 0) errno = ECONNRESET; /* the peer closed or was lost: no more bytes follow */
     return -1;
 }
 

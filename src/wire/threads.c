@@ -95,10 +95,10 @@ ddp__hub *ddp__hub_new(int world)
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
     hub->offers = (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
-    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
+    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* not touched yet */
     for (i = 0; hub->rings && i < pairs; i++) hub->rings[i].data = hub->data + i * DDP__RING_BYTES;
     while (hub->bells && hub->bells_ready < world && ddp__cond_init(&hub->bells[hub->bells_ready].cond) == 0)
-        pthread_mutex_init(&hub->bells[hub->bells_ready++].lock, NULL); /* which does not fail */
+        pthread_mutex_init(&hub->bells[hub->bells_ready++].lock, NULL); /* does not fail */
     if (hub->rings && hub->offers && hub->data && hub->bells_ready == world) return hub;
     ddp__hub_free(hub);
     return NULL;
@@ -246,11 +246,11 @@ static void ddp__hub_end(ddp__hub *hub, int from, int to)
 
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
-    if (hub->attach) return; /* who carries the messages knows */
+    if (hub->attach) return; /* the carrier of the messages knows */
     for (int p = 0; p < hub->world; p++)
         if (p != rank) ddp__hub_end(hub, rank, p);
     if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
-        ddp__hub_leave(hub->second, rank); /* it will not come there either */
+        ddp__hub_leave(hub->second, rank); /* that rank will not use the second hub either */
 }
 
 static void ddp__threads_cut(ddp__wire *w, int peer)
@@ -289,7 +289,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
 {
     ddp__thread_wire *t;
 
-    if (!hub || !out) return ddp__fail(err, DDP_ARG, "a wire between threads needs a hub");
+    if (!hub || !out) return ddp__fail(err, DDP_ARG, "hub and out must not be NULL");
     if (rank < 0 || rank >= hub->world)
         return ddp__fail(err, DDP_ARG, "rank %d is outside 0..%d", rank, hub->world - 1);
     if (hub->attach) return hub->attach(hub->attach_user, hub->link, rank, out, err);
@@ -301,7 +301,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
     }
     if (ddp__atomic_swap(&hub->bells[rank].taken, 1)) {
         ddp__threads_free(t);
-        return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
+        return ddp__fail(err, DDP_ARG, "rank %d is already used: give each thread a different rank", rank);
     }
     for (int p = 0; p < hub->world; p++) snprintf(t->base.names[p], DDP__WIRE_NAME, "thread %d", p);
     t->base.pair_bytes = DDP__RING_BYTES;

@@ -52,7 +52,7 @@ static long ddp__tls_bio_ctrl(BIO *b, int what, long number, void *ptr)
     return what == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-/* ---- errors, as the end of a sentence about the peer ---- */
+/* ---- errors, as the end of a message about the peer ---- */
 
 void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
 {
@@ -68,9 +68,9 @@ void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
 static void ddp__tls_say_alert(ddp__tls_session *s, int alert)
 {
     if (alert == SSL_AD_PROTOCOL_VERSION) {
-        ddp__tls_say(s, "speaks no TLS 1.3: give every rank --tls-psk or certificates, or none");
+        ddp__tls_say(s, "does not support TLS 1.3: give every rank --tls-psk or certificates, or none");
     } else if (s->by_key && (alert == SSL_AD_DECRYPT_ERROR || alert == SSL_AD_ILLEGAL_PARAMETER)) {
-        ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
+        ddp__tls_say(s, "has a different pre-shared key: give every rank the same --tls-psk file");
     } else if (s->by_key && alert == SSL_AD_HANDSHAKE_FAILURE) {
         ddp__tls_say(s, "belongs to another run or uses certificates: give every rank the same "
                         "DREAMDDP_RUN_ID and --tls-psk");
@@ -86,15 +86,15 @@ static void ddp__tls_explain(ddp__tls_session *s)
     long verdict = SSL_get_verify_result(s->ssl);
 
     if (verdict != X509_V_OK && s->by_key) {
-        ddp__tls_say(s, "shows a certificate that proves nothing here: give every rank --tls-psk");
+        ddp__tls_say(s, "uses a certificate, but this rank uses a pre-shared key: give every rank --tls-psk");
     } else if (verdict != X509_V_OK) {
-        ddp__tls_say(s, "has a certificate that is refused: %s", X509_verify_cert_error_string(verdict));
+        ddp__tls_say(s, "has an invalid certificate: %s", X509_verify_cert_error_string(verdict));
     } else if (ERR_GET_LIB(code) != ERR_LIB_SSL) {
         ddp__tls_say(s, "broke the TLS handshake");
     } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
         ddp__tls_say(s, "has no certificate: give every rank --tls-cert and --tls-key");
     } else if (reason == SSL_R_BINDER_DOES_NOT_VERIFY) {
-        ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
+        ddp__tls_say(s, "has a different pre-shared key: give every rank the same --tls-psk file");
     } else if (reason >= SSL_AD_REASON_OFFSET) {
         ddp__tls_say_alert(s, reason - SSL_AD_REASON_OFFSET);
     } else if (!s->settled && s->seen && s->first[0] != 21 && s->first[0] != 22) {
@@ -212,7 +212,9 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server)
         SSL_set_accept_state(s->ssl);
     else
         SSL_set_connect_state(s->ssl);
-    if (server && s->by_key) SSL_set_verify(s->ssl, SSL_VERIFY_NONE, NULL); /* asks for none */
+    if (server && s->by_key)
+        SSL_set_verify(s->ssl, SSL_VERIFY_NONE, NULL); /* the peer must not send a
+                                                                             * certificate */
     k->session[fd] = s;
     return 0;
 }
@@ -301,7 +303,7 @@ static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int coun
     for (;;) {
         const void *record = s->out;
         size_t n = 0;
-        if (i < count && iov[i].iov_len - at >= sizeof s->out) { /* as it lies */
+        if (i < count && iov[i].iov_len - at >= sizeof s->out) { /* without a copy */
             record = (const char *)iov[i].iov_base + at;
             n = sizeof s->out;
             at += n;
@@ -370,7 +372,7 @@ static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
         0)
         subject[0] = 0;
     for (char *c = subject; *c; c++)
-        if (!isprint((unsigned char)*c)) *c = '?'; /* whatever its issuer let through */
+        if (!isprint((unsigned char)*c)) *c = '?'; /* the issuer may allow any characters */
     snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject, name);
 }
 

@@ -1,4 +1,4 @@
-/* What the two files of TLS share: OpenSSL, the keys of a rank, the session of a socket. */
+/* Shared by the two files of TLS: OpenSSL, the keys of a rank, and the session of a socket. */
 #pragma once
 
 #include "wire/stream.h"
@@ -16,21 +16,21 @@
 #endif
 
 enum {
-    DDP__TLS_RECORD = 16384, /* most plain bytes of a record */
-    DDP__TLS_INBOX = 32768   /* bytes read ahead, for two system calls less per record */
+    DDP__TLS_RECORD = 16384, /* maximum plain bytes of a record */
+    DDP__TLS_INBOX = 32768   /* bytes read ahead, which saves two system calls per record */
 };
 
 /* The session of one socket. */
 typedef struct ddp__tls_session {
     SSL *ssl;
     int fd, server, by_key;
-    int settled;             /* the handshake is over and the peer is one of us */
+    int settled;             /* the handshake is complete and the peer is authenticated */
     int broken;              /* errno of the first failure */
-    int cause;               /* errno of the socket; 0 = it ended */
-    int read_for, write_for; /* what reading and writing have to poll for */
-    size_t held;             /* bytes of out that are a record still to be sent */
-    size_t seen, from, to;   /* first: bytes of it; in: the unread part */
-    unsigned char first[8];  /* what the peer sent first */
+    int cause;               /* errno of the socket; 0: it ended */
+    int read_for, write_for; /* events that reading and writing need to poll for */
+    size_t held;             /* bytes in `out` of a record that is not sent yet */
+    size_t seen, from, to;   /* seen: bytes in `first`; from, to: unread part of `in` */
+    unsigned char first[8];  /* first bytes from the peer */
     char why[DDP__STREAM_TEXT];
     unsigned char in[DDP__TLS_INBOX], out[DDP__TLS_RECORD];
 } ddp__tls_session;
@@ -39,14 +39,14 @@ typedef struct ddp__tls_keys {
     ddp__tls base;
     SSL_CTX *ctx;
     BIO_METHOD *method;
-    ddp__tls_session **session; /* a list, by descriptor */
-    int by_key;                 /* pre-shared key, not certificates */
+    ddp__tls_session **session; /* dynamic array, indexed by descriptor */
+    int by_key;                 /* 1: pre-shared key; 0: certificates */
     char identity[32];
     unsigned char psk[32];
 } ddp__tls_keys;
 
-DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* fills table and method of k; 0 when memory is short */
-/* The peer of s is to blame for what follows; the first sentence stays. */
+DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* sets table and method of k; returns 0 if memory is short */
+/* Records why the peer of s caused a failure; the first message is kept. */
 DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
 
 #endif /* DDP_USE_OPENSSL */

@@ -1,8 +1,8 @@
-/* Who may speak with this rank: the pre-shared key, or the certificates. */
+/* Authentication of ranks: the pre-shared key, or the certificates. */
 #include "wire/tls.h"
 
 #ifdef DDP_USE_OPENSSL
-#define DDP__TLS_SHA256      "\x13\x01" /* TLS_AES_128_GCM_SHA256: the hash of a pre-shared key */
+#define DDP__TLS_SHA256      "\x13\x01" /* TLS_AES_128_GCM_SHA256: has the hash of a pre-shared key */
 #define DDP__TLS_LONGEST_KEY 4096
 
 /* ---- pre-shared key ---- */
@@ -30,7 +30,7 @@ static int ddp__tls_offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **
     const ddp__tls_keys *k = ddp__tls_keys_of(ssl);
 
     *ticket = NULL;
-    if (md && !EVP_MD_is_a(md, "SHA256")) return 1; /* the key belongs to that hash */
+    if (md && !EVP_MD_is_a(md, "SHA256")) return 1; /* a pre-shared key works with that hash only */
     *ticket = ddp__tls_key_session(ssl, k);
     *id = (const unsigned char *)k->identity;
     *size = strlen(k->identity);
@@ -51,7 +51,7 @@ static int ddp__tls_find_key(SSL *ssl, const unsigned char *id, size_t size, SSL
     return 1;
 }
 
-/* Reads a file that only its owner should: at most room bytes, *n of them. */
+/* Reads a secret file, which only its owner may read: at most room bytes; *n receives the size. */
 static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n,
                                        ddp_error *err)
 {
@@ -69,8 +69,8 @@ static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_
     if (S_ISREG(st.st_mode) && (st.st_mode & (mine ? 077 : 07))) {
         close(fd);
         return ddp__fail(err, DDP_ARG,
-                         "%.200s: other users can read this key (mode %04o): chmod 600 it, and make a "
-                         "new one if they may have",
+                         "%.200s: other users can read this key (mode %04o): run chmod 600 on it, and create "
+                         "a new key if another user may have read it",
                          path, (unsigned)st.st_mode & 0777);
     }
     while (b && got > 0 && *n < room) {
@@ -84,7 +84,7 @@ static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_
     return DDP_OK;
 }
 
-/* The key proper is a digest, so that a file may be of any length and form. */
+/* The key is a digest of the file, so that a file may have any length and form. */
 static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_error *err)
 {
     static const char label[] = "dreamddp pre-shared key 1";
@@ -95,13 +95,13 @@ static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_erro
     memcpy(b, label, sizeof label);
     bad = ddp__tls_read_secret(path, b + sizeof label, DDP__TLS_LONGEST_KEY + 1, &n, err);
     if (!bad && n > DDP__TLS_LONGEST_KEY)
-        bad = ddp__fail(err, DDP_ARG, "%.200s is longer than %d bytes: a key is 32 random ones", path,
+        bad = ddp__fail(err, DDP_ARG, "%.200s is longer than %d bytes: use a key of 32 random bytes", path,
                         DDP__TLS_LONGEST_KEY);
     while (n && isspace(b[sizeof label + n - 1])) n--;
     if (!bad && n < DDP__TLS_LEAST_KEY)
         bad = ddp__fail(err, DDP_ARG,
-                        "%.200s holds %zu bytes, a pre-shared key at least %d: make one with openssl "
-                        "rand -hex 32",
+                        "%.200s has %zu bytes, but a pre-shared key needs at least %d: create one with "
+                        "openssl rand -hex 32",
                         path, n, DDP__TLS_LEAST_KEY);
     if (!bad && !EVP_Digest(b, sizeof label + n, k->psk, NULL, EVP_sha256(), NULL))
         bad = ddp__fail(err, DDP_FAILED, "OpenSSL cannot digest a key");
@@ -109,7 +109,7 @@ static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_erro
     if (bad) return bad;
     SSL_CTX_set_psk_use_session_callback(k->ctx, ddp__tls_offer_key);
     SSL_CTX_set_psk_find_session_callback(k->ctx, ddp__tls_find_key);
-    /* a server that shows a certificate instead of the key is refused: none is trusted */
+    /* refuse a server that sends a certificate instead of using the key: no authority is trusted */
     SSL_CTX_set_verify(k->ctx, SSL_VERIFY_PEER, NULL);
     return DDP_OK;
 }
@@ -122,7 +122,7 @@ static int ddp__tls_no_passphrase(char *b, int room, int writing, void *user)
     (void)room;
     (void)writing;
     (void)user;
-    return -1; /* or OpenSSL would ask at the terminal */
+    return -1; /* otherwise OpenSSL would ask at the terminal */
 }
 
 static ddp_status ddp__tls_unreadable(const char *path, const char *what, ddp_error *err)
@@ -133,7 +133,7 @@ static ddp_status ddp__tls_unreadable(const char *path, const char *what, ddp_er
 
     ERR_clear_error();
     if (why) return ddp__fail(err, DDP_IO, "%.200s: %s", path, strerror(why));
-    return ddp__fail(err, DDP_FORMAT, "%.200s: no %s in PEM without a passphrase (%s)", path, what,
+    return ddp__fail(err, DDP_FORMAT, "%.200s: cannot read a %s in PEM without a passphrase (%s)", path, what,
                      text ? text : "unreadable");
 }
 
@@ -157,7 +157,7 @@ static ddp_status ddp__tls_load_certificates(ddp__tls_keys *k, const ddp__tls_fi
     return DDP_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- opening ---- */
 
 static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, ddp_error *err)
 {
@@ -167,12 +167,12 @@ static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, dd
         !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION) ||
         !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
+                         "this OpenSSL does not support TLS 1.3 with AES-GCM: install a full build");
     SSL_CTX_set_app_data(k->ctx, k);
     SSL_CTX_set_session_cache_mode(k->ctx, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_num_tickets(k->ctx, 0); /* a session is never resumed */
+    SSL_CTX_set_num_tickets(k->ctx, 0); /* sessions are not resumed */
     SSL_CTX_set_options(k->ctx, SSL_OP_NO_TICKET);
-    /* a record that has to wait is sealed: the next call may name other memory */
+    /* a waiting record is already sealed: the next call may pass other memory */
     SSL_CTX_set_mode(k->ctx, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     k->by_key = f->psk != NULL;
     return f->psk ? ddp__tls_load_key(k, f->psk, err) : ddp__tls_load_certificates(k, f, err);
@@ -186,7 +186,7 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
     *out = NULL;
     if (!f->psk && !parts) return DDP_OK;
     if (f->psk && parts)
-        return ddp__fail(err, DDP_ARG, "--tls-psk and certificates: choose one way to prove who is who");
+        return ddp__fail(err, DDP_ARG, "--tls-psk and certificates cannot be used together: choose one");
     if (parts && parts < 3)
         return ddp__fail(err, DDP_ARG,
                          "--tls-%s is missing: certificates need --tls-ca, --tls-cert and --tls-key",

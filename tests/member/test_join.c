@@ -415,8 +415,8 @@ static void room_has_to_make_sense(void **state)
     assert_int_equal(b.world, 4);
     assert_int_equal(ddp__hello_check(&a, &b), DDP__REFUSE_WORLD);
     ddp__hello_dispute(&a, DDP__REFUSE_WORLD, &b, "x", text, sizeof text);
-    assert_string_equal(text, "x counts 4 ranks, rank 0 counts 4 ranks of at most 8: give all the "
-                              "same world size");
+    assert_string_equal(text, "x expects 4 ranks, but rank 0 expects 4 ranks of at most 8: set the same "
+                              "world size on all ranks");
     b.world = a.world;
     assert_int_equal(ddp__hello_check(&a, &b), DDP__WELCOME);
     b.rank = 5; /* it cannot be at the meeting */

@@ -112,7 +112,7 @@ static void a_run_without_tls_refuses_a_worker_with_a_key(void **state)
     joining = p;
     joining.last_comer = -1;
     joining.psk = key;
-    refused(&joining, "speaks no TLS 1.3: give every rank --tls-psk or certificates, or none");
+    refused(&joining, "does not support TLS 1.3: give every rank --tls-psk or certificates, or none");
     survivors_end(&p, pid);
     unlink(key);
 }

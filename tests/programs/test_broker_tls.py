@@ -72,11 +72,11 @@ def process_without_the_key_receives_nothing(job, folder):
             except ConnectionResetError:
                 pass
     refused(job, "requires TLS")
-    refused(job, "has another pre-shared key", "--tls-psk", other)
+    refused(job, "has a different pre-shared key", "--tls-psk", other)
     job.node("--tls-psk", key)
     job.node("--tls-psk", key)
     err = job.end()[1]
-    for part in ("does not use TLS", "does not speak TLS", "has another pre-shared key"):
+    for part in ("does not use TLS", "does not speak TLS", "has a different pre-shared key"):
         expect("broker: refused: 127." in err and part in err, "no '%s' in: %s" % (part, err))
 
 
@@ -84,7 +84,7 @@ def process_without_the_key_receives_nothing(job, folder):
 def node_with_a_key_rejects_a_broker_without_one(job, folder):
     key = key_of(folder)
     job.listen(*job_args(folder))
-    refused(job, "speaks no TLS 1.3", "--tls-psk", key)
+    refused(job, "does not support TLS 1.3", "--tls-psk", key)
     job.node()
     job.node()
     err = job.end()[1]
@@ -139,7 +139,7 @@ def certificates_must_name_the_broker_or_a_rank(job, folder):
     refused(job, "does not name a rank-R", *stranger)
     node = job.start("compnode", "--broker", job.addr, *foreign)  # the node rejects the broker's certificate authority
     err = node.communicate(timeout=60)[1]
-    expect(node.returncode == 1 and "has a certificate that is refused" in err, "exit %d: %s" % (node.returncode, err))
+    expect(node.returncode == 1 and "has an invalid certificate" in err, "exit %d: %s" % (node.returncode, err))
     for own in nodes:
         job.node(*own)
     err = job.end()[1]
@@ -175,7 +175,7 @@ def non_loopback_address_requires_keys(job, folder):
 def mismatched_key_files_fail(job, folder):
     key = key_of(folder)
     args = job_args(folder)
-    for own, says in ((["--tls-psk", "missing"], "missing: No such file"), (["--tls-psk", key, "--tls-ca", "x"], "choose one way"),
+    for own, says in ((["--tls-psk", "missing"], "missing: No such file"), (["--tls-psk", key, "--tls-ca", "x"], "cannot be used together"),
                       (["--tls-cert", "x", "--tls-key", "y"], "--tls-ca is missing")):
         for program, more in (("broker", args), ("compnode", [])):
             p = job.start(program, *more, *own)

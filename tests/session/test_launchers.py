@@ -189,8 +189,8 @@ def broken_link_reconnects():
     args = ["--workers", 2, "--steps", 3000, "--net-script", "drops"]
     right = trained(finish([start(["--workers", 2, "--steps", 3000])]), 2)
     done = finish([start(args)])
-    expect(trained(done, 2) == right, "other parameters than without broken links")
-    expect(re.search(r"link to rank \d .* is back after [\d.]+ s", done[0][2]), "no link broke: " + done[0][2][-600:])
+    expect(trained(done, 2) == right, "other parameters than over a link that holds")
+    expect(re.search(r"link to rank \d .* reconnected after [\d.]+ s", done[0][2]), "no link broke: " + done[0][2][-600:])
     code, _, err = finish([start(args, {"DREAMDDP_RESUME": 0})])[0]
     expect(code == 3 and "was lost" in err, "exit %d: %s" % (code, err[-300:]))
 
@@ -208,7 +208,7 @@ def second_process_of_a_rank_fails_after_the_start():
         for p in run:
             p.kill()
         finish(run)
-        expect(code and "has begun without this process" in err, err[-600:])
+        expect(code and "has started without this process" in err, err[-600:])
 
 
 @case

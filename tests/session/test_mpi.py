@@ -159,7 +159,7 @@ def reopening_after_mpi_finalize_fails(_):
 @case
 def ranks_that_differ_from_mpi_fail(_):
     both = run(["program", "literal"], 2, None)[1]
-    expect("to MPI it is rank" in both and "of 2" in both, both)
+    expect("differs from MPI's rank" in both and "of 2" in both, both)
 
 
 @case

@@ -221,9 +221,9 @@ static void wrong_descriptor_is_named(void **state)
     list[2] = closed;
     refused(cfg, list, DDP_ARG, "sockets[2] is descriptor");
     list[2] = -1;
-    refused(cfg, list, DDP_ARG, "sockets[2] is descriptor -1, which is no open socket");
+    refused(cfg, list, DDP_ARG, "sockets[2] is descriptor -1, which is not an open socket");
     list[2] = file;
-    refused(cfg, list, DDP_ARG, "which is no open socket");
+    refused(cfg, list, DDP_ARG, "which is not an open socket");
     list[2] = datagram[0];
     refused(cfg, list, DDP_ARG, "a socket without a byte stream");
     list[2] = alone;
@@ -277,8 +277,8 @@ static void wrong_peer_is_named(void **state)
     int yes = 1;
 
     (void)state;
-    met(cfg, letter, sizeof letter, 0, DDP_MISMATCH, "is no rank of dreamddp");
-    met(cfg, letter, 20, 1, DDP_PEER_LOST, "rank 1 ended the connection of descriptor");
+    met(cfg, letter, sizeof letter, 0, DDP_MISMATCH, "is not a dreamddp rank");
+    met(cfg, letter, 20, 1, DDP_PEER_LOST, "rank 1 closed the connection on descriptor");
     cfg.cancel = &yes;
     met(cfg, letter, 20, 0, DDP_ABORTED, "cancelled");
     cfg.cancel = NULL;

@@ -171,7 +171,7 @@ def interfaces_are_chosen():
         expect("rank 0 listens on 10.77.0.1:" in done[0][2], done[0][2])
         done = train(net, "10.77.0.1:29500", ["--insecure"],
                      {"DREAMDDP_SOCKET_IFNAME": "=eno7", "DREAMDDP_CONNECT_TIMEOUT": "3"})
-        expect(done[1][0] == 2 and "matches no interface that is up; there are: " in done[1][2]
+        expect(done[1][0] == 2 and "matches no interface that is up; available: " in done[1][2]
                and "dark0 (10.78.0.2)" in done[1][2] and name in done[1][2], done[1][2])
         # a worker elsewhere, and nobody has said that the network can be trusted
         done = train(net, "10.77.0.1:29500", env={"DREAMDDP_CONNECT_TIMEOUT": "3"})

@@ -148,8 +148,8 @@ static int drops_in_time(const char *log, const crowd *c)
 
     snprintf(begin, sizeof begin, "dropped %s:", c->host);
     for (const char *line = strstr(log, begin); line; line = strstr(line + 1, begin)) {
-        const char *why = strstr(line, "it did not say who it is in ");
-        const double s = why ? strtod(why + strlen("it did not say who it is in "), NULL) : -1;
+        const char *why = strstr(line, "no hello within ");
+        const double s = why ? strtod(why + strlen("no hello within "), NULL) : -1;
         if (s >= c->least && s < c->most) return 1;
     }
     return 0;
@@ -340,7 +340,7 @@ static void who_comes_after_the_meeting_is_told_that_the_run_has_begun(void **st
     self.begun = 1;
     assert_int_equal(ddp__hello_check(&self, &other), DDP__REFUSE_BEGUN);
     ddp__hello_dispute(&self, DDP__REFUSE_BEGUN, &other, "1.2.3.4:5", text, sizeof text);
-    assert_non_null(strstr(text, "calls itself rank 1, but the run has begun"));
+    assert_non_null(strstr(text, "has rank 1, but the run has started"));
     self.rank = 1;
     ddp__hello_pack(&self, DDP__RESUME, DDP__WELCOME, 0, b);
     self.rank = 0;
@@ -372,8 +372,8 @@ static void both_sides_name_both_values(void **state)
     cases[2].run = 7;
     cases[2].world = 2;
     cases[2].resume = 1;
-    cases[2].worker = "links come back for rank 1, not for rank 0 at ";
-    cases[2].root = ", not for rank 0: give all ranks the same DREAMDDP_RESUME and --min-world";
+    cases[2].worker = "reconnection of links is enabled on rank 1, but not on rank 0 at ";
+    cases[2].root = ", but not on rank 0: set the same DREAMDDP_RESUME and --min-world";
     for (i = 0; i < 3; i++) {
         meet_prepare(m, 2, meet_listen(addr), addr);
         m[0].how.timeout_s = 1;
@@ -422,7 +422,7 @@ static void a_rank_that_comes_twice_is_refused(void **state)
     meet_join(m + 3, 1); /* while ranks 0 and 1 wait for rank 2 */
     meet_start(m + 2, 1);
     meet_join(m, 3);
-    assert_says(&m[3], DDP_MISMATCH, "already has a rank 1: give each process a rank of its own");
+    assert_says(&m[3], DDP_MISMATCH, "is already connected to a rank 1: give each process a different rank");
     assert_all_met(m, 3);
 }
 
@@ -454,7 +454,7 @@ static void missing_ranks_are_named_on_every_rank(void **state)
     meet_start(m, 2);
     meet_join(m, 2);
     assert_says(&m[0], DDP_TIMEOUT, "after 1.5 s ranks 2, 3 of 4 have not connected to 127.0.0.1:");
-    assert_says(&m[1], DDP_TIMEOUT, "gave up: only 2 of 4 ranks had connected");
+    assert_says(&m[1], DDP_TIMEOUT, "timed out: only 2 of 4 ranks had connected");
 }
 
 static void a_worker_says_that_nobody_answers(void **state)
@@ -495,7 +495,7 @@ static void a_worker_tells_another_program_from_rank_0(void **state)
                          64, ddp_now() + 1),
                      0);
     meet_join(m + 1, 1);
-    assert_says(&m[1], DDP_NET, "does not answer as a rank of dreamddp");
+    assert_says(&m[1], DDP_NET, "does not answer as a dreamddp rank");
     close(fd);
     close(listener);
 }
@@ -532,7 +532,7 @@ static void a_rank_lost_while_meeting_ends_the_meeting_for_all(void **state)
     assert_says(&m[1], DDP_TIMEOUT, "still waits for other ranks");
     assert_int_equal(m[0].status, DDP_PEER_LOST);
     assert_says(&m[0], DDP_PEER_LOST, "rank 1 went away");
-    assert_says(&m[2], DDP_PEER_LOST, "rank 1 went away while the ranks met");
+    assert_says(&m[2], DDP_PEER_LOST, "rank 1 disconnected during the rendezvous");
 }
 
 static void bad_addresses_are_explained(void **state)
@@ -545,7 +545,7 @@ static void bad_addresses_are_explained(void **state)
         {"127.0.0.1:70000", "'70000' is not a number"},
         {"127.0.0.1:-1", "the port '-1'"},
         {"127.0.0.1:", "the port ''"},
-        {"127.0.0.1:0", "port 0 leaves"},
+        {"127.0.0.1:0", "with port 0 the other ranks"},
         {"file://", "names no file"},
         {"::1:29500", "write an IPv6 address in brackets"},
         {"[::1]x:5", "names no host"},

@@ -156,11 +156,11 @@ def the_wrong_key_is_told_to_both(folder):
     port = free_port()
     root = start(port, 0, "--tls-psk", key)
     code, _, err = finish(start(port, 1, "--tls-psk", other))
-    expect(code == 1 and "has another pre-shared key" in err, err)
+    expect(code == 1 and "has a different pre-shared key" in err, err)
     code, _, err = finish(start(port, 1, DREAMDDP_TLS_PSK=key, DREAMDDP_RUN_ID="another"))
     expect(code == 1 and "belongs to another run" in err, err)
     code, _, err = finish(start(port, 1))
-    expect(code == 1 and "speaks TLS, this rank does not: give it the same --tls-psk" in err, err)
+    expect(code == 1 and "uses TLS, but this rank does not: give it the same --tls-psk" in err, err)
     worker = start(port, 1, DREAMDDP_TLS_PSK=key)
     expect(param_hash(finish(worker), finish(root)), "the right one did not train")
 

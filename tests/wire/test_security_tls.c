@@ -500,11 +500,11 @@ static void nobody_without_the_key_comes_in(void **state)
     close_all(m, 2);
     assert_logged(text, "does not speak TLS");
     assert_logged(text, "is a rank without TLS: give it --tls-psk or certificates too");
-    assert_logged(text, "has another pre-shared key");
+    assert_logged(text, "has a different pre-shared key");
     assert_logged(text, "belongs to another run: give every rank the same DREAMDDP_RUN_ID");
     assert_logged(text, "belongs to run 9, rank 0 to run 7");
     assert_logged(text, "broke the TLS handshake");
-    assert_non_null(strstr(s[4].why, "has another pre-shared key"));
+    assert_non_null(strstr(s[4].why, "has a different pre-shared key"));
     assert_non_null(strstr(s[5].why, "belongs to another run or uses certificates"));
     assert_int_equal(s[7].answer, DDP__REFUSE_RUN);
     assert_null(strstr(text, "6b1d4f0c")); /* the key */
@@ -555,7 +555,7 @@ static void a_lone_slow_handshake_ends_after_five_seconds(void **state)
     meet_start(m + 1, 1);
     meet_join(m, 2);
     assert_true(s.seconds > 4.5);
-    assert_logged(text, "it did not say who it is in 5");
+    assert_logged(text, "no hello within 5");
     assert_all_hear_each_other(m, 2, 20011);
     close_all(m, 2);
 }
@@ -582,7 +582,7 @@ static void a_flood_of_scanners_delays_but_does_not_keep_out(void **state)
     meet_join(m, 2);
     assert_all_hear_each_other(m, 2, 20011);
     close_all(m, 2);
-    assert_logged(text, "came and went without saying who it is");
+    assert_logged(text, "disconnected before identifying itself");
 }
 
 static void certificates_are_looked_at(void **state)
@@ -590,8 +590,8 @@ static void certificates_are_looked_at(void **state)
     static const struct {
         const char *ca, *cert, *logged, *told;
     } cases[] = {
-        {"ca", "expired", "has a certificate that is refused: certificate has expired", "expired"},
-        {"ca", "foreign", "has a certificate that is refused: certificate signature failure",
+        {"ca", "expired", "has an invalid certificate: certificate has expired", "expired"},
+        {"ca", "foreign", "has an invalid certificate: certificate signature failure",
          "refused our TLS handshake"},
         {"ca", "rank-0", "has a certificate of 'rank-0' that does not name rank-1", NULL},
         {"ca", "rank-2", "that does not name rank-1", NULL},
@@ -695,18 +695,18 @@ static void a_worker_does_not_trust_another_rank_0(void **state)
     (void)state;
 
     meet_two(m, lab_open("other.key", NULL, NULL, 7), lab_open("run.key", NULL, NULL, 7), text);
-    assert_says(&m[1], DDP_MISMATCH, "has another pre-shared key");
+    assert_says(&m[1], DDP_MISMATCH, "has a different pre-shared key");
     assert_says(&m[0], DDP_TIMEOUT, "last refused: ");
-    assert_says(&m[0], DDP_TIMEOUT, "has another pre-shared key");
+    assert_says(&m[0], DDP_TIMEOUT, "has a different pre-shared key");
     /* it has certificates that any TLS client may accept, but not the key */
     meet_two(m, lab_open(NULL, "ca", "rank-0", 7), lab_open("run.key", NULL, NULL, 7), text);
-    assert_says(&m[1], DDP_MISMATCH, "shows a certificate that proves nothing here");
+    assert_says(&m[1], DDP_MISMATCH, "uses a certificate, but this rank uses a pre-shared key");
     meet_two(m, lab_open(NULL, "ca", "rank-2", 7), lab_open(NULL, "ca", "rank-1", 7), text);
     assert_says(&m[1], DDP_MISMATCH, "that does not name rank-0");
     meet_two(m, lab_open(NULL, "ca", "expired", 7), lab_open(NULL, "ca", "rank-1", 7), text);
     assert_says(&m[1], DDP_MISMATCH, "certificate has expired");
     meet_two(m, lab_open(NULL, "ca", "foreign", 7), lab_open(NULL, "ca", "rank-1", 7), text);
-    assert_says(&m[1], DDP_MISMATCH, "has a certificate that is refused");
+    assert_says(&m[1], DDP_MISMATCH, "has an invalid certificate");
 }
 
 static void tls_and_plain_tell_each_other(void **state)
@@ -716,10 +716,10 @@ static void tls_and_plain_tell_each_other(void **state)
     (void)state;
 
     meet_two(m, NULL, lab_open("run.key", NULL, NULL, 7), text);
-    assert_says(&m[1], DDP_MISMATCH, "speaks no TLS 1.3");
+    assert_says(&m[1], DDP_MISMATCH, "does not support TLS 1.3");
     assert_logged(text, "speaks TLS, this rank does not");
     meet_two(m, lab_open("run.key", NULL, NULL, 7), NULL, text);
-    assert_says(&m[1], DDP_MISMATCH, "speaks TLS, this rank does not: give it the same --tls-psk");
+    assert_says(&m[1], DDP_MISMATCH, "uses TLS, but this rank does not: give it the same --tls-psk");
     assert_logged(text, "is a rank without TLS");
 }
 
@@ -733,11 +733,11 @@ static void bad_files_are_explained(void **state)
         const char *part;
     } c[] = {
         {"none.key", NULL, NULL, NULL, DDP_IO, "none.key: No such file"},
-        {"short.key", NULL, NULL, NULL, DDP_ARG, "holds 31 bytes, a pre-shared key at least 32"},
+        {"short.key", NULL, NULL, NULL, DDP_ARG, "has 31 bytes, but a pre-shared key needs at least 32"},
         {"long.key", NULL, NULL, NULL, DDP_ARG, "longer than 4096 bytes"},
         {"open.key", NULL, NULL, NULL, DDP_ARG, "other users can read this key (mode 0644)"},
         {"group.key", NULL, NULL, NULL, DDP_ARG, "other users can read this key (mode 0640)"},
-        {"run.key", "ca.pem", "rank-0.pem", "rank-0.key", DDP_ARG, "choose one way"},
+        {"run.key", "ca.pem", "rank-0.pem", "rank-0.key", DDP_ARG, "cannot be used together"},
         {NULL, NULL, "rank-0.pem", "rank-0.key", DDP_ARG, "--tls-ca is missing"},
         {NULL, "ca.pem", NULL, "rank-0.key", DDP_ARG, "--tls-cert is missing"},
         {NULL, "ca.pem", "rank-0.pem", NULL, DDP_ARG, "--tls-key is missing"},

@@ -402,7 +402,7 @@ static void a_hub_gives_each_rank_once(void **state)
     assert_int_equal(ddp__wire_threads(hub, 1, &w, NULL), DDP_OK);
     assert_string_equal(w->names[0], "thread 0");
     assert_int_equal(ddp__wire_threads(hub, 1, &other, &err), DDP_ARG);
-    assert_string_equal(err.msg, "rank 1 is taken: give each thread a rank of its own");
+    assert_string_equal(err.msg, "rank 1 is already used: give each thread a different rank");
     assert_int_equal(ddp__wire_threads(hub, 2, &other, &err), DDP_ARG);
     assert_null(other);
     ddp__hub_free(hub);
