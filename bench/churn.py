@@ -47,7 +47,7 @@ class Run:
         return p
 
     def doors(self):
-        """The addresses at which live workers accept joining workers."""
+        """Where live workers said that workers can join."""
         found = []
         for p in self.live:
             found += re.findall(r"newcomers[^\n]*?(\d+\.\d+\.\d+\.\d+:\d+)", open(p.file + ".err").read())[:1]

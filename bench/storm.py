@@ -205,7 +205,7 @@ class Storm:
     def overhear(self, w, line):
         w.said.append(line)
         w.log.write("%.3f %s\n" % (time.monotonic(), line))
-        door = re.search(r"newcomers may come to (\S+)", line)
+        door = re.search(r"workers can join to (\S+)", line)
         if door:
             w.door = door.group(1)
         came = re.search(r"joins as rank (\d+) of", line)

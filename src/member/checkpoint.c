@@ -15,7 +15,7 @@ static ddp_status ddp__checkpoint_fits(const char *folder, ddp_error *err)
     const size_t n = strlen(folder);
 
     if (n <= DDP__CHECKPOINT_FOLDER) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %zu bytes is too long", n);
+    return ddp__fail(err, DDP_MEMORY, "the path of a checkpoint is too long: %zu bytes", n);
 }
 
 /* The path of a step's folder, or of a file in it. The length of folder was checked before. */
@@ -89,7 +89,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
 }
 
 /* Removes all checkpoints up to step except the newest `keep`, including those between them that killed runs
- * left; keep 0: removes nothing. */
+ * left. keep 0: removes nothing. */
 static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
 {
     step++;
@@ -105,7 +105,7 @@ static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
 {
     if (mkdir(path, 0777) == 0) return ddp__folder_flush(path, err);
     if (errno == EEXIST) return DDP_OK;
-    return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
+    return ddp__fail(err, DDP_IO, "cannot create the folder %.200s: %s", path, strerror(errno));
 }
 
 /* ---- checkpoints of other runs ---- */
@@ -116,7 +116,7 @@ typedef struct ddp__saving {
     int keep, overwrite;
     int generation;  /* which of the two names this step's files get */
     ddp__said *file; /* [world] */
-    uint64_t *said;  /* [world] a word of each rank */
+    uint64_t *said;  /* [world] a 64-bit value of each rank */
     char path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
@@ -147,12 +147,11 @@ static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
     for (int i = 0; i < 2; i++) {
         if (step[i] >= 0) DDP__TRY(ddp__manifest_peek(v, step[i], &generation, &foreign, err));
         if (foreign)
-            return ddp__fail(
-                err, DDP_ARG,
-                "%.200s holds step %ld of another run: go on from it (--resume, "
-                "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
-                "ddp_config.debug.overwrite)",
-                v->folder, step[i]);
+            return ddp__fail(err, DDP_ARG,
+                             "%.200s has a checkpoint of another run (step %ld): resume from it (--resume, "
+                             "ddp_checkpoint_load), use another folder, or replace it (--overwrite, "
+                             "ddp_config.debug.overwrite)",
+                             v->folder, step[i]);
     }
     return DDP_OK;
 }
@@ -246,8 +245,8 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
     if (is_new && access(v->path, F_OK))
         ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
-                 "rank %d: %s is not that of rank %d: every machine keeps the files of "
-                 "its own ranks, and to go on each has to start where its are",
+                 "rank %d: %s is not on the disk of rank %d: each machine stores the files of its own ranks; "
+                 "to resume, start each rank on the machine with its file",
                  s->rank, v->folder, r);
     return ddp__save_seal(v, err);
 }
@@ -272,12 +271,11 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
                                   ddp_error *err)
 {
     if (m->model == s->model) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH,
-                     "%.200s is of another model: its layers have the names of this one's, but "
-                     "other operators, sizes, or operators with other arguments (vocabulary, heads or "
-                     "sequence length, for "
-                     "example): resume with the same model",
-                     path);
+    return ddp__fail(
+        err, DDP_MISMATCH,
+        "%.200s belongs to another model: its layers have the same names, but different operators, sizes or "
+        "arguments (for example vocabulary, heads or sequence length): resume with the same model",
+        path);
 }
 
 /* All ranks verify their files before any of them changes its first array. */
@@ -322,12 +320,10 @@ static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folde
     if (least >= 0) return DDP_OK;
     if (newest < 0)
         return ddp__fail(err, DDP_IO,
-                         "%.200s holds no whole checkpoint (a folder step-... with "
-                         "manifest.json)",
-                         folder);
+                         "%.200s has no complete checkpoint (a folder step-... with manifest.json)", folder);
     return ddp__fail(err, DDP_IO,
-                     "%.200s holds step %ld here, but no checkpoint that all workers find: on machines "
-                     "without a shared disk each rank has to start where its files are",
+                     "%.200s has step %ld on this machine, but no checkpoint that all workers have: without "
+                     "a shared disk, start each rank on the machine with its files",
                      folder, newest);
 }
 
@@ -343,8 +339,8 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
     for (int r = 0; r < s->world; r++)
         if (words[r] && words[r] != own)
             return ddp__fail(err, DDP_MISMATCH,
-                             "%.200s: rank %d finds another one there than rank %d: the checkpoints "
-                             "of unlike runs lie in folders of this name",
+                             "%.200s: ranks %d and %d have checkpoints of different runs in this folder: use "
+                             "the checkpoint of one run on all machines",
                              path, r, s->rank);
     return DDP_OK;
 }
@@ -377,9 +373,8 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
     if (first < 0) return DDP_OK;
     ddp__shard_path(path, folder, m->step, first, m->generation);
     return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: %s", path, strerror(why),
-                     why == ENOENT
-                         ? "on machines without a shared disk each rank has to start where its files are"
-                         : "make the file readable for the user of this rank");
+                     why == ENOENT ? "without a shared disk, start each rank on the machine with its files"
+                                   : "make the file readable for the user of this rank");
 }
 
 /* Loads the files of all ranks of the copy that this worker resumes. */
@@ -416,7 +411,8 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
     ddp__checkpoint_path(path, folder, step, "/manifest.json");
     DDP__TRY(ddp__manifest_read(path, m, err));
-    if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path, m->step);
+    if (m->step != step)
+        return ddp__fail(err, DDP_FORMAT, "%.200s lists step %ld, not that of its folder", path, m->step);
     if (m->older && s->rank == 0)
         ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                  "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "

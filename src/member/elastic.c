@@ -53,8 +53,8 @@ static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, dou
         ddp__decision_read(e, peer, &view, table, now);
     } else {
         ddp__fault(e, DDP_NET,
-                   "rank %d sent a word about the next epoch that cannot be read: it runs another version "
-                   "of this library",
+                   "rank %d sent a malformed message about the next epoch: run the same version of this "
+                   "library on all ranks",
                    peer);
     }
 }
@@ -121,15 +121,15 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     ddp_status code;
 
     if (e->cfg.min_world < 1 || e->cfg.min_world > e->world - e->cfg.servers)
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d workers: 1 to %d",
+        return ddp__fail(err, DDP_ARG, "min_world %d is out of range for %d workers: use 1 to %d",
                          e->cfg.min_world, e->world - e->cfg.servers, e->world - e->cfg.servers);
     if (e->world > DDP__ELASTIC_WORLD)
         return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
                          (int)DDP__ELASTIC_WORLD, e->world);
     if (bounded && longest > bounded / 64 * 64)
         return ddp__fail(err, DDP_ARG,
-                         "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
-                         "to that at least",
+                         "elastic_bytes is %lu, but the longest message has %lu bytes: raise elastic_bytes "
+                         "to at least that",
                          (unsigned long)bounded, (unsigned long)longest);
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!at)
@@ -184,14 +184,14 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
     ddp__elastic *el = e->member_data;
     ddp_status status = DDP_OK;
 
-    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
+    if (!el) return ddp__fail(err, DDP_USAGE, "workers can join only an elastic world: set min_world");
     if (id < 0 || id >= e->world)
         return ddp__fail(err, DDP_ARG, "worker %d cannot join a world of %d ids", id, e->world);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
         status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
     else if (e->epoch.live >> id & 1)
-        status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
+        status = ddp__fail(err, DDP_USAGE, "worker %d is already in the world", id);
     if (status == DDP_OK) {
         el->admit = 1;
         el->admit_id = id;
@@ -216,7 +216,7 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
     ddp_status status;
     int late = 0;
 
-    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world is joined: set min_world");
+    if (!el) return ddp__fail(err, DDP_USAGE, "a worker can join only an elastic world: set min_world");
     pthread_mutex_lock(&e->lock);
     while (e->epoch.changes == 0 && e->error.code == DDP_OK && !late && e->cfg.joining)
         late = ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT;

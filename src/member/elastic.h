@@ -57,7 +57,7 @@ typedef struct ddp__word {
     uint32_t round;
     uint64_t vote;    /* the live set that it votes for in this round, joining workers included */
     uint64_t joining; /* joining workers that it has a connection to */
-    uint64_t left;    /* workers that said goodbye */
+    uint64_t left;    /* workers that announced that they leave */
     ddp__view base;   /* the newest epoch that it knows to have begun */
     ddp__done_set done;
     uint64_t refused;    /* joining workers that were lost while this worker admitted them, */

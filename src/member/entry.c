@@ -1,10 +1,10 @@
-/* Exchanges state between workers: a few words that all ranks gather, and the state of a joining worker. */
+/* Exchanges state between workers: small values that all ranks gather, and the state of a joining worker. */
 #include "member/state.h"
 #include "wire/hello.h"
 
 enum { DDP__TELL_BYTES = 4 << 20 }; /* maximum size of a message */
 
-/* ---- words ---- */
+/* ---- small values ---- */
 
 /* Runs one message of the library's own data: n bytes at `at`, sent as floats for PUSH and later verbs, which
  * address one rank. */
@@ -65,7 +65,7 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
     unsigned char *b = (unsigned char *)ddp__calloc(n, 8);
     ddp_status code;
 
-    if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
+    if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for control data of %d workers", s->world);
     for (size_t i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
     code = s->hub ? ddp__gather_by(s->engine, s->rank, s->world, s->hub, b, 8 * (size_t)each, err)
                   : ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
@@ -92,7 +92,7 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
         count = ddp__hello_get(part, 8);
         if (count > t->most)
             return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d tells %" PRIu64 " values of %s; at most %zu are possible", from, count,
+                             "rank %d sends %" PRIu64 " values of %s; at most %zu are possible", from, count,
                              t->name, t->most);
     }
     for (at = 0; at < count * width; at += n) {
@@ -123,8 +123,9 @@ static ddp_status ddp__program_room(ddp__tensor *t, uint64_t bytes, int from, dd
 
     if (total > 0 && (double)bytes > total)
         return ddp__fail(err, DDP_MEMORY,
-                         "rank %d sends %" PRIu64 " bytes of the state '%s'; this process may use %.0f: join "
-                         "on a machine with more memory, or make the state smaller",
+                         "rank %d sends %" PRIu64
+                         " bytes of the state '%s', but this process may use only %.0f: join on a machine "
+                         "with more memory, or reduce the state",
                          from, bytes, t->name + sizeof DDP__PROGRAM - 1, total);
     grown = DDP_REALLOC(t->data, bytes ? (size_t)bytes : 1);
     if (!grown)
@@ -171,10 +172,11 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
     DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, b, 8 * (1 + (size_t)n), from, err));
     most = ddp__hello_get(b, 8);
     if (most < 1 || most > (uint64_t)DDP__TELL_BYTES)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d announces messages of %" PRIu64 " bytes, at most %d are possible: start "
-                         "every rank with one version of this library",
-                         from, most, (int)DDP__TELL_BYTES);
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "rank %d announces messages of %" PRIu64
+            " bytes, but at most %d are possible: run the same version of this library on all ranks",
+            from, most, (int)DDP__TELL_BYTES);
     for (int i = 0; s->rank == newcomer && !room.code && i < n; i++)
         (void)ddp__program_room(x[i], ddp__hello_get(b + 8 + 8 * i, 8), from, &room);
     memset(words, 0, (size_t)s->world * sizeof *words);
@@ -215,7 +217,7 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
     uint64_t *words = (uint64_t *)ddp__calloc(2 * (size_t)s->world, sizeof *words);
     unsigned char *part = (unsigned char *)ddp__calloc(DDP__TELL_BYTES, 1);
     int from = 0, told = -1;
-    ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
+    ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for joining");
 
     if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
     while (code == DDP_OK && told != from) { /* the member that sent everything must still be live

@@ -73,8 +73,8 @@ static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
     }
     if (w->attempts == DDP__ATTEMPTS) {
         ddp__fault(e, DDP_PEER_LOST,
-                   "the workers could not agree within %d attempts on who is left: the network "
-                   "changes too fast; restart the job from its last checkpoint",
+                   "the workers could not agree on the live workers within %d attempts: the network changes "
+                   "too fast; restart the job from its last checkpoint",
                    DDP__ATTEMPTS);
         return;
     }
@@ -230,11 +230,11 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
 static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 {
     e->silent = 1;
-    ddp__fault(e, DDP_PEER_LOST,
-               "the other workers go on without this one (rank %d) since epoch %lu, because they had "
-               "lost it: %s",
-               e->rank, (unsigned long)ballot,
-               e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
+    ddp__fault(
+        e, DDP_PEER_LOST,
+        "the other workers continue without this one (rank %d) since epoch %lu, because they lost it: %s",
+        e->rank, (unsigned long)ballot,
+        e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
 }
 
 /* Outside of a search: records which joining worker a peer is ready to admit, or has lost while others admit
@@ -267,7 +267,7 @@ void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
     ddp__elastic *el = e->member_data;
 
     if (e->newcomer) return;
-    if (w->round <= el->own.base.ballot) { /* of a search that is over, or of none */
+    if (w->round <= el->own.base.ballot) { /* from a finished search, or from none */
         ddp__ready_read(e, peer, w);
         return;
     }
@@ -378,7 +378,7 @@ static void ddp__search_stuck(ddp__engine *e)
         if (r == e->rank || !(old >> r & 1)) continue;
         if (ep->heard && ep->word.round == own->round && ep->word.vote == el->set) continue;
         missing = 1;
-        ddp__epoch_lost(e, r, "it took no part in the search for the next epoch");
+        ddp__epoch_lost(e, r, "it did not vote for the next epoch");
     }
     if (!missing && ddp__lowest(old) != e->rank)
         ddp__epoch_lost(e, ddp__lowest(old), "it did not decide on the next epoch");
@@ -393,8 +393,8 @@ static void ddp__admit_late(ddp__engine *e, double now)
         if (e->place[r] >= 0 && !ddp__is_ready(e, r))
             used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
     ddp__fault(e, DDP_TIMEOUT,
-               "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation",
+               "worker %d could not join within %.1f s (op_timeout_s): no admitting call from rank %s; every "
+               "worker must make it after the same operation",
                e->member_data->admit_id, now - e->member_data->admit_at, who);
 }
 
@@ -460,25 +460,26 @@ static void ddp__give_in(ddp__engine *e)
     ddp__who_was_lost(e, who, sizeof who);
     ddp__when_text(e, e->rank, when, sizeof when);
     if (of == 2 && !serve && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
-        snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
+        snprintf(rest, sizeof rest, "of two workers, only rank %d may continue alone", lowest);
     } else if (relay >= 0) {
         snprintf(rest, sizeof rest,
-                 "rank %d, which relayed the connections of rank %d, is gone, and no other rank accepts one",
+                 "rank %d, which relayed the connections of rank %d, is lost, and no other rank accepts a "
+                 "connection",
                  relay, e->rank);
     } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
-        snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
+        snprintf(rest, sizeof rest, "the others can continue without this worker (rank %d)", e->rank);
         then = serve ? "it cannot rejoin a run with servers" : "start it again to rejoin";
     } else if (serve & before & (~old | ddp__lost_then(e))) {
-        snprintf(rest, sizeof rest, "nobody else has the parameters that it serves");
+        snprintf(rest, sizeof rest, "no other rank has the parameters that it serves");
     } else {
         int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
         if (left < e->cfg.min_world)
             snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
         else if (ddp__majority(e, old, w->base.live, w->left))
             snprintf(rest + n, sizeof rest - (size_t)n,
-                     "but those who were lost may have gone on without them");
+                     "but the lost workers may have continued without them");
         else
-            snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
+            snprintf(rest + n, sizeof rest - (size_t)n, "a quorum of %d is needed", of / 2 + 1);
     }
     gone = ddp__lost_then(e);
     if (gone & ddp__serving(e)) gone &= ddp__serving(e);

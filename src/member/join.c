@@ -26,7 +26,8 @@ static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 
 /* ---- ENTER ---- */
 
-/* Chooses an id for the joining worker, or the code that says why there is none. Under the lock. */
+/* Chooses an id for the joining worker, or a code with the reason if there is none. The caller holds the
+ * lock. */
 static int ddp__place_choose(ddp__visit *v, uint64_t live)
 {
     int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
@@ -82,7 +83,8 @@ static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, ch
         there->name[sizeof there->name - 1] = 0;
         if (!strcmp(here->name, there->name) && here->value == there->value) continue;
         snprintf(why, DDP__JOIN_TEXT,
-                 "the joining worker has %.31s %" PRId64 ", this run %.31s %" PRId64 ": start it with "
+                 "the joining worker has %.31s %" PRId64 ", but this run has %.31s %" PRId64
+                 ": start it with "
                  "the same",
                  there->name[0] ? there->name : "nothing", there->value,
                  here->name[0] ? here->name : "nothing", here->value);
@@ -98,23 +100,24 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
     in->states[sizeof in->states - 1] = 0;
     if (in->layers != own->layers || in->hash != own->hash)
         snprintf(why, DDP__JOIN_TEXT,
-                 "the joining worker has %d layers with layout %016" PRIx64 ", this run has %d layers "
-                 "with layout %016" PRIx64 ": start it with the same model and optimizer",
+                 "the joining worker has %d layers with layout %016" PRIx64
+                 ", but this run has %d layers with layout %016" PRIx64
+                 ": start it with the same model and optimizer",
                  in->layers, in->hash, own->layers, own->hash);
     else if (strcmp(in->how, own->how) || in->settings != own->settings)
         snprintf(why, DDP__JOIN_TEXT,
-                 "the joining worker runs %.100s, this run %.100s: start it with the same settings", in->how,
-                 own->how);
+                 "the joining worker uses %.100s, but this run uses %.100s: start it with the same settings",
+                 in->how, own->how);
     for (int i = 0; i < own->settings && !why[0]; i++)
         if (in->value[i] != own->value[i])
             ddp__format(why, DDP__JOIN_TEXT,
-                        "the joining worker has %s %g, this run has %g: start it with the same value",
+                        "the joining worker has %s %g, but this run has %g: start it with the same value",
                         l->name[i], in->value[i], own->value[i]);
     ddp__sames_compare(own, in, why);
     if (!why[0] && strcmp(in->states, own->states))
         snprintf(why, DDP__JOIN_TEXT,
-                 "the joining worker has the states '%.80s' (ddp_add_state), this run '%.80s': register "
-                 "the same in the same order",
+                 "the joining worker has the states '%.80s' (ddp_add_state), but this run has '%.80s': "
+                 "register the same states in the same order",
                  in->states, own->states);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
@@ -289,17 +292,17 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     if (!locks || ddp__cond_init(&j->changed)) {
         if (locks) pthread_mutex_destroy(&j->lock);
         if (j) DDP_FREE(j);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+        return ddp__fail(err, DDP_MEMORY, "out of memory for serving joining workers");
     }
     j->c = *c;
     j->id = -1;
     for (int i = 0; i < DDP__JOIN_VISITORS; i++) j->fd[i] = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
-    *out = j; /* even if it cannot serve: words and entries concern all members */
+    *out = j; /* even if it cannot serve: control data and entries concern all members */
     if (!j->door[c->rank].size) return DDP_OK;
     ddp__wire_tcp_visits(wire, ddp__visit_begin, j);
-    ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
+    ddp__log(&c->log, DDP_LOG_INFO, "rank %d: workers can join at %s", c->rank,
              ddp__addr_text(&j->door[c->rank], text));
     return DDP_OK;
 }
@@ -375,7 +378,7 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         j->snap_number = ddp__fresh_number();
         j->want_snap = 0;
         pthread_cond_broadcast(&j->changed);
-        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank,
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: joining workers receive step %ld, %.1f MiB", s->rank,
                  s->step, (double)n / (1 << 20));
     } else {
         DDP_FREE(bytes);

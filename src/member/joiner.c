@@ -53,21 +53,21 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     if (got < DDP__HELLO_BYTES || !ddp__hello_parse(b, &h)) {
         if (!j->c.tls && ddp__stream_is_tls(b, got))
             snprintf(why, DDP__JOIN_TEXT,
-                     "%s speaks TLS, this worker does not: give it the same --tls-psk, or a "
-                     "certificate",
+                     "%s uses TLS, but this worker does not: give it the same --tls-psk, or a certificate",
                      name);
     } else if (h.reason == DDP__REFUSE_NAME) {
         snprintf(why, DDP__JOIN_TEXT,
-                 "%s takes only workers whose certificates name rank-R or join-NAME; this one's "
-                 "does not",
+                 "%s accepts only certificates with a name rank-R or join-NAME; the certificate of this "
+                 "worker has neither",
                  name);
     } else if (h.run_id != j->c.run_id) {
         snprintf(why, DDP__JOIN_TEXT,
-                 "%s belongs to run %" PRIu64 ", this worker to run %" PRIu64 ": set the same "
+                 "%s belongs to run %" PRIu64 ", but this worker to run %" PRIu64 ": set the same "
                  "DREAMDDP_RUN_ID",
                  name, h.run_id, j->c.run_id);
     } else {
-        snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without --min-world", name);
+        snprintf(why, DDP__JOIN_TEXT,
+                 "%s does not accept joining workers: its run was started without --min-world", name);
     }
 }
 
@@ -207,26 +207,22 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
                          unresolved, j->c.connect_timeout_s);
     if (code == DDP__JOIN_FULL)
         return ddp__fail(err, DDP_TIMEOUT,
-                         "all %d workers of the run are there: nobody's place is "
-                         "free, and max_world made no room for more",
+                         "the run is full: all %d ranks are live; raise max_world, or wait until one is lost",
                          j->place.world);
     if (code == DDP__JOIN_TAKEN)
-        return ddp__fail(
-            err, DDP_TIMEOUT,
-            "this worker's certificate names rank %d alone, and in the run of %d that "
-            "place is not free: start it with a certificate of a worker that is gone, or one that names "
-            "join-NAME",
-            j->place.id, j->place.world);
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "the certificate of this worker allows only rank %d, which is not free in the run "
+                         "of %d ranks: use the certificate of a lost worker, or one with a name join-NAME",
+                         j->place.id, j->place.world);
     if (j->place.world && j->place.code == DDP__JOIN_LATER)
-        return ddp__fail(
-            err, DDP_TIMEOUT,
-            "within %.3g s the run at %.200s had no time for this worker: it takes one "
-            "newcomer at a time, once its training has begun; end one that stands still, or wait longer "
-            "with DREAMDDP_CONNECT_TIMEOUT",
-            j->c.connect_timeout_s, addr);
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "after %.3g s the run at %.200s is still not ready for this worker: training has "
+                         "not started, or another worker is joining; end a joining worker that makes no "
+                         "progress, or raise DREAMDDP_CONNECT_TIMEOUT",
+                         j->c.connect_timeout_s, addr);
     return ddp__fail(err, DDP_TIMEOUT,
-                     "within %.3g s no worker at %.200s had a place for this one: is the run still "
-                     "going, with --min-world, and is one of its workers gone?",
+                     "after %.3g s no worker at %.200s has accepted this one: check that the run is active, "
+                     "uses --min-world and has a free rank",
                      j->c.connect_timeout_s, addr);
 }
 
@@ -296,14 +292,13 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
 
     if (number == j->number && from == j->have && j->clone) {
         if (from)
-            ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: the clone goes on at %.1f MiB", j->place.id,
+            ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: the clone resumes at %.1f MiB", j->place.id,
                      (double)from / (1 << 20));
         return DDP_OK;
     }
     if (from || !number || bytes < 8 || bytes > most)
         return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d offers a clone of %" PRIu64 " bytes; this "
-                         "model makes at most %zu",
+                         "rank %d offers a clone of %" PRIu64 " bytes, but this model needs at most %zu",
                          j->donor, bytes, most);
     if (j->clone) DDP_FREE(j->clone);
     j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
@@ -353,7 +348,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
     if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 60) < 0)
         return DDP_PEER_LOST;
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
-    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way", j->place.id,
+    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged in transit", j->place.id,
              j->donor);
     j->number = 0;
     j->have = 0;
@@ -454,8 +449,8 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     j->unreached |= ddp__bit(r);
     if (r == j->place.coordinator) return -1;
     ddp__log(&j->c.log, DDP_LOG_WARN,
-             "rank %d cannot reach rank %d at %s: rank %d relays between them, which is slower "
-             "than a direct connection",
+             "rank %d cannot connect to rank %d at %s: rank %d relays between them, which is slower than a "
+             "direct connection",
              j->place.id, r, door->size ? ddp__addr_text(door, at) : "an unknown address",
              j->place.coordinator);
     *relayed = 1;
@@ -489,8 +484,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
         fds[r] = ddp__joiner_reach(j, &c->self, r, ddp_now() + ddp__reach_limit, &relayed[r]);
         if (fds[r] < 0)
             return ddp__fail(err, DDP_PEER_LOST,
-                             relayed[r] ? "cannot connect to rank %d, neither directly nor by way of "
-                                          "rank %d"
+                             relayed[r] ? "cannot connect to rank %d, neither directly nor through rank %d"
                                         : "cannot connect to rank %d",
                              r, j->place.coordinator);
     }
@@ -530,7 +524,7 @@ ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, d
 {
     if (j->fd < 0) DDP__TRY(ddp__joiner_place(j, s->rank, until, err));
     if (j->place.id != s->rank)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d has been taken by another newcomer", s->rank);
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d was taken by another joining worker", s->rank);
     DDP__TRY(ddp__joiner_layout(j, layout, err));
     DDP__TRY(ddp__joiner_clone(j, s, until, err));
     return ddp__joiner_wire(j, wire, err);
@@ -550,9 +544,9 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
         if (gone >= 0 && ddp_now() > gone + 2)
             return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
         if (ddp_now() > begin + j->c.op_timeout_s)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "the members did not let this worker in within "
-                             "%.3g s: is the training going on?",
-                             j->c.op_timeout_s);
+            return ddp__fail(
+                err, DDP_TIMEOUT,
+                "the members did not admit this worker within %.3g s: check that the training is running",
+                j->c.op_timeout_s);
     }
 }

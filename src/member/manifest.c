@@ -7,7 +7,7 @@
 #define DDP__MANIFEST_SEAL ",\n \"checksum\": \""
 #define DDP__MANIFEST_END  "\"}\n"
 
-/* 1 if ranks with the same part of the model hold the same values. */
+/* 1 if ranks with the same part of the model have the same values. */
 static int ddp__said_equal(const ddp__said *said, int world)
 {
     for (int i = 0; i < world; i++)
@@ -61,7 +61,7 @@ static ddp_status ddp__manifest_sealed(const char *path, const ddp__text *t, int
         return DDP_OK;
     return ddp__fail(err, DDP_FORMAT,
                      "%.200s: its checksum is %s, but it states %.32s: it was changed; copy the file again, "
-                     "or remove its folder to resume from the checkpoint before",
+                     "or remove its folder to resume from the previous checkpoint",
                      path, sum, at);
 }
 
@@ -120,11 +120,10 @@ static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__mani
     if (hash->kind == DDP__JSON_NULL && cut->kind == DDP__JSON_NULL) return DDP_OK;
     if (hash->kind != DDP__JSON_STRING || cut->kind != DDP__JSON_STRING || strlen(hash->string) != digits ||
         strlen(cut->string) != 16)
-        return ddp__fail(
-            err, DDP_FORMAT,
-            "%.200s: rank %d has hash '%.40s' and cut '%.40s', not %zu and 16 digits: remove its "
-            "folder to resume from the checkpoint before",
-            path, rank, ddp__string_or_none(hash), ddp__string_or_none(cut), digits);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.200s: rank %d has hash '%.40s' and cut '%.40s', not %zu and 16 digits: remove "
+                         "its folder to resume from the previous checkpoint",
+                         path, rank, ddp__string_or_none(hash), ddp__string_or_none(cut), digits);
     out->there = 1;
     if (!m->older) out->hash.word[0] = ddp__manifest_digits(hash->string, 16);
     out->hash.word[1] = ddp__manifest_digits(hash->string + digits - 16, 16);
@@ -169,8 +168,8 @@ static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *se
     /* some hundred bytes per rank and layer */
     if (stat(path, &st) == 0 && st.st_size > DDP__MANIFEST_MOST)
         return ddp__fail(err, DDP_FORMAT,
-                         "%.200s has %lld bytes, and no manifest has more than %d: it is damaged; remove its "
-                         "folder to resume from the checkpoint before",
+                         "%.200s has %lld bytes, but a manifest has at most %d: it is damaged; remove its "
+                         "folder to resume from the previous checkpoint",
                          path, (long long)st.st_size, DDP__MANIFEST_MOST);
     code = ddp__file_read(path, &t, err);
     if (code == DDP_OK) code = ddp__manifest_sealed(path, &t, sealed, err);
@@ -198,13 +197,13 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
     m->older = !strcmp(value[0], DDP__MANIFEST_OLDER);
     if (!m->older && strcmp(value[0], DDP__MANIFEST))
         return ddp__fail(err, DDP_FORMAT,
-                         "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" and \"" DDP__MANIFEST_OLDER
-                         "\" are understood",
+                         "%.200s: unknown format \"%.60s\"; \"" DDP__MANIFEST "\" and \"" DDP__MANIFEST_OLDER
+                         "\" are supported",
                          path, value[0]);
     if (m->older == sealed)
         return ddp__fail(err, DDP_FORMAT,
                          "%.200s: its format is \"%.60s\", but it has %s checksum at its end: it was "
-                         "changed; remove its folder to resume from the checkpoint before",
+                         "changed; remove its folder to resume from the previous checkpoint",
                          path, value[0], sealed ? "a" : "no");
     for (int k = 0; k < 4; k++) {
         DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
@@ -241,26 +240,25 @@ ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp_
 
     DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
     if (layers->count != s->wholes)
-        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d", path,
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.200s belongs to a model with %ld layers, but this model has %d", path,
                          layers->count, s->wholes);
     for (v = layers->first; v; v = v->next, l++)
         if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->whole[l]))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%.200s is of another model: its layer %d is \"%.60s\", here it is "
-                             "\"%.60s\"",
-                             path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
+            return ddp__fail(
+                err, DDP_MISMATCH,
+                "%.200s belongs to another model: its layer %d is \"%.60s\", but here it is \"%.60s\"", path,
+                l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
     if (strcmp(m->optimizer, s->optimizer))
         return ddp__fail(err, DDP_MISMATCH,
-                         "%.200s was written with the optimizer %.40s, this run "
-                         "has %.40s",
-                         path, m->optimizer, s->optimizer);
+                         "%.200s was written with the optimizer %.40s, but this run uses %.40s", path,
+                         m->optimizer, s->optimizer);
     *kin = m->copies == s->copies && m->period == s->period && !strcmp(m->strategy, s->strategy);
     if (*kin || m->synchronised) return DDP_OK;
     return ddp__fail(
         err, DDP_MISMATCH,
-        "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
-        "ranks hold different values): resume it with the same, not with %d workers under %s with "
-        "period %d",
+        "%.160s was saved by %d workers with strategy %.20s and period %d, without synchronisation (the "
+        "ranks have different values): resume with the same, not with %d workers, strategy %s and period %d",
         path, m->copies, m->strategy, m->period, s->copies, s->strategy, s->period);
 }
 

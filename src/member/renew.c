@@ -26,7 +26,7 @@ const char *ddp__epoch_why(const ddp__engine *e, int peer)
     const ddp__elastic *el = e->member_data;
 
     if (e->peers[peer].left || (el->own.left >> peer & 1)) return "it closed its context";
-    return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
+    return el->peer[peer].why[0] ? el->peer[peer].why : "other workers reported it";
 }
 
 /* ---- dropping incomplete work ---- */
@@ -141,7 +141,7 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
         if ((before ^ v->live) >> r & 1)
             used += (size_t)snprintf(
                 who + used, sizeof who - used, "; worker %d %s%s", r,
-                v->live >> r & 1 ? "came" : "was lost: ", v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
+                v->live >> r & 1 ? "joined" : "was lost: ", v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
     ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank,
              (unsigned long)v->ballot, e->members, took, who);
 }
@@ -168,8 +168,8 @@ static void ddp__peers_renew(ddp__engine *e)
             char text[128];
             if (!p->paired[i] || ddp__op_void(e, p->paired[i])) continue;
             ddp__fault_is_about(e, r);
-            ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
-                       ddp__op_text(e, p->paired[i], text, sizeof text));
+            ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives continue after a loss",
+                       r, ddp__op_text(e, p->paired[i], text, sizeof text));
         }
     }
 }

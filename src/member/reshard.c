@@ -32,7 +32,7 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     const uint64_t words = t && t->type == DDP_ST_I64 && t->dims == 1 ? ddp_safetensors_elements(t) : 1;
 
     if (words % DDP__SHARE_WORDS || words > 1 << 26 || !updates || updates->type != DDP_ST_I64)
-        return ddp__fail(err, DDP_FORMAT, "%.200s does not say which layers it has", x->path);
+        return ddp__fail(err, DDP_FORMAT, "%.200s has no list of its layers", x->path);
     x->layers = (int)ddp_safetensors_elements(updates);
     x->shares = (int)(words / DDP__SHARE_WORDS);
     x->share = (ddp__share *)ddp__calloc((size_t)x->shares + 1, sizeof *x->share);
@@ -120,20 +120,20 @@ ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
             if (!o && *missing)
                 return ddp__fail(
                     err, DDP_IO,
-                    "layer %.60s: its %s are not in the files that are here; cannot read "
-                    "%.300s: %s: to go on with another cut each rank has to start where all files are",
+                    "layer %.60s: its %s are not in the files on this machine; cannot read %.300s: %s: to "
+                    "resume with another cut, start each rank where all files are",
                     x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing, strerror(ENOENT));
             if (!o)
                 return ddp__fail(err, DDP_MISMATCH,
-                                 "layer %.60s: its %s from number %lld on are in no file of %.300s: "
-                                 "it is a checkpoint of another model",
+                                 "layer %.60s: its %s from index %lld on are in no file of %.300s: it is a "
+                                 "checkpoint of another model",
                                  x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", (long long)at,
                                  x->shard[0].path);
             if (o->states != h->states || (o->trained < 0) != (h->trained < 0))
-                return ddp__fail(err, DDP_MISMATCH,
-                                 "layer %.60s: %.300s holds %d values of the optimizer for each of "
-                                 "its parameters, this run %d",
-                                 x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
+                return ddp__fail(
+                    err, DDP_MISMATCH,
+                    "layer %.60s: %.300s has %d optimizer values per parameter, but this run has %d",
+                    x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
             in->used = 1;
         }
     for (int i = 0; i < x->files; i++)
@@ -288,7 +288,7 @@ static int64_t ddp__layer_trained(const ddp__shards *x, int l)
     return n;
 }
 
-/* *rests = 1 if the tensor is all zero in every file that has it, with no layer or with this model's layer
+/* *rests = 1 if the tensor is all zeros in every file that has it, with no layer or with this model's layer
  * `whole`. */
 static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, int whole, int *rests,
                                   ddp_error *err)
@@ -330,8 +330,8 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
     DDP__TRY(ddp__kept_rests(x, t, whole, &rests, err));
     if (!rests)
         return ddp__fail(err, DDP_MISMATCH,
-                         "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers "
-                         "to another cut: go on with the stages and replicas that it was written with",
+                         "%.300s: strategy %s stores \"%s\"%s%.60s, which cannot be moved to another cut: "
+                         "resume with the stages and replicas that wrote it",
                          x->shard[0].path, x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "",
                          t->layer);
     if (!dry && t->flags & DDP__WORKER_THERE)
@@ -357,17 +357,15 @@ static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, dd
         const size_t base = strcspn(name, "."), program = sizeof DDP__PROGRAM - 1;
         int known = !name[base] || ddp__is_of_cut(name) || !strncmp(name, DDP__PROGRAM, program);
         if (!strncmp(name, DDP__PROGRAM, program) && ddp__worker_find(x->s, name))
-            return ddp__fail(
-                err, DDP_MISMATCH,
-                "%.300s: the state '%.40s' (ddp_add_state) does not follow the layers to another "
-                "cut: resume with the stages and replicas that it was written with",
-                f->path, name + program);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%.300s: the state '%.40s' (ddp_add_state) cannot be moved to another cut: "
+                             "resume with the stages and replicas that wrote it",
+                             f->path, name + program);
         for (int k = 0; k < x->s->tensors && !known; k++)
             known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
             return ddp__fail(err, DDP_MISMATCH,
-                             "%.300s: it holds \"%.60s\", which strategy %s with this wire format "
-                             "does not keep",
+                             "%.300s has \"%.60s\", which strategy %s does not store with this wire format",
                              f->path, name, x->s->strategy);
     }
     return DDP_OK;
@@ -398,16 +396,16 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
     if (!any->f)
-        return ddp__fail(err, DDP_IO,
-                         "cannot read %.300s: %s: to go on with another cut each rank has to start where "
-                         "all files are",
-                         any->path, strerror(ENOENT));
+        return ddp__fail(
+            err, DDP_IO,
+            "cannot read %.300s: %s: to resume with another cut, start each rank where all files are",
+            any->path, strerror(ENOENT));
     for (int k = 0; k < 3; k++) {
         const ddp__tensor *t = ddp__worker_find(x->s, name[k]);
         const ddp_safetensor *o = ddp_safetensors_find(any->f, name[k]);
         if (!o || o->type != t->type || ddp_safetensors_elements(o) != t->count)
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path,
-                             name[k], t->count);
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or does not have %zu values",
+                             any->path, name[k], t->count);
         DDP__TRY(ddp_safetensors_bytes(any->f, o, 0, t->count, t->data, err));
     }
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {

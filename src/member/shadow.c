@@ -58,20 +58,18 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->verb == DDP_REDUCE_SCATTER)
-        why = "a reduce-scatter in an elastic world (min_world): a rank that is lost takes its block along; "
-              "use an "
-              "all-reduce";
+        why = "a reduce-scatter in an elastic world (min_world), because the block of a lost rank is lost: "
+              "use an all-reduce";
     if (m->add)
-        why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
+        why = "a message with add in an elastic world (min_world): receive into another array, then add it";
     if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.kept_bytes > 0)
-        return ddp__fail(
-            err, DDP_ARG,
-            "elastic_bytes %lu is too small: a message needs %lu bytes to be retained until it is complete; "
-            "raise elastic_bytes",
-            (unsigned long)e->cfg.kept_bytes, (unsigned long)bytes);
+        return ddp__fail(err, DDP_ARG,
+                         "elastic_bytes %lu is too small: the library must store %lu bytes of a message "
+                         "until it is complete; raise elastic_bytes",
+                         (unsigned long)e->cfg.kept_bytes, (unsigned long)bytes);
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
             pthread_cond_wait(&e->changed, &e->lock);
@@ -191,7 +189,7 @@ int ddp__shadow_busy(const ddp__engine *e)
 /* The worker that forwards the result of an operation in this epoch; -1: none had it. */
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
-    /* numbers wrap: those beyond the table must not appear to be before it */
+    /* sequence numbers wrap: those after the table must not appear to be before it */
     if ((int32_t)(seq - e->member_data->table_until) >= 0) e->member_data->table_used = 0;
     if (!e->member_data->table_used) return -1;
     for (int r = 0; r < e->world; r++)
@@ -295,8 +293,8 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
         return;
     }
     ddp__fault(e, DDP_NET,
-               "rank %d asks for the result of operation %lu, which this rank does not keep: it runs "
-               "another version of this library",
+               "rank %d requested the result of operation %lu, which this rank has released: run the same "
+               "version of this library on all ranks",
                peer, (unsigned long)seq);
 }
 

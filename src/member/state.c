@@ -263,15 +263,14 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
         found++;
         if (!ddp__worker_find(s, name))
             ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
-                     "rank %d: %.200s holds the state '%.60s', which the program does not "
-                     "register (ddp_add_state): it is ignored",
+                     "rank %d: %.200s has the state '%.60s', which the program has not registered "
+                     "(ddp_add_state): it is ignored",
                      s->rank, path, name + prefix);
     }
     for (int i = 0; i < s->tensors; i++)
         if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
             ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
-                     "rank %d: %.200s lacks the state '%s' (ddp_add_state): the program "
-                     "keeps the one that it has",
+                     "rank %d: %.200s has no state '%s' (ddp_add_state): the program's state is unchanged",
                      s->rank, path, s->tensor[i].name + prefix);
     return found;
 }
@@ -290,15 +289,15 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
             (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
             continue;
         return ddp__fail(err, DDP_MISMATCH,
-                         "%.200s: tensor \"%s\"%s%.60s is missing or not %zu values of %s: it is a "
+                         "%.200s: tensor \"%s\"%s%.60s is missing or does not have %zu values of %s: it is a "
                          "checkpoint of another model or wire format",
                          path, x->name, x->layer ? " of layer " : "", x->layer ? x->layer : "", x->count,
                          ddp_safetensors_type_name(x->type));
     }
     found = ddp_safetensors_count(f) - ddp__programs_in(s, f, path);
     if (found == arrays) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has %d", path,
-                     found, arrays);
+    return ddp__fail(err, DDP_MISMATCH, "%.200s has %d tensors, but this model with this wire format has %d",
+                     path, found, arrays);
 }
 
 /* The 64-bit hash of checkpoints of format 4, over the values only. */
@@ -359,7 +358,7 @@ static ddp_status ddp__file_states(const ddp_safetensors *f, const ddp__listed *
 ddp_status ddp__damaged(ddp_status s, ddp_error *err)
 {
     static const char remedy[] =
-        ": copy the file again, or remove its folder to resume from the checkpoint before";
+        ": copy the file again, or remove its folder to resume from the previous checkpoint";
     const size_t n = err ? strlen(err->msg) : 0;
 
     if (s == DDP_FORMAT && err && n + sizeof remedy <= sizeof err->msg)
@@ -378,10 +377,10 @@ ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const ch
     if (ddp__digest_equal(hash, x->hash)) return DDP_OK;
     ddp__digest_text(hash, found);
     ddp__digest_text(x->hash, listed);
-    ddp__fail(err, DDP_FORMAT,
-              "%.200s: its hash is %s, but the manifest lists %s: it was changed, or is of another "
-              "checkpoint",
-              path, found + skip, listed + skip);
+    ddp__fail(
+        err, DDP_FORMAT,
+        "%.200s: its hash is %s, but the manifest lists %s: it was changed, or belongs to another checkpoint",
+        path, found + skip, listed + skip);
     return ddp__damaged(DDP_FORMAT, err);
 }
 

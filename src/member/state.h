@@ -9,8 +9,8 @@
 
 enum {
     DDP__WORKER_OWN = 1,      /* each worker has its own, even in a synchronised checkpoint */
-    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's when it enters; equal on all workers, or
-                                 nearly equal with DDP__WORKER_OWN */
+    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's value when it enters; equal on all
+                               * workers, or nearly equal with DDP__WORKER_OWN */
     DDP__WORKER_THERE = 4,    /* in device memory */
     DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
     DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state); a file may lack them */
@@ -56,7 +56,8 @@ typedef struct ddp__worker {
     const ddp__host *host; /* its memory and log */
     ddp__engine *engine;   /* to the other workers; NULL: there are none */
     int rank, world;
-    int hub; /* the first server, through which words are gathered (ddp__gather_by); 0: by collectives */
+    int hub; /* the first server, through which small values are gathered (ddp__gather_by); 0: by collectives
+              * */
     long step;
     const char *strategy, *optimizer; /* names; borrowed, as all texts */
     int period;
@@ -135,13 +136,13 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const ch
 
 /* ---- entry.c: communication with the other workers; collective ---- */
 
-/* Gathers the words of all ranks, servers included, when collectives are among the workers only
- * (ddp__engine_retire): each rank pushes its words to the first server, and pulls the result. All surviving
+/* Gathers 64-bit values of all ranks, servers included, when collectives are among the workers only
+ * (ddp__engine_retire): each rank pushes its values to the first server, and pulls the result. All surviving
  * ranks get the same. words: [world x bytes], of which a rank fills its own; 0 for lost ranks. bytes: a
  * multiple of the size of a float. */
 DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes,
                                   ddp_error *err);
-/* Gathers words: [world x each], of which a worker fills its own; 0 for lost workers. */
+/* Gathers 64-bit values: [world x each], of which a worker fills its own; 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a joining worker: it alone receives the identity of the run and the
  * values that all workers share. The lowest member sends its states of the program. */

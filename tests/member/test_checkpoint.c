@@ -377,10 +377,10 @@ static void only_a_synchronised_state_goes_to_another_world(void **unused)
 
     /* AdamW's own state of each rank; plain SGD has none, so after an averaging all is equal */
     go(&four, &a);
-    refused(&two, &b, DDP_MISMATCH, "4 workers under localsgd with period 3 and not synchronised");
-    refused(&one, &b, DDP_MISMATCH, "not with 1 workers under wfbp");
+    refused(&two, &b, DDP_MISMATCH, "4 workers with strategy localsgd and period 3, without synchronisation");
+    refused(&one, &b, DDP_MISMATCH, "not with 1 workers, strategy wfbp");
     four.period = 2;
-    refused(&four, &b, DDP_MISMATCH, "not with 4 workers under localsgd with period 2");
+    refused(&four, &b, DDP_MISMATCH, "not with 4 workers, strategy localsgd and period 2");
     a.momentum = b.momentum = -1;
     remove_folder(folder);
     four.period = 4;
@@ -408,7 +408,8 @@ static void buffers_go_to_another_world_from_the_rank_of_the_same_number(void **
     for (r = 0; r < 4; r++) assert_true(b.hash[r] == a.hash[r % 2]);
     remove_folder(folder);
     go(&local, &a); /* in the middle of a period parameters differ too */
-    refused(&four, &b, DDP_MISMATCH, "2 workers under localsgd with period 3 and not synchronised");
+    refused(&four, &b, DDP_MISMATCH,
+            "2 workers with strategy localsgd and period 3, without synchronisation");
     remove_folder(folder);
 }
 
@@ -423,7 +424,7 @@ static void waiting_gradients_go_to_no_other_world(void **unused)
     assert_non_null(mkdtemp(folder));
     a.save = b.load = 1;
     go(&two, &a);
-    refused(&four, &b, DDP_MISMATCH, "2 workers under deft with period 3 and not synchronised");
+    refused(&four, &b, DDP_MISMATCH, "2 workers with strategy deft and period 3, without synchronisation");
     remove_folder(folder);
     a.drained = 1;
     go(&two, &a);
@@ -460,11 +461,11 @@ static void what_does_not_fit_is_refused(void **unused)
     (void)unused;
     assert_non_null(mkdtemp(folder));
     b.load = 1;
-    refused(&c, &b, DDP_IO, "holds no whole checkpoint");
+    refused(&c, &b, DDP_IO, "has no complete checkpoint");
     a.save = 1;
     go(&c, &a);
     b.layers = 2;
-    refused(&c, &b, DDP_MISMATCH, "of a model of 4 layers, this one has 6");
+    refused(&c, &b, DDP_MISMATCH, "to a model with 4 layers, but this model has 6");
     b.layers = 1;
     b.width = 8;
     refused(&c, &b, DDP_MISMATCH, "layer embed has 108 parameters in ");
@@ -472,10 +473,10 @@ static void what_does_not_fit_is_refused(void **unused)
             " and 144 here: resume with the same model (vocabulary, width, sequence length)");
     b.width = 0;
     b.heads = 3;
-    refused(&c, &b, DDP_MISMATCH, "with other arguments (vocabulary, heads or sequence length, for example)");
+    refused(&c, &b, DDP_MISMATCH, "sizes or arguments (for example vocabulary, heads or sequence length)");
     b.heads = 0;
     b.vision = 1;
-    refused(&c, &b, DDP_MISMATCH, "another model: its layer 0 is \"embed\", here it is \"conv1\"");
+    refused(&c, &b, DDP_MISMATCH, "another model: its layer 0 is \"embed\", but here it is \"conv1\"");
     b.vision = 0;
     b.momentum = 1;
     refused(&c, &b, DDP_MISMATCH, "optimizer adamw, this run has sgd");
@@ -497,7 +498,7 @@ static void what_does_not_fit_is_refused(void **unused)
     refused(&c, &b, DDP_FORMAT,
             "manifest.json has 1099511627776 bytes, and no manifest has more than 67108864");
     remove(path);
-    refused(&c, &b, DDP_IO, "holds no whole checkpoint");
+    refused(&c, &b, DDP_IO, "has no complete checkpoint");
     remove_folder(folder);
     refused(&c, &b, DDP_IO, "cannot read");
     a.folder = "/proc/no/such";
@@ -580,9 +581,9 @@ static void what_another_run_has_saved_stays(void **unused)
     other.data = 1;
     other.keep = 1;
     go(&c, &a);
-    refused(&c, &other, DDP_ARG, "holds step 4 of another run: go on from it");
+    refused(&c, &other, DDP_ARG, "has a checkpoint of another run (step 4): resume from it");
     other.last = 3; /* no step of the same number is there */
-    refused(&c, &other, DDP_ARG, "holds step 8 of another run: go on from it");
+    refused(&c, &other, DDP_ARG, "has a checkpoint of another run (step 8): resume from it");
     go(&c, &b);
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
     snprintf(look, sizeof look, "test $(ls %s/step-%012d | wc -l) = 3", folder, 8);
@@ -635,7 +636,7 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
     assert_int_equal(second.first, 5);
     assert_memory_equal(second.hash, whole.hash, sizeof whole.hash);
     second.apart = 2;
-    refused(&c, &second, DDP_IO, "each rank has to start where its files are");
+    refused(&c, &second, DDP_IO, "start each rank on the machine with its file");
     second.apart = 1;
     /* the last save came to an end on one machine only */
     snprintf(path, sizeof path, "%s/1/step-%012d/manifest.json", folder, 5);
@@ -650,10 +651,10 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
     snprintf(path, sizeof path, "cp %s/step-%012d/* %s/1/step-%012d && rm -r %s", elsewhere, 3, folder, 3,
              elsewhere);
     assert_int_equal(system(path), 0);
-    refused(&c, &second, DDP_MISMATCH, "the checkpoints of unlike runs");
+    refused(&c, &second, DDP_MISMATCH, "have checkpoints of different runs");
     snprintf(path, sizeof path, "%s/1/step-%012d/manifest.json", folder, 3);
     assert_int_equal(remove(path), 0);
-    refused(&c, &second, DDP_IO, "holds");
+    refused(&c, &second, DDP_IO, "has step");
     remove_folder(folder);
 
     /* synchronised, and a smaller world of which each finds some rank's file */

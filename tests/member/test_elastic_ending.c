@@ -99,11 +99,11 @@ static const char *try_ending(const ending *c, net_setup *set)
 /* Who is cut off says so when peer_timeout_s is over; who is alone of two, as the other one's connection
  * ends, long before it is. */
 static const ending cut_off[] = {
-    {3, 1, 0, -1, -1, 0x4u, "can go on without this worker (rank 2)", 0x4u, 0},
-    {3, 1, 0, -1, -1, 0x1u, "can go on without this worker (rank 0)", 0x1u, 0},
-    {5, 1, 0, -1, -1, 0x18u, "can go on without this worker (rank ", 0x18u, 0},
-    {4, 1, 0, -1, -1, 0xfu, "; 2 of 4 workers are left, a majority of 3 is needed", 0xcu, 0},
-    {2, 1, 0x1u, -1, -1, 0x2u, "of two workers only rank 0 may go on alone", 0, 1},
+    {3, 1, 0, -1, -1, 0x4u, "can continue without this worker (rank 2)", 0x4u, 0},
+    {3, 1, 0, -1, -1, 0x1u, "can continue without this worker (rank 0)", 0x1u, 0},
+    {5, 1, 0, -1, -1, 0x18u, "can continue without this worker (rank ", 0x18u, 0},
+    {4, 1, 0, -1, -1, 0xfu, "; 2 of 4 workers are left, a quorum of 3 is needed", 0xcu, 0},
+    {2, 1, 0x1u, -1, -1, 0x2u, "of two workers, only rank 0 may continue alone", 0, 1},
 };
 
 static const char *one_cut_off(int i)
@@ -124,14 +124,14 @@ static void who_is_cut_off_says_so_after_one_timeout(void **state)
 }
 
 static const ending may_not[] = {
-    {4, 1, 0xcu, -1, -1, 0x3u, "2 of 4 workers are left, a majority of 3 is needed", 0, 0},
+    {4, 1, 0xcu, -1, -1, 0x3u, "2 of 4 workers are left, a quorum of 3 is needed", 0, 0},
     {5, 4, 0x18u, -1, -1, 0x7u, "3 of 5 workers are left, min_world is 4", 0, 0},
     {2, 1, 0x2u, -1, -1, 0, "", 0, 0},
-    {2, 1, 0x1u, -1, -1, 0x2u, "of two workers only rank 0 may go on alone", 0, 0},
+    {2, 1, 0x1u, -1, -1, 0x2u, "of two workers, only rank 0 may continue alone", 0, 0},
     {3, 3, 0x4u, -1, -1, 0x3u, "2 of 3 workers are left, min_world is 3", 0, 0},
-    {3, 1, 0, 0, 2, 0x4u, "the other workers go on without this one (rank 2)", 0, 0},
-    {4, 1, 0, 0, 1, 0x2u, "the other workers go on without this one (rank 1)", 0, 0},
-    {4, 1, 0x1u, 1, 2, 0xeu, "workers are left, a majority of 3 is needed", 0, 0},
+    {3, 1, 0, 0, 2, 0x4u, "the other workers continue without this one (rank 2)", 0, 0},
+    {4, 1, 0, 0, 1, 0x2u, "the other workers continue without this one (rank 1)", 0, 0},
+    {4, 1, 0x1u, 1, 2, 0xeu, "workers are left, a quorum of 3 is needed", 0, 0},
 };
 
 /* Each over threads, each third over TCP, too. */

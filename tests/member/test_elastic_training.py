@@ -73,7 +73,7 @@ class Run:
     def begins(self):
         """All have met and compute; lines of progress would come too late."""
         for p in self.worker:
-            expect(self.says(p, r"newcomers may come"), "training does not begin", self)
+            expect(self.says(p, r"workers can join"), "training does not begin", self)
         time.sleep(1)
 
     def end(self, seconds=300):
@@ -97,12 +97,12 @@ def goes_on(folder, strategy, victim, steps=6000, loss=3.2, **what):
     """A worker dies, another takes its place, and the run ends as if nothing had been."""
     run = Run(folder, 3, strategy, steps, **what)
     run.begins()
-    door = run.says(run.worker[1], r"newcomers[^\n]*?(127\.0\.0\.1:\d+)")
+    door = run.says(run.worker[1], r"workers can join[^\n]*?(127\.0\.0\.1:\d+)")
     expect(door, "no address for newcomers was told", run)
     run.kill(victim)
     expect(run.says(run.worker[1], r"epoch \d+ with 2 workers"), "no epoch without the victim", run)
     run.worker.append(run.start("--join", "--addr", door.group(1) if victim == 0 else run.addr))
-    expect(run.says(run.worker[1], r"worker %d came" % victim), "the newcomer did not come in", run)
+    expect(run.says(run.worker[1], r"worker %d joined" % victim), "the newcomer did not come in", run)
     codes, results = run.end()
     expect(codes == [0, 0, 0], "exit codes %s" % codes, run)
     expect(len(results) == 1, "%d workers printed results" % len(results), run)
@@ -116,7 +116,7 @@ def no_majority(folder):
     run.kill(2)
     run.kill(1)
     expect(run.worker[0].wait(timeout=120) == 3, "exit code %s" % run.worker[0].returncode, run)
-    expect(run.says(run.worker[0], r"majority|go on without"), "no word on the majority", run)
+    expect(run.says(run.worker[0], r"quorum|continue without"), "no word on the majority", run)
 
 
 def alone_of_two(folder):
@@ -125,7 +125,7 @@ def alone_of_two(folder):
     run.begins()
     run.kill(0)
     expect(run.worker[0].wait(timeout=120) == 3, "exit code %s" % run.worker[0].returncode, run)
-    expect(run.says(run.worker[0], r"rank 0 was lost.*(during|after) \S+ of .*only rank 0 may go on alone"),
+    expect(run.says(run.worker[0], r"rank 0 was lost.*(during|after) \S+ of .*only rank 0 may continue alone"),
            "no word on the majority", run)
 
 
@@ -139,7 +139,7 @@ def leaves(folder):
     run.worker.pop(1)
     expect(run.says(run.worker[0], r"epoch \d+ with 2 workers[^\n]*worker 1 was lost: it closed"), "it is not let go", run)
     run.worker.append(run.join(run.addr))
-    expect(run.says(run.worker[0], r"worker 1 came"), "the newcomer did not come in", run)
+    expect(run.says(run.worker[0], r"worker 1 joined"), "the newcomer did not come in", run)
     codes, results = run.end()
     expect(codes == [0, 0, 0] and len(results) == 1, "exit codes %s, %d results" % (codes, len(results)), run)
 
@@ -180,7 +180,7 @@ def leaves_its_family(folder):
         run.options[run.options.index("--workers") + 1] = "3"
         p = run.start()
         run.worker.append(p)
-        expect(run.says(p, r"rank 2: newcomers may come"), "training does not begin", run)
+        expect(run.says(p, r"rank 2: workers can join"), "training does not begin", run)
         time.sleep(0.5)
         os.kill(p.pid if whole else children(p.pid)[2], signal.SIGTERM)
         code = p.wait(timeout=120)

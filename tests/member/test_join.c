@@ -342,7 +342,7 @@ static void grows(ddp_strategy strategy, int world, int max_world)
         if (k < max_world - 1) assert_int_equal(p.b->rank[k], k);
     }
     if (world == 1) { /* it is full now */
-        waits_in_vain(p, WORKERS - 1, "max_world made no room for more");
+        waits_in_vain(p, WORKERS - 1, "raise max_world");
         end_soon(&p);
     }
     for (k = 0; k < max_world; k++)
@@ -432,7 +432,7 @@ static void those_who_do_not_fit_are_refused(void **state)
     run_begin(&p, DDP_LOCALSGD, 3, 3000); /* all three live */
     for (int k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 10);
-    waits_in_vain(p, 3, "nobody's place is free");
+    waits_in_vain(p, 3, "the run is full");
     kill(pid[2], SIGKILL);
     wait_for(pid[2]);
     joining = p;

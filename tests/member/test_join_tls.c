@@ -57,9 +57,10 @@ static void a_certificate_says_which_worker_may_come(void **state)
         wait_for(pid[dies[k]]);
     }
     until_step(&p, 0, ddp__atomic_load(&p.b->step[0]) + 8);
-    comes_in_vain(&p, "host", "takes only workers whose certificates name rank-R or join-NAME");
-    comes_in_vain(&p, "rank-2", "certificate names rank 2 alone, and in the run of 4 that place is not");
-    comes_in_vain(&p, "rank-9", "certificate names rank 9 alone");
+    comes_in_vain(&p, "host", "accepts only certificates with a name rank-R or join-NAME");
+    comes_in_vain(&p, "rank-2",
+                  "certificate of this worker allows only rank 2, which is not free in the run of 4");
+    comes_in_vain(&p, "rank-9", "certificate of this worker allows only rank 9");
     p.cert = "rank-3";
     pid[4] = start(&p, 4, 1);
     until_step(&p, 4, 1);

@@ -266,8 +266,7 @@ static void missing_state_is_a_warning(void **unused)
     goes(&second, 2);
     assert_int_equal(second.loads[0] + second.loads[1], 0);
     assert_int_equal(second.at[0].steps, STEPS);
-    if (!strstr(second.warning,
-                "lacks the state 'momentum' (ddp_add_state): the program keeps the one that it has"))
+    if (!strstr(second.warning, "has no state 'momentum' (ddp_add_state): the program's state is unchanged"))
         fail_msg("%s", second.warning);
 }
 
@@ -281,7 +280,7 @@ static void surplus_state_is_a_warning(void **unused)
     goes(&second, 2);
     if (!strstr(
             second.warning,
-            "holds the state 'momentum', which the program does not register (ddp_add_state): it is ignored"))
+            "has the state 'momentum', which the program has not registered (ddp_add_state): it is ignored"))
         fail_msg("%s", second.warning);
 }
 

@@ -319,7 +319,7 @@ static void state_beyond_the_memory_ends_the_joining_worker_alone(void **state)
     own_run_begin(&p, DDP_WFBP, 2);
     saves_first = promises_a_pebibyte;
     joining_worker_fails_alone(
-        &p, "rank 0 sends 1125899906842624 bytes of the state 'optimizer'; this process may use ");
+        &p, "rank 0 sends 1125899906842624 bytes of the state 'optimizer', but this process may use only ");
     own_run_end(&p);
 }
 
@@ -426,8 +426,9 @@ static void other_states_are_refused(void **state)
     until_step(&p, 0, 2);
     joining = p;
     name_of_state = "schedule";
-    refused(&joining, "the joining worker has the states 'schedule' (ddp_add_state), this run 'optimizer': "
-                      "register the same");
+    refused(&joining,
+            "the joining worker has the states 'schedule' (ddp_add_state), but this run has 'optimizer': "
+            "register the same");
     registers = NULL;
     refused(&joining, "join with your own update: a joining worker needs the state of your optimizer: "
                       "register it with ddp_add_state");

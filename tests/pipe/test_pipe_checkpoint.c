@@ -518,7 +518,7 @@ static void changed_feedback_is_an_error(void **unused)
         c.edge.feedback = !feedback;
         go(&a, 1);
         refused(&c, 1, DDP_MISMATCH,
-                feedback ? "tensors, this model with this wire format has" : "tensor \"edge residual.");
+                feedback ? "tensors, but this model with this wire format has" : "tensor \"edge residual.");
         remove_folder(folder);
     }
     munmap(b, 3 * sizeof *b);
@@ -612,7 +612,7 @@ static void other_replicas_need_a_synchronised_checkpoint(void **unused)
     remove_folder(folder);
     a.cfg.strategy = DDP_LOCALSGD;
     go(&a, 2);
-    refused(&c, 1, DDP_MISMATCH, "2 workers under localsgd with period 3 and not synchronised");
+    refused(&c, 1, DDP_MISMATCH, "2 workers with strategy localsgd and period 3, without synchronisation");
     remove_folder(folder);
     munmap(b, 3 * sizeof *b);
 }
@@ -651,12 +651,12 @@ static void a_checkpoint_that_does_not_fit_is_an_error(void **unused)
     c.b = b + 1;
     go(&a, 1);
     c.blocks = 3;
-    refused(&c, 1, DDP_MISMATCH, "of a model of 6 layers, this one has 8");
+    refused(&c, 1, DDP_MISMATCH, "to a model with 6 layers, but this model has 8");
     c.blocks = 0;
     c.dim = 12;
     refused(&c, 1, DDP_MISMATCH, "layer ");
     c.dim = 4;
-    refused(&c, 1, DDP_MISMATCH, "other operators, sizes");
+    refused(&c, 1, DDP_MISMATCH, "different operators, sizes");
     c.dim = 0;
     c.heads = 4;
     refused(&c, 1, DDP_MISMATCH, "vocabulary, heads or sequence length");
@@ -688,7 +688,7 @@ static void a_checkpoint_that_does_not_fit_is_an_error(void **unused)
     c.stages = 0;
     snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 4);
     assert_int_equal(remove(path), 0);
-    refused(&c, 1, DDP_IO, "holds no whole checkpoint");
+    refused(&c, 1, DDP_IO, "has no complete checkpoint");
     remove_folder(folder);
 
     a.cfg.strategy = c.cfg.strategy = DDP_DEFT;
@@ -699,7 +699,7 @@ static void a_checkpoint_that_does_not_fit_is_an_error(void **unused)
     c.cfg.strategy = DDP_SSGD;
     go(&a, 1);
     c.cfg.period = a.cfg.period;
-    refused(&c, 1, DDP_MISMATCH, "which strategy ssgd with this wire format does not keep");
+    refused(&c, 1, DDP_MISMATCH, "which strategy ssgd does not store with this wire format");
     remove_folder(folder);
     munmap(b, 3 * sizeof *b);
 }
@@ -757,7 +757,7 @@ static void stages_without_a_shared_disk_resume(void **unused)
     go(&second, 2);
     assert_memory_equal(whole.b->value, second.b->value, sizeof whole.b->value);
     second.stages = 4;
-    refused(&second, 1, DDP_IO, "each rank has to start where all files are");
+    refused(&second, 1, DDP_IO, "start each rank where all files are");
     remove_folder(folder);
     munmap(b, 3 * sizeof *b);
 }

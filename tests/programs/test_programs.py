@@ -217,7 +217,7 @@ def check(folder):
     whole, rest = train(folder, *args), train(folder, *args, "--resume", "ck")
     expect(whole["param_hash"] == rest["param_hash"], "%s after resuming at %d, %s without" % (
         rest["param_hash"], last, whole["param_hash"]))
-    sentence(run(folder, *args, "--resume", "ck", "--workers", 1, code=1)[1], "2 workers", "not synchronised")
+    sentence(run(folder, *args, "--resume", "ck", "--workers", 1, code=1)[1], "2 workers", "without synchronisation")
     sentence(run(folder, *args, "--resume", "none", code=1)[1], "none", "No such file")
 
 

@@ -186,7 +186,7 @@ static void a_rank_that_waits_for_a_file_says_for_what(void **state)
     publish(path, addr, 6);
     meet_start(m + 1, 1);
     meet_join(m + 1, 1);
-    assert_says(&m[1], DDP_TIMEOUT, "is left over: it belongs to run 6, rank 1 to run 7");
+    assert_says(&m[1], DDP_TIMEOUT, "is stale: it belongs to run 6, but rank 1 to run 7");
 
     publish(path, addr, 7);
     meet_start(m + 1, 1);

@@ -332,7 +332,7 @@ static void ranks_that_do_not_fit_are_told(void **state)
 {
     (void)state;
     differ(another_run, DDP_MISMATCH, "belongs to run");
-    differ(another_world, DDP_MISMATCH, "counts 3 ranks, rank 0 counts 2 ranks");
+    differ(another_world, DDP_MISMATCH, "expects 3 ranks, but rank 0 expects 2 ranks");
 }
 
 /* Rank 0 has its two sockets in each other's place. */

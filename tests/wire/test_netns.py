@@ -89,7 +89,7 @@ def blocked_pairs_are_relayed_bit_for_bit():
         for low, high in ((1, 2), (2, 3)):
             line = "ranks %d and %d cannot connect directly: rank 0 relays between them" % (low, high)
             expect(line in done[0][2], "no '%s' in %s" % (line, done[0][2]))
-            line = "rank %d cannot reach rank %d at 10.77.%d.1:" % (high, low, low)
+            line = "rank %d cannot connect to rank %d at 10.77.%d.1:" % (high, low, low)
             expect(line in done[high][2], "no '%s' in %s" % (line, done[high][2]))
         expect("unreachable)" in done[3][2] or "(No route to host)" in done[3][2], done[3][2])
         expect(done[0][2].count("relays between") == 2, done[0][2])

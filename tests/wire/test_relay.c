@@ -313,7 +313,7 @@ static void pairs_that_cannot_connect_are_relayed(void **state)
                 if (a > b || !want) continue;
                 snprintf(line, sizeof line, "ranks %d and %d cannot connect directly: rank 0 relays", a, b);
                 assert_non_null(strstr(log.text, line));
-                snprintf(line, sizeof line, "rank %d cannot reach rank %d at 127.0.0.1:", b, a);
+                snprintf(line, sizeof line, "rank %d cannot connect to rank %d at 127.0.0.1:", b, a);
                 assert_non_null(strstr(log.text, line));
             }
         }
@@ -485,8 +485,8 @@ static void a_pair_of_which_one_dies_calls_the_meeting_off(void **state)
     close(p.control);
     meet_join(m, 1);
     meet_join(m + 2, 1);
-    assert_says(&m[0], DDP_PEER_LOST, "rank 1 went away");
-    assert_says(&m[2], DDP_PEER_LOST, "rank 1 went away");
+    assert_says(&m[0], DDP_PEER_LOST, "rank 1 disconnected");
+    assert_says(&m[2], DDP_PEER_LOST, "rank 1 disconnected");
 }
 
 int main(void)

@@ -362,12 +362,12 @@ static void both_sides_name_both_values(void **state)
 
     cases[0].run = 8;
     cases[0].world = 2;
-    cases[0].worker = "belongs to run 7, rank 1 to run 8";
-    cases[0].root = "belongs to run 8, rank 0 to run 7";
+    cases[0].worker = "belongs to run 7, but rank 1 to run 8";
+    cases[0].root = "belongs to run 8, but rank 0 to run 7";
     cases[1].run = 7;
     cases[1].world = 4;
-    cases[1].worker = "counts 2 ranks, rank 1 counts 4";
-    cases[1].root = "counts 4 ranks, rank 0 counts 2";
+    cases[1].worker = "expects 2 ranks, but rank 1 expects 4";
+    cases[1].root = "expects 4 ranks, but rank 0 expects 2";
     cases[0].resume = cases[1].resume = 0;
     cases[2].run = 7;
     cases[2].world = 2;
@@ -402,7 +402,7 @@ static void a_worker_of_an_older_run_is_refused_at_once(void **state)
     m[1].pause = m[2].pause = 0.5;
     meet_start(m, 4);
     meet_join(m + 3, 1);
-    assert_says(&m[3], DDP_MISMATCH, "belongs to run 7, rank 1 to run ");
+    assert_says(&m[3], DDP_MISMATCH, "belongs to run 7, but rank 1 to run ");
     assert_says(&m[3], DDP_MISMATCH, "('blue'): another run uses this port, or DREAMDDP_RUN_ID");
     meet_join(m, 3);
     assert_all_met(m, 3);
@@ -531,7 +531,7 @@ static void a_rank_lost_while_meeting_ends_the_meeting_for_all(void **state)
     meet_join(m, 3);
     assert_says(&m[1], DDP_TIMEOUT, "still waits for other ranks");
     assert_int_equal(m[0].status, DDP_PEER_LOST);
-    assert_says(&m[0], DDP_PEER_LOST, "rank 1 went away");
+    assert_says(&m[0], DDP_PEER_LOST, "rank 1 disconnected");
     assert_says(&m[2], DDP_PEER_LOST, "rank 1 disconnected during the rendezvous");
 }
 

@@ -502,7 +502,7 @@ static void nobody_without_the_key_comes_in(void **state)
     assert_logged(text, "is a rank without TLS: give it --tls-psk or certificates too");
     assert_logged(text, "has a different pre-shared key");
     assert_logged(text, "belongs to another run: give every rank the same DREAMDDP_RUN_ID");
-    assert_logged(text, "belongs to run 9, rank 0 to run 7");
+    assert_logged(text, "belongs to run 9, but rank 0 to run 7");
     assert_logged(text, "broke the TLS handshake");
     assert_non_null(strstr(s[4].why, "has a different pre-shared key"));
     assert_non_null(strstr(s[5].why, "belongs to another run or uses certificates"));
