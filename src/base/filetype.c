@@ -3,7 +3,7 @@
 
 #define DDP__UNPACK(program) "unpack it first with " program
 #define DDP__EXPORT          "export its text to a text file, or its tokens to a .bin file of 16-bit numbers"
-#define DDP__NO_TEXT         "give a text or token file"
+#define DDP__NO_TEXT         "use a text or token file"
 #define DDP__PICTURES        "train_image trains on images: a folder of MNIST or CIFAR files"
 
 /* A magic number: bytes at an offset of the file. */
@@ -35,7 +35,7 @@ static const ddp__magic ddp__magics[] = {
     {0, "Obj\1", 4, "an Avro file", DDP__EXPORT},
     {0, "\x89HDF\r\n\x1a\n", 8, "an HDF5 file", DDP__EXPORT},
     {0, "SQLite format 3\0", 16, "an SQLite database", DDP__EXPORT},
-    {0, "MMIDIDX\0", 8, "an index of Megatron-LM (.idx)", "give the .bin file beside it"},
+    {0, "MMIDIDX\0", 8, "an index of Megatron-LM (.idx)", "use the .bin file next to it"},
     {0, "GGUF", 4, "a GGUF file of weights", DDP__NO_TEXT},
     {0, "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", 8, "a PyTorch file (pickle)", DDP__NO_TEXT},
     {0, "\x80\x04\x95", 3, "a Python pickle", DDP__EXPORT},

@@ -1,9 +1,9 @@
-/* What goes with what: one table of settings and strategies, from which refusals, their test and the page
- * docs/reference/compatibility.md are made. What no row forbids goes. */
+/* Compatibility of settings: one table of settings and strategies. The errors, their test and the page
+ * docs/reference/compatibility.md are derived from it. A combination without a row is allowed. */
 #include "base/backend.h"
 #include "config/settings.h"
 
-/* A setting: its name, its value (%ld; none where there is no %), and whether it is on. */
+/* A setting: its name, its value (%ld, if the name has one), and the condition under which it is on. */
 #define DDP__FEATURES(X)                                                                            \
     X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                       \
     X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                               \
@@ -58,75 +58,70 @@ static const ddp__goes_row ddp__goes_rows[] = {
         PARTS, INT8, INT4, DDP_UNSUPPORTED,
         "the quantisation residual is stored for whole layers: choose f32 or bf16, or leave split_params 0"),
     {DDP__BIT(SITE) | DDP__BIT(TOPK), DDP__BIT(ELASTIC) | DDP__BIT(JOIN), DDP_ARG,
-     "what is gathered between sites needs all workers: choose another wire, or leave the site out"},
+     "messages gathered between sites need all workers: choose another wire, or omit site"},
     {DDP__BIT(SITE) | DDP__BIT(DEVICE) | DDP__BIT(TOPK), 0, DDP_UNSUPPORTED,
-     "what is gathered between sites is packed in this machine's memory: choose another wire, or leave the "
-     "site out"},
+     "messages gathered between sites are packed in host memory: choose another wire, or omit site"},
     DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED,
-            "averages in two levels are over all ranks: leave one of the two out"),
+            "hierarchical averages include all ranks: use either sites or groups"),
     DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
-            "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
+            "no rank knows the norm over the layers of all groups: set clip_norm to 0"),
     DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED,
-            "a process group cannot admit a joining worker: leave the layers to all ranks"),
+            "a process group cannot admit a joining worker: use layers without groups"),
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
-            "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
-    DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
+            "a group cannot lose a worker: set min_world to 0, or use layers without groups"),
+    DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: omit net2 and addr2"),
     {DDP__BIT(ROOM), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
-     "joining workers need tcp: choose that transport"},
+     "joining workers need the tcp transport"},
     {DDP__BIT(JOIN), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
-     "joining workers need tcp: choose that transport"},
-    DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
+     "joining workers need the tcp transport"},
+    DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world admits joining workers: set min_world"),
     DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
-            "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
+            "a lost worker is also a lost server: set servers to 1 or more, or min_world to 0"),
     DDP__NO(MPI, ELASTIC, DDP_ARG,
-            "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
+            "MPI ends every rank when one is lost: use the tcp transport, or set min_world to 0"),
     DDP__NO_SUCH(SECOND, MPI, SOCKETS, DDP_ARG, "a second link needs the tcp or threads transport"),
     DDP__NO(SOCKETS, TLS, DDP_ARG,
-            "the library encrypts only its own connections: choose tcp, or leave out the tls options"),
-    DDP__NO(
-        MPI, TLS, DDP_ARG,
-        "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
+            "the library encrypts only its own connections: use the tcp transport, or omit the tls options"),
+    DDP__NO(MPI, TLS, DDP_ARG,
+            "the library cannot encrypt MPI's connections: use --transport tcp, or no --tls options"),
     DDP__NO(RING, DETERMINISTIC, DDP_ARG,
-            "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"),
+            "a ring adds in a different order: choose DDP_DIRECT, or set deterministic to 0"),
     DDP__NO_SUCH(NCCL, ELASTIC, JOIN, DDP_UNSUPPORTED,
-                 "elastic worlds average by transport: set nccl to 0, or leave it out"),
+                 "elastic worlds average through the transport: set nccl to 0"),
     DDP__NO(DEVICE, SECOND, DDP_UNSUPPORTED,
-            "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"),
+            "the second link of a backend is its device network: set nccl to 2 instead, or train on the CPU"),
     {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), 0, DDP_UNSUPPORTED,
-     "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set that, "
-     "or leave "
-     "the site out"},
+     "hierarchical averages on a backend use NCCL inside each site: set nccl to 1, or omit site"},
     DDP__NO_SUCH(NCCL, INT8, INT4, DDP_UNSUPPORTED,
-                 "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
-    DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED,
-            "servers are reached by transport: set nccl to 0, or leave it out"),
-    DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
-    DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL"),
+                 "NCCL averages float32 only: set nccl to 0, or choose f32 or bf16"),
+    DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED, "messages to servers use the transport: set nccl to 0"),
+    DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "set nccl to 0, or backend to ddp_cuda(...)"),
+    DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...), or cuda_stream to NULL"),
     {0, 0, DDP_OK, NULL}};
 
-/* What a strategy needs a trait for. */
+/* Traits that a strategy needs for a setting. */
 static const ddp__goes_trait ddp__goes_traits[] = {
-    {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
+    {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: set clip_norm to 0"},
     {DDP_WITH_FIRST, DDP__BIT(FIRST), 0,
-     "what it averages is not whole before it updates: register a rule (ddp_set_optimizer), and leave "
-     "average_first 0"},
-    {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
-    {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
+     "its averages are not complete before it updates: register an optimizer (ddp_set_optimizer), and set "
+     "average_first to 0"},
+    {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: use wire f32"},
+    {DDP_WITH_INT8, DDP__BIT(INT8), 0, "it does not quantise its messages: choose another wire"},
     {DDP_WITH_INT4, DDP__BIT(INT4), 0,
-     "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
+     "four bits per value are enough for parameter deltas only: choose int8, bf16 or f32"},
     {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
-     "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
-    {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan is of whole layers: leave split_params 0"},
-    {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
-    {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
+     "top-k is for parameter deltas only, whose omitted values are sent later: choose int8, bf16 or f32"},
+    {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan has whole layers only: set split_params to 0"},
+    {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: use layers without groups"},
+    {DDP_WITH_SITES, DDP__BIT(SITE), 0, "it does not support hierarchical averages: omit site"},
     {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
-    {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
-    {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
-    {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
+    {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a joining worker cannot receive its state: set join to 0"},
+    {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in host memory only: train on the CPU"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it does not use servers: set servers to 0"},
     {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1,
      "it needs servers: set servers (--servers N, or --servers colocated)"},
-    {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers know no newcomers: leave join 0"},
-    {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers know no newcomers: leave max_world 0"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers do not support joining workers: set join to 0"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers do not support joining workers: set max_world to 0"},
     {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"},
     {0, 0, 0, NULL}};
 #undef DDP__NO
@@ -142,7 +137,7 @@ const char *ddp__feature_name(int i)
     return i >= 0 && i < (int)DDP__FEATURE_COUNT ? text[i] : NULL;
 }
 
-/* Of a setting that is on, with its value. */
+/* The text of a setting that is on, with its value. */
 static const char *ddp__feature_text(const ddp_config *c, int groups, int i, char *buf, size_t room)
 {
     long number = 0;

@@ -1,7 +1,8 @@
-/* Configuration: defaults, environment, and a sentence for values that make no sense together. */
+/* Resolves the configuration: defaults, environment, and errors for values that do not fit together. */
 #include "config/settings.h"
 
-/* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
+/* Fills fields that are zero. Strings still belong to the environment; they are copied later with the rest.
+ * */
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0;
@@ -23,22 +24,21 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
         if (cond) return ddp__fail(err, DDP_ARG, __VA_ARGS__); \
     } while (0)
 
-/* What no range of one field says. */
+/* Checks that involve several fields. */
 static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err)
 {
     const int workers = c->world - (c->server.count > 0 ? c->server.count : 0);
 
     DDP__TRY(ddp__settings_check(list, c, err));
-    DDP__REFUSE(c->world > 0 && c->rank >= c->world, "rank %d is outside a world of %d: ranks are 0 to %d",
+    DDP__REFUSE(c->world > 0 && c->rank >= c->world, "rank %d is out of range for %d ranks: use 0 to %d",
                 c->rank, c->world, c->world - 1);
     DDP__REFUSE(c->world > 0 && c->elastic.min_world > workers && !c->elastic.join,
-                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->elastic.min_world,
-                workers, workers);
+                "min_world %d is out of range for %d computing workers: use 1 to %d, or 0",
+                c->elastic.min_world, workers, workers);
     DDP__REFUSE(c->elastic.min_world > 0 && c->world > 64,
                 "min_world: an elastic world has at most 64 workers, not %d", c->world);
     DDP__REFUSE(c->elastic.max_world > 0 && c->elastic.max_world < c->world,
-                "max_world %d: an elastic world of %d workers has room for %d "
-                "to 64 ids",
+                "max_world %d is out of range for an elastic world of %d workers: use %d to 64",
                 c->elastic.max_world, c->world, c->world);
     DDP__REFUSE(c->average.state_period[0] < 0 || c->average.state_period[1] < 0 ||
                     c->average.state_period[0] > 1000000 || c->average.state_period[1] > 1000000 ||
@@ -46,19 +46,19 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
                 "state_period %d,%d is invalid: choose 1 to 1000000 periods each, or 0,0",
                 c->average.state_period[0], c->average.state_period[1]);
     DDP__REFUSE(c->world > 0 && c->server.count >= c->world,
-                "servers %d: a world of %d has %s; it is the workers and the "
-                "servers together",
-                c->server.count, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+                "servers %d: a world of %d has %s; world counts the workers and the servers", c->server.count,
+                c->world, c->world > 1 ? "no computing rank left" : "only one rank");
     DDP__REFUSE(c->period > 0 && c->outer.fragments > c->period,
-                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->outer.fragments, c->period);
+                "fragments %d is out of range: use 1 to the period of %d, or 0 to let the planner choose",
+                c->outer.fragments, c->period);
     DDP__REFUSE(
         c->period > 0 && c->outer.landing >= c->period,
         "landing %d is not below the period of %d: each fragment must be applied before its next send",
         c->outer.landing, c->period);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     DDP__REFUSE(!ddp__cpu_runs((int)c->kernels),
-                "kernels %s: this processor runs base%s%s only; choose a set that every "
-                "processor of the run has, or auto",
+                "kernels %s: this processor supports only base%s%s; choose a set that every processor of the "
+                "run supports, or auto",
                 c->kernels == DDP_KERNELS_AVX2 ? "avx2" : "avx512",
                 ddp__cpu_runs(DDP_KERNELS_AVX2) ? ", avx2" : "",
                 ddp__cpu_runs(DDP_KERNELS_AVX512) ? ", avx512" : "");
@@ -70,9 +70,8 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
 static ddp_status ddp__config_sockets(const ddp_config *c, ddp_error *err)
 {
     DDP__REFUSE(c->world > 1 && c->transport == DDP_SOCKETS && !c->sockets,
-                "transport sockets in a world of %d without ddp_config.sockets: set it to the sockets that "
-                "are connected to "
-                "the other ranks, and call ddp_open in each process",
+                "transport sockets with %d ranks needs ddp_config.sockets: set it to the sockets connected "
+                "to the other ranks, and call ddp_open in each process",
                 c->world);
     DDP__REFUSE(c->sockets && c->transport != DDP_SOCKETS,
                 "ddp_config.sockets is set for another transport: set transport "
@@ -90,14 +89,14 @@ static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
     if (!(c->timeout.join_s > 0)) c->timeout.join_s = c->timeout.connect_s;
     /* where a lost worker ends the run, a starved one is given more time */
     if (!(c->timeout.peer_s > 0)) c->timeout.peer_s = c->elastic.min_world > 0 || c->elastic.join ? 10 : 30;
-    /* a plan that does not come from clocks needs no measured steps */
+    /* a plan that does not use measured times needs no measured steps */
     if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
     c->debug.check_writes = 1;
 #endif
 }
 
-/* The strategy that runs: the program's own, or one of the list. */
+/* Selects the strategy: the program's own, or one of the list. */
 static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *c, ddp_strategy_ops *ops,
                                        ddp_error *err)
 {
@@ -144,10 +143,10 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
     if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
         (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
-        return ddp__fail(err, DDP_ARG,
-                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
-                         "DREAMDDP_ADDR=HOST:PORT on every rank",
-                         env.launcher, c.rank, c.world);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%s sets rank %d of %d, but not the address of rank 0: set DREAMDDP_ADDR=HOST:PORT on every rank",
+            env.launcher, c.rank, c.world);
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)
@@ -163,12 +162,11 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
     DDP__TRY(ddp__config_sockets(&c, err));
     if (ops->traits & DDP_NEEDS_SERVERS)
-        c.profile_steps = 0;                     /* it plans by no profile, and servers have
-                                                                 none */
-    if (c.elastic.join) c.elastic.max_world = 0; /* the run's */
+        c.profile_steps = 0;                     /* its plan uses no profile, and servers have none */
+    if (c.elastic.join) c.elastic.max_world = 0; /* the run determines it */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
-        (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
-    for (int link = 0; link < 2; link++) {       /* a file that cannot be read, before any start */
+        (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that sets no known variable */
+    for (int link = 0; link < 2; link++) {       /* report an unreadable file before anything starts */
         DDP__TRY(ddp__links_open(&c, link, &links, err));
         ddp__links_free(&links);
     }

@@ -23,7 +23,7 @@ typedef enum ddp_strategy {
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
     DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md); bit-identical to ssgd */
-    DDP_ASP,       /* each push to a server is an update of its own */
+    DDP_ASP,       /* each push to a server is a separate update */
     DDP_SSP,       /* asp; no worker is more than server.staleness steps ahead */
     DDP_R2SP,      /* asp; the workers push one after the other */
     DDP_OSP,       /* bsp; the least important layers are sent and corrected during the next step */
@@ -285,7 +285,7 @@ struct ddp_config {
     /* Checks, traces and dumps. */
     struct {
         const char *dump_path; /* file for ddp_dump on a failure, not on an abort; %r: rank (default: NULL) */
-        int trace_spans;       /* spans for ddp_trace_copy (default: 0, those of statistics) */
+        int trace_spans;       /* spans for ddp_trace_copy (default: 0, enough for statistics) */
         int check_writes;    /* 1: report writes to a layer in flight (default: 0; 1 with -DDREAMDDP_DEBUG) */
         int no_finite_check; /* 1: do not report gradients that are NaN or infinite (default: 0) */
         /* 1: ddp_checkpoint_save replaces those of another run (default: 0, an error) */

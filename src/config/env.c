@@ -1,8 +1,8 @@
-/* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it. */
+/* The environment: the rank, world and address that DREAMDDP_ variables or a launcher set. */
 #include "config/settings.h"
 #include "wire/socket.h"
 
-/* A launcher's variables; NULL where it has none. */
+/* Variables of a launcher; NULL: it has none. */
 typedef struct ddp__launcher {
     const char *name, *rank, *world, *local_rank, *local_world;
 } ddp__launcher;
@@ -24,7 +24,7 @@ enum {
     DDP__LAUNCHED_SLURM,
     DDP__LAUNCHERS
 };
-enum { DDP__JOB_TEXT = 128 }; /* room for what a launcher calls its run */
+enum { DDP__JOB_TEXT = 128 }; /* maximum length of a launcher's name for its run */
 
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
 {
@@ -39,7 +39,8 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
     return DDP_OK;
 }
 
-/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01; 0 if the text is not of that form. */
+/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01. Returns 0 if the text does not have that form.
+ * */
 static int ddp__first_host(const char *list, char *out, size_t room)
 {
     size_t n = 0, digits;
@@ -51,7 +52,7 @@ static int ddp__first_host(const char *list, char *out, size_t room)
             continue;
         }
         list++;
-        digits = strspn(list, "0123456789"); /* as they are: zeros in front belong to the name */
+        digits = strspn(list, "0123456789"); /* copied as text: leading zeros belong to the name */
         if (!digits || n + digits >= room) return 0;
         memcpy(out + n, list, digits);
         n += digits;
@@ -63,7 +64,7 @@ static int ddp__first_host(const char *list, char *out, size_t room)
     return n > 0;
 }
 
-/* torch.distributed, or torchrun's agent in its place, listens on MASTER_PORT. */
+/* torch.distributed, or torchrun's agent for it, listens on MASTER_PORT. */
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
     const char *host = ddp__env_get("MASTER_ADDR");
@@ -76,21 +77,21 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65535, &port, err));
     if (port == 65535)
         return ddp__fail(err, DDP_ARG,
-                         "MASTER_PORT=65535: rank 0 listens at MASTER_PORT + 1, which is no port; set "
-                         "DREAMDDP_ADDR=HOST:PORT, or a smaller MASTER_PORT");
+                         "MASTER_PORT=65535: rank 0 listens at MASTER_PORT + 1, which is not a valid port; "
+                         "set DREAMDDP_ADDR=HOST:PORT, or a smaller MASTER_PORT");
     port++;
     env->note = "rank 0 listens at MASTER_PORT + 1; torch.distributed uses MASTER_PORT";
-    /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
-     * the same place and open to nobody else */
+    /* c10d rendezvous of torchrun sets this machine's host name. If all ranks run here, loopback works too
+     * and is not reachable from outside */
     DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
     if (local == env->world) host = "127.0.0.1";
     snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host, port);
     return DDP_OK;
 }
 
-/* The process that MPICH's mpirun has started on this machine for all of its ranks here. Hydra tells the
- * ranks their own ends of socket pairs, and the system who made the pair; other process managers tell an
- * address. */
+/* Identifies the process that MPICH's mpirun started on this machine for all its ranks here. Hydra passes
+ * each rank one end of a socket pair, and the system reports the process that created the pair. Other process
+ * managers pass an address. */
 static void ddp__mpich_job(char *out, size_t room)
 {
     const char *port = ddp__env_get("PMI_PORT"), *fd = ddp__env_get("PMI_FD");
@@ -110,7 +111,7 @@ static void ddp__mpich_job(char *out, size_t room)
 #endif
 }
 
-/* What the launcher calls its run, the same on all ranks; "" if it says nothing. out[DDP__JOB_TEXT]. */
+/* The launcher's name for its run, equal on all ranks; "" if it sets none. out[DDP__JOB_TEXT]. */
 static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, ddp_error *err)
 {
     const char *id = NULL, *job = ddp__env_get("SLURM_JOB_ID"), *step = ddp__env_get("SLURM_STEP_ID");
@@ -118,7 +119,7 @@ static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, d
 
     *out = 0;
     if (which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
-    if (which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
+    if (which == DDP__LAUNCHED_OMPI) { /* differs for each mpirun */
         id = ddp__env_get("PMIX_NAMESPACE");
         if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
     }
@@ -128,12 +129,12 @@ static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, d
         snprintf(out, DDP__JOB_TEXT, "%.60s.%.60s", job, step);
     if (*out || which != DDP__LAUNCHED_MPICH) return DDP_OK;
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
-    if (local == env->world) ddp__mpich_job(out, DDP__JOB_TEXT); /* each machine has another such process */
+    if (local == env->world) ddp__mpich_job(out, DDP__JOB_TEXT); /* each machine has a different process */
     return DDP_OK;
 }
 
-/* Runs at the same time on one machine need different ports, so the port follows from the name of the run. It
- * lies below the ports that systems give to outgoing connections. */
+/* Concurrent runs on one machine need different ports, so the port is derived from the name of the run. It is
+ * below the ports that systems use for outgoing connections. */
 static int ddp__launcher_port(const char *job)
 {
     enum { FIRST = 20000, COUNT = 12000 };
@@ -142,7 +143,7 @@ static int ddp__launcher_port(const char *job)
     return FIRST + (int)(ddp__hash(DDP__HASH_START, job, strlen(job)) % COUNT);
 }
 
-/* Inside a job step: its first host, else the one that srun was called on. */
+/* Inside a job step: the step's first host, else the host on which srun was called. */
 static ddp_status ddp__slurm_addr(ddp__env *env, int port, ddp_error *err)
 {
     char host[256];
@@ -159,7 +160,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, int port, ddp_error *err)
     return DDP_OK;
 }
 
-/* Where rank 0 is, as far as the launcher says. */
+/* Sets the address of rank 0, as far as the launcher provides it. */
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, const char *job, ddp_error *err)
 {
     const int port = ddp__launcher_port(job);
@@ -175,8 +176,8 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, const char *job, 
     return DDP_OK;
 }
 
-/* Slurm's variables say who this process is only inside a job step: in a batch script, without
- * srun, every process would be rank 0. */
+/* Slurm's variables identify this process only inside a job step. In a batch script without srun, every
+ * process would be rank 0. */
 static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
 {
     int tasks = 1;
@@ -190,7 +191,7 @@ static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err
     return DDP_OK;
 }
 
-/* Takes rank and world from the first launcher of which something is set. */
+/* Takes rank and world from the first launcher that has set any of its variables. */
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
     int applies;
@@ -203,7 +204,7 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
                 applies = ddp__env_get(l->rank) != NULL;
             else
                 DDP__TRY(ddp__slurm_applies(env, &applies, err));
-            if (!applies) continue; /* SLURM_NTASKS alone is half of nothing */
+            if (!applies) continue; /* SLURM_NTASKS alone does not count as half set */
             if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
         }
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;

@@ -2,14 +2,14 @@
 #include "config/knob.h"
 #include "plan/names.h"
 
-/* The value of a name; that of the default is its own where it has one. */
+/* Converts a name to its value. The name of the default has its own value if it has one. */
 int ddp__chosen(const char *const *names, const char *name, void *out)
 {
     int i = 1;
 
     while (name && names[i] && strcmp(names[i], name)) i++;
     if (!name || !names[i]) i = name && !strcmp(names[0], name) ? 0 : -1;
-    if (i >= 0) memcpy(out, &i, sizeof i); /* an enum is an int */
+    if (i >= 0) memcpy(out, &i, sizeof i); /* the enum has the size of an int */
     return i >= 0;
 }
 
@@ -50,12 +50,12 @@ static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
         memcpy(at, &large, sizeof large);
 }
 
-/* What is wrong with a number that a float cannot hold; NULL: nothing. */
+/* Returns why a float cannot represent the number, or NULL. */
 static const char *ddp__knob_float(const ddp__knob *r, double x)
 {
     if (r->kind < DDP__K_REAL || r->size != sizeof(float)) return NULL;
     if (x > FLT_MAX) return "above 3.4e38";
-    return x != 0 && (float)x == 0 ? "too small" : NULL; /* 0 is the default */
+    return x != 0 && (float)x == 0 ? "too small" : NULL; /* 0 means the default */
 }
 
 int ddp__knob_fits(const ddp__knob *r, double x)
@@ -81,7 +81,7 @@ static void ddp__choices(const char *const *names, ddp__text *out)
 {
     const char *held = names[0];
 
-    for (int i = 1; names[i]; i++) { /* one is held back, as the last follows "or" */
+    for (int i = 1; names[i]; i++) { /* write one name behind, because the last follows "or" */
         if (!strcmp(names[i], names[0])) continue;
         ddp__text_addf(out, "%s%s", held == names[0] ? "" : ", ", held);
         held = names[i];
@@ -89,7 +89,7 @@ static void ddp__choices(const char *const *names, ddp__text *out)
     ddp__text_addf(out, " or %s", held);
 }
 
-/* What a text for the row may be. */
+/* Describes the texts that the row accepts. */
 void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room)
 {
     const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
@@ -126,7 +126,7 @@ void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out
     if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
 }
 
-/* What the field holds, as ddp__knob_set takes it. */
+/* Writes the value of the field in the form that ddp__knob_set reads. */
 void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, const ddp_config *c, char *out,
                     size_t room)
 {
@@ -158,7 +158,7 @@ const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r)
     return r->preset ? r->preset : r->names ? r->names[0] : list->name(list->number(0));
 }
 
-/* "0,5": writes "0.5" to point. 0: text is no number with a decimal comma. */
+/* "0,5": writes "0.5" to point. Returns 0 if the text is not a number with a decimal comma. */
 static int ddp__decimal_comma(const char *text, char *point, size_t room)
 {
     double x;
@@ -169,7 +169,7 @@ static int ddp__decimal_comma(const char *text, char *point, size_t room)
     return ddp__parse_ratio(point, &x);
 }
 
-/* What is wrong with a text for the row. */
+/* Returns why the row does not accept the text, or NULL. */
 static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
 {
     const char *digits = text + (*text == '-'), *unheld;
@@ -203,7 +203,7 @@ ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, con
                      values, ddp__knob_preset(list, r));
 }
 
-/* From text; that of a field of text is borrowed. "" is the default. */
+/* Sets the field from text; a text field borrows it. "" is the default. */
 ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c, const char *said,
                          const char *text, ddp_error *err)
 {
@@ -281,7 +281,7 @@ void ddp__knob_chapter(const ddp__knob *r, char *out, size_t room)
         snprintf(out, room, "core");
 }
 
-/* "--outer-lr" of DREAMDDP_OUTER_LR. */
+/* "--outer-lr" for DREAMDDP_OUTER_LR. */
 void ddp__knob_flag(const ddp__knob *r, char *out, size_t room)
 {
     if (!r->variable) return;

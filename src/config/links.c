@@ -1,10 +1,10 @@
-/* From the configuration to the links that are emulated: one text for all of them, or a topology
- * file, and the script. */
+/* Creates the emulated links from the configuration: one text for all links or a topology file, and the
+ * script. */
 #include "config/settings.h"
 #include "profile/network.h"
 
-/* Whether a network is given as a file, and the bytes of its path; ":as_in_code", a variant, and "@0,16,32",
- * the devices, may follow. */
+/* Returns the length of the path if the network is a file, else 0. The path may be followed by a variant
+ * (":as_in_code") and the devices ("@0,16,32"). */
 static size_t ddp__net_path(const char *net, size_t *variant)
 {
     const char *devices = strrchr(net, '@');
@@ -20,7 +20,7 @@ static size_t ddp__net_path(const char *net, size_t *variant)
     return memchr(net, '/', n) ? n : 0;
 }
 
-/* Which device each worker is: the list behind "@", or the first ones. */
+/* Finds the device of each worker: the list after "@", or the first devices. */
 static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device,
                                    ddp_error *err)
 {
@@ -29,10 +29,10 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.200s' has %d devices for %d workers: start at most %d, or describe "
-                         "more",
-                         c->net, devices, c->world, devices);
+        return ddp__fail(
+            err, DDP_ARG,
+            "network '%.200s' has %d devices for %d workers: start at most %d workers, or add devices",
+            c->net, devices, c->world, devices);
     }
     for (r = 0; *list; r++) {
         const size_t n = strcspn(++list, ",");
@@ -44,14 +44,15 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
         list += n;
     }
     if (r != c->world)
-        return ddp__fail(err, DDP_ARG, "network '%.200s' lists %d devices for %d workers: list one for each",
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.200s' lists %d devices for %d workers: list one device per worker",
                          c->net, r, c->world);
     return DDP_OK;
 }
 
 static double ddp__least_rate(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
-/* The part of the network between the workers' devices, as rank sees it. */
+/* Extracts the part of the network between the workers' devices, for this rank. */
 static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c, ddp__links *l)
 {
     size_t N = (size_t)n->devices;
@@ -68,7 +69,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
             double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0, flight;
             ddp__path *p = &l->path[a == c->rank ? b : a];
             if (a == b) continue;
-            /* two workers on one device have no link between them that a file could describe */
+            /* a file cannot describe a link between two workers on one device */
             pair = ddp__least_rate(pair, n->rate[at]);
             if (delay + jitter > l->farthest) l->farthest = delay + jitter;
             if (delay + jitter / 2 > l->plan_delay_s) l->plan_delay_s = delay + jitter / 2;
@@ -85,7 +86,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     l->plan_rate = ddp__least_rate(n->one_at_a_time ? pair : pair * (c->world - 1), host);
 }
 
-/* A device for each, times and rates that a clock and a counter can hold. */
+/* Checks that each worker has its own device, and that times and rates can be emulated. */
 static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c,
                                    ddp_error *err)
 {
@@ -93,23 +94,21 @@ static ddp_status ddp__links_check(const ddp_network *n, const int *device, cons
         const double host = n->host_rate ? n->host_rate[device[a]] : 0;
         if (!ddp__netspec_fits(host, 0))
             return ddp__fail(err, DDP_ARG,
-                             "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
-                             "gbit/s can be emulated",
+                             "network '%.200s': worker %d has host_gbps %g; use 8 bit/s to a million gbit/s",
                              c->net, a, host * 8e-9);
         for (int b = 0; b < c->world; b++) {
             const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
             const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
             if (b < a && device[a] == device[b])
                 return ddp__fail(err, DDP_ARG,
-                                 "network '%.200s': device %d is given to workers %d and %d; each "
-                                 "needs one of its own",
+                                 "network '%.200s': device %d is used by workers %d and %d; use a different "
+                                 "device for each",
                                  c->net, device[a], b, a);
             if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
-                return ddp__fail(
-                    err, DDP_ARG,
-                    "network '%.200s': from worker %d to worker %d %g gbit/s, %g s and "
-                    "%g s of jitter: 8 bit/s to a million gbit/s and up to an hour can be emulated",
-                    c->net, a, b, n->rate[at] * 8e-9, delay, jitter);
+                return ddp__fail(err, DDP_ARG,
+                                 "network '%.200s': the path from worker %d to worker %d has %g gbit/s, %g s "
+                                 "and %g s of jitter: use 8 bit/s to a million gbit/s, and at most an hour",
+                                 c->net, a, b, n->rate[at] * 8e-9, delay, jitter);
         }
     }
     return DDP_OK;
@@ -124,12 +123,13 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
-        status =
-            ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path, events->line);
+        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of strings", path,
+                           events->line);
     for (v = events ? events->first : NULL; v && status == DDP_OK; v = v->next)
         status = v->kind == DDP__JSON_STRING
                      ? ddp__script_line(path, v->line, v->string, strlen(v->string), world, s, err)
-                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path, v->line);
+                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must contain only strings", path,
+                                 v->line);
     ddp__json_free(root);
     return status;
 }
@@ -145,7 +145,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
 
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
     if (!device || !path || !l->path) {
-        status = ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", c->world);
+        status = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d workers", c->world);
     } else {
         path[path_size] = path[path_size + (variant ? variant + 1 : 0)] = 0;
         status = ddp_network_read(path, variant ? path + path_size + 1 : NULL, &n, err);
@@ -163,8 +163,8 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
     for (int k = 0; k < ddp__count(s->list); k++)
-        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated one
-                                                                                            can die */
+        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated worker
+                                                                                          * can die */
             return ddp__fail(err, DDP_ARG,
                              "the script kills worker %d at t=%g, but on the threads transport all "
                              "workers are one process: use tcp",

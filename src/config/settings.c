@@ -43,8 +43,8 @@ DDP__NAMES_OF(ddp__fills_set, DDP__FILLS);
 #define DDP__OF_R(member, name, variable, flags, least, most, unit, preset, help) \
     DDP__KNOB(member, name, variable, REAL, flags, least, most, unit, preset, NULL, help)
 
-/* In the order of ddp_config, chapter by chapter; ddp_config_describe and docs/reference/settings.md keep
- * it. */
+/* In the order of ddp_config, chapter by chapter. ddp_config_describe and docs/reference/settings.md use this
+ * order. */
 static const ddp__knob ddp__knobs[] = {
     DDP__KNOB(strategy, "strategy", "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
               "algorithm that decides what is sent and when (docs/howto/choose.md)"),
@@ -122,7 +122,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_B(deft.no_barrier, "no_barrier", "NO_BARRIER", DDP__MATCH,
               "deft: plan transfers that overlap both forward and backward passes"),
     DDP__OF_R(deft.update_frequency, "update_frequency", "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "",
-              "what overlap allows", "deft: updates per step that the plan must reach"),
+              "computed from the overlap", "deft: updates per step that the plan must reach"),
     DDP__OF_R(deft.preserve, "preserve", "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
               "deft: largest deviation from 1 of the loss ratio in its convergence test"),
 
@@ -207,7 +207,7 @@ static const ddp__knob ddp__knobs[] = {
 
     DDP__OF_T(debug.dump_path, "dump_path", "DUMP", 0, "none",
               "file for the last operations before a failure; %r is the rank"),
-    DDP__OF_N(debug.trace_spans, "trace_spans", "TRACE_SPANS", 0, 0, 0, "", "what statistics need",
+    DDP__OF_N(debug.trace_spans, "trace_spans", "TRACE_SPANS", 0, 0, 0, "", "enough for statistics",
               "spans that ddp_trace_copy can return"),
     DDP__OF_B(debug.check_writes, "check_writes", "CHECK_WRITES", 0,
               "report writes to a layer in flight; always on if compiled with -DDREAMDDP_DEBUG"),
@@ -224,13 +224,13 @@ static const ddp__knob ddp__knobs[] = {
 #define DDP__KNOBS        ((int)(sizeof ddp__knobs / sizeof *ddp__knobs))
 #define DDP__EACH_KNOB(r) for (const ddp__knob *r = ddp__knobs; r < ddp__knobs + DDP__KNOBS; r++)
 
-/* Variables that are no field. */
+/* Variables without a field. */
 static const char *const ddp__others[][2] = {
     {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
                      "debug (default: no lines)"},
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
-    {"DREAMDDP_RESUME",
-     "0: a broken connection is a lost peer (docs/howto/wan-elastic.md); 1: it is made again (default: 1)"},
+    {"DREAMDDP_RESUME", "1: broken connections reconnect (docs/howto/wan-elastic.md); 0: a broken connection "
+                        "is a lost peer (default: 1)"},
     {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system)"}};
 #define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
@@ -264,7 +264,8 @@ ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
     DDP__EACH_KNOB(r)
     {
         const double x = ddp__knob_number(r, c);
-        const int below = r->flags & DDP__ZERO || r->kind == DDP__K_SERVERS; /* -1 is a value */
+        const int below = r->flags & DDP__ZERO || r->kind == DDP__K_SERVERS; /* -1 is a value of these fields
+                                                                              * */
         if (x == 0 || r->kind == DDP__K_FLAG || r->kind == DDP__K_STRATEGY || (x == -1 && below) ||
             (r->names ? strcmp(ddp__name_of(r->names, (int)x), "unknown") != 0 : ddp__knob_fits(r, x)))
             continue;
@@ -304,7 +305,7 @@ void ddp__settings_disown(ddp_config *c)
     }
 }
 
-/* A choice's default and its name are one value. */
+/* The value for comparison: a choice's default and its name are equal. */
 static double ddp__knob_compared(const ddp__knob *r, const ddp_config *c)
 {
     const double x = ddp__knob_number(r, c);
@@ -313,8 +314,8 @@ static double ddp__knob_compared(const ddp__knob *r, const ddp_config *c)
     return x == 0 && r->names && ddp__chosen(r->names, r->names[0], &named) ? (double)named : x;
 }
 
-/* 0 without a path; of a file a number of its bytes; 1 if it cannot be read, which is an error where it is
- * used. */
+/* 0 without a path; else a number computed from the bytes of the file. 1 if the file cannot be read, which is
+ * reported where it is used. */
 static double ddp__path_number(const char *path)
 {
     ddp__text t = DDP__ZEROS;
@@ -334,16 +335,16 @@ DDP_STATIC_ASSERT(DDP__KNOBS + DDP__MORE_SETTINGS + DDP__SESSION_SETTINGS <= (in
 int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
 {
     const unsigned which = joined ? DDP__JOINED : DDP__MATCH;
-    /* The first two are files of this machine: each rank has its own path. The plan of a run reaches a
-     * joining worker. They come first because they change the values of others. */
+    /* The first two are files on this machine, for which each rank has its own path. A joining worker
+     * receives the plan of the run. They come first because they change other values. */
     const ddp__setting more[DDP__MORE_SETTINGS] = {
         {"profile_path (0: none, else a hash of the file)", ddp__path_number(c->profile_path), NULL},
         {"plan_path (0: none, else a hash of the file)", ddp__path_number(c->plan_path), NULL},
         {"first state_period", (double)c->average.state_period[0], NULL},
         {"second state_period", (double)c->average.state_period[1], NULL},
         {"a site (0: no, 1: yes)", (double)(c->site > 0), NULL},
-        {"seed, of which the last 32 bits are", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64, a double
-                                                                                            has 53 */
+        {"seed (last 32 bits)", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64 bits; a
+                                                                                          * double holds 53 */
     int n = 0;
 
     for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
@@ -367,8 +368,8 @@ void ddp__setting_text(const ddp__setting *s, double value, int digits, char *ou
 
 /* ---- by name ---- */
 
-/* The name of a setting, or a variable, that is spelled most like name (of a variable: without DREAMDDP_);
- * NULL: more than 3 letters differ, or half of them. */
+/* Returns the name of a setting or variable (without DREAMDDP_) that is closest in spelling, or NULL if more
+ * than 3 letters, or half of them, differ. */
 static const char *ddp__nearest(int variables, const char *name, size_t n)
 {
     const char *nearest = NULL;
@@ -394,11 +395,11 @@ ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const ch
     const char *nearest = NULL;
 
     if (!c || !field || !value)
-        return ddp__fail(err, DDP_ARG, "ddp_config_set: a configuration, a field and a value are needed");
+        return ddp__fail(err, DDP_ARG, "ddp_config_set: the configuration, field and value must not be NULL");
     while (r < ddp__knobs + DDP__KNOBS && strcmp(r->name, field)) r++;
     if (r < ddp__knobs + DDP__KNOBS) return ddp__knob_set(list, r, c, field, value, err);
     DDP__EACH_KNOB(other)
-    if (!strcmp(other->member, field)) nearest = other->name; /* the member of the C struct */
+    if (!strcmp(other->member, field)) nearest = other->name; /* the name of the member in the C struct */
     if (!nearest) nearest = ddp__nearest(0, field, strlen(field));
     if (nearest)
         return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: did you mean %s?", field, value,
@@ -449,8 +450,8 @@ ddp_status ddp__env_check_names(ddp_error *err)
             return ddp__fail(err, DDP_ARG, "unknown environment variable %.*s: did you mean %s?", n, *e,
                              nearest);
         return ddp__fail(err, DDP_ARG,
-                         "unknown environment variable %.*s: a field of ddp_config without a variable is "
-                         "set in the program; docs/reference/settings.md lists them",
+                         "unknown environment variable %.*s: docs/reference/settings.md lists all variables; "
+                         "set fields without a variable in the program",
                          n, *e);
     }
     return DDP_OK;
@@ -458,7 +459,7 @@ ddp_status ddp__env_check_names(ddp_error *err)
 
 ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
-    const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* connect.c's */
+    const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* read in connect.c */
     const int keys = c->security.psk || c->security.ca || c->security.cert || c->security.key;
 
     DDP__EACH_KNOB(r)

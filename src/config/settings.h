@@ -7,16 +7,16 @@
 #include "emulate/links.h"
 #include "member/join.h"
 
-/* The strategies that there are. src/strategy fills this table, so that no earlier module knows a strategy's
+/* The available strategies. src/strategy fills this table, so that no lower module depends on a strategy's
  * name. */
 typedef struct ddp__strategies {
-    int (*fill)(ddp_strategy s, ddp_strategy_ops *ops); /* 0: there is no such strategy */
-    ddp_strategy (*named)(const char *name);            /* the default: unknown */
-    ddp_strategy (*number)(int i);                      /* the default: no more */
+    int (*fill)(ddp_strategy s, ddp_strategy_ops *ops); /* returns 0 if the strategy does not exist */
+    ddp_strategy (*named)(const char *name);            /* DDP_STRATEGY_DEFAULT: unknown */
+    ddp_strategy (*number)(int i);                      /* DDP_STRATEGY_DEFAULT: no more */
     const char *(*name)(ddp_strategy s);
 } ddp__strategies;
 
-/* config.c: checks, environment, defaults. Strings become *out's own, freed by ddp__config_free. */
+/* config.c: checks, environment, defaults. *out owns its strings, freed by ddp__config_free. */
 DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *list, ddp_config *out,
                                        ddp_strategy_ops *ops, ddp_error *err);
 DDP_LIB void ddp__config_free(ddp_config *c);
@@ -29,63 +29,62 @@ DDP_LIB int ddp__setting_describe(const ddp__strategies *list, const ddp_config 
 DDP_LIB void ddp__strategy_names(const ddp__strategies *list, char *out,
                                  size_t room); /* "ssgd, wfbp or dreamddp" */
 DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
-                                       ddp_error *err); /* each alone */
+                                       ddp_error *err); /* checks each field alone */
 DDP_LIB void ddp__settings_default(const ddp__strategies *list, ddp_config *c);
-DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts; 0: out of memory */
+DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts; returns 0 if memory is short */
 DDP_LIB void ddp__settings_disown(ddp_config *c);
-/* Rejects unknown names of variables. Fills fields of c that are zero. */
+/* env_check_names rejects unknown variables. env_fill fills fields of c that are zero. */
 DDP_LIB ddp_status ddp__env_check_names(ddp_error *err);
 DDP_LIB ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err);
-/* Settings that all ranks must have the same, as numbers; joined: those that a joining worker must have too.
- * Returns how many, at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
-enum {
-    DDP__SETTINGS = 96,
-    DDP__SESSION_SETTINGS = 3
-}; /* the latter: added by ddp__settings of the session */
+/* Settings that must be equal on all ranks, as numbers; joined: those that must also be equal on a joining
+ * worker. Returns their number, at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
+enum { DDP__SETTINGS = 96, DDP__SESSION_SETTINGS = 3 }; /* the session's ddp__settings adds these */
 DDP_LIB int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out);
-/* One value of a setting for a message: the name of a choice, or up to `digits` digits. */
+/* Formats a value of a setting for a message: the name of a choice, or at most `digits` digits. */
 DDP_LIB void ddp__setting_text(const ddp__setting *s, double value, int digits, char *out, size_t room);
 
 /* ---- links.c ---- */
 
-/* What cfg.net and cfg.net_script, or (link 1) cfg.net2, say about this rank; *out stays empty where none is
- * set. Freed by ddp__links_free. */
+/* Creates the emulated links of this rank from cfg.net and cfg.net_script, or (link 1) cfg.net2. *out stays
+ * empty if none is set. Freed by ddp__links_free. */
 DDP_LIB ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err);
 
-/* ---- compatibility.c: what goes with what ---- */
+/* ---- compatibility.c: combinations of settings ---- */
 
-typedef struct ddp__goes_row { /* settings that no run can have: all of these, with one of any, where there
-                                  are any */
+typedef struct ddp__goes_row { /* settings that no run can combine: all of `all`, with one of `any` unless
+                                * that is 0 */
     unsigned all, any;
     ddp_status code;
     const char *why;
 } ddp__goes_row;
 
-typedef struct ddp__goes_trait { /* a setting that a strategy does not go with that is without this trait, */
+typedef struct ddp__goes_trait { /* a setting that needs a strategy with this trait, */
     unsigned trait, on;
-    int with; /* or 1: that has it */
+    int with; /* or, if 1, a strategy without it */
     const char *why;
 } ddp__goes_trait;
 
-/* Refuses in a sentence. ops NULL: whatever the strategy. groups: some layer belongs to one. */
+/* Rejects combinations with an error. ops NULL: independent of the strategy. groups: some layer belongs to a
+ * group. */
 DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
                                    ddp_error *err);
-/* The table: settings by number, NULL: no more; those that are on, as bits; what they do not go with. */
+/* The table: name of setting i, or NULL after the last; the settings that are on, as bits; the row or trait
+ * that rejects them. */
 DDP_LIB const char *ddp__feature_name(int i);
 DDP_LIB unsigned ddp__features_on(const ddp_config *c, int groups);
 DDP_LIB const ddp__goes_row *ddp__goes_refuses(unsigned on);
 DDP_LIB const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits);
 
-/* ---- env.c: what the environment says ---- */
+/* ---- env.c: the environment ---- */
 
-/* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
+/* Strings are borrowed from the environment; NULL if a variable is unset or empty. */
 typedef struct ddp__env {
     const char *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
     int rank, world;      /* 0 and 1 without a launcher */
-    int local_rank;       /* among the ranks of this machine */
-    char addr[320];       /* host:port of rank 0; "" = unknown */
-    char run_id[128];     /* what the run is called; "" = unknown */
-    const char *note;     /* NULL, or a sentence for the log about what was concluded */
+    int local_rank;       /* among the ranks on this machine */
+    char addr[320];       /* host:port of rank 0; "": unknown */
+    char run_id[128];     /* name of the run; "": unknown */
+    const char *note;     /* NULL, or a line for the log about a conclusion */
 } ddp__env;
 
 /* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
@@ -94,6 +93,5 @@ typedef struct ddp__env {
  * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
  * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
 DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
-/* What goes over the wire for the name of a run: a number stands for itself, other text for its
- * hash, NULL and "" for 0. */
+/* The number of a run's name in messages: a number is itself, other text is hashed, NULL and "" are 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);

@@ -1,5 +1,5 @@
 /* A strategy decides, at each event of a step, what is updated and what is sent. Each built-in strategy
- * (src/strategy) fills a ddp_strategy_ops. ddp_config.own_strategy takes yours
+ * (src/strategy) fills a ddp_strategy_ops. To use your own, set ddp_config.own_strategy
  * (docs/howto/custom-strategy.md). */
 #pragma once
 
@@ -12,118 +12,128 @@ struct ddp_plan;
 struct ddp_stats;
 struct ddp_profile;
 
-/* What is averaged: decides what sync_all does, what a newcomer is given, how int8 blocks are made. */
+/* The averaged quantity. It determines the work of sync_all, the state of a joining worker, and the values in
+ * int8 blocks. */
 typedef enum ddp_averages {
-    DDP_AVERAGES_GRADIENTS,  /* parameters are equal on all ranks after every step */
-    DDP_AVERAGES_PARAMETERS, /* they part, and are averaged now and then */
-    DDP_AVERAGES_CHANGES     /* what they changed by since the last average is */
+    DDP_AVERAGES_GRADIENTS,  /* gradients; parameters are equal on all ranks after every step */
+    DDP_AVERAGES_PARAMETERS, /* parameters, which differ between averages */
+    DDP_AVERAGES_CHANGES     /* parameter deltas since the last average */
 } ddp_averages;
 
-/* ddp_strategy_ops.traits: what it needs, and which settings it can do with (DDP_WITH_). */
+/* ddp_strategy_ops.traits: requirements (DDP_NEEDS_), and supported settings (DDP_WITH_). */
 enum {
-    DDP_NEEDS_FORWARD = 1 << 0, /* ddp_forward_begin of every layer in every step */
-    DDP_NEEDS_SERVERS = 1 << 1, /* push, serve, pull and answer */
+    DDP_NEEDS_FORWARD = 1 << 0, /* the program calls ddp_forward_begin for every layer in every step */
+    DDP_NEEDS_SERVERS = 1 << 1, /* the verbs push, serve, pull and answer */
     DDP_NEEDS_TWO_LINKS = 1 << 2,
-    DDP_CHOOSES_LINKS = 1 << 3, /* its messages say which link they take */
-    DDP_OUT_OF_STEP = 1 << 4,   /* ranks may be some steps apart: run asks nothing of all of them between
-                                   steps */
-    DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are whole */
-    DDP_WITH_BF16 = 1 << 9,     /* wire: it posts what it averages with ddp_average or ddp_coding_of */
+    DDP_CHOOSES_LINKS = 1 << 3, /* each of its messages sets its link */
+    DDP_OUT_OF_STEP = 1 << 4,   /* ranks may be several steps apart, so the session does not synchronise them
+                                 * between steps */
+    DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are complete */
+    DDP_WITH_BF16 = 1 << 9,     /* wire: it posts averages with ddp_average or ddp_coding_of */
     DDP_WITH_INT8 = 1 << 10,
-    DDP_WITH_GROUPS = 1 << 11,  /* layers of ddp_group */
-    DDP_WITH_SITES = 1 << 12,   /* averages in two levels */
-    DDP_WITH_ELASTIC = 1 << 13, /* min_world: messages that survive a loss, state that a newcomer gets */
-    DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
-    DDP_WITH_FIRST = 1 << 18,   /* average_first, own updates: all it averages is whole before step_end
-                                   updates */
+    DDP_WITH_GROUPS = 1 << 11,  /* layers with a ddp_group */
+    DDP_WITH_SITES = 1 << 12,   /* hierarchical averages */
+    DDP_WITH_ELASTIC = 1 << 13, /* min_world: its messages survive a loss, and a joining worker can receive
+                                 * its state */
+    DDP_WITH_DEVICE = 1 << 14,  /* a backend: it accesses memory only through the verbs below */
+    DDP_WITH_FIRST = 1 << 18,   /* average_first, own updates: all averages are complete before step_end
+                                 * updates */
     DDP_WITH_ALL = 0x47f00,
-    DDP_WITH_INT4 = 1 << 15, /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
-    DDP_WITH_TOPK = 1 << 16, /* wire topk: it averages changes, and packs them itself */
-    DDP_WITH_PARTS = 1 << 17 /* split_params: it averages the parts of a layer in steps of their own */
+    DDP_WITH_INT4 = 1 << 15, /* wire int4, e3m0: it averages deltas, and posts them with ddp_coding_of */
+    DDP_WITH_TOPK = 1 << 16, /* wire topk: it averages deltas, and packs them itself */
+    DDP_WITH_PARTS = 1 << 17 /* split_params: it averages the parts of a layer in different steps */
 };
 
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
  * parameters of layers first down to last, in step `step` of the period. */
 typedef struct ddp_transfer {
     int step, first, last;
-    int behind; /* it may begin when the backward of that layer is over; -1: when the step's is */
+    int behind; /* the earliest start: after the backward pass of that layer; -1: after the step's whole
+                 * backward pass */
 } ddp_transfer;
 
-/* A plan as its strategy packs it: run shares, hashes, saves it and makes it again when a link drifts. */
+/* A packed plan of a strategy. The session broadcasts, hashes and saves it, and requests a new one when a
+ * link drifts. */
 typedef struct ddp_blob {
-    unsigned char *bytes; /* of ddp_blob_new */
+    unsigned char *bytes; /* from ddp_blob_new */
     size_t size;
 } ddp_blob;
 
-/* Events come on the context's thread, inside the call that they are named after. self: self_bytes of
- * memory, zero at first. Each returns 0, or a ddp_status: the context fails with the error that a verb
- * noted or ddp_complain wrote. NULL where an event needs no answer; backward_end or step_end is needed. */
+/* Events are called on the context's thread, inside the API call of the same name. self: self_bytes of
+ * memory, zeroed before the first event. Each event returns 0, or a ddp_status: then the context fails with
+ * the error that a verb recorded or ddp_complain wrote. Events may be NULL, but backward_end or step_end is
+ * required. */
 typedef struct ddp_strategy_ops {
-    const char *name; /* the same on all ranks; part of a checkpoint */
+    const char *name; /* equal on all ranks; stored in checkpoints */
     ddp_averages averages;
     unsigned traits;
     size_t self_bytes;
-    /* The layers are known and equal on all ranks: declares state (ddp_keep), makes lists. */
+    /* The layers are known and equal on all ranks. Declare state (ddp_keep) and allocate lists here. */
     int (*start)(ddp_ctx *d, void *self);
-    /* Before the layer is used: its parameters have to be whole. */
+    /* Before the layer is used: its parameters must be complete. */
     int (*forward_begin)(ddp_ctx *d, void *self, int layer);
-    /* Its gradient is complete (the mean of the micro-batches). */
+    /* The gradient of the layer is complete (the mean of the micro-batches). */
     int (*backward_end)(ddp_ctx *d, void *self, int layer);
-    /* Every layer has had its backward_end. forward: all had their forward_begin in this step. */
+    /* backward_end was called for every layer. forward: forward_begin was called for every layer in this
+     * step. */
     int (*step_end)(ddp_ctx *d, void *self, int forward);
-    /* A message of this strategy is done: once for each, at the next hook or when it is held. */
+    /* A message of this strategy is complete. Called once per message, at the next hook or in ddp_hold. */
     int (*arrived)(ddp_ctx *d, void *self, long ticket);
-    /* Finishes what it posted, averages nothing more: ddp_wait, checkpoints, joins, new plans. Averages
-     * of layers (ddp_average) are held behind it. */
+    /* Complete all posted messages and start no new averages: before ddp_wait returns, and before
+     * checkpoints, joins and new plans. The session then waits for the averages of layers (ddp_average). */
     int (*wait)(ddp_ctx *d, void *self);
-    /* Sends and applies what it put off, after wait: before sync_all and another plan. NULL: it puts nothing
-     * off. */
+    /* Send and apply everything that was deferred. Called after wait, before sync_all and before another
+     * plan. NULL: nothing is deferred. */
     int (*drain)(ddp_ctx *d, void *self);
-    /* Every rank leaves with equal parameters; NULL: they are averaged (buffers alone where gradients
-     * are). Nothing is in flight. */
+    /* Make the parameters equal on all ranks. Nothing is in flight. NULL: the parameters are averaged (only
+     * the buffers if the strategy averages gradients). */
     int (*sync_all)(ddp_ctx *d, void *self);
-    /* ddp_share: the program has replaced the parameters, which are equal on all ranks now; nothing is in
-     * flight. The strategy begins from them. NULL: it stores nothing that depends on them. */
+    /* ddp_share: the program has replaced the parameters, which are now equal on all ranks. Nothing is in
+     * flight. Continue from them. NULL: no state depends on the parameters. */
     int (*restart)(ddp_ctx *d, void *self);
-    /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
+    /* Workers were lost or have joined (see ddp_live). Called between two steps, with nothing in flight. */
     int (*members_changed)(ddp_ctx *d, void *self);
-    /* Where ddp_config.server.count is set, on the ranks that serve, once start is over: in ddp_serve, or on
-     * a thread of its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns
-     * when all workers have left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes
-     * again. */
+    /* The loop of a server, if ddp_config.server.count is set: runs after start, inside ddp_serve or on a
+     * separate thread of a colocated worker. It may call only ddp_server_ functions and ddp_update_apart.
+     * Returns when all workers have left; or returns DDP_SERVE_SAVE when they want a checkpoint, and is
+     * called again after it. */
     int (*serve)(ddp_ctx *d, void *self);
-    /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without
-     * error. */
+    /* On a worker: notify its servers that a checkpoint follows, or (leaves 1) that its context closes
+     * without an error. */
     int (*tell_servers)(ddp_ctx *d, void *self, int leaves);
-    /* Before anything else: what of this table depends on the settings, and the defaults of the strategy's
-     * own ones. *err says why not. */
+    /* Called before everything else. Set members of this table that depend on the settings, and defaults of
+     * the strategy's own settings. On failure, write the reason to *err. */
     ddp_status (*settle)(struct ddp_strategy_ops *ops, ddp_config *c, ddp_error *err);
-    /* The context has an error, also where start never came: ddp_explain adds what the strategy knows of
-     * it. */
+    /* The context has failed, possibly before start. ddp_explain can add what the strategy knows about the
+     * error. */
     void (*failed)(ddp_ctx *d, void *self);
-    /* Frees what it has; also where start never came. */
+    /* Free all memory; also called if start was not called. */
     void (*close)(ddp_ctx *d, void *self);
 
-    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share it;
-     * measured 0: from equal layers and links as they are given, on every rank. take: what all ranks have
-     * now; nothing is in flight. fits: 0 if take would accept it, else ddp_complain; changes nothing, and is
-     * called before a checkpoint changes parameters. adopt: from a ddp_plan (ddp_plan_adopt, plan_path).
-     * view: it as one, or NULL. whole: the plan of a model that is cut into stages, from a profile of all its
-     * layers; p->params are those with gradients. Each stage then adopts its rows. NULL: each stage makes a
-     * plan of its own layers. *out is freed by the caller. */
+    /* Plans; all NULL if the strategy does not use one. The caller frees *out.
+     *   make   makes a plan from a profile, on the first rank of those that share it. measured 0: from
+     *          equal layers and the configured links, on every rank
+     *   whole  makes the plan of a model that is cut into stages, from a profile of all its layers;
+     *          p->params counts parameters with gradients. Each stage then adopts its rows. NULL: each
+     *          stage makes a plan of its own layers
+     *   adopt  makes a plan from a ddp_plan (ddp_plan_adopt, plan_path)
+     *   take   uses the plan, which all ranks have now; nothing is in flight
+     *   fits   returns 0 if take would accept the plan, else calls ddp_complain. It changes nothing, and is
+     *          called before a checkpoint changes parameters
+     *   view   returns the plan in use as a ddp_plan, or NULL */
     int (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, int measured, ddp_blob *out);
     int (*plan_whole)(ddp_ctx *d, void *self, const struct ddp_profile *p, struct ddp_plan *out);
     int (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
     int (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
     int (*plan_fits)(ddp_ctx *d, void *self, const ddp_blob *plan);
     const struct ddp_plan *(*plan_view)(const void *self);
-    /* 1: what it planned by is not what it is any more, asked every few periods on the first rank. NULL: the
-     * link alone decides. */
+    /* Returns 1 if the plan's assumptions no longer hold. Called every few periods on the first rank. NULL:
+     * only the drift of the link decides. */
     int (*plan_stale)(ddp_ctx *d, const void *self);
-    /* The exposed part of a period's transfers in seconds, by the plan's own model. NULL: predicted from
-     * `transfers`. */
+    /* Returns the exposed time of a period's transfers in seconds, by the plan's own model. NULL: predicted
+     * from `transfers`. */
     double (*plan_exposed)(const void *self);
-    /* What is sent in one period (*period steps), into out[room], in the order in which it is posted; how
-     * many. NULL: nothing can be predicted. */
+    /* Writes the transfers of one period (*period steps) to out[room], in the order in which they are posted,
+     * and returns their number. NULL: no prediction is possible. */
     int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 } ddp_strategy_ops;

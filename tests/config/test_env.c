@@ -223,7 +223,7 @@ static void mistakes_are_named(void **state)
         {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=y"}, "MASTER_PORT='y'"},
         {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=65536"}, "MASTER_PORT='65536'"},
         {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=65535"},
-         "MASTER_PORT + 1, which is no port; set DREAMDDP_ADDR=HOST:PORT"},
+         "MASTER_PORT + 1, which is not a valid port; set DREAMDDP_ADDR=HOST:PORT"},
         {{"RANK=two", "WORLD_SIZE=2"}, "RANK='two' is not a whole number from 0 to 1"},
         {{"RANK=2", "WORLD_SIZE=2"}, "RANK='2' is not a whole number from 0 to 1"},
         {{"RANK=-1", "WORLD_SIZE=2"}, "RANK='-1'"},
@@ -233,7 +233,7 @@ static void mistakes_are_named(void **state)
         {{"DREAMDDP_RANKS=1"}, "unknown environment variable DREAMDDP_RANKS: did you mean DREAMDDP_RANK?"},
         {{"DREAMDDP_JOINT=1"}, "did you mean DREAMDDP_JOIN?"},
         {{"DREAMDDP_NEET=1gbit"}, "did you mean DREAMDDP_NET?"},
-        {{"DREAMDDP_CUDA_STREAM=1"}, "a field of ddp_config without a variable"},
+        {{"DREAMDDP_CUDA_STREAM=1"}, "set fields without a variable in the program"},
         {{"DREAMDDP_=1"}, "unknown environment variable DREAMDDP_:"},
         {{"DREAMDDP_LOG=xyz"}, "DREAMDDP_LOG=xyz: off, error, warn, info or debug"},
     };

@@ -133,7 +133,7 @@ static void a_set_that_the_processor_lacks_is_an_error(void **unused)
         assert_null(ddp_open(&c, &err));
         assert_int_equal(err.code, DDP_ARG);
         assert_non_null(strstr(err.msg, names[i]));
-        assert_non_null(strstr(err.msg, "this processor runs base"));
+        assert_non_null(strstr(err.msg, "this processor supports only base"));
     }
     memset(&c, 0, sizeof c);
     memcpy(&c.kernels, &unknown, sizeof unknown);

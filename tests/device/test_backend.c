@@ -369,7 +369,7 @@ static void unsupported_settings_fail_with_an_error(void **state)
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl 3"));
     cfg.device.nccl = 2;
     cfg.site = 4;
-    assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "two levels where nccl is 1"));
+    assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "set nccl to 1"));
     cfg.site = 0;
     cfg.network.net2 = "1Gbit";
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "set nccl to 2"));

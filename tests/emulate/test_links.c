@@ -244,7 +244,7 @@ static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
         {"@0,1,2,3,9", "'9' is not one of its devices, 0 to 3"},
         {"@0,1,2,3,x", "'x' is not one of its devices"},
         {"@0,1,2,3,", "'' is not one of its devices"},
-        {"@0,1,2,3,1", "device 1 is given to workers 1 and 4"},
+        {"@0,1,2,3,1", "device 1 is used by workers 1 and 4"},
     };
     static const char *const files[][2] = {
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1, 1], [1, 0, 1], [1, 1, 0]]}",
@@ -263,20 +263,20 @@ static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
          "\"events\": [\n\"t=1 stall 7 for 1\"]}",
          "line 3: worker 7 does not exist"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], \"events\": 3}",
-         "\"events\" must be a list of texts"},
+         "\"events\" must be a list of strings"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], \"events\": [3]}",
-         "\"events\" must hold texts"},
+         "\"events\" must contain only strings"},
         {"{\"delay_ms\": [[0, 1e300], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}",
-         "from worker 0 to worker 1 1 gbit/s, 1e+297 s and 0 s of jitter"},
+         "from worker 0 to worker 1 has 1 gbit/s, 1e+297 s and 0 s of jitter"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1e-300], [1, 0]]}",
-         "from worker 0 to worker 1 1e-300 gbit/s"},
+         "from worker 0 to worker 1 has 1e-300 gbit/s"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1e290, 0]]}",
-         "from worker 1 to worker 0 1e+290 gbit/s"},
+         "from worker 1 to worker 0 has 1e+290 gbit/s"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], "
          "\"jitter_ms\": [[0, 1e300], [1, 0]]}",
          "1e+297 s of jitter"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], \"host_gbps\": [1, 1e280]}",
-         "worker 1's host_gbps is 1e+280"},
+         "worker 1 has host_gbps 1e+280"},
         {"[1, 2]", "is not a JSON object"},
     };
     char net[160];

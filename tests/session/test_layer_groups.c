@@ -293,7 +293,7 @@ static void invalid_settings_fail_with_an_error(void **state)
         x->bad = 0;
         x->cfg.clip_norm = 1;
         assert_int_equal(ddp_launch(&x->cfg, worker, x, &err), DDP_UNSUPPORTED);
-        assert_non_null(strstr(err.msg, "leave clip_norm 0"));
+        assert_non_null(strstr(err.msg, "set clip_norm to 0"));
         run_free(x);
     }
 }

@@ -199,7 +199,7 @@ static void different_settings_fail_with_both_values(void **state)
         "rank 1 has deterministic 0, rank 0 has 1",
         "rank 1 has profile_steps 6, rank 0 has 0",
         "rank 1 has net (bytes/s of the slowest link) 1e+06, rank 0 has 0",
-        "rank 1 has seed, of which the last 32 bits are 1, rank 0 has 0",
+        "rank 1 has seed (last 32 bits) 1, rank 0 has 0",
         "rank 1 has solver brute, rank 0 has scatter",
         "rank 1 has algorithm direct, rank 0 has auto",
         "rank 1 has plan_path (0: none, else a hash of the file) 1, rank 0 has 0",
@@ -743,7 +743,7 @@ static void unknown_address_of_rank_0_fails(void **state)
     setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
     assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
     expect(&err, DDP_ARG,
-           "Open MPI says that this is rank 1 of 4, but not where rank 0 listens: set DREAMDDP_ADDR");
+           "Open MPI sets rank 1 of 4, but not the address of rank 0: set DREAMDDP_ADDR");
     setenv("DREAMDDP_ADDR", "10.0.0.1:5", 1);
     assert_int_equal(resolve(&given, &c, &err), DDP_OK);
     assert_string_equal(c.addr, "10.0.0.1:5");

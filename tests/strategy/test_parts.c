@@ -254,7 +254,7 @@ static void settings_that_exclude_parts_are_an_error(void **state)
         ddp_wire wire;
         const char *says;
     } bad[] = {{DDP_SSGD, 100, DDP_WIRE_F32, "strategy ssgd with split_params 100"},
-               {DDP_LOCALSGD, 100, DDP_WIRE_F32, "its plan is of whole layers: leave split_params 0"},
+               {DDP_LOCALSGD, 100, DDP_WIRE_F32, "its plan has whole layers only: set split_params to 0"},
                {DDP_DREAMDDP, 100, DDP_WIRE_INT8, "wire int8 with split_params 100"},
                {DDP_DREAMDDP, -1, DDP_WIRE_F32, "split_params -1 is out of range"},
                {DDP_DREAMDDP, 1, DDP_WIRE_F32,

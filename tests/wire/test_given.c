@@ -216,7 +216,7 @@ static void wrong_descriptor_is_named(void **state)
     closed = dup(file);
     close(closed);
     cfg.transport = DDP_SOCKETS;
-    refused(cfg, NULL, DDP_ARG, "transport sockets in a world of 3 without ddp_config.sockets");
+    refused(cfg, NULL, DDP_ARG, "transport sockets with 3 ranks needs ddp_config.sockets");
     list[1] = other[0];
     list[2] = closed;
     refused(cfg, list, DDP_ARG, "sockets[2] is descriptor");
