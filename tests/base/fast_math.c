@@ -1,5 +1,5 @@
-/* What a program sees of numbers that are not finite, for test_fast_math.sh: the library is compiled with
- * -Ofast. */
+/* Behaviour of the library for numbers that are not finite, when it is compiled with -Ofast; run by
+ * test_fast_math.sh. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -16,7 +16,7 @@ extern "C" {
 }
 #endif
 
-/* volatile: the compiler of this file cannot know them either */
+/* volatile, so that the compiler of this file cannot know the values */
 static volatile double zero;
 
 static double infinite(void) { return 1 / zero; }
@@ -31,7 +31,7 @@ static int average(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void a_mean_is_divided_by_the_number_of_ranks(void **state)
+static void mean_is_divided_by_the_number_of_ranks(void **state)
 {
     static ddp_config c;
     float mean[2] = {0, 0};
@@ -44,7 +44,7 @@ static void a_mean_is_divided_by_the_number_of_ranks(void **state)
     assert_true(mean[0] > 1.49f && mean[0] < 1.51f && mean[1] > 9.9f && mean[1] < 10.1f);
 }
 
-static void a_loss_that_is_not_finite_is_an_error(void **state)
+static void non_finite_loss_is_an_error(void **state)
 {
     ddp_config c;
     ddp_step_info info;
@@ -65,7 +65,7 @@ static void a_loss_that_is_not_finite_is_an_error(void **state)
     }
 }
 
-static void costs_that_are_not_finite_are_errors(void **state)
+static void non_finite_costs_are_errors(void **state)
 {
     double backward[2] = {1, 1}, comm[2] = {1, 1}, bytes[2] = {1, 2}, seconds[2] = {1, 2};
     ddp_profile p;
@@ -86,7 +86,7 @@ static void costs_that_are_not_finite_are_errors(void **state)
     assert_int_equal(ddp_link_fit(bytes, seconds, 2, &link, &err), DDP_ARG);
 }
 
-static void settings_refuse_words_for_no_number(void **state)
+static void settings_reject_nan_and_inf(void **state)
 {
     ddp_config c;
     ddp_error err;
@@ -98,7 +98,7 @@ static void settings_refuse_words_for_no_number(void **state)
     assert_int_equal(ddp_config_set(&c, "clip_norm", "0.5", &err), DDP_OK);
 }
 
-static void figures_that_are_not_known_are_null(void **state)
+static void unknown_figures_are_null(void **state)
 {
     ddp__text t;
 
@@ -110,7 +110,7 @@ static void figures_that_are_not_known_are_null(void **state)
     ddp__text_free(&t);
 }
 
-static void bits_tell_what_is_finite(void **state)
+static void finite_numbers_are_detected_by_their_bits(void **state)
 {
     (void)state;
     assert_true(ddp__finite(DBL_MAX) && ddp__finite(-DBL_MAX) && ddp__finite(0) && ddp__finite(DBL_MIN));
@@ -124,12 +124,12 @@ static void bits_tell_what_is_finite(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_mean_is_divided_by_the_number_of_ranks),
-        cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
-        cmocka_unit_test(costs_that_are_not_finite_are_errors),
-        cmocka_unit_test(settings_refuse_words_for_no_number),
-        cmocka_unit_test(figures_that_are_not_known_are_null),
-        cmocka_unit_test(bits_tell_what_is_finite),
+        cmocka_unit_test(mean_is_divided_by_the_number_of_ranks),
+        cmocka_unit_test(non_finite_loss_is_an_error),
+        cmocka_unit_test(non_finite_costs_are_errors),
+        cmocka_unit_test(settings_reject_nan_and_inf),
+        cmocka_unit_test(unknown_figures_are_null),
+        cmocka_unit_test(finite_numbers_are_detected_by_their_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

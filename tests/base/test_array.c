@@ -1,4 +1,4 @@
-/* [pure] Growing lists: the room of ddp__reserve, its failures, and appends that do not allocate. */
+/* [pure] Growing lists: capacity of ddp__reserve, failed allocations, and appends that do not allocate. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -46,7 +46,7 @@ static int reset(void **state)
     return 0;
 }
 
-/* A list with the numbers 0 to n - 1. */
+/* Creates a list with the numbers 0 to n - 1. */
 static int *numbers(int n)
 {
     int *list = NULL;
@@ -58,7 +58,7 @@ static int *numbers(int n)
     return list;
 }
 
-static void a_list_grows_geometrically(void **state)
+static void list_grows_geometrically(void **state)
 {
     int *list = numbers(10000);
 
@@ -73,7 +73,7 @@ static void a_list_grows_geometrically(void **state)
     assert_int_equal(blocks, 0);
 }
 
-static void reserved_room_is_used_without_an_allocation(void **state)
+static void reserved_capacity_is_used_without_an_allocation(void **state)
 {
     int *list = numbers(3);
     int *more;
@@ -93,7 +93,7 @@ static void reserved_room_is_used_without_an_allocation(void **state)
     ddp__array_free(list);
 }
 
-static void an_empty_list_needs_no_memory(void **state)
+static void empty_list_allocates_nothing(void **state)
 {
     double *list = NULL;
 
@@ -110,7 +110,7 @@ static void an_empty_list_needs_no_memory(void **state)
     ddp__array_free(list);
 }
 
-static void a_failed_allocation_leaves_the_list_as_it_was(void **state)
+static void failed_allocation_leaves_the_list_unchanged(void **state)
 {
     int *list = numbers(20), *const was = list;
     int *none = NULL;
@@ -133,7 +133,7 @@ static void a_failed_allocation_leaves_the_list_as_it_was(void **state)
     assert_int_equal(blocks, 0);
 }
 
-static void more_elements_than_the_address_space_are_not_allocated(void **state)
+static void oversized_list_is_not_allocated(void **state)
 {
     struct large {
         char bytes[1000];
@@ -144,7 +144,7 @@ static void more_elements_than_the_address_space_are_not_allocated(void **state)
     allocations = 0;
     assert_false(ddp__reserve(list, SIZE_MAX));
     assert_false(ddp__reserve(list, SIZE_MAX / sizeof *list + 1));
-    assert_false(ddp__reserve(filled, SIZE_MAX / sizeof *filled)); /* too large with the header */
+    assert_false(ddp__reserve(filled, SIZE_MAX / sizeof *filled)); /* too large with its header */
     assert_false(ddp__reserve(filled, SIZE_MAX / 2));
     assert_false(ddp__reserve(filled, -1));
     assert_null(list);
@@ -156,11 +156,11 @@ static void more_elements_than_the_address_space_are_not_allocated(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_list_grows_geometrically, reset),
-        cmocka_unit_test_setup(reserved_room_is_used_without_an_allocation, reset),
-        cmocka_unit_test_setup(an_empty_list_needs_no_memory, reset),
-        cmocka_unit_test_setup(a_failed_allocation_leaves_the_list_as_it_was, reset),
-        cmocka_unit_test_setup(more_elements_than_the_address_space_are_not_allocated, reset),
+        cmocka_unit_test_setup(list_grows_geometrically, reset),
+        cmocka_unit_test_setup(reserved_capacity_is_used_without_an_allocation, reset),
+        cmocka_unit_test_setup(empty_list_allocates_nothing, reset),
+        cmocka_unit_test_setup(failed_allocation_leaves_the_list_unchanged, reset),
+        cmocka_unit_test_setup(oversized_list_is_not_allocated, reset),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The ground everything stands on: status, memory, clock, threads, random numbers, log, files. */
+/* The module base: status, memory, clock, threads, random numbers, log, files. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -40,7 +40,7 @@ static void every_status_has_a_text_and_an_exit_code(void **state)
     assert_int_equal(ddp_status_exit_code(DDP_ABORTED), 130);
 }
 
-static void a_failure_carries_its_sentence_and_never_overruns(void **state)
+static void error_message_is_stored_without_overrun(void **state)
 {
     struct {
         ddp_error err;
@@ -59,14 +59,15 @@ static void a_failure_carries_its_sentence_and_never_overruns(void **state)
     ddp__fail(&box.err, DDP_IO, "%s", name);
     assert_int_equal(strlen(box.err.msg), DDP_ERROR_TEXT - 1);
     assert_int_equal(box.after, 'x');
-    assert_int_equal(ddp__fail(NULL, DDP_ARG, "nobody listens"), DDP_ARG);
-    ddp__fail(&box.err, DDP_NET, "rank 1: %s", "\x1b[2Jgone\r\n\x7f \xc3\xa9"); /* what a peer may say */
+    assert_int_equal(ddp__fail(NULL, DDP_ARG, "no receiver"), DDP_ARG);
+    ddp__fail(&box.err, DDP_NET, "rank 1: %s", "\x1b[2Jgone\r\n\x7f \xc3\xa9"); /* a peer may send such text
+                                                                                 * */
     assert_string_equal(box.err.msg, "rank 1: ?[2Jgone??? \xc3\xa9");
 }
 
 /* ---- random numbers ---- */
 
-static void splitmix64_gives_its_published_numbers(void **state)
+static void splitmix64_matches_its_published_numbers(void **state)
 {
     /* the first outputs of the reference implementation for state 1234567 */
     static const uint64_t want[5] = {UINT64_C(6457827717110365317), UINT64_C(3203168211198807973),
@@ -80,9 +81,9 @@ static void splitmix64_gives_its_published_numbers(void **state)
     for (i = 0; i < 5; i++) assert_true(ddp_rng_u64(&r) == want[i]);
 }
 
-static void seeds_and_streams_give_the_same_numbers_on_every_platform(void **state)
+static void random_streams_are_equal_on_every_platform(void **state)
 {
-    /* worked out in integers of unlimited size by another program */
+    /* computed with integers of unlimited size by another program */
     static const struct {
         uint64_t seed, stream, u64[2];
         int below10[8];
@@ -123,7 +124,7 @@ static void seeds_and_streams_give_the_same_numbers_on_every_platform(void **sta
     }
 }
 
-static void random_numbers_keep_their_ranges_and_moments(void **state)
+static void random_numbers_have_their_ranges_and_moments(void **state)
 {
     ddp_rng r = ddp_rng_seed(3, 1);
     double sum = 0, squares = 0;
@@ -139,7 +140,7 @@ static void random_numbers_keep_their_ranges_and_moments(void **state)
         seen[ddp_rng_below(&r, 7)]++;
     }
     assert_true(fabs(sum / n) < 0.015 && fabs(squares / n - 1) < 0.02);
-    for (i = 0; i < 7; i++) assert_true(abs(seen[i] - n / 7) < 600); /* five deviations */
+    for (i = 0; i < 7; i++) assert_true(abs(seen[i] - n / 7) < 600); /* five standard deviations */
     assert_int_equal(ddp_rng_below(&r, 1), 0);
 }
 
@@ -147,7 +148,7 @@ static void random_numbers_keep_their_ranges_and_moments(void **state)
 
 static void on_alarm(int signal_number) { (void)signal_number; }
 
-static void sleeping_is_not_cut_short_by_signals(void **state)
+static void signals_do_not_shorten_a_sleep(void **state)
 {
     struct itimerval every;
     struct sigaction act;
@@ -174,7 +175,7 @@ static void sleeping_is_not_cut_short_by_signals(void **state)
     setitimer(ITIMER_REAL, &every, NULL);
 }
 
-static void a_timed_wait_ends_at_its_deadline_and_not_before(void **state)
+static void timed_wait_ends_at_its_time_out(void **state)
 {
     pthread_mutex_t m;
     pthread_cond_t c;
@@ -197,7 +198,7 @@ static void a_timed_wait_ends_at_its_deadline_and_not_before(void **state)
 
 typedef struct loop_record {
     int visits[1000];
-    long block_end[1000]; /* for the first item of each block */
+    long block_end[1000]; /* indexed by the first item of each block */
 } loop_record;
 
 static void record_block(void *user, long first, long last)
@@ -209,7 +210,7 @@ static void record_block(void *user, long first, long last)
     r->block_end[first] = last;
 }
 
-static void every_item_runs_once_in_blocks_that_ignore_the_thread_count(void **state)
+static void every_item_runs_once_for_any_thread_count(void **state)
 {
     static const long items[6] = {0, 1, 7, 64, 999, 1000}, grains[4] = {0, 1, 13, 2000};
     int threads, i, k;
@@ -237,7 +238,7 @@ static void every_item_runs_once_in_blocks_that_ignore_the_thread_count(void **s
     }
 }
 
-static void many_short_jobs_follow_each_other_safely(void **state)
+static void many_short_jobs_run_without_a_race(void **state)
 {
     ddp__pool *pool = ddp__pool_open(4);
     loop_record r;
@@ -254,10 +255,10 @@ static void many_short_jobs_follow_each_other_safely(void **state)
 
 #ifdef __GLIBC__
 typedef struct deep_job {
-    int inside; /* atomic: both threads have begun */
+    int inside; /* atomic: both threads have started */
 } deep_job;
 
-/* 500 KiB of stack, as blocks of matrix products take. */
+/* Uses 500 KiB of stack, as blocks of matrix products do. */
 static void go_deep(void *user, long first, long last)
 {
     deep_job *job = (deep_job *)user;
@@ -269,8 +270,8 @@ static void go_deep(void *user, long first, long last)
     for (size_t i = 0; i < sizeof block; i += 1024) block[i] = (char)first;
 }
 
-/* As under musl, whose threads have 128 KiB. */
-static void pool_threads_have_stack_where_threads_have_little(void **state)
+/* As with musl, whose threads have 128 KiB of stack. */
+static void pool_threads_have_enough_stack(void **state)
 {
     deep_job job = {0};
     pthread_attr_t usual, small;
@@ -306,7 +307,7 @@ static void *count_alloc(void *user, size_t bytes)
 
     c->calls++;
     if (c->refuse || posix_memalign(&p, 64, bytes)) return NULL;
-    memset(p, 0xa5, bytes); /* a hook need not zero */
+    memset(p, 0xa5, bytes); /* a hook need not zero memory */
     c->live += bytes;
     return p;
 }
@@ -318,7 +319,7 @@ static void count_free(void *user, void *ptr, size_t bytes)
     free(ptr);
 }
 
-static void the_allocator_hook_sees_every_byte_and_blocks_come_zeroed(void **state)
+static void allocator_hook_gets_every_allocation_and_blocks_are_zeroed(void **state)
 {
     static const size_t sizes[4] = {1, 63, 4097, ((size_t)4 << 20) + 5};
     counting c;
@@ -353,7 +354,7 @@ static void the_allocator_hook_sees_every_byte_and_blocks_come_zeroed(void **sta
     assert_null(ddp__alloc(&hook, 8));
 }
 
-static void bookkeeping_refuses_sizes_that_overflow(void **state)
+static void calloc_rejects_sizes_that_overflow(void **state)
 {
     char *text = ddp__strdup("layer 0");
     void *none = ddp__calloc(0, 8);
@@ -384,7 +385,7 @@ static void catch_line(void *user, ddp_log_level level, const char *line)
     snprintf(c->text, sizeof c->text, "%s", line);
 }
 
-static void the_environment_sets_the_level_and_a_given_level_wins(void **state)
+static void explicit_log_level_overrides_the_environment(void **state)
 {
     ddp_logger none, log;
     caught c;
@@ -431,11 +432,11 @@ static void only_lines_up_to_the_level_reach_the_logger(void **state)
         if (c.lines) assert_int_equal(c.level, level);
         memset(name, 'n', sizeof name - 1);
         name[sizeof name - 1] = 0;
-        ddp__log(&log, DDP_LOG_ERROR, "%s", name); /* cut, never overrun */
+        ddp__log(&log, DDP_LOG_ERROR, "%s", name); /* truncated without an overrun */
         assert_true(strlen(c.text) < 512);
     }
     assert_int_equal(ddp__log_level_named("loud"), DDP_LOG_DEFAULT);
-    ddp__log(NULL, DDP_LOG_ERROR, "nobody listens");
+    ddp__log(NULL, DDP_LOG_ERROR, "no receiver");
 }
 
 /* ---- text and files ---- */
@@ -451,7 +452,7 @@ static int make_dir(void **state)
 static int remove_dir(void **state)
 {
     (void)state;
-    return rmdir(dir); /* fails, and the test with it, if anything was left behind */
+    return rmdir(dir); /* fails, and the test with it, if a file is left */
 }
 
 static const char *in_dir(char *path, const char *name)
@@ -460,7 +461,7 @@ static const char *in_dir(char *path, const char *name)
     return path;
 }
 
-static void text_grows_and_stays_terminated(void **state)
+static void text_grows_and_is_terminated(void **state)
 {
     ddp__text t;
     int i;
@@ -472,7 +473,7 @@ static void text_grows_and_stays_terminated(void **state)
     assert_int_equal(t.failed, 0);
     assert_int_equal(t.size, 10003);
     assert_memory_equal(t.data + 9996, "8,9,a\0b", 8);
-    ddp__text_add(&t, NULL, SIZE_MAX - 5); /* a size that overflows is remembered, not written */
+    ddp__text_add(&t, NULL, SIZE_MAX - 5); /* an overflowing size is recorded, not written */
     ddp__text_add(&t, "more", 4);
     assert_int_equal(t.failed, 1);
     assert_int_equal(t.size, 10003);
@@ -480,7 +481,7 @@ static void text_grows_and_stays_terminated(void **state)
     assert_null(t.data);
 }
 
-static void a_file_is_written_whole_and_read_back(void **state)
+static void written_file_reads_back_equal(void **state)
 {
     char path[100];
     ddp_error err;
@@ -502,7 +503,7 @@ static void a_file_is_written_whole_and_read_back(void **state)
     assert_int_equal(remove(path), 0);
 }
 
-static void a_full_disk_keeps_the_old_file_and_leaves_nothing_behind(void **state)
+static void full_disk_keeps_the_old_file_and_leaves_no_temporary(void **state)
 {
     static char big[1 << 20];
     struct rlimit old, small;
@@ -526,10 +527,10 @@ static void a_full_disk_keeps_the_old_file_and_leaves_nothing_behind(void **stat
     assert_int_equal(ddp__file_read(path, &t, &err), DDP_OK);
     assert_string_equal(t.data, "old");
     ddp__text_free(&t);
-    assert_int_equal(remove(path), 0); /* remove_dir finds a forgotten temporary */
+    assert_int_equal(remove(path), 0); /* remove_dir finds a temporary file that is left */
 }
 
-static void a_device_is_written_to_and_never_replaced(void **state)
+static void device_is_written_and_never_replaced(void **state)
 {
     struct stat st;
     char path[100];
@@ -537,7 +538,8 @@ static void a_device_is_written_to_and_never_replaced(void **state)
 
     (void)state;
     if (stat("/dev/full", &st)) SKIP("there is no /dev/full");
-    in_dir(path, "device"); /* by links: a test that fails as root must not cost the machine its devices */
+    in_dir(path, "device"); /* through links: a failing test that runs as root must not delete a device of the
+                             * machine */
     assert_int_equal(symlink("/dev/null", path), 0);
     assert_int_equal(ddp__file_write(path, "gone", 4, &err), DDP_OK);
     assert_true(!lstat(path, &st) && S_ISLNK(st.st_mode));
@@ -576,7 +578,7 @@ static void unreadable_files_are_named(void **state)
     assert_non_null(strstr(err.msg, "directory"));
     in_dir(path, "pipe");
     assert_int_equal(mkfifo(path, 0600), 0);
-    alarm(20); /* it would wait for a writer */
+    alarm(20); /* opening it would wait for a writer */
     assert_int_equal(ddp__file_read(path, &t, &err), DDP_IO);
     alarm(0);
     assert_non_null(strstr(err.msg, path));
@@ -594,7 +596,7 @@ static void unreadable_files_are_named(void **state)
     ddp__text_free(&t);
 }
 
-static void gzip_files_are_read_whatever_their_name(void **state)
+static void gzip_file_with_any_name_is_read(void **state)
 {
     char path[100], command[300];
     ddp_error err;
@@ -603,7 +605,7 @@ static void gzip_files_are_read_whatever_their_name(void **state)
     (void)state;
     if (system("gzip --version > /dev/null 2>&1")) SKIP("gzip is not installed");
     memset(&t, 0, sizeof t);
-    in_dir(path, "a b; $(touch x) .gz"); /* a name, never a command */
+    in_dir(path, "a b; $(touch x) .gz"); /* a file name, never a command */
     snprintf(command, sizeof command, "printf 'hello\\n' | gzip -c > '%s'", path);
     assert_int_equal(system(command), 0);
     assert_int_equal(ddp__file_read(path, &t, &err), DDP_OK);
@@ -616,7 +618,7 @@ static void gzip_files_are_read_whatever_their_name(void **state)
     assert_int_equal(remove(path), 0);
 }
 
-static void numbers_are_parsed_whole_or_not_at_all(void **state)
+static void trailing_text_is_not_a_number(void **state)
 {
     static const char *const bad_double[] = {"", " 1", "1 ", "1x", "nan", "inf", "-inf", "1e999", "--1"};
     static const char *const bad_long[] = {"", " 1", "1 ", "1.0", "0x", "99999999999999999999"};
@@ -629,12 +631,12 @@ static void numbers_are_parsed_whole_or_not_at_all(void **state)
         assert_false(ddp__parse_double(bad_double[i], &d));
     for (i = 0; i < sizeof bad_long / sizeof *bad_long; i++) assert_false(ddp__parse_long(bad_long[i], &n));
     assert_false(ddp__parse_double(NULL, &d) || ddp__parse_long(NULL, &n));
-    assert_true(d == 5 && n == 5); /* untouched */
+    assert_true(d == 5 && n == 5); /* unchanged */
     assert_true(ddp__parse_double("-2.5e3", &d) && d == -2500);
     assert_true(ddp__parse_long("-17", &n) && n == -17);
 }
 
-static void the_hash_is_fnv_1a_and_chains(void **state)
+static void hash_equals_fnv_1a_and_chains(void **state)
 {
     /* published test vectors of 64-bit FNV-1a */
     (void)state;
@@ -644,7 +646,7 @@ static void the_hash_is_fnv_1a_and_chains(void **state)
     assert_true(ddp__hash(ddp__hash(DDP__HASH_START, "foo", 3), "bar", 3) == UINT64_C(0x85944171f73967e8));
 }
 
-static void the_digest_is_murmur3_for_pieces_of_any_length(void **state)
+static void digest_equals_murmur3_for_pieces_of_any_length(void **state)
 {
     /* MurmurHash3_x64_128 with seed 0, as its reference implementation prints it */
     static const char *const text[3] = {"", "hello", "The quick brown fox jumps over the lazy dog"};
@@ -680,30 +682,30 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_has_a_text_and_an_exit_code),
-        cmocka_unit_test(a_failure_carries_its_sentence_and_never_overruns),
-        cmocka_unit_test(splitmix64_gives_its_published_numbers),
-        cmocka_unit_test(seeds_and_streams_give_the_same_numbers_on_every_platform),
-        cmocka_unit_test(random_numbers_keep_their_ranges_and_moments),
-        cmocka_unit_test(sleeping_is_not_cut_short_by_signals),
-        cmocka_unit_test(a_timed_wait_ends_at_its_deadline_and_not_before),
-        cmocka_unit_test(every_item_runs_once_in_blocks_that_ignore_the_thread_count),
-        cmocka_unit_test(many_short_jobs_follow_each_other_safely),
+        cmocka_unit_test(error_message_is_stored_without_overrun),
+        cmocka_unit_test(splitmix64_matches_its_published_numbers),
+        cmocka_unit_test(random_streams_are_equal_on_every_platform),
+        cmocka_unit_test(random_numbers_have_their_ranges_and_moments),
+        cmocka_unit_test(signals_do_not_shorten_a_sleep),
+        cmocka_unit_test(timed_wait_ends_at_its_time_out),
+        cmocka_unit_test(every_item_runs_once_for_any_thread_count),
+        cmocka_unit_test(many_short_jobs_run_without_a_race),
 #ifdef __GLIBC__
-        cmocka_unit_test(pool_threads_have_stack_where_threads_have_little),
+        cmocka_unit_test(pool_threads_have_enough_stack),
 #endif
-        cmocka_unit_test(the_allocator_hook_sees_every_byte_and_blocks_come_zeroed),
-        cmocka_unit_test(bookkeeping_refuses_sizes_that_overflow),
-        cmocka_unit_test(the_environment_sets_the_level_and_a_given_level_wins),
+        cmocka_unit_test(allocator_hook_gets_every_allocation_and_blocks_are_zeroed),
+        cmocka_unit_test(calloc_rejects_sizes_that_overflow),
+        cmocka_unit_test(explicit_log_level_overrides_the_environment),
         cmocka_unit_test(only_lines_up_to_the_level_reach_the_logger),
-        cmocka_unit_test(text_grows_and_stays_terminated),
-        cmocka_unit_test(a_file_is_written_whole_and_read_back),
-        cmocka_unit_test(a_full_disk_keeps_the_old_file_and_leaves_nothing_behind),
-        cmocka_unit_test(a_device_is_written_to_and_never_replaced),
+        cmocka_unit_test(text_grows_and_is_terminated),
+        cmocka_unit_test(written_file_reads_back_equal),
+        cmocka_unit_test(full_disk_keeps_the_old_file_and_leaves_no_temporary),
+        cmocka_unit_test(device_is_written_and_never_replaced),
         cmocka_unit_test(unreadable_files_are_named),
-        cmocka_unit_test(gzip_files_are_read_whatever_their_name),
-        cmocka_unit_test(numbers_are_parsed_whole_or_not_at_all),
-        cmocka_unit_test(the_digest_is_murmur3_for_pieces_of_any_length),
-        cmocka_unit_test(the_hash_is_fnv_1a_and_chains)};
+        cmocka_unit_test(gzip_file_with_any_name_is_read),
+        cmocka_unit_test(trailing_text_is_not_a_number),
+        cmocka_unit_test(digest_equals_murmur3_for_pieces_of_any_length),
+        cmocka_unit_test(hash_equals_fnv_1a_and_chains)};
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""[test-all: slow] make check-header must catch every fault it promises to: each is seeded into a small copy of
-the tree (src/base under a spine of its own) and must fail with the sentence that names it."""
+"""[test-all: slow] Each fault that `make check-header` reports is seeded into a small copy of the tree (src/base with a separate
+   dreamddp.h). The check must fail and name the fault."""
 import os
 import re
 import shutil
@@ -26,7 +26,7 @@ def replace(root, name, old, new):
 
 
 def tree(root):
-    """src/base, the tools, and a spine that holds only the lines of src/base."""
+    """Copies src/base, the tools, and a dreamddp.h with only the lines of src/base."""
     shutil.copytree(os.path.join(ROOT, "tools"), os.path.join(root, "tools"))
     shutil.copytree(os.path.join(ROOT, "src/base"), os.path.join(root, "src/base"))
     with open(os.path.join(ROOT, "src/dreamddp.h"), encoding="utf-8") as f:
@@ -83,7 +83,7 @@ def include(line):
 
 
 def left_out(root):
-    """An option leaves out thread.c and its include of extra.h; text.c, which follows, includes extra.h too."""
+    """An option omits thread.c, which includes the file first; text.c, after it, includes the file too."""
     write(root, "src/base/extra.h", "#ifndef DDP_BASE_EXTRA_H\n#define DDP_BASE_EXTRA_H\n#define DDP__EXTRA 1\n#endif\n")
     for name in ("thread", "text"):
         replace(root, "src/base/%s.c" % name, '#include "base/core.h"\n', '#include "base/core.h"\n#include "base/extra.h"\n')
@@ -98,7 +98,7 @@ def companion(text):
 with open(os.path.join(ROOT, TEXT_C), encoding="ascii") as f:
     AFTER_CORE = f.read().split('#include "base/core.h"\n')[0].count("\n") + 2
 
-# name, change of the tree, whether to regenerate the header after it, text that the error must contain
+# name, change, whether to regenerate the header afterwards, expected error
 FAULTS = (
     ("a stale header", private("\n/* one more line */\n"), False, "dreamddp.h is stale: run `make header`"),
     ("an edited header", lambda r: write(r, "dreamddp.h", "/* by hand */\n", "a"), False, "is stale"),
@@ -135,24 +135,7 @@ FAULTS = (
      "dreamddp_cuda.cuh:3: name my_kernel"),
     ("text that does not compile", private("\nint ddp_broken(void) { return }\n"), True, "does not compile"),
 )
-PURPOSE = "/* ddp_take - removes the oldest n entries of a queue. %s */\n"
-ERRORS = "Errors: DDP_ARG for n."
-# comments of a public function, which tools/check_docs.py must report
-FAULTS += tuple(("a comment with " + name, documented(*text), True, want) for name, text, want in (
-    ("nothing in it", ("",), "ddp_take: no comment directly above it"),
-    ("an empty line below it", (PURPOSE % ERRORS + "\n",), "no comment directly above it"),
-    ("another function in between", (PURPOSE % ERRORS + "DDP_API int ddp_other(void);\n",), "no comment directly above it"),
-    ("no name", ("/* Removes the oldest n entries of a queue. Errors: DDP_ARG for n. */\n",), "does not begin with 'ddp_take - '"),
-    ("two functions", (PURPOSE % "ddp_give - adds entries. Errors: DDP_ARG.",), "describes ddp_give, too"),
-    ("a reference", ("/* ddp_take - as ddp_give, for removal. Errors: DDP_ARG for n. */\n",), "only refers to another one"),
-    ("the name only", ("/* ddp_take - takes n. Errors: DDP_ARG. */\n",), "only repeats the name"),
-    ("no errors", (PURPOSE % "Safe from any thread.",), "list its errors"),
-    ("errors elsewhere", (PURPOSE % "Errors: as ddp_give.",), "list its errors"),
-    ("no errors of an int", (PURPOSE % "Returns 0 or a ddp_status.", "DDP_API int ddp_take(int n);"), "list its errors"),
-    ("no result", (PURPOSE % "", "DDP_API int ddp_take(int n);"), "does not say what it returns"),
-    ("its place after the declaration", ("", "DDP_API ddp_status ddp_take(int n); /* removes the oldest n entries */"), "above it"),
-))
-# Correct text, which must not be reported.
+# Valid text that must not be reported as a fault.
 FINE = public("""#define DDP__M(name) DDP_##name,
 typedef enum ddp_e { DDP_E0 = sizeof(int), DDP_E1 /* one, two */ } ddp_e;
 typedef struct ddp_s { int (*fn)(void *user, int n); struct { int inner; } part; char text[8]; } ddp_s;
@@ -182,7 +165,7 @@ def main():
     with tempfile.TemporaryDirectory() as top:
         clean = os.path.join(top, "clean")
         tree(clean)
-        for name, seed in (("the clean tree", None), ("names that are right", FINE), ("a companion", FINE_KERNELS)):
+        for name, seed in (("the clean tree", None), ("valid names", FINE), ("a companion", FINE_KERNELS)):
             root = os.path.join(top, name.replace(" ", "_"))
             shutil.copytree(clean, root)
             if seed:

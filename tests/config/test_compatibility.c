@@ -1,7 +1,7 @@
 /* [long, asan, test-all: slow] Every cell of the table of valid combinations (src/config/compatibility.c):
  * where it says yes, a small training runs to its end; where it says no, opening fails with the error of the
- * table. docs/reference/compatibility.md is made here too: it is compared, and with REWRITE=1 in the
- * environment written. */
+ * table. The test also generates docs/reference/compatibility.md: it compares the page, or writes it with
+ * REWRITE=1 in the environment. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -31,30 +31,30 @@ enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
 
 /* ---- the settings, one bit each ---- */
 
-#define SETTINGS(X)                                                       \
-    X(CLIP, "`clip_norm`", 0)                                             \
-    X(BF16, "`wire` bf16", 0)                                             \
-    X(INT8, "`wire` int8", 0)                                             \
-    X(INT4, "`wire` int4, e3m0", 0)                                       \
-    X(TOPK, "`wire` topk", 0)                                             \
-    X(FIRST, "your own update, `average_first`", 0)                       \
-    X(PARTS, "`split_params`", 0)                                         \
-    X(GROUPS, "layers of a group", 0)                                     \
-    X(SITE, "`site`", 0)                                                  \
-    X(ELASTIC, "`min_world`", 0)                                          \
-    X(ROOM, "`max_world`", 1 << ELASTIC) /* which goes with that alone */ \
-    X(JOIN, "`join`", 0)                                                  \
-    X(SECOND, "`net2`, `addr2`", 0)                                       \
-    X(THREADS, "`transport` threads", 0)                                  \
-    X(MPI, "`transport` mpi", 0)                                          \
-    X(SOCKETS, "`transport` sockets", 0)                                  \
-    X(TLS, "`tls_psk`, `tls_ca`", 0)                                      \
-    X(RING, "`algorithm` ring", 0)                                        \
-    X(DETERMINISTIC, "`deterministic`", 0)                                \
-    X(DEVICE, "`backend`", 0)                                             \
-    X(NCCL1, "`nccl` 1", 1 << DEVICE)                                     \
-    X(NCCL2, "`nccl` 2", 1 << DEVICE)                                     \
-    X(STREAM, "`cuda_stream`", 1 << DEVICE)                               \
+#define SETTINGS(X)                                                               \
+    X(CLIP, "`clip_norm`", 0)                                                     \
+    X(BF16, "`wire` bf16", 0)                                                     \
+    X(INT8, "`wire` int8", 0)                                                     \
+    X(INT4, "`wire` int4, e3m0", 0)                                               \
+    X(TOPK, "`wire` topk", 0)                                                     \
+    X(FIRST, "your own update, `average_first`", 0)                               \
+    X(PARTS, "`split_params`", 0)                                                 \
+    X(GROUPS, "layers of a group", 0)                                             \
+    X(SITE, "`site`", 0)                                                          \
+    X(ELASTIC, "`min_world`", 0)                                                  \
+    X(ROOM, "`max_world`", 1 << ELASTIC) /* which is valid only with min_world */ \
+    X(JOIN, "`join`", 0)                                                          \
+    X(SECOND, "`net2`, `addr2`", 0)                                               \
+    X(THREADS, "`transport` threads", 0)                                          \
+    X(MPI, "`transport` mpi", 0)                                                  \
+    X(SOCKETS, "`transport` sockets", 0)                                          \
+    X(TLS, "`tls_psk`, `tls_ca`", 0)                                              \
+    X(RING, "`algorithm` ring", 0)                                                \
+    X(DETERMINISTIC, "`deterministic`", 0)                                        \
+    X(DEVICE, "`backend`", 0)                                                     \
+    X(NCCL1, "`nccl` 1", 1 << DEVICE)                                             \
+    X(NCCL2, "`nccl` 2", 1 << DEVICE)                                             \
+    X(STREAM, "`cuda_stream`", 1 << DEVICE)                                       \
     X(SERVERS, "`servers` colocated", 0)
 
 #define NUMBER(id, name, needs) id,
@@ -70,7 +70,7 @@ static const ddp_strategy strategies[] = {
     DDP_BSP,     DDP_ASP,           DDP_SSP,      DDP_R2SP,   DDP_OSP};
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0], WITHOUT_SERVERS = STRATEGIES - 5 };
 
-/* Values of one setting. */
+/* Two values of one setting. */
 static int exclude_each_other(int a, int b)
 {
     static const int pair[][2] = {{BF16, INT8},   {BF16, INT4},  {BF16, TOPK},   {INT8, INT4},
@@ -84,8 +84,8 @@ static int exclude_each_other(int a, int b)
 }
 
 typedef struct board { /* shared by the processes of a run */
-    long last;         /* atomic: where all stop */
-    long step[3];      /* atomic: where those of a run are that somebody joins */
+    long last;         /* atomic: the step in which all stop */
+    long step[3];      /* atomic: steps of the members of a run that a worker joins */
     uint64_t hash[WORLD + 1];
     int status[WORLD + 1];
     char text[WORLD + 1][DDP_ERROR_TEXT];
@@ -94,7 +94,7 @@ typedef struct board { /* shared by the processes of a run */
 typedef struct cell {
     ddp_config cfg;
     unsigned on;
-    int comes; /* this worker comes later */
+    int comes; /* 1: this worker joins later */
     int number;
     board *b;
 } cell;
@@ -105,7 +105,7 @@ static char psk_path[64];
 
 static int has(unsigned on, int setting) { return on >> setting & 1; }
 
-/* What a program sets. as_joiner: of the one who comes; else of those who are there. */
+/* Sets the configuration. as_joiner: of the joining worker; otherwise of the members. */
 static void configure(cell *c, unsigned on, ddp_strategy strategy)
 {
     static int stream;
@@ -121,13 +121,13 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->no_env = 1;
     g->world = WORLD;
     g->period = 2;
-    /* the network of our device joins threads */
+    /* the test device's network connects threads */
     g->transport =
         has(on, THREADS) || ((has(on, NCCL1) || has(on, NCCL2)) && !has(on, ROOM) && !has(on, JOIN))
             ? DDP_THREADS
             : DDP_TCP;
     g->timeout.connect_s = 60;
-    g->timeout.peer_s = 60; /* sanitizers on a busy machine */
+    g->timeout.peer_s = 60; /* for sanitizers on a busy machine */
     g->clip_norm = has(on, CLIP) ? 0.5f : 0;
     g->wire = has(on, BF16)   ? DDP_WIRE_BF16
               : has(on, INT8) ? DDP_WIRE_INT8
@@ -148,7 +148,7 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->backend = has(on, DEVICE) ? &device : NULL;
     g->device.nccl = has(on, NCCL1) ? 1 : has(on, NCCL2) ? 2 : 0;
     g->device.cuda_stream = has(on, STREAM) ? &stream : NULL;
-    /* those that need servers have them in any case */
+    /* strategies that need servers always have them */
     if (has(on, SERVERS) || (strategy >= DDP_BSP && strategy <= DDP_OSP))
         g->server.count = has(on, ELASTIC) && !has(on, SERVERS) ? 1 : DDP_SERVERS_COLOCATED;
     if (has(on, JOIN)) {
@@ -171,7 +171,9 @@ static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
 
     for (i = 0; i < 2 && has(c->on, GROUPS); i++)
         if (ddp_group(d, half[i], 2, &group[i])) return 1;
-    if (has(c->on, SITE) && !has(c->on, GROUPS)) d->cfg.site = 1 + ddp_rank(d) / 2; /* as of DREAMDDP_SITE */
+    if (has(c->on, SITE) && !has(c->on, GROUPS))
+        d->cfg.site = 1 + ddp_rank(d) / 2; /* as DREAMDDP_SITE sets
+                                                                                     * it */
     for (l = 0; l < LAYERS; l++) {
         for (i = 0; i < N; i++) w[l * N + i] = (float)(i % 7) - 3;
         memset(&layer, 0, sizeof layer);
@@ -189,7 +191,8 @@ static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
     return ddp_set_optimizer(d, &o);
 }
 
-/* Where somebody comes, all stop so many steps after that one is in. */
+/* Returns whether to run another step. In a run that a worker joins, all ranks stop several steps after it
+ * has joined. */
 static int goes_on(ddp_ctx *d, const cell *c)
 {
     if (!c->number) return ddp_step(d) < STEPS;
@@ -228,7 +231,7 @@ static int train(ddp_ctx *d, void *user)
     return bad ? (int)ddp_last_error(d)->code : 0;
 }
 
-/* Those of a group, else all, end with equal parameters. */
+/* The ranks of a group, or all ranks, end with equal parameters. */
 static int equal_at_the_end(const cell *c, int workers)
 {
     int r, equal = 1;
@@ -238,7 +241,7 @@ static int equal_at_the_end(const cell *c, int workers)
     return equal;
 }
 
-/* ---- a run that somebody joins ---- */
+/* ---- a run that a worker joins ---- */
 
 static void come(cell c, int number, const char *addr)
 {
@@ -250,7 +253,7 @@ static void come(cell c, int number, const char *addr)
     c.comes = number == 2;
     c.cfg.addr = addr;
     c.cfg.rank = c.comes ? 0 : number;
-    if (!c.comes) c.on &= ~(1u << GROUPS); /* the run has none in any case */
+    if (!c.comes) c.on &= ~(1u << GROUPS); /* the run never has any */
     if (!c.comes) {
         c.cfg.elastic.join = 0;
         c.cfg.world = 2;
@@ -270,7 +273,8 @@ static void come(cell c, int number, const char *addr)
     _exit(bad != 0);
 }
 
-/* told: what the one who comes is told, nothing: it gets in. Not 0 and why, where that is not so. */
+/* told: the expected error of the joining worker, or NULL if it joins. Returns nonzero and why if the result
+ * differs. */
 static int run_joined(const cell *c, const char *told, char *why, size_t room)
 {
     char addr[DDP__ADDR_TEXT];
@@ -294,13 +298,14 @@ static int run_joined(const cell *c, const char *told, char *why, size_t room)
             bad = 1;
         }
     }
-    if (!bad && !*told && !equal_at_the_end(c, 3)) bad = snprintf(why, room, "unlike parameters") > 0;
+    if (!bad && !*told && !equal_at_the_end(c, 3))
+        bad = snprintf(why, room, "the ranks have different parameters") > 0;
     return bad;
 }
 
 /* ---- cells ---- */
 
-/* What the table says: 1 = it goes. */
+/* Returns 1 if the table allows the combination. */
 static int table_says(const cell *c, const ddp_strategy_ops *ops, ddp_error *err)
 {
     memset(err, 0, sizeof *err);
@@ -312,10 +317,10 @@ static int cannot_run(const cell *c)
 #ifndef DDP_USE_OPENSSL
     if (has(c->on, TLS)) return 1;
 #endif
-    return has(c->on, MPI); /* under mpirun: tests/session/test_mpi.py */
+    return has(c->on, MPI); /* needs mpirun: tested in tests/session/test_mpi.py */
 }
 
-/* Which of the processes told it is of no interest. */
+/* The message without the prefix that names the process. */
 static const char *sentence_of(const ddp_error *err)
 {
     const char *end = strncmp(err->msg, "rank ", 5) ? NULL : strchr(err->msg, ':');
@@ -323,8 +328,8 @@ static const char *sentence_of(const ddp_error *err)
     return end ? end + 2 : err->msg;
 }
 
-/* Threads cost less than processes. Where the table says the same of both, 7 of 8 cells run as threads;
- * with PROCESSES=1 in the environment, none. */
+/* Threads are faster than processes. If the table says the same for both, 7 of 8 cells run as threads; with
+ * PROCESSES=1 in the environment, none. */
 static void prefer_threads(cell *c, const ddp_strategy_ops *ops)
 {
     static int cells;
@@ -345,7 +350,7 @@ static void prefer_threads(cell *c, const ddp_strategy_ops *ops)
     if (same) c->cfg.transport = DDP_THREADS;
 }
 
-/* 0 and why, where the library does something else than the table says. */
+/* Returns 0 and why if the library behaves differently from the table. */
 static int is_so(cell *c, const ddp_strategy_ops *ops, char *why, size_t room)
 {
     ddp_error told, err;
@@ -359,10 +364,10 @@ static int is_so(cell *c, const ddp_strategy_ops *ops, char *why, size_t room)
     if (goes) {
         const int bad = has(c->on, SOCKETS) ? given_launch(&c->cfg, 0, train, c, &err)
                                             : ddp_launch(&c->cfg, train, c, &err);
-        (void)fake_nets(); /* those of the next run begin */
+        (void)fake_nets(); /* the networks of the next run are new */
         if (bad) return snprintf(why, room, "goes, but '%s'", err.msg) < 0;
         return equal_at_the_end(c, WORLD - (c->cfg.server.count > 0 ? c->cfg.server.count : 0)) ||
-               snprintf(why, room, "unlike parameters") < 0;
+               snprintf(why, room, "the ranks have different parameters") < 0;
     }
     if (c->cfg.elastic.join) {
         ddp_ctx *d = ddp_open(&c->cfg, &err);
@@ -398,7 +403,9 @@ static int check(unsigned on, ddp_strategy strategy, const char *what, const cha
     configure(&c, on, strategy);
     memset(&ops, 0, sizeof ops);
     if (!ddp__built_in()->fill(strategy, &ops)) fail_msg("no strategy %d", (int)strategy);
-    if (ops.settle) assert_int_equal(ops.settle(&ops, &c.cfg, NULL), DDP_OK); /* its defaults */
+    if (ops.settle)
+        assert_int_equal(ops.settle(&ops, &c.cfg, NULL), DDP_OK); /* the defaults of the strategy
+                                                                               * */
     begin = ddp_now();
     cpu = cpu_s();
     if (is_so(&c, &ops, why, sizeof why)) {
@@ -411,11 +418,11 @@ static int check(unsigned on, ddp_strategy strategy, const char *what, const cha
     return 1;
 }
 
-/* Under the sanitizers, where each takes many times as long, a part of the cells is tried. */
+/* Under sanitizers, which slow each cell down many times, only some cells are tested. */
 static int is_tried(int n, int of) { return INSTANCES(4) == 4 || n % of == 0; }
 
-/* Layers of a group are known when they are registered, the rest before anybody connects. */
-static void every_pair_of_settings_does_what_the_table_says(void **state)
+/* Layers of a group are known when they are registered, all other settings before a rank connects. */
+static void every_pair_of_settings_matches_the_table(void **state)
 {
     int a, b, n = 0, wrong = 0;
 
@@ -433,7 +440,7 @@ static void every_pair_of_settings_does_what_the_table_says(void **state)
     assert_int_equal(wrong, 0);
 }
 
-static void every_setting_goes_with_every_built_in_strategy(void **state)
+static void every_built_in_strategy_with_every_setting_matches_the_table(void **state)
 {
     int a, s, wrong = 0;
 
@@ -448,7 +455,7 @@ static void every_setting_goes_with_every_built_in_strategy(void **state)
     assert_int_equal(ddp__built_in()->number(STRATEGIES), DDP_STRATEGY_DEFAULT);
 }
 
-/* ---- traits: a strategy of a program's own ---- */
+/* ---- traits: a custom strategy ---- */
 
 static const struct {
     unsigned trait;
@@ -473,7 +480,7 @@ static int own_backward_end(ddp_ctx *d, void *self, int layer)
     return ddp_update_layer(d, layer, NULL) || ddp_average_exact(d, layer);
 }
 
-static void every_trait_that_is_missing_is_told(void **state)
+static void every_missing_trait_is_rejected_with_its_error(void **state)
 {
     ddp_strategy_ops ops;
     char why[2 * DDP_ERROR_TEXT];
@@ -497,10 +504,9 @@ static void every_trait_that_is_missing_is_told(void **state)
                 a < NCCL1 && !(traits[i].trait == DDP_WITH_ELASTIC && (a == ELASTIC || a == JOIN)))
                 fail_msg("%s and %s: '%s'", traits[i].name, setting_name[a], told.msg);
             if (traits[i].setting != a && (i + 1 < TRAITS || !is_tried(a, 4)))
-                continue; /* the last one tries
-                                                                                            others */
+                continue; /* the last one covers others */
             if (is_so(&c, &ops, why, sizeof why)) continue;
-            print_error("own without %s, with %s: %s\n", traits[i].name, setting_name[a], why);
+            print_error("custom strategy without %s, with %s: %s\n", traits[i].name, setting_name[a], why);
             wrong++;
         }
     }
@@ -509,13 +515,14 @@ static void every_trait_that_is_missing_is_told(void **state)
     for (a = 0; a < 2; a++) {
         configure(&c, a ? 1u << SERVERS : 0, DDP_STRATEGY_DEFAULT);
         c.cfg.own_strategy = &ops;
-        if (!is_so(&c, &ops, why, sizeof why)) fail_msg("own with %s servers: %s", a ? "its" : "no", why);
+        if (!is_so(&c, &ops, why, sizeof why))
+            fail_msg("custom strategy with %s servers: %s", a ? "its" : "no", why);
     }
     ops.traits = DDP_NEEDS_TWO_LINKS;
     for (a = 0; a < 2; a++) {
         configure(&c, a ? 1u << SECOND : 0, DDP_STRATEGY_DEFAULT);
         c.cfg.own_strategy = &ops;
-        if (!is_so(&c, &ops, why, sizeof why)) fail_msg("own with %d links: %s", 1 + a, why);
+        if (!is_so(&c, &ops, why, sizeof why)) fail_msg("custom strategy with %d links: %s", 1 + a, why);
     }
     assert_int_equal(wrong, 0);
 }
@@ -544,7 +551,7 @@ static void put(char *page, const char *fmt, ...)
     va_end(ap);
 }
 
-/* The row that forbids a combination of settings; NULL: none. */
+/* The row that rejects these settings together, or NULL. */
 static const ddp__goes_row *row_of(unsigned on)
 {
     cell c;
@@ -577,7 +584,7 @@ static void page_of_settings(char *page)
         }
         put(page, "\n");
     }
-    put(page, "\n");
+    put(page, "\nA letter means no, with this error:\n\n");
     for (a = 0; a < reason_count; a++) put(page, "* %c: %s\n", 'a' + a, reasons[a]);
 }
 
@@ -591,7 +598,7 @@ static int three_that_do_not_go(int a, int b, int c)
 
 static void page_of_three(char *page)
 {
-    put(page, "\n## Three settings\n\nAny two of these settings can be combined, but not all three:\n\n");
+    put(page, "\nThree settings that are invalid together, although each pair is valid:\n\n");
     for (int a = 0; a < SETTING_COUNT; a++)
         for (int b = 0; b < a; b++)
             for (int c = 0; c < b; c++)
@@ -602,7 +609,7 @@ static void page_of_three(char *page)
 
 static void page_of_strategies(char *page)
 {
-    put(page, "| setting | strategies without support |\n|---|---|\n");
+    put(page, "| setting | cannot be combined with |\n|---|---|\n");
     for (int a = 0; a < SETTING_COUNT; a++) {
         int n = 0;
         for (int s = 0; s < STRATEGIES; s++) {
@@ -623,7 +630,7 @@ static void page_of_traits(char *page)
 {
     int i;
 
-    put(page, "| missing trait | unsupported setting | error |\n|---|---|---|\n");
+    put(page, "| without the trait | rejected setting | reason |\n|---|---|---|\n");
     for (i = 0; i < TRAITS; i++) {
         const ddp__goes_trait *t;
         cell c;
@@ -632,12 +639,11 @@ static void page_of_traits(char *page)
         assert_non_null(t);
         put(page, "| `%s` | %s | %s |\n", traits[i].name, setting_name[traits[i].setting], t->why);
     }
-    put(page, "\nA strategy with the trait `DDP_NEEDS_TWO_LINKS` needs `net2`, `addr2` or `nccl` 2. A "
-              "strategy with "
+    put(page, "\nA strategy with the trait `DDP_NEEDS_TWO_LINKS` needs `net2`, `addr2` or `nccl` 2; one with "
               "`DDP_NEEDS_SERVERS`\nneeds `servers`.\n");
 }
 
-static void the_page_says_the_same(void **state)
+static void page_matches_the_table(void **state)
 {
     static char page[32768], there[32768];
     const char *path = "docs/reference/compatibility.md";
@@ -646,38 +652,24 @@ static void the_page_says_the_same(void **state)
 
     (void)state;
     put(page,
-        "# Compatible settings\n\n"
-        "Use this page to look up which settings of `ddp_config` can be combined. For an unsupported "
-        "combination `ddp_open` and\n"
-        "`ddp_launch` fail with an error that names both settings. Layers of a process group fail in "
-        "`ddp_group` or in the\n"
-        "first step.\n\n"
-        "* `max_world` needs `min_world`. `nccl` and `cuda_stream` need `backend`.\n"
-        "* `join` is the setting of a joining worker. The other workers of the run have the same second "
-        "setting.\n"
-        "* With your own update, `max_world` and `join` need a program state\n"
-        "  ([embed](../howto/embed.md#save-the-state-of-your-optimizer)).\n\n"
-        "The page is generated from src/config/compatibility.c. tests/config/test_compatibility.c also tries "
-        "each cell: a small\n"
-        "training must succeed where the table has \"yes\". tests/session/test_mpi.py tries some cells of "
-        "`transport` mpi. To\n"
-        "write the page again:\n\n"
-        "```\n$ make build/plain/config/test_compatibility && REWRITE=1 "
-        "build/plain/config/test_compatibility\n```\n\n"
-        "## Pairs of settings\n\n"
-        "The cell of two settings is \"yes\" if they can be combined, \"-\" if they are values of the same "
-        "setting, or the letter of the\n"
-        "error below the table.\n\n");
+        "# Compatibility of settings\n\nUse this page to look up which fields of `ddp_config` can be set "
+        "together (`yes`). `ddp_open` and `ddp_launch` return\nan error for every other combination; for "
+        "layers of a group, `ddp_group` or the first step does. The error names "
+        "both\nsettings.\n\ntests/config/test_compatibility.c generates this page from the library's table, "
+        "src/config/compatibility.c, and tests\nevery cell: for each `yes` a small training runs to its end. "
+        "(Cells of `transport` mpi need mpirun;\ntests/session/test_mpi.py tests some of them.) After a "
+        "change of the table:\n\n```\n$ make build/plain/config/test_compatibility && REWRITE=1 "
+        "build/plain/config/test_compatibility\n```\n\n`max_world` is tested with `min_world`; `nccl` and "
+        "`cuda_stream` with `backend`. `join` is a setting of the joining\nworker: the members of its run "
+        "have the other settings. With your own update, `max_world` and `join` need a program\nstate "
+        "([c-loop](../tutorials/c-loop.md#the-state-of-your-optimizer)).\n\n");
     page_of_settings(page);
     page_of_three(page);
-    put(page,
-        "\n## Strategies\n\nThe built-in strategies support every setting above except these. bsp, asp, "
-        "ssp, r2sp and osp\n"
-        "need `servers` ([servers](../howto/servers.md)).\n\n");
+    put(page, "\n## Strategies\n\nThe built-in strategies support every setting above except these. bsp, "
+              "asp, ssp, r2sp and osp need `servers`\n([servers](../howto/servers.md)):\n\n");
     page_of_strategies(page);
-    put(page,
-        "\n## Custom strategies\n\nA [custom strategy](../howto/custom-strategy.md) declares with its traits "
-        "which settings it supports.\n\n");
+    put(page, "\nThe traits of a custom strategy ([custom-strategy](../howto/custom-strategy.md)) state the "
+              "settings that it supports:\n\n");
     page_of_traits(page);
     if (getenv("REWRITE")) {
         f = fopen(path, "w");
@@ -686,15 +678,15 @@ static void the_page_says_the_same(void **state)
         assert_int_equal(fclose(f), 0);
     }
     f = fopen(path, "r");
-    if (!f) fail_msg("no %s; run this in the repository, with REWRITE=1", path);
+    if (!f) fail_msg("%s not found: run this test in the repository, with REWRITE=1", path);
     n = fread(there, 1, sizeof there - 1, f);
     fclose(f);
     there[n] = 0;
-    if (strcmp(there, page)) fail_msg("%s is not what the table says; run this with REWRITE=1", path);
+    if (strcmp(there, page)) fail_msg("%s differs from the table: run this test with REWRITE=1", path);
 }
 
-/* Each setting of the table is one of ours, and each of its conditions: what it is when it is not set. */
-static void no_setting_is_left_out(void **state)
+/* Each setting of the table is one of this test's, with its complement: the condition that it is not set. */
+static void test_covers_every_setting(void **state)
 {
     unsigned on = 0, conditions = 0;
     cell c;
@@ -718,11 +710,11 @@ int main(void)
     int fd, failed;
     void *p = mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_setting_is_left_out),
-        cmocka_unit_test(the_page_says_the_same),
-        cmocka_unit_test(every_setting_goes_with_every_built_in_strategy),
-        cmocka_unit_test(every_pair_of_settings_does_what_the_table_says),
-        cmocka_unit_test(every_trait_that_is_missing_is_told),
+        cmocka_unit_test(test_covers_every_setting),
+        cmocka_unit_test(page_matches_the_table),
+        cmocka_unit_test(every_built_in_strategy_with_every_setting_matches_the_table),
+        cmocka_unit_test(every_pair_of_settings_matches_the_table),
+        cmocka_unit_test(every_missing_trait_is_rejected_with_its_error),
     };
 
     if (p == MAP_FAILED) return 1;

@@ -1,4 +1,4 @@
-/* [pure] Launchers and variables: who is recognised, what is refused. */
+/* [pure] Launchers and variables: which launcher is recognised, and which settings are rejected. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "config/env.c"
@@ -18,7 +18,7 @@ extern "C" {
 }
 #endif
 
-/* Nothing of a launcher that may run the tests themselves. */
+/* Unsets the variables of a launcher that runs the tests themselves. */
 static int forget(void **state)
 {
     static const char *const own[] = {
@@ -67,7 +67,7 @@ static int forget(void **state)
     return 0;
 }
 
-/* "NAME=value" for each, then reads. */
+/* Sets "NAME=value" for each entry, then reads the environment. */
 static ddp_status read_with(const char *const *vars, ddp__env *env, ddp_error *err)
 {
     memset(err, 0, sizeof *err);
@@ -205,7 +205,7 @@ static void launchers_are_recognised_in_order(void **state)
     }
 }
 
-static void mistakes_are_named(void **state)
+static void invalid_variables_fail_and_are_named(void **state)
 {
     static const struct {
         const char *vars[6], *part;
@@ -247,7 +247,7 @@ static void mistakes_are_named(void **state)
     }
 }
 
-static void run_ids_and_settings_are_handed_on(void **state)
+static void run_ids_and_settings_are_read_from_the_launcher(void **state)
 {
     static const char *const a[] = {
         "DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit", "DREAMDDP_LOG=",          "DREAMDDP_SOCKET_IFNAME=^lo",
@@ -287,7 +287,7 @@ static void run_ids_and_settings_are_handed_on(void **state)
     assert_string_equal(env.run_id, "758185985");
 }
 
-/* The port of env.addr, which is one of those for runs. */
+/* The port in env.addr, which is in the range for runs. */
 static int port_of(const ddp__env *env)
 {
     const char *colon = strrchr(env->addr, ':');
@@ -299,7 +299,7 @@ static int port_of(const ddp__env *env)
     return port;
 }
 
-static void runs_of_one_machine_have_ports_of_their_own(void **state)
+static void runs_on_one_machine_use_different_ports(void **state)
 {
     static const char *const step0[] = {"SLURM_PROCID=1",
                                         "SLURM_NTASKS=2",
@@ -334,8 +334,8 @@ static void runs_of_one_machine_have_ports_of_their_own(void **state)
     port = port_of(&env);
     assert_int_equal(read_with(step1, &env, &err), DDP_OK);
     assert_int_not_equal(port_of(&env), port);
-    assert_int_equal(read_with(named, &env, &err), DDP_OK); /* some ranks may have the variable, and meet the
-                                                               others */
+    assert_int_equal(read_with(named, &env, &err), DDP_OK); /* even if only some ranks have the variable, they
+                                                             * connect */
     assert_int_equal(port_of(&env), port);
     assert_string_equal(env.run_id, "red");
     assert_int_equal(read_with(mpirun, &env, &err), DDP_OK);
@@ -344,7 +344,7 @@ static void runs_of_one_machine_have_ports_of_their_own(void **state)
     assert_int_not_equal(port_of(&env), port);
 }
 
-/* What MPICH's mpirun puts into a rank's environment: the rank's end of a socket pair. */
+/* Sets what MPICH's mpirun puts into a rank's environment: the rank's end of a socket pair. */
 static void mpich_rank(int world, ddp__env *env)
 {
     const char *const port[] = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALNRANKS=2", "PMI_PORT=host:4000", NULL};
@@ -365,7 +365,7 @@ static void mpich_rank(int world, ddp__env *env)
     close(pair[1]);
 }
 
-static void two_runs_of_mpich_are_told_apart(void **state)
+static void two_mpich_runs_have_different_ids(void **state)
 {
     ddp__env env, again;
     char name[DDP__JOB_TEXT];
@@ -376,7 +376,7 @@ static void two_runs_of_mpich_are_told_apart(void **state)
     mpich_rank(0, &env);
     assert_string_equal(env.run_id, "host:4000");
     (void)port_of(&env);
-    mpich_rank(4, &env); /* two of four ranks are here: each machine has an mpirun of its own */
+    mpich_rank(4, &env); /* two of four ranks are here: each machine has a separate mpirun */
     assert_string_equal(env.run_id, "");
     assert_string_equal(env.addr, "");
 #ifdef SO_PEERCRED
@@ -402,7 +402,7 @@ static void two_runs_of_mpich_are_told_apart(void **state)
 #endif
 }
 
-static void who_started_this_process_is_told(void **state)
+static void launcher_of_this_process_is_reported(void **state)
 {
     static const char *const torch[] = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", NULL};
     static const char *const half[] = {"RANK=1", NULL};
@@ -428,7 +428,7 @@ static void who_started_this_process_is_told(void **state)
     forget(NULL);
 }
 
-static void a_run_is_called_by_number_or_name(void **state)
+static void run_id_is_a_number_or_a_hashed_name(void **state)
 {
     (void)state;
     assert_true(ddp__run_id(NULL) == 0 && ddp__run_id("") == 0);
@@ -438,7 +438,7 @@ static void a_run_is_called_by_number_or_name(void **state)
     assert_true(ddp__run_id("99999999999999999999999") != UINT64_MAX); /* a name, not a number */
 }
 
-static void ranks_of_torchrun_meet_at_the_port_after_master_port(void **state)
+static void torchrun_ranks_use_the_port_after_master_port(void **state)
 {
     static const char *const cases[][6] = {
         {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", "TORCHELASTIC_USE_AGENT_STORE=True",
@@ -458,7 +458,7 @@ static void ranks_of_torchrun_meet_at_the_port_after_master_port(void **state)
     }
 }
 
-static void a_batch_script_without_srun_is_told_so(void **state)
+static void batch_script_without_srun_gets_a_note(void **state)
 {
     static const char *const script[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=4", NULL};
     static const char *const alone[] = {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=1", NULL};
@@ -481,14 +481,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(launchers_are_recognised_in_order),
-        cmocka_unit_test(mistakes_are_named),
-        cmocka_unit_test(run_ids_and_settings_are_handed_on),
-        cmocka_unit_test(runs_of_one_machine_have_ports_of_their_own),
-        cmocka_unit_test(two_runs_of_mpich_are_told_apart),
-        cmocka_unit_test(who_started_this_process_is_told),
-        cmocka_unit_test(a_run_is_called_by_number_or_name),
-        cmocka_unit_test(ranks_of_torchrun_meet_at_the_port_after_master_port),
-        cmocka_unit_test(a_batch_script_without_srun_is_told_so),
+        cmocka_unit_test(invalid_variables_fail_and_are_named),
+        cmocka_unit_test(run_ids_and_settings_are_read_from_the_launcher),
+        cmocka_unit_test(runs_on_one_machine_use_different_ports),
+        cmocka_unit_test(two_mpich_runs_have_different_ids),
+        cmocka_unit_test(launcher_of_this_process_is_reported),
+        cmocka_unit_test(run_id_is_a_number_or_a_hashed_name),
+        cmocka_unit_test(torchrun_ranks_use_the_port_after_master_port),
+        cmocka_unit_test(batch_script_without_srun_gets_a_note),
     };
     return cmocka_run_group_tests(tests, forget, NULL);
 }

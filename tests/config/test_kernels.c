@@ -1,5 +1,5 @@
-/* [asan] The setting `kernels`: each instruction set of this processor has bits of its own, and the same in
- * every run. */
+/* [asan] The setting `kernels`: each instruction set of this processor gives different bits, and the same
+ * bits in every run. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "base/core.h"
@@ -24,7 +24,7 @@ static const char text[] =
     "Two households, both alike in dignity, in fair Verona, where we lay our scene, from ancient grudge "
     "break to new mutiny, where civil blood makes civil hands unclean.";
 
-/* The parameters after a few steps of a small model with most operators. */
+/* Hash of the parameters after several steps of a small model with most operators. */
 static uint64_t trained(ddp_ctx *d, int llama)
 {
     ddp_tokens *t = ddp_tokens_from_bytes("text", text, sizeof text - 1, NULL);
@@ -86,7 +86,7 @@ static uint64_t run(ddp_kernels kernels, int threads, int env, int llama)
     return h;
 }
 
-static void each_set_has_the_same_bits_in_every_run(void **unused)
+static void instruction_sets_are_bit_identical_in_every_run(void **unused)
 {
     (void)unused;
     for (int llama = 0; llama < 2; llama++) {
@@ -98,27 +98,29 @@ static void each_set_has_the_same_bits_in_every_run(void **unused)
             }
             fastest = hash[i] = run(sets[i], 1, 0, llama);
             assert_true(run(sets[i], 3, 0, llama) == hash[i]);
-            for (int k = 0; k < i; k++) assert_true(hash[k] != hash[i]); /* else the setting chose nothing */
+            for (int k = 0; k < i; k++)
+                assert_true(hash[k] != hash[i]); /* otherwise the setting had no
+                                                                          * effect */
         }
         assert_true(run(DDP_KERNELS_DEFAULT, 1, 0, llama) == fastest);
     }
 }
 
-static void the_environment_forces_a_set(void **unused)
+static void environment_selects_the_instruction_set(void **unused)
 {
     const uint64_t base = run(DDP_KERNELS_BASE, 1, 0, 0);
 
     (void)unused;
     assert_int_equal(setenv("DREAMDDP_KERNELS", "base", 1), 0);
     assert_true(run(DDP_KERNELS_DEFAULT, 1, 1, 0) == base);
-    assert_true(run(DDP_KERNELS_DEFAULT, 1, 0, 0) == run(DDP_KERNELS_DEFAULT, 1, 0, 0)); /* no_env reads
-                                                                                            nothing */
+    assert_true(run(DDP_KERNELS_DEFAULT, 1, 0, 0) == run(DDP_KERNELS_DEFAULT, 1, 0, 0)); /* no_env ignores the
+                                                                                          * variable */
     assert_int_equal(setenv("DREAMDDP_KERNELS", "auto", 1), 0);
     assert_true(run(DDP_KERNELS_DEFAULT, 1, 1, 0) == run(DDP_KERNELS_DEFAULT, 1, 0, 0));
     unsetenv("DREAMDDP_KERNELS");
 }
 
-static void a_set_that_the_processor_lacks_is_an_error(void **unused)
+static void unsupported_instruction_set_is_an_error(void **unused)
 {
     const int unknown = 9;
     ddp_error err;
@@ -151,9 +153,9 @@ static void a_set_that_the_processor_lacks_is_an_error(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_set_has_the_same_bits_in_every_run),
-        cmocka_unit_test(the_environment_forces_a_set),
-        cmocka_unit_test(a_set_that_the_processor_lacks_is_an_error),
+        cmocka_unit_test(instruction_sets_are_bit_identical_in_every_run),
+        cmocka_unit_test(environment_selects_the_instruction_set),
+        cmocka_unit_test(unsupported_instruction_set_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

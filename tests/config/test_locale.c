@@ -33,7 +33,7 @@ static int in_the_locale(void **state)
     return 0;
 }
 
-static void settings_take_a_point_and_refuse_a_comma(void **state)
+static void settings_accept_a_point_and_reject_a_comma(void **state)
 {
     ddp_config c = DDP__ZEROS;
     ddp_error err = DDP__ZEROS;
@@ -50,7 +50,7 @@ static void settings_take_a_point_and_refuse_a_comma(void **state)
     assert_string_equal(row.value, "0.5");
 }
 
-static void variables_take_a_point(void **state)
+static void variables_accept_a_point(void **state)
 {
     ddp_config c = DDP__ZEROS;
     ddp_error err = DDP__ZEROS;
@@ -71,7 +71,7 @@ static void variables_take_a_point(void **state)
     ddp_close(d);
 }
 
-static void network_specs_take_a_point(void **state)
+static void network_specs_accept_a_point(void **state)
 {
     double rate = 0, delay = 0;
     ddp_error err = DDP__ZEROS;
@@ -83,7 +83,7 @@ static void network_specs_take_a_point(void **state)
     assert_int_equal(ddp_net_parse("2.5mbit,x", &rate, &delay, &err), DDP_ARG);
 }
 
-static void a_written_profile_reads_back(void **state)
+static void written_profile_reads_back_equal(void **state)
 {
     static double backward[] = {0.01, 0.0125}, comm[] = {0.02, 1e-3};
     char path[] = "/tmp/ddp_profile_XXXXXX";
@@ -120,7 +120,7 @@ static void errors_and_log_lines_have_a_point(void **state)
     assert_string_equal(text, "-0.25");
 }
 
-/* The locale of the program and of the thread is the same afterwards. */
+/* The library does not change the locale of the program or of the thread. */
 static void the_locale_of_the_program_is_unchanged(void **state)
 {
     char text[8];
@@ -137,10 +137,10 @@ static void the_locale_of_the_program_is_unchanged(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settings_take_a_point_and_refuse_a_comma),
-        cmocka_unit_test(variables_take_a_point),
-        cmocka_unit_test(network_specs_take_a_point),
-        cmocka_unit_test(a_written_profile_reads_back),
+        cmocka_unit_test(settings_accept_a_point_and_reject_a_comma),
+        cmocka_unit_test(variables_accept_a_point),
+        cmocka_unit_test(network_specs_accept_a_point),
+        cmocka_unit_test(written_profile_reads_back_equal),
         cmocka_unit_test(errors_and_log_lines_have_a_point),
         cmocka_unit_test(the_locale_of_the_program_is_unchanged),
     };

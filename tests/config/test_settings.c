@@ -1,6 +1,6 @@
 /* [pure] The table of settings (src/config/settings.c): each field by its name and by its variable, errors,
- * defaults. It compares docs/reference/settings.md with the table; REWRITE=1 in the environment writes the
- * page. */
+ * defaults. The test compares docs/reference/settings.md with the table, or writes the page with REWRITE=1 in
+ * the environment. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -21,11 +21,11 @@ extern "C" {
 #include "member/join.h"
 #include "strategy/strategy.h"
 
-/* Fields that are the program's own pointers. */
+/* Fields that are pointers of the program. */
 static const char *const pointers[] = {"own_strategy",       "sockets",   "cancel", "backend",
                                        "device.cuda_stream", "allocator", "logger"};
 
-/* A value of each field, and one that it cannot have; NULL: any text will do. */
+/* A valid and an invalid value of each field; NULL: every text is valid. */
 static const struct {
     const char *field, *good, *bad;
 } values[] = {{"strategy", "wfbp", "sgd"},
@@ -130,7 +130,7 @@ static int is_pointer(const char *member)
     return 0;
 }
 
-/* Names in front of the semicolon of a declaration, into names; returns their number. */
+/* Copies the names before the semicolon of a declaration to names; returns their number. */
 static int declared(char *line, char (*names)[64])
 {
     char *end = strchr(line, ';');
@@ -163,7 +163,7 @@ static void every_member_of_ddp_config_has_a_row(void **state)
     int fields = 0, inside = 0, nested = 0, count = 0;
 
     (void)state;
-    if (!f) fail_msg("no src/config/config.h; run this in the repository");
+    if (!f) fail_msg("src/config/config.h not found: run this test in the repository");
     while (fgets(line, sizeof line, f)) {
         inside |= !strcmp(line, "struct ddp_config {\n");
         if (!inside) continue;
@@ -211,7 +211,7 @@ static void every_row_is_described(void **state)
         }
         rows++;
         while (k < VALUES && strcmp(values[k].field, s.field)) k++;
-        if (k == VALUES) fail_msg("no value of %s is tried here", s.field);
+        if (k == VALUES) fail_msg("this test has no value for %s", s.field);
         assert_string_equal(s.value, "");
         assert_true(*s.help && s.preset && *s.values);
         dot = strchr(s.member, '.');
@@ -399,7 +399,8 @@ static ddp_status resolve(const ddp_config *given, ddp_config *out, ddp_error *e
     return ddp__config_resolve(given, ddp__built_in(), out, &ops, err);
 }
 
-/* One variable at a time fills what is zero, with the same value as ddp_config_set; an invalid one fails. */
+/* One variable at a time fills a field that is zero, with the same value as ddp_config_set. An invalid value
+ * fails. */
 static void every_variable_fills_its_field(void **state)
 {
     (void)state;
@@ -412,7 +413,7 @@ static void every_variable_fills_its_field(void **state)
         assert_int_equal(strncmp(s.variable, "DREAMDDP_", 9), 0);
         if (!strcmp(s.field, "rank") || !strcmp(s.field, "world") || !strcmp(s.field, "addr") ||
             !strcmp(s.field, "run_id"))
-            continue; /* variables_of_the_launcher_fill_their_fields */
+            continue; /* tested in variables_of_the_launcher_fill_their_fields */
         memset(&c, 0, sizeof c);
         setenv(s.variable, values[i].good, 1);
         if (ddp__env_settings(ddp__built_in(), &c, &err)) fail_msg("%s", err.msg);
@@ -614,7 +615,7 @@ static const char *chapter_title(const char *chapter)
     return "";
 }
 
-static void the_page_is_the_table(void **state)
+static void settings_page_matches_the_table(void **state)
 {
     static char page[32768], there[32768];
     static const char head[] =
@@ -657,8 +658,8 @@ static void the_page_is_the_table(void **state)
             snprintf(chapter, sizeof chapter, "%s", s.chapter);
             put(page, sizeof page, "\n## %s\n\n", chapter_title(chapter));
             put(page, sizeof page,
-                "| field of `ddp_config` | name | variable | meaning | values | default | same |\n"
-                "|---|---|---|---|---|---|---|\n");
+                "| field of `ddp_config` | name | variable | meaning | values | default | same "
+                "|\n|---|---|---|---|---|---|---|\n");
         }
         put(page, sizeof page, "| `%s` | `%s` | %s%s%s | %s | %s | %s | %s |\n", s.member, s.field,
             s.variable ? "`" : "", s.variable ? s.variable : "", s.variable ? "`" : "", s.help, s.values,
@@ -674,11 +675,11 @@ static void the_page_is_the_table(void **state)
         assert_int_equal(fclose(f), 0);
     }
     f = fopen(path, "r");
-    if (!f) fail_msg("no %s; run this in the repository, with REWRITE=1", path);
+    if (!f) fail_msg("%s not found: run this test in the repository, with REWRITE=1", path);
     n = fread(there, 1, sizeof there - 1, f);
     fclose(f);
     there[n] = 0;
-    if (strcmp(there, page)) fail_msg("%s is not what the table says; run this with REWRITE=1", path);
+    if (strcmp(there, page)) fail_msg("%s differs from the table: run this test with REWRITE=1", path);
 }
 
 int main(void)
@@ -697,7 +698,7 @@ int main(void)
         cmocka_unit_test(defaults_are_those_of_the_table),
         cmocka_unit_test(ranges_hold_for_fields_that_a_program_sets),
         cmocka_unit_test(what_ranks_compare_has_room),
-        cmocka_unit_test(the_page_is_the_table)};
+        cmocka_unit_test(settings_page_matches_the_table)};
 
     return cmocka_run_group_tests(tests, forget, NULL);
 }

@@ -1,5 +1,5 @@
-/* Engines over the links of a topology or a script, in files of a folder of their own. Include after
- * dreamddp.h and cmocka.h. */
+/* Engines over the links of a topology or a script, with files in a separate folder. Include after dreamddp.h
+ * and cmocka.h. */
 #ifndef LINKS_LAB_H
 #define LINKS_LAB_H
 
@@ -22,7 +22,8 @@ static int remove_folder(void **state)
     return system(command);
 }
 
-/* The path of a file of that name with this text; valid until the next call but one. */
+/* Writes a file with this name and text and returns its path, which is valid until the second call from now.
+ * */
 static const char *write_file(const char *name, const char *text)
 {
     static char paths[2][128];
@@ -65,15 +66,15 @@ static void links_done(int world)
 }
 
 typedef struct timing {
-    size_t n; /* floats */
+    size_t n; /* number of floats */
     double took[8];
-    double start;    /* when rank 0 began to send */
-    double whole;    /* of run_script, from before the script's t=0: however late a rank begins */
-    ddp_status want; /* of every rank */
+    double start;    /* when rank 0 started to send */
+    double whole;    /* for run_script: measured from before the script's t=0, however late a rank starts */
+    ddp_status want; /* expected on every rank */
     const char *text;
 } timing;
 
-/* Rank 0 sends n floats to every other rank, all at once. */
+/* Rank 0 sends n floats to every other rank at the same time. */
 static void send_to_all(net_rank *me, void *user)
 {
     timing *t = (timing *)user;
@@ -86,7 +87,7 @@ static void send_to_all(net_rank *me, void *user)
     piece.count = t->n;
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     piece.count = 1;
-    net_ok(me, net_do(me, &m)); /* all are there */
+    net_ok(me, net_do(me, &m)); /* all ranks are connected */
     piece.count = t->n;
     if (me->rank == 0) t->start = ddp_now();
     m.verb = me->rank ? DDP_RECEIVE : DDP_SEND;
@@ -101,8 +102,8 @@ static void send_to_all(net_rank *me, void *user)
     free(data);
 }
 
-/* Rank 0 reaches 1 at 80 Mbit/s and 10 ms, 2 at 20 Mbit/s and 50 ms, behind an access link of 40 Mbit/s if
- * `limited`. Sends 2.5 MB to each; took[r] becomes the seconds until rank r had its part. */
+/* Rank 0 reaches rank 1 at 80 Mbit/s and 10 ms, and rank 2 at 20 Mbit/s and 50 ms. If `limited`, its access
+ * link has 40 Mbit/s. It sends 2.5 MB to each; took[r] receives the seconds until rank r has its part. */
 static DDP__UNUSED void run_pairs(int limited, int tcp, timing *t)
 {
     static const char *const hosts[] = {"", ", \"host_gbps\": [0.04, 1, 1]"};
@@ -118,7 +119,7 @@ static DDP__UNUSED void run_pairs(int limited, int tcp, timing *t)
     net_defaults(&set, 3);
     set.tcp = tcp;
     set.tune = use_links;
-    set.cfg.peer_timeout_s = set.cfg.op_timeout_s = 100; /* reached in failures only */
+    set.cfg.peer_timeout_s = set.cfg.op_timeout_s = 100; /* reached only after a failure */
     memset(t, 0, sizeof *t);
     t->n = 625000;
     net_run(&set, send_to_all, t);

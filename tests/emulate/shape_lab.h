@@ -1,5 +1,4 @@
-/* Transfers over shaped links, and how long they take. Include after dreamddp.h and cmocka.h; includes
- * sources of wires. */
+/* Measures transfers over shaped links. Include after dreamddp.h and cmocka.h; includes sources of wires. */
 #ifndef SHAPE_LAB_H
 #define SHAPE_LAB_H
 
@@ -7,15 +6,15 @@
 
 typedef struct transfer {
     ddp_verb verb;
-    size_t n;     /* floats */
+    size_t n;     /* number of floats */
     int messages; /* submitted together, n floats each */
     int world;
     double rate, delay_s, predicted;
-    double bound; /* traffic over rate + one delay: nothing can be faster */
+    double bound; /* traffic over rate, plus one delay: the lower bound */
     double begin[8], end[8];
-    int to_zero; /* every rank but 0 sends to rank 0 */
-    int to_one;  /* before, all send to the same rank, which must not bring them out of step */
-    int drowsy;  /* comm threads wake up 3 ms late, whenever they sleep */
+    int to_zero; /* every rank except 0 sends to rank 0 */
+    int to_one;  /* first, all ranks send to one rank, which must not change the timing */
+    int drowsy;  /* comm threads wake up 3 ms late from every sleep */
 } transfer;
 
 static void time_transfer(net_rank *me, void *user)
@@ -33,7 +32,7 @@ static void time_transfer(net_rank *me, void *user)
     piece.data = token;
     piece.count = t->to_one ? 1 : 8;
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    net_ok(me, net_do(me, &m)); /* a barrier, then all start together */
+    net_ok(me, net_do(me, &m)); /* a barrier, then all ranks start together */
     net_ok(me, net_do(me, &m));
     ddp__sleep_until(ddp_now() + 0.02);
     t->begin[me->rank] = ddp_now();
@@ -49,7 +48,7 @@ static void time_transfer(net_rank *me, void *user)
         net_ok(me, ddp__engine_submit(me->engine, &m, &tickets[count++], &me->err));
     }
     for (int i = 0; i < count; i++) net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
-    /* when the last byte was due: how late this machine woke the threads is not the model's matter */
+    /* when the last byte was due: the model does not depend on when this machine woke the threads */
     t->end[me->rank] = t->begin[me->rank];
     count = ddp__engine_spans(me->engine, t->begin[me->rank], ddp_now(), span, 16);
     for (int i = 0; i < count; i++)
@@ -75,7 +74,8 @@ static void make_drowsy(ddp__engine_config *cfg, int rank)
     cfg->wire->table = &tables[rank];
 }
 
-/* Runs the transfer over threads or TCP. Seconds that it took: never fewer than the link allows. */
+/* Runs the transfer over threads or TCP. Returns its duration in seconds, which must not be below the bound.
+ * */
 static double run_transfer(transfer *t, int tcp)
 {
     double begin, end;
@@ -83,7 +83,7 @@ static double run_transfer(transfer *t, int tcp)
 
     net_defaults(&set, t->world);
     set.tcp = tcp;
-    set.cfg.peer_timeout_s = set.cfg.op_timeout_s = 100; /* reached in failures only */
+    set.cfg.peer_timeout_s = set.cfg.op_timeout_s = 100; /* reached only after a failure */
     set.rate = t->rate;
     set.delay_s = t->delay_s;
     if (t->drowsy) {
@@ -102,8 +102,8 @@ static double run_transfer(transfer *t, int tcp)
     return end - begin;
 }
 
-/* An all-reduce between world ranks: each sends and receives 2 (world - 1) / world of the bytes,
- * and results may follow contributions without a pause. */
+/* An all-reduce between world ranks. Each rank sends and receives 2 (world - 1) / world of the bytes, and
+ * results may follow contributions without a pause. */
 static DDP__UNUSED transfer all_reduce_of(int world, int messages, size_t n, double rate, double delay_s)
 {
     transfer t;

@@ -1,5 +1,4 @@
-/* Topologies and scripts: what their texts mean, what is wrong with them, and that a real engine
- * sees just that. */
+/* Topologies and scripts: parsing, errors, and the timing of real engines over these links. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -26,7 +25,7 @@ extern "C" {
 
 /* ---- scripts ---- */
 
-static void a_script_says_when_what_happens_to_whom(void **state)
+static void script_lines_are_parsed_into_incidents(void **state)
 {
     const char *text = "# a bad day\n"
                        "\n"
@@ -50,7 +49,7 @@ static void a_script_says_when_what_happens_to_whom(void **state)
     ddp__incidents_free(&s);
 }
 
-static void a_script_of_another_system_is_read(void **state)
+static void script_with_crlf_or_bom_is_read(void **state)
 {
     static const char *const text[] = {"\xef\xbb\xbft=8 kill 2\r\nt=9 kill 1\r\n", "t=8 kill 2\rt=9 kill 1\r",
                                        "t=8 kill 2\r\rt=9 kill 1"};
@@ -74,7 +73,7 @@ static void a_script_of_another_system_is_read(void **state)
     }
 }
 
-static void a_wrong_line_is_named_with_its_wrong_part(void **state)
+static void invalid_script_line_is_reported_with_its_part(void **state)
 {
     static const char *const wrong[][2] = {
         {"stall 2 for 1", "'stall' is not a time"},
@@ -125,7 +124,7 @@ static void a_wrong_line_is_named_with_its_wrong_part(void **state)
     }
 }
 
-static void a_worker_gets_the_turns_of_its_link_and_its_acts(void **state)
+static void worker_gets_its_rate_changes_and_actions(void **state)
 {
     const char *text = "t=4 slow 1 to 8kbit\n"
                        "t=1 stall 1 for 2\n"
@@ -145,7 +144,7 @@ static void a_worker_gets_the_turns_of_its_link_and_its_acts(void **state)
     assert_int_equal(ddp__script_apply(&s, 1, &l, NULL), DDP_OK);
     assert_int_equal(l.own.turns, 6);
     for (int i = 0; i < 6; i++) assert_true(l.own.turn[i].at == at[i] && l.own.turn[i].rate == rate[i]);
-    assert_true(l.slowest == 10); /* that of worker 0: chunks are the same everywhere */
+    assert_true(l.slowest == 10); /* the rate of worker 0: chunks have the same size on all workers */
     assert_int_equal(l.acts, 2);
     assert_true(l.act[0].at == 7 && l.act[0].peer == -1 && l.act[1].at == 9 && l.act[1].peer == 0);
     ddp__links_free(&l);
@@ -175,7 +174,7 @@ static ddp_status open_links(const char *net, int rank, int world, ddp__links *l
 
 static int near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
-static void a_topology_gives_each_pair_its_own_rate_and_delay(void **state)
+static void topology_sets_rate_and_delay_per_pair(void **state)
 {
     char net[160];
     ddp__links l;
@@ -190,7 +189,7 @@ static void a_topology_gives_each_pair_its_own_rate_and_delay(void **state)
     assert_true(near(l.flight, 0.05e9 / 8 * 0.024));
     assert_int_equal(l.own.turns, 2);
     assert_true(l.own.turn[0].rate == -1 && near(l.own.turn[1].rate, 0.05e9 / 8));
-    assert_int_equal(l.acts, 0); /* worker 0 cuts */
+    assert_int_equal(l.acts, 0); /* worker 0 breaks the connection */
     ddp__links_free(&l);
     snprintf(net, sizeof net, "%s", write_file("wan.json", groups_text));
     assert_int_equal(open_links(net, 0, 2, &l, &err), DDP_OK); /* both in the east */
@@ -236,7 +235,7 @@ static void a_variant_and_one_at_a_time_are_read(void **state)
     assert_non_null(strstr(err.msg, "has no variant 'as_in_paper'; it has: as_in_code"));
 }
 
-static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
+static void invalid_topology_fails_with_a_clear_error(void **state)
 {
     static const char *const lists[][2] = {
         {"", "has 4 devices for 5 workers: start at most 4"},
@@ -326,15 +325,15 @@ static const char *one_of_pairs(int i)
     return t.took[1] < t.took[2] ? "" : "the slow rank had its part first";
 }
 
-/* Neither rank waits for the other, also not behind an access link that both share. */
-static void pairs_have_their_own_rates_at_the_same_time(void **state)
+/* Neither path waits for the other, even behind a shared access link. */
+static void pairs_transfer_at_their_own_rates_in_parallel(void **state)
 {
     (void)state;
     run_beside(4, one_of_pairs);
 }
 
-/* 1 MB at 20 Mbit/s between two ranks: 0.4 s. */
-static void a_stall_delays_by_as_long_as_it_lasts(void **state)
+/* 1 MB at 20 Mbit/s between two ranks takes 0.4 s. */
+static void stall_delays_a_transfer_by_its_length(void **state)
 {
     timing t;
     (void)state;
@@ -349,31 +348,31 @@ static void a_stall_delays_by_as_long_as_it_lasts(void **state)
 }
 
 /* The stall would end after a minute, and the all-reduce would succeed. */
-static void a_stall_beyond_the_patience_loses_the_peer_on_both_sides(void **state)
+static void stall_beyond_the_time_out_loses_the_peer_on_both_sides(void **state)
 {
     timing t;
     (void)state;
     memset(&t, 0, sizeof t);
     t.n = 250000;
     t.want = DDP_PEER_LOST;
-    t.text = "was lost"; /* who notices first closes its connection */
+    t.text = "was lost"; /* the rank that notices first closes its connection */
     for (int tcp = 0; tcp < 2; tcp++) {
         (void)run_script(2, tcp, "20mbit,1ms", "t=0.1 stall 1 for 60\n", &t, 0.5);
         assert_true(t.whole >= 0.5);
     }
 }
 
-static void a_slower_link_takes_longer_from_then_on(void **state)
+static void slowed_link_takes_longer_from_then_on(void **state)
 {
     timing t;
     (void)state;
     memset(&t, 0, sizeof t);
     t.n = 250000;
-    /* half at 20, half at 10 Mbit/s */
+    /* half at 20 Mbit/s, half at 10 Mbit/s */
     assert_true(run_script(2, 1, "20mbit", "t=0.2 slow 0 to 10mbit\n", &t, 20) > 0.58);
 }
 
-static void a_dropped_connection_is_seen_by_both_ends(void **state)
+static void dropped_connection_is_detected_by_both_ends(void **state)
 {
     timing t;
     (void)state;
@@ -387,7 +386,7 @@ static void a_dropped_connection_is_seen_by_both_ends(void **state)
     }
 }
 
-static void jitter_changes_no_bit_and_adds_its_time(void **state)
+static void jitter_adds_delay_and_results_are_bit_identical(void **state)
 {
     timing t;
     (void)state;
@@ -397,7 +396,7 @@ static void jitter_changes_no_bit_and_adds_its_time(void **state)
         assert_true(run_script(3, tcp, "none,10ms,20ms", NULL, &t, 20) > 0.02); /* two delays at least */
 }
 
-/* Fails with DDP_PEER_LOST long before its time is over. */
+/* Must fail with DDP_PEER_LOST long before the last step. */
 static int train_until_killed(ddp_ctx *d, void *user)
 {
     float x[8];
@@ -409,7 +408,7 @@ static int train_until_killed(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void a_killed_worker_is_a_lost_peer(void **state)
+static void killed_worker_is_a_lost_peer(void **state)
 {
     ddp_config c;
     ddp_error err;
@@ -430,21 +429,21 @@ static void a_killed_worker_is_a_lost_peer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_script_says_when_what_happens_to_whom),
-        cmocka_unit_test(a_script_of_another_system_is_read),
-        cmocka_unit_test(a_wrong_line_is_named_with_its_wrong_part),
-        cmocka_unit_test(a_worker_gets_the_turns_of_its_link_and_its_acts),
-        cmocka_unit_test(a_topology_gives_each_pair_its_own_rate_and_delay),
+        cmocka_unit_test(script_lines_are_parsed_into_incidents),
+        cmocka_unit_test(script_with_crlf_or_bom_is_read),
+        cmocka_unit_test(invalid_script_line_is_reported_with_its_part),
+        cmocka_unit_test(worker_gets_its_rate_changes_and_actions),
+        cmocka_unit_test(topology_sets_rate_and_delay_per_pair),
         cmocka_unit_test(a_variant_and_one_at_a_time_are_read),
-        cmocka_unit_test(a_topology_that_does_not_fit_is_refused_in_a_sentence),
+        cmocka_unit_test(invalid_topology_fails_with_a_clear_error),
         cmocka_unit_test(the_networks_of_the_papers_can_be_emulated),
-        cmocka_unit_test(pairs_have_their_own_rates_at_the_same_time),
-        cmocka_unit_test(a_stall_delays_by_as_long_as_it_lasts),
-        cmocka_unit_test(a_stall_beyond_the_patience_loses_the_peer_on_both_sides),
-        cmocka_unit_test(a_slower_link_takes_longer_from_then_on),
-        cmocka_unit_test(a_dropped_connection_is_seen_by_both_ends),
-        cmocka_unit_test(jitter_changes_no_bit_and_adds_its_time),
-        cmocka_unit_test(a_killed_worker_is_a_lost_peer),
+        cmocka_unit_test(pairs_transfer_at_their_own_rates_in_parallel),
+        cmocka_unit_test(stall_delays_a_transfer_by_its_length),
+        cmocka_unit_test(stall_beyond_the_time_out_loses_the_peer_on_both_sides),
+        cmocka_unit_test(slowed_link_takes_longer_from_then_on),
+        cmocka_unit_test(dropped_connection_is_detected_by_both_ends),
+        cmocka_unit_test(jitter_adds_delay_and_results_are_bit_identical),
+        cmocka_unit_test(killed_worker_is_a_lost_peer),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,4 +1,4 @@
-/* [pure] The text of a slow link, and what is not one. */
+/* [pure] Parsing the text of an emulated link, and errors for invalid texts. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -42,7 +42,7 @@ static void links_are_read_in_decimal_units(void **state)
     }
 }
 
-static void nonsense_names_the_part_and_an_example(void **state)
+static void invalid_spec_fails_with_the_part_and_an_example(void **state)
 {
     static const char *const cases[][2] = {
         {"fast", "the rate 'fast'"},
@@ -95,7 +95,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_read_in_decimal_units),
-        cmocka_unit_test(nonsense_names_the_part_and_an_example),
+        cmocka_unit_test(invalid_spec_fails_with_the_part_and_an_example),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Shaped links: real transfers take what the arithmetic of the link says, on every wire. */
+/* Shaped links: real transfers take the computed time on every wire. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "wire/threads.c"
@@ -24,7 +24,7 @@ extern "C" {
 
 #include "emulate/shape_lab.h"
 
-static void an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at(void **state)
+static void uplink_time_does_not_depend_on_late_wake_ups(void **state)
 {
     ddp__link l;
     ddp__path p;
@@ -33,11 +33,11 @@ static void an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at(v
     memset(&p, 0, sizeof p);
     l.rate = 1000;
     assert_true(ddp__link_send(&l, &p, 10, 500) == 10.5);
-    assert_true(ddp__link_send(&l, &p, 10, 250) == 10.75); /* was waiting: starts when the link is free */
-    assert_true(ddp__link_send(&l, &p, 12, 500) == 12.5);  /* the idle time is not saved up */
+    assert_true(ddp__link_send(&l, &p, 10, 250) == 10.75); /* waits until the link is free */
+    assert_true(ddp__link_send(&l, &p, 12, 500) == 12.5);  /* idle time earns no credit */
 }
 
-static void a_downlink_delays_once_and_serialises_what_competes(void **state)
+static void downlink_serialises_competing_frames(void **state)
 {
     ddp__link l;
     (void)state;
@@ -46,13 +46,13 @@ static void a_downlink_delays_once_and_serialises_what_competes(void **state)
     assert_true(ddp__link_receive(&l, 12, 500) == 12);
     assert_true(ddp__link_receive(&l, 12, 500) == 12.5); /* from another peer at the same time */
     assert_true(ddp__link_receive(&l, 12.5, 500) == 13);
-    assert_true(ddp__link_receive_control(&l, 12.5, 32) == 12.5); /* overtakes, but takes its time */
+    assert_true(ddp__link_receive_control(&l, 12.5, 32) == 12.5); /* overtakes, but uses capacity */
     assert_true(fabs(ddp__link_receive(&l, 13, 500) - 13.532) < 1e-12);
     assert_true(ddp__link_receive(&l, 22, 500) == 22);
 }
 
-/* Two ways of 1000 and 250 bytes/s behind an uplink of 2000. */
-static void the_way_to_one_peer_does_not_hold_up_another(void **state)
+/* Two paths of 1000 and 250 bytes/s behind an uplink of 2000. */
+static void busy_path_does_not_delay_another_peer(void **state)
 {
     ddp__link l;
     ddp__path fast, slow;
@@ -67,12 +67,12 @@ static void the_way_to_one_peer_does_not_hold_up_another(void **state)
     assert_true(l.up_free == 10.25);
     assert_true(ddp__link_send(&l, &fast, 10, 500) == 10.75);
     assert_true(l.up_free == 10.5);
-    assert_true(ddp__link_send(&l, &slow, 11, 500) == 14); /* its way was busy until 12 */
-    memset(&fast, 0, sizeof fast);                         /* no rate of its own */
+    assert_true(ddp__link_send(&l, &slow, 11, 500) == 14); /* its path was busy until 12 */
+    memset(&fast, 0, sizeof fast);                         /* the path has no limit */
     assert_true(ddp__link_send(&l, &fast, 20, 500) == 20.25);
 }
 
-static void one_at_a_time_a_frame_waits_for_the_way_to_another_peer(void **state)
+static void one_at_a_time_frame_waits_for_another_path(void **state)
 {
     ddp__link l;
     ddp__path fast, slow;
@@ -87,7 +87,7 @@ static void one_at_a_time_a_frame_waits_for_the_way_to_another_peer(void **state
     assert_true(l.up_free == 12);
     assert_true(ddp__link_send(&l, &fast, 10, 500) == 12.5);
     assert_true(ddp__link_send(&l, &slow, 13, 500) == 15);
-    l.rate = 100; /* the uplink is slower than the ways */
+    l.rate = 100; /* the uplink is slower than the paths */
     assert_true(ddp__link_send(&l, &fast, 20, 500) == 25 && l.up_free == 25);
 }
 
@@ -101,7 +101,7 @@ static void jitter_is_uniform_seeded_and_keeps_the_order(void **state)
     p.jitter_s = 0.25;
     p.rng = ddp__jitter_rng(1, 0, 1);
     q = p;
-    for (int i = 1; i <= 1000; i++) { /* far apart: nobody waits for the one before */
+    for (int i = 1; i <= 1000; i++) { /* with large gaps, no frame waits for the previous one */
         double late = ddp__path_receive(&p, i) - i;
         assert_true(ddp__path_receive(&q, i) - i == late); /* the same seed, the same jitter */
         assert_true(late >= 0.5 && late < 0.75);
@@ -120,7 +120,7 @@ static void jitter_is_uniform_seeded_and_keeps_the_order(void **state)
     assert_true(ddp__path_receive(&p, 3000) != ddp__path_receive(&q, 3000));
 }
 
-static void a_turn_of_the_rate_counts_from_its_time_on(void **state)
+static void rate_change_applies_from_its_time_on(void **state)
 {
     ddp__turn turn[] = {{1, -1}, {3, 100}, {4, 0}};
     ddp__link l;
@@ -149,7 +149,7 @@ static void a_turn_of_the_rate_counts_from_its_time_on(void **state)
     assert_true(ddp__link_receive(&l, 12, 50) == 13.5);
 }
 
-static void a_chunk_is_one_millisecond_within_limits(void **state)
+static void chunk_is_one_millisecond_within_limits(void **state)
 {
     (void)state;
     assert_int_equal(ddp__link_chunk(12.5e6), 12480);
@@ -172,7 +172,7 @@ static void no_transfer_is_faster_than_its_link(void **state)
         (void)run_transfer(&t, tcp);
         t = all_reduce_of(2, 8, (size_t)1 << 14, 12.5e6, 0.02); /* several messages */
         (void)run_transfer(&t, tcp);
-        t = all_reduce_of(2, 1, (size_t)1 << 20, 125e6, 0.05); /* a long link */
+        t = all_reduce_of(2, 1, (size_t)1 << 20, 125e6, 0.05); /* a link with a long delay */
         (void)run_transfer(&t, tcp);
         t.verb = DDP_SEND;
         t.to_zero = 1;
@@ -196,7 +196,8 @@ static void no_transfer_is_faster_than_its_link(void **state)
 
 /* ---- priorities and waiting ---- */
 
-/* Half of the chunks take slots that are given back: not by a frame of their own each. */
+/* Half of the chunks take slots that are returned. Credits are not returned in a separate frame for each
+ * slot. */
 static void count_heads(net_rank *me, void *user)
 {
     float *data = (float *)calloc(500000, sizeof *data);
@@ -259,11 +260,11 @@ static void urgent_second(net_rank *me, void *user)
         else
             end_second = spans[i].end;
     }
-    if (count != 2 || end_second >= end_first) net_fail(me, "the urgent message did not overtake");
+    if (count != 2 || end_second >= end_first) net_fail(me, "the high-priority message did not overtake");
     free(data);
 }
 
-static void an_urgent_message_overtakes_between_chunks(void **state)
+static void high_priority_message_overtakes_between_chunks(void **state)
 {
     net_setup set;
     (void)state;
@@ -273,7 +274,7 @@ static void an_urgent_message_overtakes_between_chunks(void **state)
 }
 
 typedef struct lateness {
-    int submitted; /* atomic: ranks that wait for the late one */
+    int submitted; /* atomic: number of ranks that wait for the late one */
     double peer_wait[8];
 } lateness;
 
@@ -305,10 +306,11 @@ static void wait_for_a_late_rank(net_rank *me, void *user)
     if (n != 2 || span[1].step != 1) net_fail(me, "%d spans, the last of step %d", n, (int)span[1].step);
     l->peer_wait[me->rank] = span[1].peer_wait;
     if (me->rank != 1 && span[1].peer_wait < 0.2) net_fail(me, "waited only %.3f s", span[1].peer_wait);
-    if (span[1].peer_wait > span[1].end - span[1].begin) net_fail(me, "waited longer than it took");
+    if (span[1].peer_wait > span[1].end - span[1].begin)
+        net_fail(me, "the wait is longer than the operation");
 }
 
-static void waiting_for_a_late_rank_is_counted_apart(void **state)
+static void wait_for_a_late_rank_is_reported_separately(void **state)
 {
     (void)state;
     for (int slow = 0; slow < 2; slow++) {
@@ -328,17 +330,17 @@ static void waiting_for_a_late_rank_is_counted_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at),
-        cmocka_unit_test(a_downlink_delays_once_and_serialises_what_competes),
-        cmocka_unit_test(the_way_to_one_peer_does_not_hold_up_another),
-        cmocka_unit_test(one_at_a_time_a_frame_waits_for_the_way_to_another_peer),
+        cmocka_unit_test(uplink_time_does_not_depend_on_late_wake_ups),
+        cmocka_unit_test(downlink_serialises_competing_frames),
+        cmocka_unit_test(busy_path_does_not_delay_another_peer),
+        cmocka_unit_test(one_at_a_time_frame_waits_for_another_path),
         cmocka_unit_test(jitter_is_uniform_seeded_and_keeps_the_order),
-        cmocka_unit_test(a_turn_of_the_rate_counts_from_its_time_on),
-        cmocka_unit_test(a_chunk_is_one_millisecond_within_limits),
+        cmocka_unit_test(rate_change_applies_from_its_time_on),
+        cmocka_unit_test(chunk_is_one_millisecond_within_limits),
         cmocka_unit_test(no_transfer_is_faster_than_its_link),
         cmocka_unit_test(credits_of_small_chunks_travel_together),
-        cmocka_unit_test(an_urgent_message_overtakes_between_chunks),
-        cmocka_unit_test(waiting_for_a_late_rank_is_counted_apart),
+        cmocka_unit_test(high_priority_message_overtakes_between_chunks),
+        cmocka_unit_test(wait_for_a_late_rank_is_reported_separately),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

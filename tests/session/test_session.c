@@ -742,8 +742,7 @@ static void unknown_address_of_rank_0_fails(void **state)
     setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
     setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
     assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
-    expect(&err, DDP_ARG,
-           "Open MPI sets rank 1 of 4, but not the address of rank 0: set DREAMDDP_ADDR");
+    expect(&err, DDP_ARG, "Open MPI sets rank 1 of 4, but not the address of rank 0: set DREAMDDP_ADDR");
     setenv("DREAMDDP_ADDR", "10.0.0.1:5", 1);
     assert_int_equal(resolve(&given, &c, &err), DDP_OK);
     assert_string_equal(c.addr, "10.0.0.1:5");
