@@ -1,6 +1,6 @@
 #!/bin/sh
-# [test-all: needs spin] The hand-over of the engine between callers and the comm thread (tests/comm/model/park.pml) through
-# spin, in every order of steps; and its seeded mistakes, which the search must find.
+# [test-all: needs spin] Model checking of the transfer of the engine between callers and the comm thread
+# (tests/comm/model/park.pml) with spin, in every order of steps, and with seeded faults, which spin must find.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/cases.sh
@@ -9,7 +9,7 @@ model=$PWD/tests/comm/model/park.pml
 
 check 0 "one caller" -DCALLERS=1 -DCALLS=4
 check 0 "two callers" -DCALLERS=2 -DCALLS=2
-check 1 "a comm thread that is not signalled is noticed" -DFORGET
-check 1 "a comm thread that ignores the driving caller is noticed" -DBARGE
-check 1 "a caller that drives beside an awake comm thread is noticed" -DHASTY
+check 1 "a missing signal to the comm thread is found" -DFORGET
+check 1 "a comm thread that ignores the driving caller is found" -DBARGE
+check 1 "a caller that drives while the comm thread is awake is found" -DHASTY
 close

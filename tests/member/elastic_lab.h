@@ -1,5 +1,5 @@
-/* Worlds whose workers die, fall silent or lose a link at a chosen moment: a wire around another
- * one that can be told to. */
+/* Worlds whose workers die, stall or lose a link at a chosen moment: a wire around another wire that injects
+ * these faults. */
 #ifndef ELASTIC_LAB_H
 #define ELASTIC_LAB_H
 
@@ -11,14 +11,14 @@ typedef struct lab_wire {
     ddp__wire base;
     ddp__wire *inner;
     ddp__hub *hub;
-    int *dead;           /* [LAB_MAX] of the world: its wire does nothing any more */
-    int *cut;            /* [LAB_MAX][LAB_MAX]: no byte passes, and no end is reported */
-    int told;            /* its streams were closed, as the death of a process does */
-    long countdown;      /* bytes to send before it dies, or stalls; < 0: never */
-    double stall_s;      /* > 0: it does not die but stops for so long */
-    double still_until;  /* of the comm thread */
+    int *dead;           /* [LAB_MAX] of the world: 1: its wire transfers nothing any more */
+    int *cut;            /* [LAB_MAX][LAB_MAX] 1: no byte passes, and no end is reported */
+    int told;            /* 1: its streams were closed, as by the death of a process */
+    long countdown;      /* bytes to send before it dies or stalls; < 0: never */
+    double stall_s;      /* > 0: it does not die, but stalls for this time */
+    double still_until;  /* end of the stall of the comm thread */
     int *fds;            /* TCP: its sockets */
-    double apart;        /* seconds from the end of one of them to the next */
+    double apart;        /* in seconds: from the end of one socket to the next */
     ddp__engine *engine; /* its calls end at once when it dies */
 } lab_wire;
 
@@ -38,7 +38,7 @@ static void lab_die(lab_wire *w)
             shutdown(w->fds[p], SHUT_RDWR);
             ddp__sleep_until(ddp_now() + w->apart);
         }
-    if (w->engine) ddp__engine_abort(w->engine, DDP_ABORTED, "dead"); /* nobody hears it */
+    if (w->engine) ddp__engine_abort(w->engine, DDP_ABORTED, "dead"); /* no rank receives it */
 }
 
 static int lab_mute(lab_wire *w, int peer)
@@ -116,7 +116,7 @@ static void lab_close(ddp__wire *w)
 
 static const ddp__wire_table lab_table = {lab_send, lab_recv, lab_wait, lab_wake, lab_close, NULL, NULL};
 
-/* Puts a lab wire around the wire of each rank; for TCP after net_tcp_wires. */
+/* Puts a lab wire around the wire of each rank. For TCP, call it after net_tcp_wires. */
 static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
 {
     for (int r = 0; r < world; r++) {
@@ -138,8 +138,8 @@ static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
     }
 }
 
-/* As net_run, but over lab wires; fn finds its own as (lab_wire *)me->wire. "" or what failed,
- * valid until the next call. */
+/* As net_run, but over lab wires: fn gets its own as (lab_wire *)me->wire. Returns "" or an error, valid
+ * until the next call. */
 static const char *lab_try(lab_world *lab, const net_setup *set, void (*fn)(net_rank *, void *), void *user)
 {
     static net_rank ranks[LAB_MAX];
@@ -178,7 +178,7 @@ static DDP__UNUSED void lab_run(lab_world *lab, const net_setup *set, void (*fn)
     if (failure[0]) fail_msg("%s", failure);
 }
 
-/* VERBOSE=1 shows what the engines say. */
+/* VERBOSE=1 prints the log lines of the engines. */
 static DDP__UNUSED void say(void *user, ddp_log_level level, const char *line)
 {
     (void)user;
@@ -205,14 +205,14 @@ enum { LAB_FEWER = 1 };
 enum { LAB_FEWER = 1 };
 #endif
 
-/* A number from the environment. */
+/* Reads a number from the environment. */
 static int env_number(const char *name, int otherwise)
 {
     const char *text = getenv(name);
     return text ? atoi(text) : otherwise;
 }
 
-/* For `make soak`, which adds them up. */
+/* Prints counts that `make soak` adds up. */
 static DDP__UNUSED void lab_events(int kills, int stalls, int drops, int joins)
 {
     if (getenv("SOAK")) {
@@ -221,15 +221,16 @@ static DDP__UNUSED void lab_events(int kills, int stalls, int drops, int joins)
     }
 }
 
-/* Seconds of silence that end nothing here, as deaths are seen at once: more where other worlds or a
- * sanitizer take the processor. */
+/* Silence, in seconds, that ends nothing here: deaths are noticed at once. Longer if other worlds or a
+ * sanitizer use the processor. */
 static DDP__UNUSED double lab_patience(double s) { return getenv("SOAK") || LAB_FEWER > 1 ? 5 * s : s; }
 
-/* How many random runs: ELASTIC, or fewer than usual where a sanitizer makes them slow. */
+/* Number of random runs: ELASTIC, or fewer than usual if a sanitizer slows them down. */
 static DDP__UNUSED int env_runs(int usual) { return env_number("ELASTIC", usual / LAB_FEWER); }
 
-/* A run in which a rank was silent because another process had the processor is tried again. */
-#ifdef __SANITIZE_THREAD__ /* five workers that are many times slower, and half a second to notice a death */
+/* A run in which a rank was silent because of another process is repeated. */
+#ifdef __SANITIZE_THREAD__ /* five workers that are many times slower, and a death must be noticed within half
+                            * a second */
 enum { TRIES = 12 };
 #else
 enum { TRIES = 3 };

@@ -21,7 +21,7 @@ typedef enum flood_kind {
     FLOOD_HALF,      /* sends a ClientHello of TLS and no more */
     FLOOD_HANDSHAKE, /* completes its part of a TLS handshake without key and certificate, 100 times per
                         second in all */
-    FLOOD_KINDS      /* all of these, each by a fifth of the clients */
+    FLOOD_KINDS      /* each kind by a fifth of the clients */
 } flood_kind;
 
 typedef struct flood_client {
@@ -118,7 +118,7 @@ static int flood_shake(flood_state *f, int i)
 #endif
 }
 
-/* A client's turn: 1 while its connection stands. */
+/* A client's turn. Returns 1 while its connection is open. */
 static int flood_turn(flood_state *f, int i, double now)
 {
     static const char hello[] = "dreamddp", other[] = "GET / HTTP/1.1\r\n\r\n";
@@ -144,8 +144,8 @@ static int flood_turn(flood_state *f, int i, double now)
     return recv(p->fd, sink, sizeof sink, 0) > 0;
 }
 
-/* Clients of that kind connect to a worker while the parent process lives, at once again when they are
- * disconnected. */
+/* Clients of that kind connect to a worker while the parent process runs. They connect again as soon as they
+ * are disconnected. */
 static void flood_run(const ddp__addr *at, flood_kind kind, int shared, long *connects)
 {
     static flood_state f;

@@ -9,23 +9,23 @@
 
 enum { WORKERS = 8, LAYERS = 6 };
 
-/* A run trains until the last joining worker has entered, and STEPS_AFTER steps more; STEPS_MOST bounds it.
- * A run that no worker enters ends after PERIODS_REST periods: ranks may be a period apart. */
+/* A run trains until the last joining worker has entered, and STEPS_AFTER steps more; STEPS_MOST limits it. A
+ * run that no worker enters ends after PERIODS_REST periods: ranks may be a period apart. */
 enum { STEPS_MOST = 30000, STEPS_AFTER = 12, PERIODS_REST = 4, LARGE = 30000 / ALONE(5) };
 
 typedef struct board {  /* shared memory; a worker's number is the order of its start */
-    long last;          /* atomic: where all stop, the same for all */
-    long step_ms;       /* atomic: what a step takes; 4 again when the last newcomer is in */
+    long last;          /* atomic: the step in which all ranks stop */
+    long step_ms;       /* atomic: duration of a step; 4 again when the last joining worker has entered */
     long step[WORKERS]; /* atomic */
     int live[WORKERS];  /* atomic: live workers of its epoch, as the worker knows them */
     int rank[WORKERS], status[WORKERS], done[WORKERS];
-    long entered[WORKERS]; /* step at which a newcomer came in, -1 */
-    long sites[WORKERS];   /* those of the living as it knows them, a digit each; 0: one level */
-    long rest[WORKERS];    /* of a newcomer, after its first period: kept_rest */
+    long entered[WORKERS]; /* step at which a joining worker entered, -1 */
+    long sites[WORKERS];   /* sites of the live workers as it knows them, a digit each; 0: not hierarchical */
+    long rest[WORKERS];    /* of a joining worker, after its first period: kept_rest */
     int opened;            /* atomic: a joining worker has a context, and asks for its entry next */
     int probes[WORKERS];   /* measurements of the links */
-    uint64_t hash[WORKERS], averaged[WORKERS]; /* after and before the last ddp_sync_all */
-    uint64_t state[WORKERS];                   /* of a program's own optimizer after the last step */
+    uint64_t hash[WORKERS], averaged[WORKERS]; /* hash after and before the last ddp_sync_all */
+    uint64_t state[WORKERS];                   /* hash of a program's own optimizer after the last step */
     long loaded[WORKERS]; /* atomic: the step whose state it received when it joined, -1 */
     int saves[WORKERS];   /* atomic: calls of a save function of ddp_add_state */
     double first_loss[WORKERS], last_loss[WORKERS];
@@ -33,7 +33,7 @@ typedef struct board {  /* shared memory; a worker's number is the order of its 
     char door[WORKERS][DDP__ADDR_TEXT];
 } board;
 
-static DDP__UNUSED ddp_overlap overlap; /* of the outer family */
+static DDP__UNUSED ddp_overlap overlap; /* for strategies with an outer optimizer */
 static DDP__UNUSED int mean_itself;     /* outer_lr 1 without momentum */
 
 typedef struct plan_of_run {
@@ -41,11 +41,11 @@ typedef struct plan_of_run {
     ddp_strategy strategy;
     ddp_wire wire;
     int world, min_world, max_world, layers;
-    int last_comer; /* who enters last: the run ends steps_after steps later */
+    int last_comer; /* the worker that enters last: the run ends steps_after steps later */
     int steps_after;
-    size_t count; /* floats of a layer */
+    size_t count; /* number of floats in a layer */
     char addr[DDP__ADDR_TEXT];
-    int optimizer; /* 1: with state; 2: the program's own, which `between` applies */
+    int optimizer; /* 1: with state; 2: the program's own optimizer, which `between` applies */
     int average_state;
     int site[WORKERS]; /* 0: none */
     double op_s, peer_s;
@@ -58,8 +58,8 @@ typedef struct plan_of_run {
     size_t elastic_bytes;
 } plan_of_run;
 
-/* NULL, or the calls of a worker: before ddp_set_optimizer, after it, and after each ddp_step_end. 0, or the
- * context's error. */
+/* NULL, or the calls of a worker: before ddp_set_optimizer, after it, and after each ddp_step_end. Returns 0,
+ * or the context's error. */
 typedef int (*lab_part)(const plan_of_run *p, ddp_ctx *d, int number);
 static DDP__UNUSED lab_part registers, starts, between;
 
@@ -78,7 +78,8 @@ static double compute(const plan_of_run *p, int rank, long step)
     return loss;
 }
 
-/* Values that are not 0 of what sparse changes left to be sent, and layers whose first period is not over. */
+/* Number of nonzero values in the residual of sparse deltas, plus the number of layers whose first period is
+ * not over. */
 static long kept_rest(const plan_of_run *p, const ddp_ctx *d)
 {
     const int outer = p->strategy == DDP_DILOCO || p->strategy == DDP_SPARSELOCO;
@@ -123,7 +124,7 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
     }
     b->rank[number] = ddp_rank(d);
     b->entered[number] = ddp_step(d);
-    /* the others wait for this one at the next period's end: none is past the new last step */
+    /* the others wait for this one at the end of the next period, so no rank is past the new last step */
     if (number == p->last_comer) {
         ddp__atomic_store(&b->last, ddp_step(d) + p->steps_after);
         ddp__atomic_store(&b->step_ms, 4);
@@ -244,13 +245,13 @@ static pid_t start(const plan_of_run *p, int number, int join)
     return pid;
 }
 
-/* For `make soak`: other random moments, and what happened in a run. */
+/* For `make soak`: other random moments, and a count of events. */
 static DDP__UNUSED uint64_t seed_base(void)
 {
     return getenv("SEED_BASE") ? strtoull(getenv("SEED_BASE"), NULL, 10) : 0;
 }
 
-/* How often a test repeats its runs: ELASTIC, for `make soak`. */
+/* Number of repetitions of a test's runs: ELASTIC, for `make soak`. */
 static DDP__UNUSED int repeats(void) { return getenv("ELASTIC") ? atoi(getenv("ELASTIC")) : 1; }
 
 static DDP__UNUSED void events(int kills, int joins)
@@ -284,7 +285,7 @@ static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t c
     snprintf(run, sizeof run, "join %ld %d", (long)getpid(), runs);
     p->run = run;
     p->op_s = p->peer_s = 20; /* reached in failures only: the death of a process closes its connections */
-    p->connect_s = 40;        /* it may have to begin again */
+    p->connect_s = 40;        /* it may have to retry */
     /* an address of this process: the system may give a port of 127.0.0.1 to a connection before a worker
      * listens on it */
     snprintf(p->addr, sizeof p->addr, "127.%d.%d.%d:%d", 1 + (getpid() >> 15) % 127, (getpid() >> 7) % 256,

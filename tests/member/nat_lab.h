@@ -1,5 +1,5 @@
-/* Workers behind NAT, on one machine: other processes can connect only to the ports that are open. Include
- * after dreamddp.h and cmocka.h, in place of the library's wire/socket.c. */
+/* Workers behind NAT on one machine: other processes can connect only to the open ports. Include after
+ * dreamddp.h and cmocka.h, instead of the library's wire/socket.c. */
 #ifndef NAT_LAB_H
 #define NAT_LAB_H
 
@@ -9,11 +9,11 @@ enum { OPEN_PORTS = 8 };
 
 typedef struct nat {
     int open[OPEN_PORTS]; /* atomic, 0: none */
-    int refused;          /* atomic: connections that the NAT did not let in */
-    long returns;         /* atomic: links that came back */
+    int refused;          /* atomic: connections that the NAT refused */
+    long returns;         /* atomic: reconnected links */
 } nat;
 
-static nat *nats; /* shared memory; NULL: there is no NAT */
+static nat *nats; /* shared memory; NULL: no NAT */
 
 static int nat_connect(int fd, const struct sockaddr *to, socklen_t size)
 {
@@ -22,14 +22,15 @@ static int nat_connect(int fd, const struct sockaddr *to, socklen_t size)
     if (!nats) return connect(fd, to, size);
     memset(&in, 0, sizeof in);
     if (to->sa_family == AF_INET) memcpy(&in, to, sizeof in);
-    for (int k = 0; in.sin_addr.s_addr && k < OPEN_PORTS; k++) /* 0.0.0.0 is no address of another machine */
+    for (int k = 0; in.sin_addr.s_addr && k < OPEN_PORTS; k++) /* 0.0.0.0 is not an address of another machine
+                                                                * */
         if (ntohs(in.sin_port) == ddp__atomic_load(&nats->open[k])) return connect(fd, to, size);
     ddp__atomic_add(&nats->refused, 1);
     errno = EHOSTUNREACH;
     return -1;
 }
 
-static int nat_public; /* of workers that start from now on: others can connect to them */
+static int nat_public; /* workers that start from now on accept connections */
 
 static int nat_listen(int fd, int backlog)
 {
@@ -51,7 +52,7 @@ static int nat_listen(int fd, int backlog)
 #undef connect
 #undef listen
 
-/* Rank 0 breaks every relayed connection once, when all workers are in: they connect to rank 0 again. */
+/* Rank 0 breaks every relayed connection once, when all workers have joined: they connect to rank 0 again. */
 static int break_relays(const plan_of_run *p, ddp_ctx *d, int number)
 {
     static int broken;
@@ -65,7 +66,7 @@ static int break_relays(const plan_of_run *p, ddp_ctx *d, int number)
     return 0;
 }
 
-/* The address of the run is the only open port. The run is long enough for links to come back. */
+/* The address of the run is the only open port. The run is long enough for links to reconnect. */
 static void nat_begin(plan_of_run *p)
 {
     nats = (nat *)mmap(NULL, sizeof *nats, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -75,7 +76,7 @@ static void nat_begin(plan_of_run *p)
     nats->open[0] = atoi(strrchr(p->addr, ':') + 1);
 }
 
-/* At least `returns` links of the last worker that joined came back after they were broken. */
+/* At least `returns` links of the last joining worker reconnected after a break. */
 static void nat_end(long returns)
 {
     assert_true(nats->refused > 0);

@@ -1,28 +1,29 @@
 #!/usr/bin/env python3
-"""Random kills, stalls, drops and joins for some minutes, several worlds at a time; or a day of steps.
+"""Random kills, stalls, drops and joins for several minutes, in several worlds at a time; or the steps of a day.
 
     tests/member/soak.py build/plain --minutes 10 [--events 10000] [--jobs 6] [--seed N] [--state FILE]
     tests/member/soak.py build/plain --day [--strategy dreamddp|all] [--steps 86400]
 
-The first ends after so many minutes, or as soon as there were so many events; with --events alone it takes the time that
-they need. Every strategy that an elastic world takes has its turn. All randomness follows from the seed and the number of
-a call, so that a million events are one long soak, which may be stopped and goes on:
+The first form ends after the minutes, or as soon as the events have happened; with --events alone it has no time limit.
+It runs every strategy that supports elastic worlds. All randomness follows from the seed and the number of a call, so a
+million events are one long soak, which can be interrupted and resumed:
 
     tests/member/soak.py build/plain --events 1000000 --state soak.json         hours; Ctrl-C, or a crash
-    tests/member/soak.py build/plain --events 1000000 --state soak.json         goes on with the same seed
+    tests/member/soak.py build/plain --events 1000000 --state soak.json         resumes with the same seed
 
-The state is written when a call of a test begins and when it ends, and counts events by kind, case and strategy; calls that
-were under way are made again. From 100,000 events on a call has four times as many runs. Memory is watched: of each call that
-of its own process, after each run of a world: the median of the second half may be --growth-kib above the first's; and of each
-case the peak of its largest process, workers included, which may be so much above that of the soak's first tenth. What is
-more is a failure, but for sanitizers, which keep what was freed.
+The state is written when a call of a test begins and when it ends. It counts events by kind, case and strategy; calls
+that were interrupted are repeated. From 100,000 events on, a call has four times as many runs. The script checks
+memory in two ways. Within a call, it compares the process after each run of a world: the median of the second half may
+exceed the median of the first half by --growth-kib. Over the calls of a case, it compares the peak of the largest process, workers
+included: the peak may exceed that of the soak's first tenth by as much. More is a failure, except under sanitizers, which
+retain freed memory.
 
---day makes as many steps as a day has seconds, as fast as they go, in one run of two processes with two ranks each (and a
-server, where the strategy needs one), with a checkpoint every tenth of the way. The memory of each process after the first
-tenth may not grow by more than --growth-kib; its slope is reported.
+--day runs as many steps as a day has seconds, as fast as possible, in one run of two processes with two ranks each (and a
+server if the strategy needs one), with a checkpoint every tenth of the steps. After the first tenth, the memory of a
+process may not grow by more than --growth-kib; the script reports its slope.
 
-The last line is a JSON object. Exit 1: a run failed or hung, or memory grew; its output is shown, and the line that repeats
-it. Exit 130: interrupted.
+The last line is a JSON object. Exit code 1: a run failed or hung, or memory grew; the script prints its output and the
+command that repeats it. Exit code 130: interrupted.
 """
 import argparse
 import json
@@ -38,27 +39,27 @@ import threading
 import time
 import zlib
 
-# test, case, runs of one call, seconds after which it hangs
+# test, case, runs per call, time-out in seconds
 MIX = [
-    ("member/test_elastic", "one_death_at_any_moment_over_threads", 50, 300),
+    ("member/test_elastic", "survivors_agree_after_a_death_over_threads", 50, 300),
     ("wire/test_resume", "operations_keep_their_bits_over_breaks", 1, 300),
-    ("member/test_elastic", "one_death_in_a_ring", 50, 300),
-    ("member/test_admit", "deaths_in_the_midst_of_an_admission", 50, 300),
-    ("member/test_every_strategy", "deaths_at_any_moment_of_any_strategy", 17, 300),
-    ("member/test_elastic", "a_stall_at_any_moment", 20, 300),
-    ("member/test_elastic", "one_death_at_any_moment_over_tcp", 50, 300),
-    ("member/test_admit", "deaths_in_the_midst_of_an_admission", 50, 300),
-    ("member/test_elastic", "processes_are_killed", 40, 300),
-    ("member/test_elastic", "two_deaths_in_a_row_or_at_once", 20, 300),
-    ("member/test_join", "newcomers_that_die_are_forgotten", 1, 300),
+    ("member/test_elastic", "survivors_agree_after_a_death_in_a_ring", 50, 300),
+    ("member/test_admit", "deaths_during_an_admission_leave_equal_results", 50, 300),
+    ("member/test_every_strategy", "survivors_agree_after_deaths_in_every_strategy", 17, 300),
+    ("member/test_elastic", "stalled_worker_continues_or_is_declared_lost", 20, 300),
+    ("member/test_elastic", "survivors_agree_after_a_death_over_tcp", 50, 300),
+    ("member/test_admit", "deaths_during_an_admission_leave_equal_results", 50, 300),
+    ("member/test_elastic", "survivors_agree_after_processes_are_killed", 40, 300),
+    ("member/test_elastic", "survivors_agree_after_two_deaths", 20, 300),
+    ("member/test_join", "dead_joining_workers_free_their_ids", 1, 300),
     ("member/test_entry", "worker_enters_after_the_collectives_between_two_steps", 1, 300),
-    ("member/test_admit", "deaths_in_the_midst_of_an_admission", 50, 300),
-    ("member/test_join", "a_killed_worker_comes_back", 1, 300),
-    ("member/test_elastic", "deaths_while_int8_blocks_travel", 20, 300),
-    ("member/test_join", "a_killed_worker_comes_back_to_outer_steps", 1, 300),
-    ("member/test_join", "a_newcomer_survives_its_donor", 1, 300),
+    ("member/test_admit", "deaths_during_an_admission_leave_equal_results", 50, 300),
+    ("member/test_join", "killed_worker_rejoins", 1, 300),
+    ("member/test_elastic", "survivors_agree_after_deaths_in_int8_all_reduces", 20, 300),
+    ("member/test_join", "killed_worker_rejoins_with_outer_steps", 1, 300),
+    ("member/test_join", "joining_worker_survives_its_donor", 1, 300),
 ]
-MIX_NUMBER = zlib.crc32(repr(MIX).encode())  # a state of another list means other calls
+MIX_NUMBER = zlib.crc32(repr(MIX).encode())  # a state file of another list does not fit
 KINDS = ("kills", "stalls", "drops", "joins")
 SYNCHRONOUS = ("ssgd wfbp localsgd enp dreamddp mgwfbp ascwfbp bytescheduler usbyte deft diloco sparseloco").split()
 SERVED = ("bsp asp ssp r2sp osp").split()
@@ -66,7 +67,7 @@ OWN = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|PMIX_|MPI_|SLURM
 
 
 def kib_of(pid):
-    """Resident, of a process that may be gone."""
+    """Resident memory of a process that may have ended."""
     try:
         with open("/proc/%d/statm" % pid) as f:
             return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 1024
@@ -75,7 +76,7 @@ def kib_of(pid):
 
 
 def growth(kib, part, of=max):
-    """Of the most behind the first part over the most within it."""
+    """Maximum after the first part, relative to the maximum within it."""
     first = int(part * len(kib))
     return int(of(kib[first:]) - of(kib[:first])) if len(kib) >= 10 else 0
 
@@ -114,11 +115,11 @@ class Soak:
                 self.total() >= self.args.events)
 
     def early(self):
-        """Within the first tenth of the soak."""
+        """Whether the soak is in its first tenth."""
         return (self.total() < 0.1 * self.args.events if self.args.events < 10**9 else self.seconds() < 6 * self.args.minutes)
 
     def save(self):
-        """Under the lock."""
+        """The caller holds the lock."""
         if not self.args.state:
             return
         self.s["again"] = sorted(self.running) + self.again
@@ -152,8 +153,8 @@ class Soak:
         _, status, used = os.wait4(p.pid, 0)
         p.returncode = os.waitstatus_to_exitcode(status)
         timer.cancel()
-        grown = growth(kib, 0.5, statistics.median)  # the most is that of the moment at which a world ends
-        why = "it hangs, after %d s" % limit if hangs.is_set() else "exit code %d" % p.returncode if p.returncode else None
+        grown = growth(kib, 0.5, statistics.median)  # the maximum is at the moment in which a world ends
+        why = "it hangs after %d s" % limit if hangs.is_set() else "exit code %d" % p.returncode if p.returncode else None
         with self.lock:
             del self.running[number]
             if self.interrupted and why:
@@ -169,7 +170,7 @@ class Soak:
 
     @staticmethod
     def end(p):
-        """A test and the workers that it has started."""
+        """Runs a test and the workers that it starts."""
         try:
             os.killpg(p.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -191,7 +192,7 @@ class Soak:
                     c["events"] += n
                 for name in words[5:]:
                     s["strategies"][name] = s["strategies"].get(name, 0) + int(words[1])
-            elif ": entered at step" in line:  # test_join: one was killed, and another came
+            elif ": entered at step" in line:  # test_join: one worker was killed, and another joined
                 s["strategies"][words[0][:-1]] = s["strategies"].get(words[0][:-1], 0) + 2
 
     def grown(self, case, within):
@@ -199,7 +200,7 @@ class Soak:
         if within > most:
             return "memory grew by %d KiB in the second half of the runs" % within
         if c["kib_later"] > c["kib_early"] + most:
-            return "a process had %d KiB, in the first tenth of the soak %d at most" % (c["kib_later"], c["kib_early"])
+            return "a process used %d KiB, but at most %d in the first tenth of the soak" % (c["kib_later"], c["kib_early"])
         return None
 
     def work(self):
@@ -253,7 +254,7 @@ class Soak:
 # ---- a day of steps ----
 
 def slope(points):
-    """KiB for each 10,000 steps: least squares."""
+    """KiB per 10,000 steps: least squares."""
     n = len(points)
     x, y = sum(p[0] for p in points) / n, sum(p[1] for p in points) / n
     below = sum((p[0] - x) ** 2 for p in points)
@@ -261,7 +262,7 @@ def slope(points):
 
 
 def day_of(args, strategy, folder):
-    """The figures of a run; "failed" has what is wrong."""
+    """The measurements of a run; "failed" contains the errors."""
     served = strategy in SERVED
     groups = [2, 2, 1] if served else [2, 2]
     addr = "127.%d.%d.%d:29500" % tuple(random.SystemRandom().randrange(1, 255) for _ in range(3))
@@ -280,7 +281,7 @@ def day_of(args, strategy, folder):
     try:
         codes = [p.wait(timeout=max(1, begin + 60 * args.minutes - time.monotonic())) for p in ps]
     except subprocess.TimeoutExpired:
-        codes = ["it is not over after %g minutes" % args.minutes]
+        codes = ["it has not ended after %g minutes" % args.minutes]
     finally:
         for p in ps:
             if p.poll() is None:
@@ -303,7 +304,7 @@ def day_of(args, strategy, folder):
             else:
                 text += line
         points.sort()
-        if len(points) >= 20:  # two ranks tell of the same process
+        if len(points) >= 20:  # two ranks report the same process
             tenth.append(points[len(points) // 10][1])
             grown.append(growth([k for _, k in points], 0.1))
             slopes.append(round(slope(points[len(points) // 10:]), 2))
@@ -316,7 +317,7 @@ def day_of(args, strategy, folder):
     elif len(ends) != 4 or len({e[1] for e in ends}) != 1:
         r["failed"] = "parameters are not equal: %s" % ends
     elif args.steps >= 1000 and not r["final_loss"] < 0.5 * r["first_loss"]:
-        r["failed"] = "the loss went from %g to %g" % (r["first_loss"], r["final_loss"])
+        r["failed"] = "the loss changed from %g to %g" % (r["first_loss"], r["final_loss"])
     elif max(grown, default=0) > args.growth_kib and "san" not in args.folder:
         r["failed"] = "memory grew by %d KiB after the first tenth of the steps" % max(grown)
     return r
@@ -334,16 +335,16 @@ def day(args):
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("folder", help="of the tests: build/plain, build/asan or build/tsan")
-    parse.add_argument("--minutes", type=float, help="of this call; 10, or as long as --events and --day take")
-    parse.add_argument("--events", type=int, default=10**9, help="in all, those before an interruption included; up to 1000000")
-    parse.add_argument("--jobs", type=int, default=6, help="worlds at a time; 6")
-    parse.add_argument("--seed", type=int, help="0, or that of the state")
-    parse.add_argument("--state", metavar="FILE", help="written all the time, and read where it is there")
-    parse.add_argument("--growth-kib", type=int, help="that memory may grow by; 32768, or 8192 in --day")
-    parse.add_argument("--day", action="store_true", help="steps instead of faults")
-    parse.add_argument("--strategy", default="dreamddp", help="of --day: names with commas, or all")
-    parse.add_argument("--steps", type=int, default=86400, help="of --day")
+    parse.add_argument("folder", help="directory of the tests: build/plain, build/asan or build/tsan")
+    parse.add_argument("--minutes", type=float, help="duration of this call [10; with --events or --day: until they are done]")
+    parse.add_argument("--events", type=int, default=10**9, help="total number of events, including those before an interruption; up to 1000000")
+    parse.add_argument("--jobs", type=int, default=6, help="worlds at a time [6]")
+    parse.add_argument("--seed", type=int, help="random seed [0, or the seed of the state file]")
+    parse.add_argument("--state", metavar="FILE", help="file with the state of the soak, updated all the time, and read if it exists")
+    parse.add_argument("--growth-kib", type=int, help="allowed growth of memory [32768; with --day 8192]")
+    parse.add_argument("--day", action="store_true", help="run the steps of a day instead of faults")
+    parse.add_argument("--strategy", default="dreamddp", help="strategies of --day: names separated by commas, or all")
+    parse.add_argument("--steps", type=int, default=86400, help="number of steps of --day")
     args = parse.parse_args()
     if args.growth_kib is None:
         args.growth_kib = 8192 if args.day else 32768

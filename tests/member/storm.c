@@ -1,14 +1,14 @@
-/* A process of a run that bench/storm.py sends faults into, or that takes the steps of a day (soak.py): one
- * or several ranks, each a thread with a context of its own, that train a network written by hand on points
- * of a curved surface.
+/* A process of a run, for bench/storm.py, which injects faults, and for soak.py --day. It has one or more ranks,
+ * each a thread with its own context, that train a small network on points of a curved surface.
  *
  *   storm [ranks=1] [step_ms=0] [last=N] [note=1] [lr=0.05] [folder=F save=N] FIELD=VALUE...
  *
- * FIELD=VALUE are those of ddp_config; rank is that of the first. Orders come on standard input, a line each:
- *   last N        all stop when N steps are done
+ * FIELD=VALUE sets a field of ddp_config; rank is the rank of the first thread. The process reads commands from
+ * standard input, one per line:
+ *   last N        all ranks stop after N steps
  *   cut N SEED    breaks N connections of this process, chosen by SEED; 0: all
- *   slow RANK MS  that rank computes nothing for so long
- * What happens goes to standard output, a line each, times on the clock of CLOCK_MONOTONIC:
+ *   slow RANK MS  the rank computes nothing for MS milliseconds
+ * It writes events to standard output, one per line, with times of CLOCK_MONOTONIC:
  *   in RANK STEP TIME LOSS      begins its first step; LOSS over the same points on all ranks
  *   step RANK STEPS TIME WORKERS LOSS AVERAGED KIB
  *   lost RANK STEPS TIME WHO, joined ...
@@ -100,7 +100,7 @@ static double loss_of_all(network *n)
 
 /* ---- a rank ---- */
 
-/* Whether the step that has just ended averaged something. */
+/* Whether the step that has just ended averaged parameters. */
 static int averaged(const ddp_ctx *d)
 {
     const ddp_plan *p = ddp_plan_get(d);
@@ -115,7 +115,7 @@ static int averaged(const ddp_ctx *d)
     return n > 0;
 }
 
-/* Who came and went since the last call. */
+/* Prints the workers that were lost or joined since the last call. */
 static void say_notes(const ddp_ctx *d, double *heard)
 {
     ddp_note n[64];
@@ -129,7 +129,8 @@ static void say_notes(const ddp_ctx *d, double *heard)
     if (count) *heard = n[count - 1].time_s;
 }
 
-/* A forward takes a third of the step, and each layer's backward an equal part of the rest. */
+/* The forward pass takes a third of the step, and the backward passes of all layers take equal parts of the
+ * rest. */
 static int step_once(ddp_ctx *d, network *n, double *loss)
 {
     const int hooks = (ddp_strategy_traits(cfg.strategy) & DDP_NEEDS_FORWARD) != 0;
@@ -223,7 +224,7 @@ static int connected(int fd)
     return !getpeername(fd, (struct sockaddr *)&at, &size) && at.sin_family == AF_INET;
 }
 
-/* As a router that forgets a connection does: both ends find it ended, in the middle of a frame. */
+/* Breaks connections as a router that forgets them: both ends see the end in the middle of a frame. */
 static void cut(int many, uint64_t seed)
 {
     ddp_rng r = ddp_rng_seed(seed, 0);
@@ -255,7 +256,7 @@ static void *follow_orders(void *arg)
     return arg;
 }
 
-/* 1: name is one of this program's own. */
+/* Returns 1 if name is a setting of this program. */
 static int own_setting(const char *name, const char *value)
 {
     if (!strcmp(name, "ranks"))
@@ -295,8 +296,8 @@ int main(int argc, char **argv)
         return fprintf(stderr, "storm: 1 to %d ranks, note of at least 1 step, save with a folder\n",
                        (int)RANKS),
                2;
-    setvbuf(stdout, NULL, _IOLBF, 1 << 16); /* a line is written whole, or not at all when this process is
-                                               killed */
+    setvbuf(stdout, NULL, _IOLBF, 1 << 16); /* a line is written completely, or not at all if this process is
+                                             * killed */
     if (pthread_create(&orders, NULL, follow_orders, NULL)) return 1;
     for (int i = 0; i < ranks; i++)
         if (pthread_create(&thread[i], NULL, rank_main, (void *)(intptr_t)i)) return 1;

@@ -1,5 +1,5 @@
-/* Elastic worlds that somebody joins: the newcomer takes part from its epoch on, even if some are late or
- * dies meanwhile. */
+/* Elastic worlds that a worker joins: it takes part from its epoch on, even if some workers are late or die
+ * meanwhile. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -29,7 +29,7 @@ static lab_world lab;
 
 static int admitted, tuned;
 
-/* One of 4 comes after 6 operations. */
+/* One of 4 workers joins after 6 operations. */
 static void come(net_rank *me, void *user)
 {
     float x[500];
@@ -47,7 +47,8 @@ static void come(net_rank *me, void *user)
         float want = i < 6 ? (float)(6 - comes) * (1.0f / 3) : 1.5f;
         if (i == 6 && me->rank != comes)
             net_ok(me, ddp__engine_admit(me->engine, comes, NULL, NULL, &me->err));
-        if (i == 3 && tuned) { /* members alone know this order, and that a message of any size goes round */
+        if (i == 3 && tuned) { /* only the members know this order, and that messages of any size use the ring
+                                * */
             static const int order[4] = {2, 0, 3, 1};
             net_ok(me, ddp__engine_ring(me->engine, order, 4, &me->err));
         }
@@ -73,7 +74,7 @@ static void newcomer_config(ddp__engine_config *cfg, int rank)
     cfg->deterministic = !tuned;
 }
 
-static void a_newcomer_takes_part_from_its_epoch_on(void **state)
+static void joining_worker_takes_part_from_its_epoch_on(void **state)
 {
     (void)state;
     for (coming = 0; coming < 4; coming++)
@@ -88,14 +89,14 @@ static void a_newcomer_takes_part_from_its_epoch_on(void **state)
         }
 }
 
-static void members_forget_their_ring_when_a_worker_joins(void **state)
+static void members_drop_their_ring_order_when_a_worker_joins(void **state)
 {
     tuned = 1;
-    a_newcomer_takes_part_from_its_epoch_on(state);
+    joining_worker_takes_part_from_its_epoch_on(state);
     tuned = 0;
 }
 
-/* The newcomer dies before the others admit it, or one of them does while they do. */
+/* The joining worker dies before the others admit it, or one of them dies while they do. */
 static void come_and_die(net_rank *me, void *user)
 {
     int dies = *(int *)user;
@@ -119,7 +120,7 @@ static void come_and_die(net_rank *me, void *user)
         net_ok(me, ddp__engine_joined(me->engine, 60, &me->err));
     } else {
         s = ddp__engine_admit(me->engine, coming, NULL, NULL, &me->err);
-        if (s != DDP_OK && (s != DDP_PEER_LOST || dies != coming)) /* it may die just after */
+        if (s != DDP_OK && (s != DDP_PEER_LOST || dies != coming)) /* it may die just after that */
             net_fail(me, "admit: status %d, %.200s", (int)s, me->err.msg);
     }
     for (int j = 0; j < 500; j++) x[j] = (float)me->rank;
@@ -128,7 +129,7 @@ static void come_and_die(net_rank *me, void *user)
         if (x[j] != (float)(6 - dies) * (1.0f / 3)) net_fail(me, "%g", (double)x[j]);
 }
 
-static void deaths_while_somebody_comes(void **state)
+static void deaths_during_a_join_lose_no_operation(void **state)
 {
     (void)state;
     coming = 3;
@@ -145,8 +146,8 @@ static void deaths_while_somebody_comes(void **state)
         }
 }
 
-/* Rank 0's broadcast is over for it long before it is for the others, who come to admit only then,
- * and rank 2 much later: whose turn it is waits without a new epoch, and nobody is given up. */
+/* For rank 0 the broadcast ends long before it ends for the others, which admit the worker only then; rank 2
+ * does so much later. The ranks that are ready wait without a new epoch, and no rank is declared lost. */
 static void come_late(net_rank *me, void *user)
 {
     size_t n = 100000;
@@ -180,7 +181,7 @@ static void come_late(net_rank *me, void *user)
     free(x);
 }
 
-static void who_admits_first_waits_for_the_others(void **state)
+static void first_admitting_worker_waits_for_the_others(void **state)
 {
     (void)state;
     coming = 3;
@@ -197,9 +198,9 @@ static void who_admits_first_waits_for_the_others(void **state)
     }
 }
 
-static int gave_up; /* ranks whose call has failed, atomic */
+static int gave_up; /* atomic: ranks whose call has failed */
 
-/* One of the members never comes to admit. */
+/* One of the members never admits the worker. */
 static void come_never(net_rank *me, void *user)
 {
     ddp_status s;
@@ -218,7 +219,7 @@ static void come_never(net_rank *me, void *user)
         net_fail(me, "status %d, %.200s", (int)s, me->err.msg);
 }
 
-static void who_admits_alone_says_so_in_time(void **state)
+static void lone_admitting_worker_fails_after_the_time_out(void **state)
 {
     net_setup set;
 
@@ -235,11 +236,11 @@ static void who_admits_alone_says_so_in_time(void **state)
 typedef struct late_death {
     int dies;
     long after;
-    double apart; /* some hear of it later than others */
+    double apart; /* some workers notice it later than others */
     uint64_t seed;
 } late_death;
 
-/* Somebody dies at any moment of the admission, or of the operation that follows. */
+/* A worker dies at any moment of the admission, or of the operation after it. */
 static void come_and_die_later(net_rank *me, void *user)
 {
     const late_death *c = (const late_death *)user;
@@ -267,7 +268,7 @@ static void come_and_die_later(net_rank *me, void *user)
         s = ddp__engine_admit(me->engine, coming, NULL, NULL, &me->err);
     if (me->rank != c->dies && s != DDP_OK && (s != DDP_PEER_LOST || c->dies != coming))
         net_fail(me, "seed %lu: admit: status %d, %.200s", (unsigned long)c->seed, (int)s, me->err.msg);
-    if (me->rank == coming && s != DDP_OK) return; /* in no epoch, its operations would wait */
+    if (me->rank == coming && s != DDP_OK) return; /* without an epoch its operations would block */
     for (int j = 0; j < 500; j++) x[j] = (float)me->rank;
     s = net_do(me, &m);
     if (me->rank == c->dies) {
@@ -280,7 +281,7 @@ static void come_and_die_later(net_rank *me, void *user)
             net_fail(me, "seed %lu: %g", (unsigned long)c->seed, (double)x[j]);
 }
 
-static void deaths_in_the_midst_of_an_admission(void **state)
+static void deaths_during_an_admission_leave_equal_results(void **state)
 {
     uint64_t first = 41001 + (uint64_t)env_number("SEED_BASE", 0);
     int count = env_runs(60);
@@ -311,12 +312,12 @@ static void deaths_in_the_midst_of_an_admission(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_newcomer_takes_part_from_its_epoch_on),
-        cmocka_unit_test(members_forget_their_ring_when_a_worker_joins),
-        cmocka_unit_test(deaths_while_somebody_comes),
-        cmocka_unit_test(who_admits_first_waits_for_the_others),
-        cmocka_unit_test(who_admits_alone_says_so_in_time),
-        cmocka_unit_test(deaths_in_the_midst_of_an_admission),
+        cmocka_unit_test(joining_worker_takes_part_from_its_epoch_on),
+        cmocka_unit_test(members_drop_their_ring_order_when_a_worker_joins),
+        cmocka_unit_test(deaths_during_a_join_lose_no_operation),
+        cmocka_unit_test(first_admitting_worker_waits_for_the_others),
+        cmocka_unit_test(lone_admitting_worker_fails_after_the_time_out),
+        cmocka_unit_test(deaths_during_an_admission_leave_equal_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

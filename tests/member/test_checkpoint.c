@@ -23,17 +23,18 @@ extern "C" {
 
 enum { RANKS = 4, IMAGES = 3, PIXELS = 3 * 6 * 6 };
 
-/* What a run does: [load] steps first..last-1 [save], on every rank. */
+/* A part of a run: [load] steps first..last-1 [save], on every rank. */
 typedef struct leg {
     const char *folder;
     int load, keep;
-    long last, save_every;               /* 0 = only at the end */
+    long last, save_every;               /* 0: only at the end */
     int save, layers, sync_all, drained; /* drained: ddp_sync_all before it saves */
     int momentum;                        /* 2: Muon, 1: SGD with momentum, 0: AdamW, -1: plain SGD */
     int vision;                          /* a residual block with batch norms instead of a GPT-2 */
-    int apart;                           /* ranks 0, 1 and 2, 3 have disks of their own; 2: changed ones */
-    long width, heads;                   /* of the model, 0 = 6, 2 */
-    uint64_t data;                       /* other numbers, other data */
+    int apart;                           /* ranks 0, 1 and 2, 3 have separate disks; 2: the disks are
+                                          * exchanged */
+    long width, heads;                   /* of the model, 0: 6 and 2 */
+    uint64_t data;                       /* other values, other data */
     uint64_t hash[RANKS];                /* of parameters and buffers after the last step */
     int from;                            /* world of the checkpoint that was loaded */
     long first;
@@ -63,7 +64,7 @@ static ddp_node *convolution(ddp_graph *g, ddp_node *x, const char *name, long c
     return x;
 }
 
-/* As ddp_resnet builds it, small. */
+/* A small model with the structure of ddp_resnet. */
 static ddp_node *residual(ddp_graph *g)
 {
     ddp_shape s = {4, {IMAGES, 3, 6, 6}};
@@ -205,7 +206,7 @@ static void refused(const ddp_config *c, leg *x, ddp_status code, const char *pa
     if (!strstr(err.msg, part)) fail_msg("\"%s\" lacks \"%s\"", err.msg, part);
 }
 
-/* 11 steps at once, and cut after `cut` of them. */
+/* 11 steps in one run, and in two runs split after `cut` steps. */
 static void same_bits_at(const ddp_config *at, int momentum, int vision, long cut)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
@@ -237,7 +238,7 @@ static void same_bits(ddp_strategy s, int world, int momentum, int vision, long 
     same_bits_at(&c, momentum, vision, cut);
 }
 
-static void going_on_gives_the_same_bits(void **unused)
+static void resumed_run_is_bit_identical(void **unused)
 {
     static const ddp_strategy all[] = {
         DDP_SSGD,    DDP_WFBP,          DDP_LOCALSGD, DDP_ENP,    DDP_DREAMDDP,   DDP_MGWFBP,
@@ -251,13 +252,13 @@ static void going_on_gives_the_same_bits(void **unused)
             if (!(ddp_strategy_traits(all[s]) & DDP_NEEDS_SERVERS)) same_bits(all[s], world, 2, 0, 4);
             same_bits(all[s], world, s % 2, 0, 5); /* in the middle of a period */
             same_bits(all[s], world, 1 - s % 2, 0, 6);
-            same_bits(all[s], world, s % 2, 1, 4); /* with running statistics of each rank's own */
+            same_bits(all[s], world, s % 2, 1, 4); /* with separate running statistics on each rank */
         }
-    same_bits(DDP_DREAMDDP, 2, 0, 0, 1); /* a plan from the arithmetic exists from the first step */
+    same_bits(DDP_DREAMDDP, 2, 0, 0, 1); /* the computed plan exists from the first step */
 }
 
 /* The servers' shares are saved and loaded with the workers' files. */
-static void servers_of_their_own_go_on_too(void **unused)
+static void run_with_servers_resumes_bit_identical(void **unused)
 {
     int s, i;
 
@@ -268,7 +269,7 @@ static void servers_of_their_own_go_on_too(void **unused)
         same_bits_at(&c, s % 2, 0, 5);
         same_bits_at(&c, 1 - s % 2, s % 2, 2);
     }
-    for (i = 0; i < 4; i++) { /* what is late is in the file */
+    for (i = 0; i < 4; i++) { /* late deltas are in the file */
         ddp_config c = world_of(2, DDP_OSP, 3);
         c.osp.lgp = (ddp_lgp)i;
         c.plan.paper = i == 0;
@@ -276,8 +277,8 @@ static void servers_of_their_own_go_on_too(void **unused)
     }
 }
 
-/* Anchors, momentum, what codings keep, what is late and when it lands. */
-static void changes_that_are_late_go_on_with_the_same_bits(void **unused)
+/* Anchors, momentum, residuals of codings, late deltas and the step in which they are applied. */
+static void run_with_late_deltas_resumes_bit_identical(void **unused)
 {
     static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_E3M0,
                                      DDP_WIRE_TOPK};
@@ -300,7 +301,7 @@ static void changes_that_are_late_go_on_with_the_same_bits(void **unused)
             }
 }
 
-static void clipping_and_averaged_state_go_on_too(void **unused)
+static void run_with_clipping_and_averaged_state_resumes(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
     ddp_config c = world_of(3, DDP_DREAMDDP, 4);
@@ -318,8 +319,8 @@ static void clipping_and_averaged_state_go_on_too(void **unused)
     remove_folder(folder);
 }
 
-/* Layers in parts: what was averaged and what is due follows from the step. */
-static void parts_go_on_too(void **unused)
+/* Layers in parts: the step determines which parts were averaged and which are due. */
+static void run_with_layer_parts_resumes(void **unused)
 {
     (void)unused;
     for (long cut = 1; cut <= 8; cut++) {
@@ -330,8 +331,8 @@ static void parts_go_on_too(void **unused)
     }
 }
 
-/* Cut in each of the first twelve steps: the period that state is averaged in follows from the step. */
-static void state_periods_go_on_too(void **unused)
+/* Split in each of the first twelve steps: the step determines the period in which the state is averaged. */
+static void run_with_state_periods_resumes(void **unused)
 {
     ddp_config c = world_of(3, DDP_DREAMDDP, 3);
     leg whole = leg_of(NULL, 16);
@@ -352,7 +353,7 @@ static void state_periods_go_on_too(void **unused)
     }
 }
 
-static void only_a_synchronised_state_goes_to_another_world(void **unused)
+static void only_a_synchronised_checkpoint_loads_in_another_world(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
     ddp_config two = world_of(2, DDP_SSGD, 3), four = world_of(4, DDP_LOCALSGD, 3), one;
@@ -369,13 +370,13 @@ static void only_a_synchronised_state_goes_to_another_world(void **unused)
     assert_int_equal(b.first, 4);
     assert_true(b.taken == 4 * 2 + 2 * 4); /* four steps of two workers, two of four */
     for (r = 1; r < 4; r++) assert_true(b.hash[r] == b.hash[0]);
-    one = world_of(1, DDP_WFBP, 3); /* nothing to train: the parameters as they were saved */
+    one = world_of(1, DDP_WFBP, 3); /* no step to train: the saved parameters */
     b.last = 4;
     go(&one, &b);
     assert_true(b.hash[0] == a.hash[0]);
     remove_folder(folder);
 
-    /* AdamW's own state of each rank; plain SGD has none, so after an averaging all is equal */
+    /* AdamW has separate state on each rank. Plain SGD has none, so after an average all values are equal */
     go(&four, &a);
     refused(&two, &b, DDP_MISMATCH, "4 workers with strategy localsgd and period 3, without synchronisation");
     refused(&one, &b, DDP_MISMATCH, "not with 1 workers, strategy wfbp");
@@ -390,8 +391,8 @@ static void only_a_synchronised_state_goes_to_another_world(void **unused)
     remove_folder(folder);
 }
 
-/* Running statistics are each rank's own under ssgd: that keeps nobody from another world. */
-static void buffers_go_to_another_world_from_the_rank_of_the_same_number(void **unused)
+/* Under ssgd each rank has separate running statistics, which does not prevent another world size. */
+static void buffers_load_in_another_world_by_rank(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
     ddp_config two = world_of(2, DDP_SSGD, 3), four = world_of(4, DDP_WFBP, 3),
@@ -404,7 +405,7 @@ static void buffers_go_to_another_world_from_the_rank_of_the_same_number(void **
     a.vision = b.vision = a.save = b.load = 1;
     go(&two, &a);
     assert_true(a.hash[0] != a.hash[1]);
-    go(&four, &b); /* nothing to train */
+    go(&four, &b); /* no step to train */
     for (r = 0; r < 4; r++) assert_true(b.hash[r] == a.hash[r % 2]);
     remove_folder(folder);
     go(&local, &a); /* in the middle of a period parameters differ too */
@@ -413,8 +414,8 @@ static void buffers_go_to_another_world_from_the_rank_of_the_same_number(void **
     remove_folder(folder);
 }
 
-/* What deft has put off is each rank's own until it is drained. */
-static void waiting_gradients_go_to_no_other_world(void **unused)
+/* Gradients that deft has deferred belong to one rank until they are drained. */
+static void deferred_gradients_block_another_world(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
     ddp_config two = world_of(2, DDP_DEFT, 3), four = world_of(4, DDP_DEFT, 3);
@@ -452,7 +453,7 @@ static void change_byte(const char *folder, const char *file, long from_end)
     fclose(f);
 }
 
-static void what_does_not_fit_is_refused(void **unused)
+static void mismatched_checkpoint_is_rejected(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[100];
     ddp_config c = world_of(2, DDP_DREAMDDP, 3);
@@ -479,7 +480,7 @@ static void what_does_not_fit_is_refused(void **unused)
     refused(&c, &b, DDP_MISMATCH, "another model: its layer 0 is \"embed\", but here it is \"conv1\"");
     b.vision = 0;
     b.momentum = 1;
-    refused(&c, &b, DDP_MISMATCH, "optimizer adamw, this run has sgd");
+    refused(&c, &b, DDP_MISMATCH, "optimizer adamw, but this run uses sgd");
     b.momentum = 0;
     change_byte(folder, "rank-0001.safetensors", 9);
     refused(&c, &b, DDP_FORMAT, "rank-0001.safetensors: its hash is");
@@ -490,23 +491,22 @@ static void what_does_not_fit_is_refused(void **unused)
     refused(&c, &b, DDP_FORMAT, "rank-0001.safetensors");
     remove(path);
     refused(&c, &b, DDP_IO, "rank-0001.safetensors: No such file");
-    assert_int_equal(symlink("rank-0001.safetensors", path), 0); /* it is there, but nobody can read it */
+    assert_int_equal(symlink("rank-0001.safetensors", path), 0); /* the file exists, but cannot be read */
     refused(&c, &b, DDP_IO, "rank-0001.safetensors: Too many levels of symbolic links");
     remove(path);
     snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 4);
     assert_int_equal(truncate(path, (off_t)1 << 40), 0);
-    refused(&c, &b, DDP_FORMAT,
-            "manifest.json has 1099511627776 bytes, and no manifest has more than 67108864");
+    refused(&c, &b, DDP_FORMAT, "manifest.json has 1099511627776 bytes, but a manifest has at most 67108864");
     remove(path);
     refused(&c, &b, DDP_IO, "has no complete checkpoint");
     remove_folder(folder);
     refused(&c, &b, DDP_IO, "cannot read");
     a.folder = "/proc/no/such";
-    refused(&c, &a, DDP_IO, "cannot make the folder");
+    refused(&c, &a, DDP_IO, "cannot create the folder");
 }
 
-/* No older step is taken in the place of one whose manifest cannot be read. */
-static void an_unreadable_manifest_is_an_error(void **unused)
+/* If the manifest of a step cannot be read, no older step is loaded instead. */
+static void unreadable_manifest_is_an_error(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[100];
     ddp_config c = world_of(2, DDP_WFBP, 3);
@@ -522,7 +522,7 @@ static void an_unreadable_manifest_is_an_error(void **unused)
     go(&c, &b);
     snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 8);
     assert_int_equal(chmod(folder, 0755) | chmod(path, 0), 0);
-    child = fork(); /* root reads everything */
+    child = fork(); /* root can read everything */
     if (!child) {
         if (geteuid() == 0 && (setgid(65534) || setuid(65534))) _exit(2);
         b.save = 0;
@@ -543,7 +543,7 @@ static int there(const char *folder, int step)
     return access(path, F_OK) == 0;
 }
 
-static void the_last_ones_are_kept(void **unused)
+static void newest_checkpoints_are_retained(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
     ddp_config c = world_of(2, DDP_WFBP, 3);
@@ -565,8 +565,8 @@ static void the_last_ones_are_kept(void **unused)
     remove_folder(folder);
 }
 
-/* A run that did not go on from what lies in its folder neither replaces nor removes it. */
-static void what_another_run_has_saved_stays(void **unused)
+/* A run that did not resume from the checkpoints in its folder neither replaces nor removes them. */
+static void checkpoints_of_another_run_are_not_replaced(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX", look[100];
     ddp_config c = world_of(2, DDP_WFBP, 3);
@@ -582,14 +582,14 @@ static void what_another_run_has_saved_stays(void **unused)
     other.keep = 1;
     go(&c, &a);
     refused(&c, &other, DDP_ARG, "has a checkpoint of another run (step 4): resume from it");
-    other.last = 3; /* no step of the same number is there */
+    other.last = 3; /* there is no step with the same number */
     refused(&c, &other, DDP_ARG, "has a checkpoint of another run (step 8): resume from it");
     go(&c, &b);
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
     snprintf(look, sizeof look, "test $(ls %s/step-%012d | wc -l) = 3", folder, 8);
     assert_int_equal(system(look), 0);
     a.load = 1;
-    a.last = 12; /* going on from it is the same run */
+    a.last = 12; /* a resumed run is the same run */
     go(&c, &a);
     assert_true(there(folder, 4) && there(folder, 8) && there(folder, 12));
     c.debug.overwrite = 1;
@@ -597,12 +597,12 @@ static void what_another_run_has_saved_stays(void **unused)
     assert_true(there(folder, 3));
     assert_true(!there(folder, 4) && !there(folder, 8) && !there(folder, 12));
     go(&c, &b);
-    assert_int_equal(b.first, 3); /* not a step 12 that it never made */
+    assert_int_equal(b.first, 3); /* not a step 12 that this run never saved */
     remove_folder(folder);
 }
 
-/* Machines without a shared disk: each has the manifest and its ranks' files. */
-static void ranks_with_disks_of_their_own_go_on(void **unused)
+/* Machines without a shared disk: each has the manifest and the files of its ranks. */
+static void ranks_with_separate_disks_resume(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX", elsewhere[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
     ddp_config c = world_of(4, DDP_DREAMDDP, 3), two = world_of(2, DDP_LOCALSGD, 3);
@@ -625,7 +625,7 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
     first.keep = 2;
     go(&c, &whole);
     go(&c, &first);
-    for (int i = 0; i < 2; i++) { /* steps 3 and 5 on both, two files and the manifest */
+    for (int i = 0; i < 2; i++) { /* steps 3 and 5 on both machines, two files and the manifest */
         snprintf(path, sizeof path,
                  "cd %s/%d && test $(ls | wc -l) = 2 && "
                  "test $(ls step-%012d | wc -l) = 3",
@@ -638,13 +638,13 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
     second.apart = 2;
     refused(&c, &second, DDP_IO, "start each rank on the machine with its file");
     second.apart = 1;
-    /* the last save came to an end on one machine only */
+    /* the last save was completed on one machine only */
     snprintf(path, sizeof path, "%s/1/step-%012d/manifest.json", folder, 5);
     assert_int_equal(remove(path), 0);
     go(&c, &second);
     assert_int_equal(second.first, 3);
     assert_memory_equal(second.hash, whole.hash, sizeof whole.hash);
-    /* another run's of the same step on one of them */
+    /* a checkpoint of another run with the same step on one machine */
     other.folder = elsewhere;
     assert_non_null(mkdtemp(elsewhere));
     go(&c, &other);
@@ -654,10 +654,10 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
     refused(&c, &second, DDP_MISMATCH, "have checkpoints of different runs");
     snprintf(path, sizeof path, "%s/1/step-%012d/manifest.json", folder, 3);
     assert_int_equal(remove(path), 0);
-    refused(&c, &second, DDP_IO, "has step");
+    refused(&c, &second, DDP_IO, " has ");
     remove_folder(folder);
 
-    /* synchronised, and a smaller world of which each finds some rank's file */
+    /* a synchronised checkpoint, and a smaller world in which each rank finds some rank's file */
     assert_non_null(mkdtemp(strcpy(folder, "/tmp/ddp_checkpoint_XXXXXX")));
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%d", folder, i);
@@ -674,8 +674,8 @@ static void ranks_with_disks_of_their_own_go_on(void **unused)
     remove_folder(folder);
 }
 
-/* What a killed run left is passed over and goes with the older ones. */
-static void half_a_checkpoint_is_none(void **unused)
+/* The remains of a killed run are ignored, and removed with the older checkpoints. */
+static void incomplete_checkpoint_is_ignored(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
     ddp_config c = world_of(2, DDP_WFBP, 3);
@@ -705,8 +705,8 @@ static void half_a_checkpoint_is_none(void **unused)
     remove_folder(folder);
 }
 
-/* Its files are there, the manifest cannot be written: the one before loads as if nothing was. */
-static void a_save_that_fails_leaves_the_one_before(void **unused)
+/* The files exist, but the manifest cannot be written: the previous checkpoint loads. */
+static void failed_save_leaves_the_previous_checkpoint(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[200];
     ddp_config c = world_of(2, DDP_DREAMDDP, 3);
@@ -726,10 +726,10 @@ static void a_save_that_fails_leaves_the_one_before(void **unused)
     go(&c, &b);
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
     assert_int_equal(rmdir(path), 0);
-    go(&c, &other); /* takes the place of what is half there */
+    go(&c, &other); /* replaces the incomplete checkpoint */
     go(&c, &b);
     assert_memory_equal(b.hash, other.hash, sizeof a.hash);
-    go(&c, &a); /* and back: the files take turns */
+    go(&c, &a); /* and back: the two names of a file alternate */
     go(&c, &b);
     assert_memory_equal(b.hash, a.hash, sizeof a.hash);
     snprintf(path, sizeof path, "test $(ls %s/step-%012d | wc -l) = 3", folder, 4);
@@ -759,8 +759,8 @@ static void wait_for_save(const char *folder, int step, pid_t writer)
     for (i = 0; i < 200000 && access(path[0], F_OK) && access(path[1], F_OK); i++) usleep(100);
 }
 
-/* At whatever moment of a save a run is killed, a whole checkpoint of either training is there. */
-static void a_kill_never_costs_the_last_checkpoint(void **unused)
+/* A run that is killed at any moment of a save leaves a complete checkpoint of one of the trainings. */
+static void kill_during_a_save_leaves_a_complete_checkpoint(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX", look[200];
     ddp_config c = world_of(2, DDP_DREAMDDP, 3);
@@ -771,7 +771,7 @@ static void a_kill_never_costs_the_last_checkpoint(void **unused)
     (void)unused;
     c.debug.overwrite = 1;
     assert_non_null(mkdtemp(folder));
-    a.width = 48; /* files of 700 KB: most kills fall into a save */
+    a.width = 48; /* files of 700 KB: most kills happen during a save */
     a.save = 1;
     b = other = a;
     b.save = 0;
@@ -790,12 +790,12 @@ static void a_kill_never_costs_the_last_checkpoint(void **unused)
         usleep(400 * i);
         kill(child, SIGKILL);
         assert_int_equal(waitpid(child, &code, 0), child);
-        assert_true(WIFSIGNALED(code)); /* every save until then was well */
+        assert_true(WIFSIGNALED(code)); /* every save before the kill succeeded */
         half += !system(look);
         b.first = 0;
         go(&c, &b);
         assert_int_equal(b.first, 3);
-        if (memcmp(b.hash, a.hash, sizeof a.hash)) /* of one training on both ranks */
+        if (memcmp(b.hash, a.hash, sizeof a.hash)) /* both ranks have the same training */
             assert_memory_equal(b.hash, other.hash, sizeof a.hash);
     }
     assert_true(half > 0);
@@ -806,23 +806,23 @@ static void a_kill_never_costs_the_last_checkpoint(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(going_on_gives_the_same_bits),
-        cmocka_unit_test(servers_of_their_own_go_on_too),
-        cmocka_unit_test(changes_that_are_late_go_on_with_the_same_bits),
-        cmocka_unit_test(clipping_and_averaged_state_go_on_too),
-        cmocka_unit_test(parts_go_on_too),
-        cmocka_unit_test(state_periods_go_on_too),
-        cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),
-        cmocka_unit_test(waiting_gradients_go_to_no_other_world),
-        cmocka_unit_test(buffers_go_to_another_world_from_the_rank_of_the_same_number),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(an_unreadable_manifest_is_an_error),
-        cmocka_unit_test(the_last_ones_are_kept),
-        cmocka_unit_test(what_another_run_has_saved_stays),
-        cmocka_unit_test(ranks_with_disks_of_their_own_go_on),
-        cmocka_unit_test(half_a_checkpoint_is_none),
-        cmocka_unit_test(a_save_that_fails_leaves_the_one_before),
-        cmocka_unit_test(a_kill_never_costs_the_last_checkpoint),
+        cmocka_unit_test(resumed_run_is_bit_identical),
+        cmocka_unit_test(run_with_servers_resumes_bit_identical),
+        cmocka_unit_test(run_with_late_deltas_resumes_bit_identical),
+        cmocka_unit_test(run_with_clipping_and_averaged_state_resumes),
+        cmocka_unit_test(run_with_layer_parts_resumes),
+        cmocka_unit_test(run_with_state_periods_resumes),
+        cmocka_unit_test(only_a_synchronised_checkpoint_loads_in_another_world),
+        cmocka_unit_test(deferred_gradients_block_another_world),
+        cmocka_unit_test(buffers_load_in_another_world_by_rank),
+        cmocka_unit_test(mismatched_checkpoint_is_rejected),
+        cmocka_unit_test(unreadable_manifest_is_an_error),
+        cmocka_unit_test(newest_checkpoints_are_retained),
+        cmocka_unit_test(checkpoints_of_another_run_are_not_replaced),
+        cmocka_unit_test(ranks_with_separate_disks_resume),
+        cmocka_unit_test(incomplete_checkpoint_is_ignored),
+        cmocka_unit_test(failed_save_leaves_the_previous_checkpoint),
+        cmocka_unit_test(kill_during_a_save_leaves_a_complete_checkpoint),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* [asan] Checkpoints of a run that loses workers, rank 0 among them: the lowest live one completes them,
- * and a new run of as many goes on from there. What is written outlives a crash of the machine. */
+/* [asan] Checkpoints of a run that loses workers, including rank 0: the lowest live worker completes them,
+ * and a new run of the original size resumes. Written files survive a crash of the machine. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,7 +22,7 @@ extern "C" {
 }
 #endif
 
-/* ---- what is flushed: text.c itself, with an fsync that takes notes ---- */
+/* ---- flushed files: text.c itself, with an fsync that counts ---- */
 
 static int flushed_files, flushed_folders, flush_fails;
 
@@ -47,7 +47,7 @@ static int noting_fsync(int fd)
 #include "base/text.c"
 #undef fsync
 
-static void a_file_and_its_folder_are_flushed(void **state)
+static void file_and_its_folder_are_flushed(void **state)
 {
     char folder[] = "/tmp/dreamddp-flush-XXXXXX", path[100], back[100];
     ddp_error err;
@@ -124,7 +124,7 @@ static int train(ddp_ctx *d, void *user)
         if (!bad) bad = ddp_checkpoint_save(d, b->folder, 2);
     }
     b->after[rank] = ddp_hash_floats(0, params, FLOATS);
-    if (rank == b->victim) ddp__sleep_until(ddp_now() + 5); /* its death is on its way */
+    if (rank == b->victim) ddp__sleep_until(ddp_now() + 5); /* it is about to be killed */
     return bad;
 }
 
@@ -156,8 +156,8 @@ static void run(board *b)
     if (ddp_launch(&c, train, b, &err) != DDP_OK) fail_msg("%s", err.msg);
 }
 
-/* The victim dies at some moment of a step or of a save; the others go on to the last step. Then
- * all three go on from there, the lost one from the file of the next. */
+/* The victim dies at some moment of a step or of a save; the others continue to the last step. Then all three
+ * resume, the lost one from the file of another rank. */
 static void die_and_go_on(int victim, double after, int step_of_death)
 {
     board *b = board_new();
@@ -172,7 +172,7 @@ static void die_and_go_on(int victim, double after, int step_of_death)
     snprintf(path, sizeof path, "%s/step-%012d/manifest.json", b->folder, 8);
     if (access(path, R_OK)) fail_msg("killed after %g s: no %s", after, path);
     snprintf(path, sizeof path, "%s/step-%012d/rank-%04d.safetensors", b->folder, 8, victim);
-    own = access(path, R_OK) == 0; /* it died after its last save had begun */
+    own = access(path, R_OK) == 0; /* it died after its last save had started */
     b->load = 1;
     b->victim = -1;
     b->last = 10;
@@ -193,7 +193,7 @@ static void die_and_go_on(int victim, double after, int step_of_death)
     munmap(b, sizeof *b);
 }
 
-static void the_lowest_live_worker_completes_it(void **state)
+static void lowest_live_worker_completes_the_checkpoint(void **state)
 {
     (void)state;
     die_and_go_on(0, 0, 2);
@@ -201,7 +201,7 @@ static void the_lowest_live_worker_completes_it(void **state)
     die_and_go_on(1, 0, 3);
 }
 
-static void whenever_rank_0_dies(void **state)
+static void checkpoint_completes_whenever_rank_0_dies(void **state)
 {
     ddp_rng rng = ddp_rng_seed(31, 0);
     (void)state;
@@ -211,9 +211,9 @@ static void whenever_rank_0_dies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_and_its_folder_are_flushed),
-        cmocka_unit_test(the_lowest_live_worker_completes_it),
-        cmocka_unit_test(whenever_rank_0_dies),
+        cmocka_unit_test(file_and_its_folder_are_flushed),
+        cmocka_unit_test(lowest_live_worker_completes_the_checkpoint),
+        cmocka_unit_test(checkpoint_completes_whenever_rank_0_dies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* What is changed in a checkpoint is refused, and then no rank's parameters have changed. Checkpoints of the
- * format before load with a warning. */
+/* A changed checkpoint is rejected, and no rank's parameters change. Checkpoints of the previous format load
+ * with a warning. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -120,7 +120,7 @@ static void assert_untouched(float p[LAYERS][COUNT])
     assert_memory_equal(p, first, sizeof first);
 }
 
-/* All ranks fail, one of them with this part of a sentence, and none has other parameters than before. */
+/* All ranks fail, one of them with this part of a message, and all parameters are unchanged. */
 static void refuses(const ddp_config *c, const char *folder, const char *part)
 {
     trial t = trial_of(folder, 1);
@@ -188,7 +188,7 @@ static void shell(const char *format, const char *a, const char *b)
 
 /* ---- the tests ---- */
 
-/* One rank loads a file with one changed bit, which has to be refused. */
+/* One rank loads a file with one changed bit, which must be rejected. */
 static void refuses_each_bit(const char *folder, const char *file, int bits)
 {
     const ddp_config c = config_of(1);
@@ -218,7 +218,7 @@ static void refuses_each_bit(const char *folder, const char *file, int bits)
     free(data);
 }
 
-static void every_changed_bit_is_refused(void **unused)
+static void every_changed_bit_is_rejected(void **unused)
 {
     char folder[] = "/tmp/ddp_verify_XXXXXX";
     const ddp_config c = config_of(1);
@@ -232,8 +232,8 @@ static void every_changed_bit_is_refused(void **unused)
     shell("rm -r %s%s", folder, "");
 }
 
-/* With one of these a rank took the file of the other. */
-static void a_changed_copy_or_cut_of_the_manifest_is_refused(void **unused)
+/* With such a change a rank would load the file of the other. */
+static void changed_copy_or_cut_in_the_manifest_is_rejected(void **unused)
 {
     char folder[] = "/tmp/ddp_verify_XXXXXX", path[200], *data, *at;
     const ddp_config c = config_of(2);
@@ -264,7 +264,7 @@ static void a_changed_copy_or_cut_of_the_manifest_is_refused(void **unused)
     shell("rm -r %s%s", folder, "");
 }
 
-static void a_file_of_another_rank_or_run_is_refused(void **unused)
+static void file_of_another_rank_or_run_is_rejected(void **unused)
 {
     char folder[] = "/tmp/ddp_verify_XXXXXX", other[] = "/tmp/ddp_verify_XXXXXX", first[200], second[200];
     const ddp_config c = config_of(2);
@@ -278,14 +278,14 @@ static void a_file_of_another_rank_or_run_is_refused(void **unused)
     path_of(second, folder, "rank-0001.safetensors");
     shell("cp %s %s", first, second);
     refuses(&c, folder, "rank-0001.safetensors: its rank is 0, but the manifest lists 1");
-    path_of(first, other, "rank-0001.safetensors"); /* the same values */
+    path_of(first, other, "rank-0001.safetensors"); /* with the same values */
     shell("cp %s %s", first, second);
     refuses(&c, folder, "rank-0001.safetensors: its run is");
     shell("rm -r %s %s", folder, other);
 }
 
-/* Rank 0 finds nothing wrong, and waits for rank 1. */
-static void damage_in_one_file_changes_no_rank(void **unused)
+/* Rank 0 finds no error, and waits for rank 1. */
+static void damaged_file_changes_no_rank(void **unused)
 {
     char folder[] = "/tmp/ddp_verify_XXXXXX", path[200], *data;
     const ddp_config c = config_of(2);
@@ -303,8 +303,8 @@ static void damage_in_one_file_changes_no_rank(void **unused)
     shell("rm -r %s%s", folder, "");
 }
 
-/* The same layers in other parts: file and hash are right, but the plan is of other rows. */
-static void a_plan_that_does_not_fit_changes_no_parameter(void **unused)
+/* The same layers divided differently: file and hash are valid, but the plan has other rows. */
+static void mismatched_plan_changes_no_parameter(void **unused)
 {
     char folder[] = "/tmp/ddp_verify_XXXXXX";
     ddp_config c = config_of(2);
@@ -320,7 +320,7 @@ static void a_plan_that_does_not_fit_changes_no_parameter(void **unused)
 }
 
 /* tests/member/checkpoint_4 was written before manifests had a checksum. */
-static void an_older_checkpoint_loads_with_a_warning(void **unused)
+static void older_checkpoint_loads_with_a_warning(void **unused)
 {
     char folder[] = "/tmp/ddp_verify_XXXXXX", path[200], *data;
     ddp_config c = config_of(2);
@@ -352,12 +352,12 @@ static void an_older_checkpoint_loads_with_a_warning(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_changed_bit_is_refused),
-        cmocka_unit_test(a_changed_copy_or_cut_of_the_manifest_is_refused),
-        cmocka_unit_test(a_file_of_another_rank_or_run_is_refused),
-        cmocka_unit_test(damage_in_one_file_changes_no_rank),
-        cmocka_unit_test(a_plan_that_does_not_fit_changes_no_parameter),
-        cmocka_unit_test(an_older_checkpoint_loads_with_a_warning),
+        cmocka_unit_test(every_changed_bit_is_rejected),
+        cmocka_unit_test(changed_copy_or_cut_in_the_manifest_is_rejected),
+        cmocka_unit_test(file_of_another_rank_or_run_is_rejected),
+        cmocka_unit_test(damaged_file_changes_no_rank),
+        cmocka_unit_test(mismatched_plan_changes_no_parameter),
+        cmocka_unit_test(older_checkpoint_loads_with_a_warning),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

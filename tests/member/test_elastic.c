@@ -1,5 +1,5 @@
-/* [long] Elastic worlds: no matter who dies, and when, the others finish what was in flight with one and
- * the same result, the average over all or over those who are left. */
+/* [long] Elastic worlds: whichever worker dies at whatever moment, the others complete the operations in
+ * flight with equal results, the average over all workers or over the survivors. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -30,7 +30,7 @@ extern "C" {
 
 #include "member/elastic_lab.h"
 
-/* The rank that finishes the sum of value k, by its place among n. */
+/* Index among n ranks of the rank that sums value k. */
 static int net_segment_of(size_t k, size_t n, int world)
 {
     size_t w = (size_t)world, j = 0;
@@ -38,28 +38,28 @@ static int net_segment_of(size_t k, size_t n, int world)
     return (int)j;
 }
 
-/* ---- a plan of operations that every rank can work out for any set of workers ---- */
+/* ---- a plan of operations that every rank can compute for any set of workers ---- */
 
 enum { OPS = 24, FLOATS = 3000 };
 
 typedef struct kill_plan {
     uint64_t seed;
     int world, ring, in_flight;
-    int victims; /* how many die */
+    int victims; /* number of workers that die */
     int victim[LAB_MAX];
-    long after[LAB_MAX]; /* bytes that the victim sends before it dies */
+    long after[LAB_MAX]; /* bytes that each victim sends before it dies */
     double hold;         /* seconds between operations */
-    double stall_s;      /* the victim is stopped for so long */
-    ddp_coding coding;   /* two all-reduces of three travel so */
-    int site[LAB_MAX];   /* of each rank: all-reduces go in two levels; 0: in one */
-    /* what came out: [OPS] of each rank */
+    double stall_s;      /* the victim is stopped for this time */
+    ddp_coding coding;   /* coding of two of three all-reduces */
+    int site[LAB_MAX];   /* of each rank: hierarchical all-reduces; 0: no sites */
+    /* results: [OPS] of each rank */
     uint64_t hash[LAB_MAX][OPS];
-    uint64_t rest[LAB_MAX][OPS]; /* what blocks cut off, of coded ones */
-    uint64_t made[LAB_MAX][OPS]; /* the state of the rule of sums that have one */
-    int finished[LAB_MAX];       /* operations that it completed */
+    uint64_t rest[LAB_MAX][OPS]; /* residuals of the blocks of coded operations */
+    uint64_t made[LAB_MAX][OPS]; /* state of the owner function of sums that have one */
+    int finished[LAB_MAX];       /* number of operations that it completed */
     double done_at[LAB_MAX];
     int changes[LAB_MAX];
-    int far_off[LAB_MAX]; /* 1 + an operation whose divergence was wrong */
+    int far_off[LAB_MAX]; /* 1 + index of an operation whose divergence was wrong */
     ddp_error err[LAB_MAX];
 } kill_plan;
 
@@ -87,7 +87,8 @@ static int plan_coded(const kill_plan *k, int i)
     return k->coding && i % 3 && plan_of(k, i).verb == DDP_ALL_REDUCE;
 }
 
-/* Every fourth operation, if it is a sum, has a rule: it doubles the mean, and adds the mean to a state. */
+/* Every fourth operation, if it is a sum, has an owner function: it doubles the mean, and adds the mean to a
+ * state. */
 static int plan_owned(const kill_plan *k, int i)
 {
     return !k->site[0] && i % 4 == 0 && plan_of(k, i).verb == DDP_ALL_REDUCE;
@@ -138,7 +139,7 @@ static void plan_round(const kill_plan *k, float *x, size_t n)
     assert_int_equal(ddp_split(k->coding, cut, x, n, NULL), DDP_OK);
 }
 
-/* What rank r sums of operation i where those of `set` take part, but round a ring. */
+/* The segment of operation i that rank r sums if the ranks of `set` take part without a ring. */
 static void plan_segment(const kill_plan *k, int i, unsigned set, int r, size_t *from, size_t *to)
 {
     const size_t n = plan_of(k, i).n, workers = (size_t)ddp__bit_count(set);
@@ -151,7 +152,8 @@ static void plan_segment(const kill_plan *k, int i, unsigned set, int r, size_t 
     if (*to < n) *to -= *to % DDP__CODING_BLOCK;
 }
 
-/* The state of the rule: of a rank's segment in the world of `set`, and of no sum that was broken off. */
+/* Expected state of the owner function: for a rank's segment in the world of `set`, without sums that were
+ * interrupted. */
 static void plan_expect_made(const kill_plan *k, int i, unsigned set, const float *mean, uint64_t *made)
 {
     static float state[FLOATS + LAB_MAX];
@@ -166,8 +168,8 @@ static void plan_expect_made(const kill_plan *k, int i, unsigned set, const floa
     }
 }
 
-/* The same as blocks. Each of `set` keeps what was cut off the segment that it finished in the
- * world of that set, and nothing of those that were broken off; rest: hashes. */
+/* The same for blocks. Each rank of `set` has the residual of the segment that it summed in the world of that
+ * set, and nothing of interrupted sums. rest: hashes. */
 static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest,
                               uint64_t *made)
 {
@@ -197,7 +199,7 @@ static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *ou
     }
 }
 
-/* Inside each site in rank order, then over the sites by their lowest rank of `set`. */
+/* Sums in rank order inside each site, then over the sites in the order of their lowest rank of `set`. */
 static float plan_sum_of_sites(const kill_plan *k, unsigned set, size_t j, unsigned salt)
 {
     float all = 0;
@@ -215,7 +217,8 @@ static float plan_sum_of_sites(const kill_plan *k, unsigned set, size_t j, unsig
     return all;
 }
 
-/* Crossing ranks side by side: over the sites by the rank of that place in each. */
+/* Ranks that exchange between sites in parallel: sums over the sites by the rank with the same index in each.
+ * */
 static float plan_sum_of_places(const kill_plan *k, unsigned set, size_t n, size_t j, unsigned salt)
 {
     int place[LAB_MAX] = {0}, size = 0, sites = 0, of;
@@ -238,7 +241,7 @@ static float plan_sum_of_places(const kill_plan *k, unsigned set, size_t n, size
     return all;
 }
 
-/* Sites of the living are of one size. */
+/* Whether the sites of the live workers have the same size. */
 static int plan_even(const kill_plan *k, unsigned set)
 {
     int size[LAB_MAX + 1] = {0}, one = 0;
@@ -251,7 +254,7 @@ static int plan_even(const kill_plan *k, unsigned set)
     return 1;
 }
 
-/* Of the ranks of `set`: the place in the own site; how many slices cross, and sites. */
+/* For the ranks of `set`: index in the own site; number of slices exchanged between sites, and of sites. */
 static int plan_places(const kill_plan *k, unsigned set, int *place, int *sites)
 {
     int most = 0;
@@ -266,9 +269,9 @@ static int plan_places(const kill_plan *k, unsigned set, int *place, int *sites)
     return plan_even(k, set) ? most : 1;
 }
 
-/* In two levels floats stay inside; who crosses adds its rest to the sum of its site, in its slice, and
- * keeps what is cut off of that and of the part of the result that it finished. A rest outside the slice
- * goes with the own values. */
+/* Hierarchical: floats inside a site. A rank that exchanges between sites adds its residual to its slice of
+ * the site's sum, and stores the residual of that and of its part of the result. A residual outside its slice
+ * is added to its own values. */
 static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest)
 {
     static float own[LAB_MAX][FLOATS + LAB_MAX], left[LAB_MAX][FLOATS + LAB_MAX], sum[FLOATS + LAB_MAX],
@@ -279,16 +282,18 @@ static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float 
     int place[LAB_MAX], sites;
     const size_t slices = (size_t)plan_places(k, set, place, &sites);
 
-    memset(own, 0, sizeof own); /* with bfloat16 nothing is kept */
+    memset(own, 0, sizeof own); /* with bfloat16 there is no residual */
     for (int r = 0; r < k->world; r++)
         for (size_t j = 0; j < n; j++) left[r][j] = ddp__in_blocks((int)k->coding) ? 1 : 0;
     for (size_t q = 0; q < slices; q++) {
-        const size_t half = k->coding >= DDP_AS_INT4 ? 2 : 1, part = (size_t)sites; /* no byte is cut */
+        const size_t half = k->coding >= DDP_AS_INT4 ? 2 : 1, part = (size_t)sites; /* slices end at whole
+                                                                                     * bytes */
         const size_t first = (n / slices * q + n % slices * q / slices) / half * half;
         const size_t end = n / slices * (q + 1) + n % slices * (q + 1) / slices;
         const size_t last = end < n ? end / half * half : n, size = last - first;
         size_t terms = 0;
-        for (int r = 0; r < k->world; r++) { /* outside of the own slice the rest goes along */
+        for (int r = 0; r < k->world; r++) { /* outside the own slice the residual is added to the own values
+                                              * */
             if (!(set >> r & 1)) continue;
             if (q == 0) plan_fill(k, i, r, own[r]);
             for (size_t j = first; j < last; j++)
@@ -333,7 +338,7 @@ static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float 
     for (int r = 0; r < k->world; r++) rest[r] = hash_of(left[r], n);
 }
 
-/* What operation i gives where those of `set` take part. */
+/* Expected result of operation i if the ranks of `set` take part. */
 static void plan_expect(const kill_plan *k, int i, unsigned set, float *out, uint64_t *made)
 {
     plan_op p = plan_of(k, i);
@@ -366,8 +371,7 @@ static void plan_expect(const kill_plan *k, int i, unsigned set, float *out, uin
     for (size_t j = 0; plan_owned(k, i) && j < p.n; j++) out[j] *= 2;
 }
 
-/* The divergence is that between what the operation found and what it left, whatever happened in
- * between. */
+/* The divergence is computed from the operation's input and its result, whatever happened in between. */
 static void plan_distance(kill_plan *k, int i, int rank, const float *data, double divergence)
 {
     plan_op p = plan_of(k, i);
@@ -385,7 +389,7 @@ static void plan_distance(kill_plan *k, int i, int rank, const float *data, doub
     free(own);
 }
 
-/* Submits all operations, some at a time; notes what came. */
+/* Submits all operations, several at a time, and records the results. */
 static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_error *err)
 {
     float *data = (float *)calloc((size_t)OPS * (FLOATS + LAB_MAX), sizeof *data);
@@ -457,7 +461,7 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
     return s;
 }
 
-/* All that survived hold the same, and it is right for all workers or for some that may be. */
+/* All survivors have equal results, which are correct for all workers or for a possible set of survivors. */
 static void plan_check(const kill_plan *k, unsigned alive)
 {
     static float want[FLOATS + LAB_MAX];
@@ -475,7 +479,8 @@ static void plan_check(const kill_plan *k, unsigned alive)
                 fail_msg("seed %lu: rank %d completed %d operations of %d", (unsigned long)k->seed, r,
                          k->finished[r], OPS);
             if (some && k->hash[r][i] != hash)
-                fail_msg("seed %lu: operation %d of rank %d has other bits", (unsigned long)k->seed, i, r);
+                fail_msg("seed %lu: operation %d of rank %d is not bit-identical", (unsigned long)k->seed, i,
+                         r);
             hash = k->hash[r][i];
             some = 1;
         }
@@ -490,15 +495,15 @@ static void plan_check(const kill_plan *k, unsigned alive)
             legal = hash_of(want, plan_of(k, i).n) == hash;
         }
         if (!legal)
-            fail_msg("seed %lu: operation %d (verb %d, %lu values) is the average of no set",
+            fail_msg("seed %lu: operation %d (verb %d, %lu values) is not the average of a possible set",
                      (unsigned long)k->seed, i, (int)plan_of(k, i).verb, (unsigned long)plan_of(k, i).n);
         for (int r = 0; r < k->world; r++)
             if (plan_owned(k, i) && (alive >> r & 1) && k->made[r][i] != made[r])
-                fail_msg("seed %lu: operation %d (%lu values) left the rule of rank %d another state",
+                fail_msg("seed %lu: operation %d (%lu values): wrong state of the owner function on rank %d",
                          (unsigned long)k->seed, i, (unsigned long)plan_of(k, i).n, r);
         for (int r = 0; r < k->world; r++)
             if (plan_coded(k, i) && (alive >> r & 1) && k->rest[r][i] != rest[r])
-                fail_msg("seed %lu: operation %d (%lu values) left rank %d another rest",
+                fail_msg("seed %lu: operation %d (%lu values): wrong residual on rank %d",
                          (unsigned long)k->seed, i, (unsigned long)plan_of(k, i).n, r);
     }
 }
@@ -522,7 +527,7 @@ static void die_in_plan(net_rank *me, void *user)
     }
     s = plan_run(k, me->engine, me->rank, &me->err);
     if (dies >= 0)
-        lab_die(&lab.wire[me->rank]); /* the latest moment: all is done */
+        lab_die(&lab.wire[me->rank]); /* the latest moment: all operations are done */
     else
         net_ok(me, s);
 }
@@ -546,7 +551,8 @@ static void plan_make(kill_plan *k, net_setup *set, uint64_t seed, int world, in
     net_defaults(set, world);
     set->cfg.min_world = 1;
     log_to(set);
-    set->cfg.peer_timeout_s = lab_patience(10); /* a death closes its links; silence is only a busy machine */
+    set->cfg.peer_timeout_s = lab_patience(10); /* a death closes its links; silence only means a busy machine
+                                                 * */
     set->cfg.op_timeout_s = lab_patience(30);
     set->cfg.chunk_bytes = (size_t)512 << ddp_rng_below(&rng, 4);
     if (ddp_rng_below(&rng, 2)) {
@@ -562,7 +568,7 @@ static unsigned alive_of(const kill_plan *k)
     return alive;
 }
 
-/* What runs of deaths are like. */
+/* Options of runs with deaths. */
 enum { OVER_TCP = 1, BY_RING = 2, CODED = 4 };
 
 static void deaths(uint64_t first, int count, int like, int victims)
@@ -595,32 +601,32 @@ static void deaths(uint64_t first, int count, int like, int victims)
     }
 }
 
-static void one_death_at_any_moment_over_threads(void **state)
+static void survivors_agree_after_a_death_over_threads(void **state)
 {
     (void)state;
     deaths(1, env_runs(24), 0, 1);
 }
 
-static void one_death_at_any_moment_over_tcp(void **state)
+static void survivors_agree_after_a_death_over_tcp(void **state)
 {
     (void)state;
     deaths(2001, env_runs(16), OVER_TCP, 1);
 }
 
-static void one_death_in_a_ring(void **state)
+static void survivors_agree_after_a_death_in_a_ring(void **state)
 {
     (void)state;
     deaths(4001, env_runs(16), BY_RING, 1);
 }
 
-static void two_deaths_in_a_row_or_at_once(void **state)
+static void survivors_agree_after_two_deaths(void **state)
 {
     (void)state;
     deaths(6001, env_runs(12), 0, 2);
     deaths(8001, env_runs(16) / 2, OVER_TCP | BY_RING, 2);
 }
 
-/* Sites by chance, and each role in turn: the lowest of a site, another of it, all of it. */
+/* Random sites, and each role in turn: the lowest rank of a site, another rank of it, the whole site. */
 static void deaths_in_sites(int tcp, const int *site, unsigned dead, int coded, uint64_t first, int count)
 {
     static const ddp_coding codings[] = {DDP_AS_BFLOAT, DDP_AS_INT8, DDP_AS_INT4, DDP_AS_E3M0};
@@ -667,19 +673,19 @@ static void all_deaths_in_sites(int coded, uint64_t first, int runs)
     }
 }
 
-static void deaths_in_two_levels(void **state)
+static void survivors_agree_after_deaths_in_hierarchical_all_reduces(void **state)
 {
     (void)state;
     all_deaths_in_sites(0, 50001, 16);
 }
 
-static void deaths_while_blocks_cross_sites(void **state)
+static void survivors_agree_after_deaths_during_coded_exchanges_between_sites(void **state)
 {
     (void)state;
     all_deaths_in_sites(1, 60001, 16);
 }
 
-static void deaths_while_int8_blocks_travel(void **state)
+static void survivors_agree_after_deaths_in_int8_all_reduces(void **state)
 {
     (void)state;
     deaths(40001, env_runs(16), CODED, 1);
@@ -687,9 +693,9 @@ static void deaths_while_int8_blocks_travel(void **state)
     deaths(44001, env_runs(12), CODED | BY_RING, 2);
 }
 
-/* ---- a worker that stops for a while ---- */
+/* ---- a worker that stalls ---- */
 
-/* A worker that was given up meanwhile is told so; all others end well. */
+/* A worker that was declared lost meanwhile gets an error; all others end without one. */
 static void stall_in_plan(net_rank *me, void *user)
 {
     kill_plan *k = (kill_plan *)user;
@@ -707,7 +713,7 @@ static void stall_in_plan(net_rank *me, void *user)
         k->finished[me->rank] = -1;
 }
 
-static void a_stall_at_any_moment(void **state)
+static void stalled_worker_continues_or_is_declared_lost(void **state)
 {
     uint64_t first = 12001 + (uint64_t)env_number("SEED_BASE", 0);
     int count = env_runs(4), given_up = 0;
@@ -726,13 +732,13 @@ static void a_stall_at_any_moment(void **state)
         for (int r = 0; r < k.world; r++)
             if (k.finished[r] >= 0) alive |= 1u << r;
         if (2 * ddp__bit_count(alive) <= k.world)
-            fail_msg("seed %lu: only %x went on", (unsigned long)seed, alive);
+            fail_msg("seed %lu: only the ranks %x continued", (unsigned long)seed, alive);
         given_up += ddp__bit_count(alive) < k.world;
         plan_check(&k, alive);
         lab_events(0, 1, 0, 0);
     }
-    printf("    %d stalls, of %g s at most; in %d runs somebody was given up after %g s\n", count, 2 * limit,
-           given_up, limit);
+    printf("    %d stalls of at most %g s; in %d runs a rank was declared lost after %g s\n", count,
+           2 * limit, given_up, limit);
 }
 
 /* ---- processes that are killed ---- */
@@ -754,7 +760,7 @@ static void process_main(kill_plan *k, const net_setup *set, int rank, int fds[8
 
     for (int a = 0; a < k->world; a++)
         for (int b = 0; b < k->world; b++)
-            if (a != rank && fds[a][b] >= 0) close(fds[a][b]); /* or the dead would not be seen */
+            if (a != rank && fds[a][b] >= 0) close(fds[a][b]); /* otherwise the death would not be noticed */
     s = net_wire(rank, k->world, fds[rank], NULL, &cfg.wire, &k->err[rank]);
     if (s == DDP_OK) s = ddp__engine_open(&cfg, &e, &k->err[rank]);
     if (s == DDP_OK) s = plan_run(k, e, rank, &k->err[rank]);
@@ -763,8 +769,8 @@ static void process_main(kill_plan *k, const net_setup *set, int rank, int fds[8
     _exit((int)s);
 }
 
-/* Runs the plan in processes; the victims get the signal `after` microseconds from the start. 0 if a
- * survivor failed; its error is in k. */
+/* Runs the plan in processes; the victims receive the signal `after` microseconds from the start. Returns 0
+ * if a survivor failed; its error is in k. */
 static int processes(kill_plan *k, net_setup *set, int signal_number)
 {
     int fds[8][8], code, good = 1;
@@ -802,7 +808,7 @@ static int processes(kill_plan *k, net_setup *set, int signal_number)
     return good;
 }
 
-static void processes_are_killed(void **state)
+static void survivors_agree_after_processes_are_killed(void **state)
 {
     uint64_t first = 20001 + (uint64_t)env_number("SEED_BASE", 0);
     int count = env_runs(20);
@@ -853,9 +859,9 @@ static double seconds_without_the_stopped(void)
     return last;
 }
 
-/* It does not run again, so that the others end only when they have given it up. On a busy machine they may
- * take another one for stopped, too: that is tried again. */
-static void a_stopped_process_is_given_up_after_the_peer_timeout(void **state)
+/* The stopped process does not resume, so the others finish only after they have declared it lost. On a busy
+ * machine they may also declare another one lost: then the run is repeated. */
+static void stopped_process_is_declared_lost_after_the_peer_timeout(void **state)
 {
     double last = 0;
 
@@ -870,16 +876,16 @@ static void a_stopped_process_is_given_up_after_the_peer_timeout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_death_at_any_moment_over_threads),
-        cmocka_unit_test(one_death_at_any_moment_over_tcp),
-        cmocka_unit_test(one_death_in_a_ring),
-        cmocka_unit_test(deaths_in_two_levels),
-        cmocka_unit_test(deaths_while_blocks_cross_sites),
-        cmocka_unit_test(two_deaths_in_a_row_or_at_once),
-        cmocka_unit_test(deaths_while_int8_blocks_travel),
-        cmocka_unit_test(a_stall_at_any_moment),
-        cmocka_unit_test(processes_are_killed),
-        cmocka_unit_test(a_stopped_process_is_given_up_after_the_peer_timeout),
+        cmocka_unit_test(survivors_agree_after_a_death_over_threads),
+        cmocka_unit_test(survivors_agree_after_a_death_over_tcp),
+        cmocka_unit_test(survivors_agree_after_a_death_in_a_ring),
+        cmocka_unit_test(survivors_agree_after_deaths_in_hierarchical_all_reduces),
+        cmocka_unit_test(survivors_agree_after_deaths_during_coded_exchanges_between_sites),
+        cmocka_unit_test(survivors_agree_after_two_deaths),
+        cmocka_unit_test(survivors_agree_after_deaths_in_int8_all_reduces),
+        cmocka_unit_test(stalled_worker_continues_or_is_declared_lost),
+        cmocka_unit_test(survivors_agree_after_processes_are_killed),
+        cmocka_unit_test(stopped_process_is_declared_lost_after_the_peer_timeout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

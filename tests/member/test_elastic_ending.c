@@ -1,5 +1,5 @@
-/* [long] What ends a worker of an elastic world, and what it says: losses of a majority, links that are
- * cut, and workers that leave in order. */
+/* [long] Errors that end a worker of an elastic world: loss of the quorum, cut links, and workers that leave
+ * in order. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -26,12 +26,12 @@ static lab_world lab;
 
 typedef struct ending {
     int world, min_world;
-    unsigned dies;    /* at once, without a word */
-    int cut_a, cut_b; /* no byte passes between them; -1: none */
-    unsigned fails;   /* who ends with DDP_PEER_LOST */
+    unsigned dies;    /* workers that die at once */
+    int cut_a, cut_b; /* a link without bytes in either direction; -1: none */
+    unsigned fails;   /* workers that end with DDP_PEER_LOST */
     const char *says;
-    unsigned apart; /* no byte passes between these and the others */
-    int closes;     /* who dies closes its streams, as the death of a process does */
+    unsigned apart; /* no byte passes between these workers and the others */
+    int closes;     /* 1: a dying worker closes its streams, as the death of a process does */
 } ending;
 
 static int arrived, ended;
@@ -50,9 +50,9 @@ static void end_or_go_on(net_rank *me, void *user)
     m.mean = 1;
     for (int i = 0; i < 100; i++) x[i] = (float)me->rank;
     net_ok(me, net_do(me, &m));
-    ddp__atomic_add(&arrived, 1); /* all have completed this when the first dies */
+    ddp__atomic_add(&arrived, 1); /* all have completed this operation when the first worker dies */
     while (ddp__atomic_load(&arrived) < c->world) ddp__sleep_until(ddp_now() + 0.001);
-    if (c->dies >> me->rank & 1) { /* all in one moment: one by one each leaves a majority */
+    if (c->dies >> me->rank & 1) { /* all at one moment: one by one, each would leave a quorum */
         for (int r = 0; r < c->world; r++)
             if (c->dies >> r & 1) ddp__atomic_store(&lab.dead[r], 1);
         if (c->closes) {
@@ -77,7 +77,7 @@ static void end_or_go_on(net_rank *me, void *user)
     } else if (s != DDP_PEER_LOST || !strstr(me->err.msg, c->says)) {
         net_fail(me, "status %d, \"%.200s\" lacks \"%s\"", (int)s, me->err.msg, c->says);
     } else if (!strstr(me->err.msg, "(rank ") && !strstr(me->err.msg, "all-reduce of layer ")) {
-        net_fail(me, "no operation in \"%.400s\"", me->err.msg);
+        net_fail(me, "the error names no operation: \"%.400s\"", me->err.msg);
     }
     if (c->fails == 0) ddp__sleep_until(ddp_now() + 0.1);
 }
@@ -96,8 +96,8 @@ static const char *try_ending(const ending *c, net_setup *set)
     return failure;
 }
 
-/* Who is cut off says so when peer_timeout_s is over; who is alone of two, as the other one's connection
- * ends, long before it is. */
+/* A partitioned worker fails after peer_timeout_s. The higher of two workers fails as soon as the
+ * connection ends, long before that time-out. */
 static const ending cut_off[] = {
     {3, 1, 0, -1, -1, 0x4u, "can continue without this worker (rank 2)", 0x4u, 0},
     {3, 1, 0, -1, -1, 0x1u, "can continue without this worker (rank 0)", 0x1u, 0},
@@ -117,7 +117,7 @@ static const char *one_cut_off(int i)
     return try_ending(c, &set);
 }
 
-static void who_is_cut_off_says_so_after_one_timeout(void **state)
+static void partitioned_worker_fails_after_the_peer_timeout(void **state)
 {
     (void)state;
     run_beside((int)(sizeof cut_off / sizeof cut_off[0]), one_cut_off);
@@ -134,7 +134,7 @@ static const ending may_not[] = {
     {4, 1, 0x1u, 1, 2, 0xeu, "workers are left, a quorum of 3 is needed", 0, 0},
 };
 
-/* Each over threads, each third over TCP, too. */
+/* Each over threads, and every third over TCP too. */
 static const char *one_that_may_not(int number)
 {
     const ending *c = &may_not[number / 2];
@@ -147,7 +147,7 @@ static const char *one_that_may_not(int number)
     return try_ending(c, &set);
 }
 
-static void who_may_not_go_on_says_why_in_time(void **state)
+static void worker_without_quorum_fails_with_the_reason(void **state)
 {
     (void)state;
     run_beside(2 * (int)(sizeof may_not / sizeof may_not[0]), one_that_may_not);
@@ -175,7 +175,7 @@ static void leave_early(net_rank *me, void *user)
     }
 }
 
-static void who_leaves_in_order_is_not_waited_for(void **state)
+static void worker_that_leaves_in_order_delays_no_operation(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp < 2; tcp++) {
@@ -188,7 +188,7 @@ static void who_leaves_in_order_is_not_waited_for(void **state)
 }
 
 /* Rank 0 sends 3 MB to rank 1 over 10 Mbit/s, most of it in one operation, and nothing to rank 2 for longer
- * than the peer timeout: its heartbeats pass the average that fills its link. */
+ * than the peer time-out. Its heartbeats overtake the average that fills its link. */
 static void send_for_long(net_rank *me, void *user)
 {
     enum { MANY = 750000 };
@@ -231,7 +231,7 @@ static const char *one_full_link(int tcp)
     return text;
 }
 
-static void heartbeats_pass_a_slow_link_that_is_full(void **state)
+static void heartbeats_overtake_data_on_a_full_link(void **state)
 {
     (void)state;
     run_beside(2, one_full_link);
@@ -267,7 +267,7 @@ static void look_at_memory(net_rank *me, void *user)
         net_fail(me, "%lu, %lu bytes", (unsigned long)before.kept_bytes, (unsigned long)after.kept_bytes);
 }
 
-static void memory_is_reported_and_bounded(void **state)
+static void elastic_memory_is_reported_and_bounded(void **state)
 {
     (void)state;
     for (int elastic = 0; elastic < 3; elastic++) {
@@ -282,11 +282,11 @@ static void memory_is_reported_and_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_cut_off_says_so_after_one_timeout),
-        cmocka_unit_test(who_may_not_go_on_says_why_in_time),
-        cmocka_unit_test(who_leaves_in_order_is_not_waited_for),
-        cmocka_unit_test(heartbeats_pass_a_slow_link_that_is_full),
-        cmocka_unit_test(memory_is_reported_and_bounded),
+        cmocka_unit_test(partitioned_worker_fails_after_the_peer_timeout),
+        cmocka_unit_test(worker_without_quorum_fails_with_the_reason),
+        cmocka_unit_test(worker_that_leaves_in_order_delays_no_operation),
+        cmocka_unit_test(heartbeats_overtake_data_on_a_full_link),
+        cmocka_unit_test(elastic_memory_is_reported_and_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

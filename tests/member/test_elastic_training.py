@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[long, test-all: slow] build/train_gpt in an elastic world, as a user runs it: workers die, others come, the run goes on.
+"""[long, test-all: slow] build/train_gpt in an elastic world, as a user runs it: workers die, others join, and the run continues.
 
 The trainer itself compares the parameters of all workers after the last averaging.
 """
@@ -28,7 +28,7 @@ STARTED = []
 
 
 class Run:
-    """Workers of one run, each a process of its own."""
+    """Workers of one run, each in a process."""
 
     def __init__(self, folder, workers, strategy, steps, program=TRAIN, shape=SHAPE, least=2, env=()):
         with socket.socket() as s:
@@ -42,7 +42,7 @@ class Run:
         self.worker = [self.start("--rank", str(r), "--addr", self.addr) for r in range(workers)]
 
     def join(self, addr):
-        """A newcomer by the line of docs/howto/wan-elastic.md: the run tells it how many workers there are."""
+        """Starts a joining worker with the command of docs/howto/wan-elastic.md: the run determines the number of workers."""
         at = self.options.index("--workers")
         whole, self.options = self.options, self.options[:at] + self.options[at + 2:]
         p = self.start("--join", "--addr", addr)
@@ -59,7 +59,7 @@ class Run:
         return p
 
     def says(self, p, pattern, seconds=120):
-        """Waits until a worker has written that; None if it never does."""
+        """Waits until a worker prints the text. Returns None if it never does."""
         until = time.time() + seconds
         while time.time() < until:
             found = re.search(pattern, open(p.name + ".err").read())
@@ -71,7 +71,7 @@ class Run:
         return re.search(pattern, open(p.name + ".err").read())
 
     def begins(self):
-        """All have met and compute; lines of progress would come too late."""
+        """All workers are connected and train; progress lines would come too late."""
         for p in self.worker:
             expect(self.says(p, r"workers can join"), "training does not begin", self)
         time.sleep(1)
@@ -94,15 +94,15 @@ def expect(holds, what, run=None):
 
 
 def goes_on(folder, strategy, victim, steps=6000, loss=3.2, **what):
-    """A worker dies, another takes its place, and the run ends as if nothing had been."""
+    """A worker dies, another joins in its place, and the run ends as if nothing had happened."""
     run = Run(folder, 3, strategy, steps, **what)
     run.begins()
     door = run.says(run.worker[1], r"workers can join[^\n]*?(127\.0\.0\.1:\d+)")
-    expect(door, "no address for newcomers was told", run)
+    expect(door, "no address for joining workers in the log", run)
     run.kill(victim)
     expect(run.says(run.worker[1], r"epoch \d+ with 2 workers"), "no epoch without the victim", run)
     run.worker.append(run.start("--join", "--addr", door.group(1) if victim == 0 else run.addr))
-    expect(run.says(run.worker[1], r"worker %d joined" % victim), "the newcomer did not come in", run)
+    expect(run.says(run.worker[1], r"worker %d joined" % victim), "the worker did not join", run)
     codes, results = run.end()
     expect(codes == [0, 0, 0], "exit codes %s" % codes, run)
     expect(len(results) == 1, "%d workers printed results" % len(results), run)
@@ -110,36 +110,36 @@ def goes_on(folder, strategy, victim, steps=6000, loss=3.2, **what):
 
 
 def no_majority(folder):
-    """Two of three at once are too many: the last one says so and ends with 3."""
+    """Two of three workers die at once: the last one fails with exit code 3 and an error."""
     run = Run(folder, 3, "localsgd", 1000000)
     run.begins()
     run.kill(2)
     run.kill(1)
     expect(run.worker[0].wait(timeout=120) == 3, "exit code %s" % run.worker[0].returncode, run)
-    expect(run.says(run.worker[0], r"quorum|continue without"), "no word on the majority", run)
+    expect(run.says(run.worker[0], r"quorum|continue without"), "no error about the quorum", run)
 
 
 def alone_of_two(folder):
-    """Rank 0 of two is killed: the other may not go on, and says so when the connection ends."""
+    """Rank 0 of two is killed: the other may not continue, and fails as soon as the connection ends."""
     run = Run(folder, 2, "localsgd", 1000000, least=1, env={"DREAMDDP_PEER_TIMEOUT": "600"})
     run.begins()
     run.kill(0)
     expect(run.worker[0].wait(timeout=120) == 3, "exit code %s" % run.worker[0].returncode, run)
     expect(run.says(run.worker[0], r"rank 0 was lost.*(during|after) \S+ of .*only rank 0 may continue alone"),
-           "no word on the majority", run)
+           "no error about the quorum", run)
 
 
 def leaves(folder):
-    """SIGTERM to one worker takes that one out, and another may come in its place."""
+    """SIGTERM makes one worker leave, and another may join in its place."""
     run = Run(folder, 3, "localsgd", 6000)
     run.begins()
     run.worker[1].terminate()
     expect(run.worker[1].wait(timeout=120) == 130, "exit code %s" % run.worker[1].returncode, run)
-    expect(run.says(run.worker[1], r"interrupted: this worker has left the run"), "it does not say that it left", run)
+    expect(run.says(run.worker[1], r"interrupted: this worker has left the run"), "no line says that it left", run)
     run.worker.pop(1)
-    expect(run.says(run.worker[0], r"epoch \d+ with 2 workers[^\n]*worker 1 was lost: it closed"), "it is not let go", run)
+    expect(run.says(run.worker[0], r"epoch \d+ with 2 workers[^\n]*worker 1 was lost: it closed"), "the others did not continue without it", run)
     run.worker.append(run.join(run.addr))
-    expect(run.says(run.worker[0], r"worker 1 joined"), "the newcomer did not come in", run)
+    expect(run.says(run.worker[0], r"worker 1 joined"), "the worker did not join", run)
     codes, results = run.end()
     expect(codes == [0, 0, 0] and len(results) == 1, "exit codes %s, %d results" % (codes, len(results)), run)
 
@@ -151,7 +151,7 @@ def on_a_device(folder):
 
 
 def crowd(folder):
-    """More workers than processors by far: no worker is declared lost with the default time-outs."""
+    """Far more workers than processors: no worker is declared lost with the default time-outs."""
     run = Run(folder, 64, "wfbp", 12)
     codes, results = run.end()
     expect(codes == 64 * [0] and len(results) == 1, "exit codes %s, %d results" % (codes, len(results)), run)
@@ -174,7 +174,7 @@ def children(pid):
 
 
 def leaves_its_family(folder):
-    """The same where one command started them all; SIGTERM to that one ends the run."""
+    """The same for workers that one command started; SIGTERM to the command ends the run."""
     for whole in (False, True):
         run = Run(folder, 0, "ssgd", 1500)
         run.options[run.options.index("--workers") + 1] = "3"
@@ -185,7 +185,7 @@ def leaves_its_family(folder):
         os.kill(p.pid if whole else children(p.pid)[2], signal.SIGTERM)
         code = p.wait(timeout=120)
         expect(code == (130 if whole else 0), "exit code %d" % code, run)
-        expect(whole or run.says(p, r"epoch \d+ with 2 workers"), "nobody left", run)
+        expect(whole or run.says(p, r"epoch \d+ with 2 workers"), "no worker left", run)
 
 
 for _name, _function in (("dreamddp, a worker dies", lambda f: goes_on(f, "dreamddp", 2)),

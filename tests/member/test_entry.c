@@ -40,7 +40,7 @@ static void contains(const char *name, const char *what)
     DDP_FREE(t.data);
 }
 
-/* ---- the post-mortem of a worker that does not get in ---- */
+/* ---- the dump of a worker that cannot join ---- */
 
 /* Opens a context that joins, dumps, ends the members and starts the session, which fails. Exits with its
  * status. */
@@ -121,8 +121,8 @@ static int probes(ddp_ctx *d, int *count)
     return 0;
 }
 
-/* A mean, an average of all layers, a checkpoint, a measurement of the links and a barrier after a step: a
- * worker that takes part in one of them takes part in all. A mean of the workers' step is the step itself. */
+/* After a step: a mean, an average of all layers, a checkpoint, a measurement of the links and a barrier. A
+ * worker that takes part in one of them takes part in all. The mean of the workers' step equals the step. */
 static int saves_and_averages(const plan_of_run *p, ddp_ctx *d, int number)
 {
     float step = (float)ddp_step(d), workers = 1;
@@ -139,7 +139,7 @@ static int saves_and_averages(const plan_of_run *p, ddp_ctx *d, int number)
     return ddp_barrier(d);
 }
 
-/* Two workers, whom two others join one after the other. */
+/* Two workers, which two others join one after the other. */
 static void enters_between(ddp_strategy strategy, int run)
 {
     static const int all[] = {0, 1, 2, 3};
@@ -176,7 +176,7 @@ static void worker_enters_after_the_collectives_between_two_steps(void **state)
     }
 }
 
-/* Of the joining worker, which has its place: from now on it does not try again for long. */
+/* Called on the joining worker, which has an id: it does not retry for long from now on. */
 static int notes_that_it_opened(const plan_of_run *p, ddp_ctx *d, int number)
 {
     if (number < 2) return 0;
@@ -185,7 +185,7 @@ static int notes_that_it_opened(const plan_of_run *p, ddp_ctx *d, int number)
     return 0;
 }
 
-/* Members do not pass their second step before the joining worker has its place. */
+/* Members do not start their third step before the joining worker has an id. */
 static int waits_for_the_joining_worker(const plan_of_run *p, ddp_ctx *d, int number)
 {
     const double end = ddp_now() + 60;
@@ -195,8 +195,8 @@ static int waits_for_the_joining_worker(const plan_of_run *p, ddp_ctx *d, int nu
     return saves_and_averages(p, d, number);
 }
 
-/* The run ends at a period's end, with a joining worker that waits for its entry: the members' last
- * collectives are without it. */
+/* The run ends at the end of a period while a joining worker waits for its entry: the members' last
+ * collectives do not include it. */
 static void run_ends_without_the_worker_that_still_joins(void **state)
 {
     plan_of_run p;
@@ -210,7 +210,7 @@ static void run_ends_without_the_worker_that_still_joins(void **state)
     registers = notes_that_it_opened;
     between = waits_for_the_joining_worker;
     p.b->step_ms = 60;
-    p.b->last = 8; /* its word takes two periods to reach the members */
+    p.b->last = 8; /* its message takes two periods to reach the members */
     for (int k = 0; k < 2; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 1);
     pid[2] = start(&p, 2, 1);
@@ -221,7 +221,7 @@ static void run_ends_without_the_worker_that_still_joins(void **state)
     if (at < 0)
         assert_true(p.b->status[2] == (int)DDP_TIMEOUT || p.b->status[2] == (int)DDP_PEER_LOST);
     else
-        assert_int_equal(at, 4); /* it came in time */
+        assert_int_equal(at, 4); /* it joined in time */
     for (int k = 0; k < 2; k++) {
         assert_string_equal(p.b->text[k], "");
         assert_int_equal(p.b->step[k], 8);
@@ -229,7 +229,7 @@ static void run_ends_without_the_worker_that_still_joins(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* ---- what a joining worker must have the same, and must not do ---- */
+/* ---- settings that must be equal on a joining worker, and calls that it must not make ---- */
 
 static int64_t steps_of_program;
 
@@ -284,9 +284,9 @@ static void worker_that_does_not_fit_fails_alone(void **state)
     joining = p;
     joining.last_comer = -1;
     steps_of_program = 140;
-    refused(&joining, "the joining worker has steps 140, this run steps 120: start it with the same");
+    refused(&joining, "the joining worker has steps 140, but this run has steps 120: start it with the same");
     registers = NULL;
-    refused(&joining, "the joining worker has nothing 0, this run steps 120: start it with the same");
+    refused(&joining, "the joining worker has nothing 0, but this run has steps 120: start it with the same");
     registers = begins_with_a_barrier;
     refused(&joining, "ddp_barrier before ddp_set_optimizer: this worker joins a run");
     registers = registers_steps;

@@ -1,5 +1,5 @@
-/* [asan, test-all: slow] Every strategy that an elastic world takes, with each wire that it goes with:
- * workers are killed at any moment of a training, and those who are left end with equal parameters. Ranks are
+/* [asan, test-all: slow] Every strategy that supports elastic worlds, with each wire that it supports:
+ * workers are killed at any moment of a training, and the survivors end with equal parameters. Ranks are
  * processes over TCP. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -22,9 +22,9 @@ extern "C" {
 
 enum { STEPS = 60 };
 
-static ddp_optimizer gently; /* slow enough for outer steps of any coding to stay finite */
-static int victims, victim[2], at_step[2], microseconds[2]; /* who dies, so long behind the beginning of which
-                                                               step */
+static ddp_optimizer gently; /* slow enough that outer steps stay finite with any coding */
+static int victims, victim[2], at_step[2], microseconds[2]; /* the victims, and the time from the start of a
+                                                             * step to their death */
 
 static int number_of(const char *name, int otherwise)
 {
@@ -43,7 +43,7 @@ static void dies(const lab *x, int rank, int step)
     }
 }
 
-/* One that the traits allow. */
+/* A wire that the traits allow. */
 static ddp_wire some_wire(ddp_rng *r, unsigned traits)
 {
     static const struct {
@@ -58,7 +58,7 @@ static ddp_wire some_wire(ddp_rng *r, unsigned traits)
     return k < 4 && (traits & wires[k].trait) ? wires[k].wire : DDP_WIRE_DEFAULT;
 }
 
-/* Workers from 3 to 5, of whom a majority stays; servers, where the strategy needs them, stay all. */
+/* 3 to 5 workers, of which a quorum survives; servers, if the strategy needs them, all survive. */
 static void make(lab *x, ddp_rng *r, ddp_strategy s)
 {
     const unsigned traits = ddp_strategy_traits(s);
@@ -69,14 +69,13 @@ static void make(lab *x, ddp_rng *r, ddp_strategy s)
     x->cfg.server.count = servers;
     x->cfg.elastic.min_world = 1;
     x->cfg.transport = DDP_TCP;
-    x->cfg.deterministic = s != DDP_DEFT && ddp_rng_below(r, 2); /* that one's plan from FLOPs takes
-                                                                    seconds */
+    x->cfg.deterministic = s != DDP_DEFT && ddp_rng_below(r, 2); /* deft's plan from FLOPs takes seconds */
     x->cfg.wire = some_wire(r, traits);
     x->cfg.server.staleness = s == DDP_SSP ? 2 : 0;
     x->cfg.deft.update_frequency = s == DDP_DEFT ? 0.5 : 0;
     if (traits & DDP_WITH_INT4)
-        x->cfg.outer.overlap = (ddp_overlap)(1 + ddp_rng_below(r, 3)); /* the outer
-                                                                                            family */
+        x->cfg.outer.overlap = (ddp_overlap)(1 + ddp_rng_below(r, 3)); /* strategies with an outer optimizer
+                                                                        * */
     x->model = ddp_rng_below(r, 2) ? LAB_TINY : LAB_ODD;
     gently = ddp_rng_below(r, 2) ? ddp_sgd(0.003f, 0.9f) : ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.1f);
     x->optimizer = &gently;
@@ -113,8 +112,8 @@ static void one_run(int seed, ddp_strategy s)
     lab_free(&x);
 }
 
-/* ELASTIC=N runs; SEED_BASE and SEED as in test_elastic.c. A strategy's turn comes with its seed. */
-static void deaths_at_any_moment_of_any_strategy(void **state)
+/* ELASTIC=N runs; SEED_BASE and SEED as in test_elastic.c. The seed chooses the strategy. */
+static void survivors_agree_after_deaths_in_every_strategy(void **state)
 {
     const int first = 70001 + number_of("SEED_BASE", 0);
     ddp_strategy takes[64];
@@ -138,7 +137,7 @@ static void deaths_at_any_moment_of_any_strategy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deaths_at_any_moment_of_any_strategy),
+        cmocka_unit_test(survivors_agree_after_deaths_in_every_strategy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* [long, test-all: slow] Workers that come while a run goes on: a killed one comes back, even if others die
- * meanwhile; wrong ones are refused. Ranks are processes. */
+/* [long, test-all: slow] Workers that join a running job: a killed one returns, even if others die meanwhile;
+ * invalid ones are rejected. Ranks are processes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -35,7 +35,7 @@ static void digest_is(const char *text, size_t times, const char *hex)
 }
 
 /* FIPS 180-4's examples, and lengths around a block. */
-static void sha256_gives_the_standard_digests(void **state)
+static void sha256_matches_the_standard_digests(void **state)
 {
     (void)state;
     digest_is("", 1, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
@@ -48,7 +48,7 @@ static void sha256_gives_the_standard_digests(void **state)
     digest_is("a", 64, "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
 }
 
-static const int *sites; /* of workers by number, the newcomer's last; NULL: none */
+static const int *sites; /* of workers by number, the joining worker's last; NULL: none */
 
 static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
 {
@@ -57,16 +57,16 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
     int left[3], n = 0, witness = victim == 0 ? 1 : 0;
     static int calls;
 
-    if (calls++ % SAMPLED(2)) return; /* each second one under the sanitizers */
+    if (calls++ % SAMPLED(2)) return; /* every second one under sanitizers */
     run_begin(&p, strategy, 3, 1000);
-    p.steps_after = strategy == DDP_SPARSELOCO ? 120 : 32; /* until the loss is half of the first one */
+    p.steps_after = strategy == DDP_SPARSELOCO ? 120 : 32; /* until half of the first loss */
     p.wire = wire;
     if (sites) memcpy(p.site, sites, 4 * sizeof *sites);
     for (int i = 0; i < 3; i++) pid[i] = start(&p, i, 0);
     until_step(&p, witness, 12);
     kill(pid[victim], SIGKILL);
     wait_for(pid[victim]);
-    if (victim == 0) snprintf(p.addr, sizeof p.addr, "%s", p.b->door[2]); /* its own is gone */
+    if (victim == 0) snprintf(p.addr, sizeof p.addr, "%s", p.b->door[2]); /* its own address is gone */
     pid[3] = start(&p, 3, 1);
     for (int i = 0; i < 4; i++)
         if (i != victim) wait_for(pid[i]);
@@ -76,7 +76,8 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
     all_well(&p, left, n);
     assert_int_equal(p.b->rank[3], victim);
     assert_true(p.b->entered[3] > 12);
-    assert_int_equal(p.b->rest[3], 0); /* it has changed nothing, and what its donor keeps is the donor's */
+    assert_int_equal(p.b->rest[3], 0); /* it has no changes yet, and the residual of its donor stays with the
+                                        * donor */
     assert_true(p.b->last_loss[3] < 0.5 * p.b->first_loss[witness]);
     for (int i = 0; sites && i < n; i++) {
         long want = 0, *known = &p.b->sites[left[i]];
@@ -89,19 +90,20 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
     munmap(p.b, sizeof *p.b);
 }
 
-static void a_killed_worker_comes_back(void **state)
+static void killed_worker_rejoins(void **state)
 {
     (void)state;
     killed_and_back(DDP_LOCALSGD, DDP_WIRE_F32, 1);
     killed_and_back(DDP_DREAMDDP, DDP_WIRE_F32, 2);
     killed_and_back(DDP_WFBP, DDP_WIRE_F32, 1);
     killed_and_back(DDP_SSGD, DDP_WIRE_F32, 2);
-    killed_and_back(DDP_USBYTE, DDP_WIRE_F32, 1); /* its updates come in the next forward */
-    killed_and_back(DDP_DEFT, DDP_WIRE_F32, 2);   /* what it put off is applied before the newcomer enters */
+    killed_and_back(DDP_USBYTE, DDP_WIRE_F32, 1); /* its updates are applied in the next forward pass */
+    killed_and_back(DDP_DEFT, DDP_WIRE_F32, 2);   /* deferred gradients are applied before the worker enters
+                                                   * */
 }
 
-/* The base that changes are counted from, and what is still to be sent, live in an elastic world. */
-static void a_killed_worker_comes_back_to_int8_blocks(void **state)
+/* The parameters at the last average, and the residual, also work in an elastic world. */
+static void killed_worker_rejoins_with_int8_blocks(void **state)
 {
     (void)state;
     killed_and_back(DDP_LOCALSGD, DDP_WIRE_INT8, 0);
@@ -111,8 +113,8 @@ static void a_killed_worker_comes_back_to_int8_blocks(void **state)
     killed_and_back(DDP_DEFT, DDP_WIRE_INT8, 1);
 }
 
-/* It gets the anchor, the momentum of all and what is late, and has changed nothing yet. */
-static void a_killed_worker_comes_back_to_outer_steps(void **state)
+/* The joining worker receives the anchor, the shared momentum and late deltas, and has no changes yet. */
+static void killed_worker_rejoins_with_outer_steps(void **state)
 {
     (void)state;
     overlap = DDP_OVERLAP_NONE;
@@ -132,9 +134,9 @@ static void a_killed_worker_comes_back_to_outer_steps(void **state)
     overlap = DDP_OVERLAP_DEFAULT;
 }
 
-/* In another one than who was killed, and back where all are in one, or each in its own: then there is one
- * level. */
-static void a_killed_worker_comes_back_to_sites(void **state)
+/* It joins in another site than the killed worker's. Then also all workers in one site, or each in its own,
+ * so that averages are not hierarchical. */
+static void killed_worker_rejoins_with_sites(void **state)
 {
     static const int cases[][5] = {
         {1, 2, 1, 2, 1}, {1, 2, 3, 1, 1}, {4, 4, 5, 4, 0}, {1, 1, 2, 3, 1}, {1, 2, 2, 3, 0}};
@@ -154,23 +156,23 @@ static void a_killed_worker_comes_back_to_sites(void **state)
     sites = NULL;
 }
 
-static void a_killed_worker_comes_back_to_bfloat16(void **state)
+static void killed_worker_rejoins_with_bfloat16(void **state)
 {
     (void)state;
     killed_and_back(DDP_LOCALSGD, DDP_WIRE_BF16, 1);
 }
 
-/* Rank 0 coordinates, and is the lowest again when it is back. */
-static void the_coordinator_comes_back_by_another_door(void **state)
+/* Rank 0 coordinates, and is the lowest rank again when it has rejoined. */
+static void coordinator_rejoins_through_another_member(void **state)
 {
     (void)state;
     killed_and_back(DDP_DREAMDDP, DDP_WIRE_F32, 0);
     killed_and_back(DDP_WFBP, DDP_WIRE_F32, 0);
 }
 
-/* Members hear it from its epoch on: until then its links are silent for longer than any heartbeat, and
- * stay. */
-static void a_newcomer_waits_for_the_end_of_a_long_period(void **state)
+/* Members receive nothing from it until its epoch: its links are silent for longer than any heartbeat, and
+ * stay open. */
+static void joining_worker_waits_for_the_end_of_a_long_period(void **state)
 {
     plan_of_run p;
     pid_t pid[4];
@@ -178,7 +180,7 @@ static void a_newcomer_waits_for_the_end_of_a_long_period(void **state)
     (void)state;
 
     run_begin(&p, DDP_LOCALSGD, 3, 3000);
-    p.peer_s = 5; /* a link that is silent for a fourth of this is suspected */
+    p.peer_s = 5; /* a link that is silent for a fourth of this time is suspected */
     for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 20);
     kill(pid[2], SIGKILL);
@@ -191,8 +193,8 @@ static void a_newcomer_waits_for_the_end_of_a_long_period(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* Newcomers are killed at any moment of their coming; the last one is not. */
-static void newcomers_that_die_are_forgotten(void **state)
+/* Joining workers are killed at any moment of joining; the last one is not. */
+static void dead_joining_workers_free_their_ids(void **state)
 {
     ddp_rng rng = ddp_rng_seed(21 + seed_base(), 0);
     plan_of_run p;
@@ -221,8 +223,8 @@ static void newcomers_that_die_are_forgotten(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* Callers that say nothing at the door: one who speaks comes in. */
-static void silent_callers_keep_nobody_out(void **state)
+/* Silent connections to the listening socket do not delay a worker that joins. */
+static void silent_callers_do_not_delay_a_join(void **state)
 {
     enum { SILENT = 40 };
     plan_of_run p;
@@ -239,7 +241,7 @@ static void silent_callers_keep_nobody_out(void **state)
     assert_int_equal(ddp__addr_parse(p.addr, &at, 1, &count, NULL), DDP_OK);
     for (k = 0; k < SILENT; k++) fd[k] = ddp__tcp_dial(&at, ddp_now() + 5);
     pid[3] = start(&p, 3, 1);
-    until_step(&p, 3, 1); /* it enters while every silent caller is connected */
+    until_step(&p, 3, 1); /* it joins while every silent caller is connected */
     for (k = 0; k < SILENT; k++) close(fd[k]);
     for (k = 0; k < 4; k++)
         if (k != 2) wait_for(pid[k]);
@@ -247,7 +249,7 @@ static void silent_callers_keep_nobody_out(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* Takes the place of a lost worker, and says nothing more. */
+/* Gets the id of a lost worker, and sends nothing more. */
 static int sit_down(const plan_of_run *p)
 {
     unsigned char b[DDP__JOIN_PLACE], hello[DDP__HELLO_BYTES], request[DDP__JOIN_REQUEST];
@@ -271,7 +273,7 @@ static int sit_down(const plan_of_run *p)
     return fd;
 }
 
-static void a_newcomer_that_stands_still_is_forgotten(void **state)
+static void stalled_joining_worker_loses_its_id(void **state)
 {
     plan_of_run p;
     pid_t pid[3], guest;
@@ -294,8 +296,8 @@ static void a_newcomer_that_stands_still_is_forgotten(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* The donor is the highest that lives: it is killed while a newcomer is on its way. */
-static void a_newcomer_survives_its_donor(void **state)
+/* The donor is the highest live rank. It is killed while a worker joins. */
+static void joining_worker_survives_its_donor(void **state)
 {
     ddp_rng rng = ddp_rng_seed(22 + seed_base(), 0);
     int k, turn;
@@ -320,7 +322,7 @@ static void a_newcomer_survives_its_donor(void **state)
     }
 }
 
-/* Nobody is lost: newcomers get ids that nobody had before, until there are no more. */
+/* No worker is lost: joining workers get new ids, until there are no more. */
 static void grows(ddp_strategy strategy, int world, int max_world)
 {
     plan_of_run p;
@@ -329,7 +331,7 @@ static void grows(ddp_strategy strategy, int world, int max_world)
 
     run_begin(&p, strategy, world, 3000);
     p.max_world = max_world;
-    p.last_comer = world == 1 ? -1 : max_world - 1; /* a full run shall refuse one more */
+    p.last_comer = world == 1 ? -1 : max_world - 1; /* a full run must reject one more */
     for (k = 0; k < world; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 10);
     for (; k < max_world; k++) {
@@ -341,7 +343,7 @@ static void grows(ddp_strategy strategy, int world, int max_world)
         until_step(&p, k, 1);
         if (k < max_world - 1) assert_int_equal(p.b->rank[k], k);
     }
-    if (world == 1) { /* it is full now */
+    if (world == 1) { /* the run is full now */
         waits_in_vain(p, WORKERS - 1, "raise max_world");
         end_soon(&p);
     }
@@ -354,16 +356,16 @@ static void grows(ddp_strategy strategy, int world, int max_world)
     munmap(p.b, sizeof *p.b);
 }
 
-static void new_workers_come(void **state)
+static void workers_join_with_new_ids(void **state)
 {
     (void)state;
     grows(DDP_DREAMDDP, 3, 5);
     grows(DDP_SSGD, 2, 4);
-    grows(DDP_LOCALSGD, 1, 3); /* it began alone */
+    grows(DDP_LOCALSGD, 1, 3); /* it started with one worker */
 }
 
-/* Rank 0 waits for rank 1, and has nothing to say to a third one before all are there. */
-static void a_newcomer_waits_until_the_run_has_begun(void **state)
+/* Rank 0 waits for rank 1, and does not answer a third worker before all are connected. */
+static void joining_worker_waits_until_the_run_has_started(void **state)
 {
     static const int all[3] = {0, 1, 2};
     plan_of_run p;
@@ -375,7 +377,7 @@ static void a_newcomer_waits_until_the_run_has_begun(void **state)
     pid[0] = start(&p, 0, 0);
     pid[2] = start(&p, 2, 1);
     ddp__sleep_until(ddp_now() + 0.3);
-    if (p.b->done[2]) fail_msg("the newcomer has ended: %s", p.b->text[2]);
+    if (p.b->done[2]) fail_msg("the joining worker has ended: %s", p.b->text[2]);
     pid[1] = start(&p, 1, 0);
     for (int k = 0; k < 3; k++) wait_for(pid[k]);
     all_well(&p, all, 3);
@@ -383,7 +385,7 @@ static void a_newcomer_waits_until_the_run_has_begun(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-static void room_has_to_make_sense(void **state)
+static void invalid_max_world_is_rejected(void **state)
 {
     ddp_config c;
     ddp_error err;
@@ -419,17 +421,17 @@ static void room_has_to_make_sense(void **state)
                               "world size on all ranks");
     b.world = a.world;
     assert_int_equal(ddp__hello_check(&a, &b), DDP__WELCOME);
-    b.rank = 5; /* it cannot be at the meeting */
+    b.rank = 5; /* it cannot take part in the rendezvous */
     assert_int_equal(ddp__hello_check(&a, &b), DDP__REFUSE_RANK);
 }
 
-static void those_who_do_not_fit_are_refused(void **state)
+static void mismatched_joining_workers_are_rejected(void **state)
 {
     plan_of_run p, joining;
     pid_t pid[3];
     (void)state;
 
-    run_begin(&p, DDP_LOCALSGD, 3, 3000); /* all three live */
+    run_begin(&p, DDP_LOCALSGD, 3, 3000); /* all three are live */
     for (int k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 10);
     waits_in_vain(p, 3, "the run is full");
@@ -441,13 +443,14 @@ static void those_who_do_not_fit_are_refused(void **state)
     refused(&joining, "the joining worker has 5 layers with layout ");
     joining.layers = LAYERS;
     joining.period = 6;
-    refused(&joining, "this run localsgd with period 4");
+    refused(&joining, "this run uses localsgd with period 4");
     joining.period = p.period;
     joining.wire = DDP_WIRE_BF16;
-    refused(&joining, "wire bf16, this run localsgd with period 4, 1 micro-batches and wire f32");
+    refused(&joining, "wire bf16, but this run uses localsgd with period 4, 1 micro-batches and wire f32");
     joining.wire = p.wire;
     joining.average_state = 1;
-    refused(&joining, "the joining worker has average_state 1, this run has 0: start it with the same value");
+    refused(&joining,
+            "the joining worker has average_state 1, but this run has 0: start it with the same value");
     joining.average_state = 0;
     joining.run = "another";
     refused(&joining, "set the same DREAMDDP_RUN_ID");
@@ -457,30 +460,31 @@ static void those_who_do_not_fit_are_refused(void **state)
     joining = p;
     joining.last_comer = -1;
     memset(joining.site, 0, sizeof joining.site);
-    refused(&joining,
-            "the joining worker has a site (0: no, 1: yes) 0, this run has 1: start it with the same value");
+    refused(
+        &joining,
+        "the joining worker has a site (0: no, 1: yes) 0, but this run has 1: start it with the same value");
     survivors_end(&p, pid);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sha256_gives_the_standard_digests),
-        cmocka_unit_test(a_killed_worker_comes_back),
-        cmocka_unit_test(a_killed_worker_comes_back_to_int8_blocks),
-        cmocka_unit_test(a_killed_worker_comes_back_to_outer_steps),
-        cmocka_unit_test(a_killed_worker_comes_back_to_bfloat16),
-        cmocka_unit_test(a_killed_worker_comes_back_to_sites),
-        cmocka_unit_test(the_coordinator_comes_back_by_another_door),
-        cmocka_unit_test(a_newcomer_waits_for_the_end_of_a_long_period),
-        cmocka_unit_test(newcomers_that_die_are_forgotten),
-        cmocka_unit_test(silent_callers_keep_nobody_out),
-        cmocka_unit_test(a_newcomer_that_stands_still_is_forgotten),
-        cmocka_unit_test(a_newcomer_survives_its_donor),
-        cmocka_unit_test(new_workers_come),
-        cmocka_unit_test(a_newcomer_waits_until_the_run_has_begun),
-        cmocka_unit_test(room_has_to_make_sense),
-        cmocka_unit_test(those_who_do_not_fit_are_refused),
+        cmocka_unit_test(sha256_matches_the_standard_digests),
+        cmocka_unit_test(killed_worker_rejoins),
+        cmocka_unit_test(killed_worker_rejoins_with_int8_blocks),
+        cmocka_unit_test(killed_worker_rejoins_with_outer_steps),
+        cmocka_unit_test(killed_worker_rejoins_with_bfloat16),
+        cmocka_unit_test(killed_worker_rejoins_with_sites),
+        cmocka_unit_test(coordinator_rejoins_through_another_member),
+        cmocka_unit_test(joining_worker_waits_for_the_end_of_a_long_period),
+        cmocka_unit_test(dead_joining_workers_free_their_ids),
+        cmocka_unit_test(silent_callers_do_not_delay_a_join),
+        cmocka_unit_test(stalled_joining_worker_loses_its_id),
+        cmocka_unit_test(joining_worker_survives_its_donor),
+        cmocka_unit_test(workers_join_with_new_ids),
+        cmocka_unit_test(joining_worker_waits_until_the_run_has_started),
+        cmocka_unit_test(invalid_max_world_is_rejected),
+        cmocka_unit_test(mismatched_joining_workers_are_rejected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

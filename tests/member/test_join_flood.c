@@ -23,11 +23,11 @@ extern "C" {
 #include "wire/tls_lab.h"
 #endif
 
-static const double most = INSTANCES(8) == 8 ? 3 : 12; /* seconds from the start of a worker to its first
-                                                          step */
+static const double most = INSTANCES(8) == 8 ? 3 : 12; /* in seconds: from the start of a worker to its first
+                                                        * step */
 
-/* Seconds until a fourth worker has joined three that clients of all kinds flood, with the configuration of
- * *how. */
+/* Seconds until a fourth worker has joined three workers that clients of all kinds flood, with the
+ * configuration of *how. */
 static double entry(const plan_of_run *how)
 {
     int all[4] = {0, 1, 2, 3}, count;
@@ -58,7 +58,7 @@ static double entry(const plan_of_run *how)
     return took;
 }
 
-/* At most three attempts: other programs may have the processors. */
+/* At most three attempts: other programs may use the processors. */
 static void enters(const plan_of_run *how)
 {
     double took = entry(how);

@@ -1,4 +1,4 @@
-/* Workers behind NAT join a run whose members are behind NAT, by way of a member that all can reach. */
+/* Workers behind NAT join a run whose members are behind NAT, through a member that all can reach. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,7 +19,7 @@ extern "C" {
 #include "member/nat_lab.h"
 
 /* Only rank 0 accepts connections: every other pair of members and joining workers is relayed. */
-static void workers_behind_nat_join_a_run_by_way_of_rank_0(void **state)
+static void workers_behind_nat_join_through_rank_0(void **state)
 {
     static const int all[4] = {0, 1, 2, 3};
     plan_of_run p;
@@ -38,12 +38,12 @@ static void workers_behind_nat_join_a_run_by_way_of_rank_0(void **state)
     }
     for (int k = 0; k < 4; k++) wait_for(pid[k]);
     all_well(&p, all, 4);
-    nat_end(2); /* links of the last worker, to ranks 1 and 2 */
+    nat_end(2); /* the links of the last worker to ranks 1 and 2 */
     munmap(p.b, sizeof *p.b);
 }
 
-/* Rank 0 listens on 0.0.0.0 behind NAT that forwards its port: only the others know its public address. */
-static void a_worker_joins_at_the_public_address_of_a_forwarded_port(void **state)
+/* Rank 0 listens on 0.0.0.0 behind a NAT that forwards its port: only the others know its public address. */
+static void worker_joins_at_the_public_address_of_a_forwarded_port(void **state)
 {
     static const int all[3] = {0, 1, 2};
     plan_of_run p, first;
@@ -121,8 +121,8 @@ static void members_behind_nat_name_the_lost_relay_when_none_is_public(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workers_behind_nat_join_a_run_by_way_of_rank_0),
-        cmocka_unit_test(a_worker_joins_at_the_public_address_of_a_forwarded_port),
+        cmocka_unit_test(workers_behind_nat_join_through_rank_0),
+        cmocka_unit_test(worker_joins_at_the_public_address_of_a_forwarded_port),
         cmocka_unit_test(members_behind_nat_continue_when_another_member_is_public),
         cmocka_unit_test(members_behind_nat_name_the_lost_relay_when_none_is_public),
     };

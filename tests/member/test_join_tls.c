@@ -1,5 +1,5 @@
-/* [test-all: needs OpenSSL] Workers that join a run which uses TLS: certificates decide which worker may
- * join as which rank, and a worker with a key is refused by a run without TLS. */
+/* [test-all: needs OpenSSL] Workers that join a run with TLS: certificates determine which worker may join as
+ * which rank, and a run without TLS rejects a worker with a key. */
 #ifndef DDP_USE_OPENSSL
 #include <stdio.h>
 
@@ -35,9 +35,9 @@ static void comes_in_vain(const plan_of_run *run, const char *cert, const char *
     assert_int_equal(p.b->done[0] | p.b->done[2], 0);
 }
 
-/* Ranks 1 and 3 of four are lost. Who has another name than those of ranks and newcomers gets nothing
- * to see, and keeps nobody waiting; a rank's certificate gives that rank. */
-static void a_certificate_says_which_worker_may_come(void **state)
+/* Ranks 1 and 3 of four are lost. A worker whose certificate has no name of a rank or joining worker gets no
+ * information, and delays no other worker. A rank's certificate gives that rank. */
+static void certificate_determines_which_rank_may_join(void **state)
 {
     static const int dies[2] = {1, 3};
     plan_of_run p;
@@ -69,14 +69,14 @@ static void a_certificate_says_which_worker_may_come(void **state)
     for (k = 0; k < 6; k++)
         if (k != 1 && k != 3) wait_for(pid[k]);
     all_well(&p, all, 4);
-    assert_int_equal(p.b->rank[4], 3); /* though 1 is free */
+    assert_int_equal(p.b->rank[4], 3); /* although 1 is free */
     assert_int_equal(p.b->rank[5], 1);
     munmap(p.b, sizeof *p.b);
     lab_end(state);
 }
 
-/* The relay, rank 0, sees only what the two ends have encrypted for each other. */
-static void a_worker_behind_nat_joins_with_a_certificate(void **state)
+/* The relay, rank 0, sees only bytes that the two ends have encrypted for each other. */
+static void worker_behind_nat_joins_with_a_certificate(void **state)
 {
     static const int all[3] = {0, 1, 2};
     plan_of_run p;
@@ -99,7 +99,7 @@ static void a_worker_behind_nat_joins_with_a_certificate(void **state)
     lab_end(state);
 }
 
-static void a_run_without_tls_refuses_a_worker_with_a_key(void **state)
+static void run_without_tls_rejects_a_worker_with_a_key(void **state)
 {
     char key[] = "/tmp/test_join_XXXXXX";
     plan_of_run p, joining;
@@ -121,9 +121,9 @@ static void a_run_without_tls_refuses_a_worker_with_a_key(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_certificate_says_which_worker_may_come),
-        cmocka_unit_test(a_worker_behind_nat_joins_with_a_certificate),
-        cmocka_unit_test(a_run_without_tls_refuses_a_worker_with_a_key),
+        cmocka_unit_test(certificate_determines_which_rank_may_join),
+        cmocka_unit_test(worker_behind_nat_joins_with_a_certificate),
+        cmocka_unit_test(run_without_tls_rejects_a_worker_with_a_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

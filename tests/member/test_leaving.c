@@ -1,5 +1,5 @@
-/* Workers that close their context while another's death is being noticed: those who are left
- * goes on, or says in time why it may not. */
+/* Workers that close their context while the death of another is being noticed: the others continue, or fail
+ * in time with the reason. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -30,13 +30,13 @@ static lab_world lab;
 
 typedef struct departure {
     int world, dies, leaves;
-    double leaves_after; /* seconds after the death, of which all hear at once; < 0: before it, and
-                            the others hear of that 0.1 s later */
-    unsigned ends;       /* who may not go on: of two that have not left, the higher */
+    double leaves_after; /* in seconds: after the death, which all notice at once; < 0: before it, and the
+                          * others notice it 0.1 s later */
+    unsigned ends;       /* workers that may not continue: of two that have not left, the higher */
 } departure;
 
 static int gathered;
-static float came[LAB_MAX]; /* what the last operation gave */
+static float came[LAB_MAX]; /* result of the last operation */
 
 static ddp_status mean_of_ranks(net_rank *me, float *out)
 {
@@ -61,7 +61,7 @@ static void die_leave_or_go_on(net_rank *me, void *user)
     double at;
 
     net_ok(me, mean_of_ranks(me, &came[me->rank]));
-    ddp__sleep_until(ddp_now() + 0.25); /* all have heard that all have completed it */
+    ddp__sleep_until(ddp_now() + 0.25); /* all know that all have completed it */
     ddp__atomic_add(&gathered, 1);
     while (ddp__atomic_load(&gathered) < c->world) ddp__sleep_until(ddp_now() + 0.001);
     at = ddp_now() + 0.1;
@@ -78,7 +78,7 @@ static void die_leave_or_go_on(net_rank *me, void *user)
     ddp__sleep_until(at + 0.05);
     if (c->ends >> me->rank & 1) {
         if (mean_of_ranks(me, &came[me->rank]) != DDP_PEER_LOST)
-            net_fail(me, "it went on, \"%.200s\"", me->err.msg);
+            net_fail(me, "it continued, \"%.200s\"", me->err.msg);
     } else {
         net_ok(me, mean_of_ranks(me, &came[me->rank]));
     }
@@ -101,7 +101,7 @@ static const char *one_departure(int number)
 
     if (i > 0 && k % 2 == 0) return "";
     c.leaves_after = after[k] > 0 ? lab_patience(c.ends ? 0.3 : after[k]) : after[k];
-    if (after[k] > 0) c.ends = 0; /* both had the time to begin an epoch without the dead rank */
+    if (after[k] > 0) c.ends = 0; /* both had time to begin an epoch without the dead rank */
     net_defaults(&set, c.world);
     log_to(&set);
     set.tcp = 1;
@@ -123,7 +123,7 @@ static const char *one_departure(int number)
     return text;
 }
 
-static void leaving_while_a_death_is_noticed(void **state)
+static void workers_leave_while_a_death_is_noticed(void **state)
 {
     (void)state;
     run_beside(DEPARTURES * TIMES, one_departure);
@@ -132,7 +132,7 @@ static void leaving_while_a_death_is_noticed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaving_while_a_death_is_noticed),
+        cmocka_unit_test(workers_leave_while_a_death_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* States of the program (ddp_add_state) in checkpoints: a resumed run with an optimizer of the program's own
- * is bit-identical to one that never stopped; what is damaged, missing or refused by the program is an error
- * or a warning that names the state. */
+/* States of the program (ddp_add_state) in checkpoints: a resumed run with the program's own optimizer is
+ * bit-identical to one that never stopped. A damaged, missing or rejected state is an error or a warning that
+ * names the state. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,16 +22,16 @@ extern "C" {
 
 enum { RANKS = 3, LAYERS = 2, COUNT = 6, STEPS = 3, TEXT = 400 };
 
-/* What a rank's program has, and what is saved of it. */
+/* The data of the program on a rank, part of which is saved. */
 typedef struct program {
     ddp_ctx *d;
-    long steps; /* that it has taken */
-    int born;   /* its rank in the run that began */
+    long steps; /* number of steps that it has run */
+    int born;   /* its rank in the run that it started in */
     float momentum[LAYERS][COUNT];
 } program;
 
 typedef struct trial {
-    const char *folder; /* NULL: neither */
+    const char *folder; /* folders to load from and to save in; NULL: neither */
     int load, save, fails_to_load, fails_to_save, without, empty, other_name;
     float params[RANKS][LAYERS][COUNT]; /* at the end */
     program at[RANKS];
@@ -103,7 +103,7 @@ static int step(ddp_ctx *d, program *x, float p[LAYERS][COUNT], float g[LAYERS][
     return 0;
 }
 
-/* Registers, loads where that is asked, trains STEPS steps, saves where that is asked. */
+/* Registers the state, loads if requested, trains STEPS steps, and saves if requested. */
 static int work(ddp_ctx *d, void *user)
 {
     trial *t = (trial *)user;
@@ -232,7 +232,7 @@ static void resumed_run_is_bit_identical(void **unused)
         assert_int_equal(first.saves[r], 1);
         assert_int_equal(first.releases[r], 1);
         assert_int_equal(second.loads[r], 1);
-        assert_int_equal(second.at[r].born, r); /* each its own */
+        assert_int_equal(second.at[r].born, r); /* each its own state */
         assert_int_equal(second.at[r].steps, 2 * STEPS);
         assert_memory_equal(p, second.params[r], sizeof p);
         assert_memory_equal(m, second.at[r].momentum, sizeof m);
@@ -240,7 +240,7 @@ static void resumed_run_is_bit_identical(void **unused)
     assert_string_equal(second.warning, "");
 }
 
-static void rank_that_the_checkpoint_lacks_gets_another_ranks_state(void **unused)
+static void rank_missing_in_the_checkpoint_loads_another_ranks_state(void **unused)
 {
     trial first = trial_of(folder, 1, 0), more = trial_of(folder, 0, 1), fewer = trial_of(folder, 0, 1);
 
@@ -284,7 +284,7 @@ static void surplus_state_is_a_warning(void **unused)
         fail_msg("%s", second.warning);
 }
 
-static void empty_state_comes_back_empty(void **unused)
+static void empty_state_loads_empty(void **unused)
 {
     trial first = trial_of(folder, 1, 0), second = trial_of(folder, 0, 1);
 
@@ -321,7 +321,7 @@ static void damage(void)
     free(all);
 }
 
-static void damaged_state_is_refused_before_a_program_loads(void **unused)
+static void damaged_state_is_rejected_before_the_program_loads(void **unused)
 {
     trial first = trial_of(folder, 1, 0), second = trial_of(folder, 0, 1);
 
@@ -347,7 +347,7 @@ static void failing_load_and_save_name_the_state(void **unused)
     fails(&third, 2, DDP_FAILED, "the save function of the state 'momentum' (ddp_add_state) returned 7");
 }
 
-static void ranks_with_other_states_do_not_start(void **unused)
+static void ranks_with_different_states_do_not_start(void **unused)
 {
     trial t = trial_of(NULL, 0, 0);
 
@@ -357,7 +357,7 @@ static void ranks_with_other_states_do_not_start(void **unused)
           "rank 1 has the states 'another' (ddp_add_state), rank 0 'momentum': register the same");
 }
 
-static void wrong_arguments_are_refused(void **unused)
+static void invalid_arguments_are_rejected(void **unused)
 {
     static const ddp_program_state wrong[] = {
         {NULL, save, load, NULL, NULL},
@@ -399,7 +399,7 @@ static void wrong_arguments_are_refused(void **unused)
     assert_int_equal(ddp_add_state(NULL, &fine), (int)DDP_ARG);
 }
 
-static void late_state_is_refused(void **unused)
+static void late_state_is_rejected(void **unused)
 {
     const ddp_program_state s = {"late", save, load, NULL, NULL};
     const ddp_optimizer o = ddp_own_update();
@@ -418,17 +418,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(resumed_run_is_bit_identical, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(rank_that_the_checkpoint_lacks_gets_another_ranks_state, make_folder,
+        cmocka_unit_test_setup_teardown(rank_missing_in_the_checkpoint_loads_another_ranks_state, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(missing_state_is_a_warning, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(surplus_state_is_a_warning, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(empty_state_comes_back_empty, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(damaged_state_is_refused_before_a_program_loads, make_folder,
+        cmocka_unit_test_setup_teardown(empty_state_loads_empty, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(damaged_state_is_rejected_before_the_program_loads, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(failing_load_and_save_name_the_state, make_folder, remove_folder),
-        cmocka_unit_test(ranks_with_other_states_do_not_start),
-        cmocka_unit_test(wrong_arguments_are_refused),
-        cmocka_unit_test(late_state_is_refused),
+        cmocka_unit_test(ranks_with_different_states_do_not_start),
+        cmocka_unit_test(invalid_arguments_are_rejected),
+        cmocka_unit_test(late_state_is_rejected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* States of the program (ddp_add_state) and workers that join: the joining worker receives a member's bytes,
- * of the very step in which it enters. Ranks are processes. */
+/* States of the program (ddp_add_state) and joining workers: a joining worker receives a member's bytes of
+ * exactly the step in which it enters. Ranks are processes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -27,14 +27,14 @@ typedef struct program {
     const plan_of_run *p;
     ddp_ctx *d;
     int number;
-    long schedule; /* the next step, as a schedule of the program counts it */
+    long schedule; /* the next step, as counted by a schedule of the program */
     float momentum[LAYERS][VALUES];
 } program;
 
 static program own; /* of this process */
-static size_t more; /* bytes behind the momentum */
+static size_t more; /* bytes after the momentum */
 
-/* NULL, or what a call of save or load does first; its result other than 0 is the call's. */
+/* NULL, or called first in save or load; its nonzero result is the result of the call. */
 static int (*saves_first)(void **bytes, size_t *size, ddp_error *err);
 static int (*loads_first)(ddp_error *err);
 
@@ -75,7 +75,7 @@ static int load(void *user, const void *bytes, size_t size, ddp_error *err)
     if (tail != tail_of(x)) return 3;
     for (size_t i = 0; i < tail; i++)
         if (in[size - tail + i] != (char)(i * 7)) return 4;
-    /* called while the worker enters: the step is that of its entry already */
+    /* called while the worker enters: the step is already that of its entry */
     if (x->schedule != ddp_step(x->d) || ddp_workers(x->d) < 1) return 5;
     ddp__atomic_store(&x->p->b->loaded[x->number], x->schedule);
     return 0;
@@ -99,7 +99,7 @@ static int registers_momentum(const plan_of_run *p, ddp_ctx *d, int number)
     return ddp_add_state(d, &s);
 }
 
-/* The update behind each step; gradients begin at zero again. */
+/* The update after each step, which also zeroes the gradients. */
 static int updates_by_itself(const plan_of_run *p, ddp_ctx *d, int number)
 {
     uint64_t h = DDP__HASH_START;
@@ -135,7 +135,7 @@ static void own_run_end(const plan_of_run *p)
     munmap(p->b, sizeof *p->b);
 }
 
-/* Two workers, whom a third joins. */
+/* Two workers, which a third joins. */
 static void joins(plan_of_run *p, pid_t *pid)
 {
     for (int k = 0; k < 2; k++) pid[k] = start(p, k, 0);
@@ -156,7 +156,7 @@ static void all_ended_well(const plan_of_run *p, const int *numbers, int count)
 
 /* ---- a worker joins ---- */
 
-/* Two workers, whom a third joins: it has the members' parameters and momentum, bit for bit. */
+/* Two workers, which a third joins: its parameters and momentum are bit-identical to the members'. */
 static void joins_bit_identical(plan_of_run *p)
 {
     static const int all[] = {0, 1, 2};
@@ -171,7 +171,7 @@ static void joins_bit_identical(plan_of_run *p)
         assert_true(p->b->state[k] == p->b->state[2]);
         assert_int_equal(p->b->loaded[k], -1);
     }
-    assert_int_equal(p->b->saves[0], 1); /* the lowest member alone saves */
+    assert_int_equal(p->b->saves[0], 1); /* only the lowest member saves */
     assert_int_equal(p->b->saves[1] + p->b->saves[2], 0);
 }
 
@@ -188,7 +188,7 @@ static void momentum_is_bit_identical_under_strategies_that_average_gradients(vo
     }
 }
 
-/* More than a message, and more than an elastic world may keep. */
+/* More than one message, and more than elastic_bytes. */
 static void state_of_megabytes_arrives_in_parts(void **state)
 {
     plan_of_run p;
@@ -300,7 +300,7 @@ static void failing_load_ends_the_joining_worker_alone(void **state)
     own_run_end(&p);
 }
 
-/* More than any machine has; the members would read them. */
+/* More than any machine has, or the members would read the bytes. */
 static int promises_a_pebibyte(void **bytes, size_t *size, ddp_error *err)
 {
     static char some[8];
@@ -397,7 +397,7 @@ static int updates_without_momentum(const plan_of_run *p, ddp_ctx *d, int number
     return 0;
 }
 
-static void optimizer_without_state_promises_that(void **state)
+static void optimizer_without_state_may_join(void **state)
 {
     static const int all[] = {0, 1, 2};
     plan_of_run p;
@@ -413,7 +413,7 @@ static void optimizer_without_state_promises_that(void **state)
     own_run_end(&p);
 }
 
-static void other_states_are_refused(void **state)
+static void different_states_are_rejected(void **state)
 {
     plan_of_run p, joining;
     pid_t pid[2];
@@ -438,7 +438,7 @@ static void other_states_are_refused(void **state)
     registers = between = NULL;
 }
 
-static void room_for_workers_needs_a_state_or_a_promise(void **state)
+static void max_world_needs_a_state_or_a_promise(void **state)
 {
     plan_of_run p;
     pid_t pid[2];
@@ -466,9 +466,9 @@ int main(void)
         cmocka_unit_test(state_beyond_the_memory_ends_the_joining_worker_alone),
         cmocka_unit_test(failing_save_ends_the_run),
         cmocka_unit_test(functions_of_a_state_may_not_call_collectives),
-        cmocka_unit_test(optimizer_without_state_promises_that),
-        cmocka_unit_test(other_states_are_refused),
-        cmocka_unit_test(room_for_workers_needs_a_state_or_a_promise),
+        cmocka_unit_test(optimizer_without_state_may_join),
+        cmocka_unit_test(different_states_are_rejected),
+        cmocka_unit_test(max_world_needs_a_state_or_a_promise),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

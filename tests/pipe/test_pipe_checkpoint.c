@@ -662,10 +662,10 @@ static void a_checkpoint_that_does_not_fit_is_an_error(void **unused)
     refused(&c, 1, DDP_MISMATCH, "vocabulary, heads or sequence length");
     c.heads = 0;
     c.m = RESNET;
-    refused(&c, 1, DDP_MISMATCH, "this one has 3");
+    refused(&c, 1, DDP_MISMATCH, "but this model has 3");
     c.m = GPT;
     c.optimizer = 1;
-    refused(&c, 1, DDP_MISMATCH, "optimizer adamw, this run has sgd");
+    refused(&c, 1, DDP_MISMATCH, "optimizer adamw, but this run uses sgd");
     c.optimizer = 0;
     c.cfg.strategy = DDP_DILOCO;
     refused(&c, 1, DDP_MISMATCH, "\"anchor.");
@@ -722,8 +722,7 @@ static void state_of_a_program_needs_the_same_stage(void **unused)
     go(&a, 1);
     go(&c, 1);
     c.stages = 2;
-    refused(&c, 1, DDP_MISMATCH,
-            "the state 'of a stage' (ddp_add_state) does not follow the layers to another cut");
+    refused(&c, 1, DDP_MISMATCH, "the state 'of a stage' (ddp_add_state) cannot be moved to another cut");
     c.state = 0; /* a warning */
     go(&c, 1);
     remove_folder(folder);

@@ -107,7 +107,7 @@ def user_mistakes_give_a_one_line_error_and_change_no_file():
             (GPT, 1, "of a model of 4 layers", "--resume saved --layers 2"),
             (GPT, 1, "another model: its layer 1", "--resume saved --model llama2"),
             (GPT, 1, "arguments (for example vocabulary, heads", "--resume saved --heads 4"),
-            (GPT, 1, "optimizer adamw, this run has sgd", "--resume saved --optimizer sgd"),
+            (GPT, 1, "optimizer adamw, but this run uses sgd", "--resume saved --optimizer sgd"),
             (GPT, 1, "not a safetensors file", "--load text"),
             (GPT, 1, "is it truncated?", "--load cut"),
             (GPT, 1, "is it truncated?", "--load cut --workers 2"),

@@ -1,17 +1,17 @@
-/* How callers of blocking calls and the comm thread hand the engine to each other: ddp__engine_run (src/comm/submit.c) and
- * ddp__park (src/comm/thread.c). Every order of their steps is tried.
+/* Model of how callers of blocking calls and the comm thread pass the engine to each other: ddp__engine_run
+ * (src/comm/submit.c) and ddp__park (src/comm/thread.c). spin tries every order of their steps.
  *
  *   spin -a park.pml && cc -O2 -DSAFETY -o pan pan.c && ./pan
  *
  * CALLERS threads make CALLS calls each. Then all are idle, and the comm thread must run another round, which sends
  * heartbeats. Then the engine closes.
  *
- * Checked: one thread at a time is in the engine; every call returns; the idle comm thread runs; the close ends it.
+ * Checked properties: only one thread at a time is in the engine; every call returns; the idle comm thread runs; closing ends it.
  *
- * Seeded mistakes: FORGET (a caller that hands the engine back signals only if a message waits), BARGE (the comm thread does
- * not look whether a caller drives), HASTY (a caller drives although the comm thread is awake).
+ * Seeded faults: FORGET (a caller that returns the engine signals only if a message waits), BARGE (the comm thread does not
+ * check whether a caller drives), HASTY (a caller drives although the comm thread is awake).
  *
- * A wait with a time-out may end at any time. The wait of the wire (ddp__sleep) has one, so it is left out. */
+ * A wait with a time-out may end at any time. The wait of the wire (ddp__sleep) has a time-out, so it is omitted. */
 #ifndef CALLERS
 #define CALLERS 2
 #endif
@@ -67,7 +67,7 @@ active proctype comm()
        :: stop -> break
        :: else
        fi;
-       /* ddp__park: each pass of this loop is one stay under the lock */
+       /* ddp__park: each iteration of this loop holds the lock once */
        do
        :: atomic {
               if
@@ -106,7 +106,7 @@ active [CALLERS] proctype caller()
     :: calls == CALLS -> break
     :: else ->
        calls++;
-       atomic { /* the head of ddp__engine_run */
+       atomic { /* the start of ddp__engine_run */
 #ifdef HASTY
            drives = !driven && !NEEDED;
 #else
@@ -126,7 +126,7 @@ active [CALLERS] proctype caller()
        :: drives ->
           do
           :: pending[me] -> run_round()
-          :: true -> break /* the message is done, or takes longer than a caller drives */
+          :: true -> break /* the message is done, or takes longer than a caller may drive */
           od;
           atomic {
               driven = false;

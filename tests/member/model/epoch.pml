@@ -1,24 +1,24 @@
-/* The search for the next epoch of an elastic world (src/member/epoch.c) and one operation that is in
- * flight meanwhile. Workers crash, a link is cut; every order of every message is tried.
+/* Model of the search for the next epoch of an elastic world (src/member/epoch.c), with one operation in flight.
+ * Workers crash and a link is cut; spin tries every order of all messages.
  *
  *   spin -a -DN=3 epoch.pml && cc -O2 -DSAFETY -o pan pan.c && ./pan
  *
- * N workers, CRASHES of them (DIES: only that one), CUTS links (ISOLATE: 0-1 and 0-2). COMES: worker
- * 1 begins a search although nobody is lost, as it does for a newcomer. LEAVES: so many workers close
- * their context. BROADCAST: the operation
- * needs only its root, so that a worker may complete it before the others know of the epoch. Seeded
- * mistakes: HASTY (a worker votes for those who have spoken but do not know of every loss), TWICE (a worker votes
- * again in the same round), BELOW (it begins an epoch older than its last promise), FORGET (it does
- * not remember what it agreed to), ANEW (results are not handed over), DEAF (a goodbye that arrives
- * in a search changes nothing).
+ * N: number of workers. CRASHES: how many of them crash (DIES: only that one). CUTS: number of cut links
+ * (ISOLATE: 0-1 and 0-2). COMES: worker 1 starts a search although no worker is lost, as for a joining worker.
+ * LEAVES: number of workers that close their context. BROADCAST: the operation needs only its root, so a
+ * worker may complete it before the others know of the epoch.
  *
- * Checked: one decision per ballot; in the end all workers that neither crashed nor gave up are in
- * one epoch, hold one result, and the members of that epoch that went through it hold the same; who
- * had a majority did not give up; nothing waits forever. Nobody waits for those who leave.
+ * Seeded faults: HASTY (a worker votes for workers that have reported but do not know of every loss), TWICE (a
+ * worker votes again in the same round), BELOW (it begins an epoch older than its last promise), FORGET (it
+ * forgets its votes), ANEW (results are not forwarded), DEAF (a goodbye that arrives in a search is ignored).
  *
- * What a worker says is read as it is at that moment, or later when it has changed, or never if the
- * link is cut or the sender is known to be lost: streams are in order, so a later word replaces an
- * earlier one. Time limits pass only when nothing else can happen. */
+ * Checked properties: there is one decision per ballot. In the end all workers that neither crashed nor gave
+ * up are in one epoch and have one result, and the members of that epoch that completed it have equal results.
+ * A worker with a quorum does not give up. No worker waits forever, or for a worker that leaves.
+ *
+ * A worker's report is read in its state at that moment, or later after it has changed, or never if the link is
+ * cut or the sender is known to be lost: streams are in order, so a later report replaces an earlier one.
+ * Time limits pass only when nothing else can happen. */
 #ifndef N
 #define N 3
 #endif
@@ -36,7 +36,7 @@
 #ifndef COMES
 #define COMES 0
 #endif
-#ifndef LEAVES          /* workers that close their context, where nobody needs a result of theirs */
+#ifndef LEAVES          /* workers that close their context when no other worker needs a result from them */
 #define LEAVES 0
 #endif
 #ifdef ISOLATE          /* only worker 0 loses links, those with 1 and 2 */
@@ -49,8 +49,8 @@
 
 #define RUN 0
 #define SEARCH 1
-#define GONE 2      /* crashed, gave up or was left out */
-#define LEFT 3      /* closed in order: it reads nothing more, what it said is still on its way */
+#define GONE 2      /* crashed, gave up or was excluded */
+#define LEFT 3      /* closed in order: it reads nothing more, but its messages are still in flight */
 
 c_decl {
     static int bits(int m) { int n = 0; for (; m; m &= m - 1) n++; return n; }
@@ -70,7 +70,7 @@ c_decl {
             live &= ~(1 << worst);
         }
     }
-    /* who has lost whom, of up to 4 workers, in 6 bits */
+    /* pairs of up to 4 workers that have lost each other, in 6 bits */
     static int pairs(const unsigned char *edge, int n)
     {
         int a, b, out = 0, at = 0;
@@ -93,29 +93,29 @@ typedef Word {
     byte round, vote, seen;
     byte edge[N];
     byte attempt[16];           /* round of the last vote for that set, 0: none */
-    byte spoke;                 /* who has spoken in this search */
-    byte left;                  /* who said goodbye */
-    byte ready;                 /* it decides */
+    byte spoke;                 /* workers that have reported in this search */
+    byte left;                  /* workers that announced that they leave */
+    byte ready;                 /* 1: it decides */
     byte result;                /* 0: not complete; else which computation it is from */
     byte heardRound[N], heardVote[N], heardResult[N];
-    short heardEdges[N];        /* who has lost whom, and the base: is there news? */
+    short heardEdges[N];        /* the lost pairs and the base that were read last: has anything changed? */
 };
 
 Word w[N];
 byte cut[N];                    /* bit j of cut[i] */
 byte comes = COMES, crashes = CRASHES, cuts = CUTS, leaves = LEAVES, crashed, departed, hasCut;
 byte decided[ROUNDS];           /* live set of each ballot */
-byte handed[ROUNDS];            /* the result that its workers take, 0: they compute */
-byte took[ROUNDS];              /* who has contributed in that epoch */
+byte handed[ROUNDS];            /* the forwarded result, 0: its workers compute it */
+byte took[ROUNDS];              /* workers that have contributed in that epoch */
 byte set, a, b, i, j, k, ok, may, lost;
 bool news;
 
-/* set = who could go on, as w[j] sees it */
+/* set = the workers that could continue, as far as w[j] knows */
 inline survive() {
     c_code { now.set = survivors(now.w[now.j].baseLive & ~now.w[now.j].left, now.w[now.j].edge, N); }
 }
 
-/* ok = the set may go on, as w[j] sees it */
+/* ok = the set may continue, as far as w[j] knows */
 inline mayGoOn() {
     c_code {
         int m, left = now.w[now.j].left;
@@ -127,7 +127,7 @@ inline mayGoOn() {
     }
 }
 
-/* Whether worker j decides now: all of its set have voted for it, and the set may go on. */
+/* Whether worker j decides now: all workers of its set have voted for it, and the set may continue. */
 inline weigh() {
     c_code {
         struct Word *x = &now.w[now.j];
@@ -145,7 +145,7 @@ inline weigh() {
     }
 }
 
-/* Worker j thinks again. */
+/* Worker j evaluates its state again. */
 inline think() {
     c_code {
         struct Word *x = &now.w[now.j];
@@ -217,7 +217,7 @@ inline begin() {
 #endif
 #define linked(x, y) (!(cut[x] & (1 << y)) && !(w[y].edge[y] & (1 << x)))
 
-/* The word of i reaches j. */
+/* The report of i reaches j. */
 inline hear() {
     c_code {
         struct Word *x = &now.w[now.j], *y = &now.w[now.i];
@@ -267,12 +267,12 @@ inline decide() {
 #else
 #define contributed(x) ((took[w[x].ballot] & w[x].live) == w[x].live)
 #endif
-/* somebody of the epoch holds the result and can give it */
+/* a worker of the epoch has the result and can forward it */
 #define given(x, y)                                                                              \
     (w[x].mode == RUN && w[x].result == 0 && handed[w[x].ballot] && w[y].mode == RUN &&            \
      w[y].ballot == w[x].ballot && w[y].result == handed[w[x].ballot] && linked(y, x))
 
-/* all others of its epoch have the result, as far as a worker is told before it leaves */
+/* all others of its epoch have the result, as far as a worker knows before it leaves */
 #define unneeded(x) (w[x].result && needy(x, 0) && needy(x, 1) && needy(x, 2) && needy(x, N - 1))
 #define needy(x, y) (x == y || !(w[x].live & (1 << y)) || w[y].result)
 #define reads(x) (w[x].mode < GONE)
@@ -283,14 +283,14 @@ inline decide() {
 #define hears_of(Y) if :: w[Y].mode == SEARCH -> j = Y; think() :: else fi
 #endif
 
-/* What worker X can do. */
+/* Actions of worker X. */
 #define WORKER(X)                                                                                \
     :: atomic { crashes > 0 && VICTIM(X) && reads(X) -> crashes--; crashed++; w[X].mode = GONE }  \
     :: atomic { leaves > 0 && reads(X) && unneeded(X) -> leaves--; departed++; w[X].mode = LEFT }  \
     :: atomic { complete(X) -> w[X].result = 1 + w[X].ballot }                                     \
     :: atomic { w[X].mode == SEARCH && w[X].ready -> j = X; decide() }
 
-/* What passes from X to Y. */
+/* Messages from X to Y. */
 #define PAIR(X, Y)                                                                               \
     :: atomic { reads(Y) && linked(X, Y) && w[X].round > w[Y].base &&                     \
                 w[X].round > w[X].ballot &&                                                        \
@@ -339,7 +339,7 @@ again:
                 crashes = 0; cuts = 0; comes = 0; leaves = 0 } /* nothing more happens to them */
     :: else -> break
     od;
-    /* time limits: who sees no majority, or itself outside, gives up */
+    /* time limits: a worker without a quorum, or outside of the set, gives up */
     atomic {
         lost = 0;
         for (a : 0 .. N - 1) {
@@ -375,7 +375,7 @@ again:
             :: else
             fi
         }
-        /* one worker crashed: all others, where they are a majority, go on */
+        /* one worker crashed: all others continue if they are a quorum */
         assert(hasCut || crashed != 1 || N - departed == 2 || b == N - 1 - departed);
         assert(hasCut || crashed != 0 || b == N - departed);
         i = 0; j = 0; a = 0; b = 0; k = 0; set = 0; ok = 0; may = 0
