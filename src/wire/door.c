@@ -187,7 +187,7 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     } else if (why) {
         ddp__door_note(d, c, why);
     } else if (n > 0 && !d->c->tls && ddp__stream_is_tls(c->bytes, c->got)) {
-        ddp__door_note(d, c, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
+        ddp__door_note(d, c, "uses TLS, but this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
         ddp__door_note(d, c, "is not a dreamddp rank");

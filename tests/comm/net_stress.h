@@ -4,7 +4,7 @@
 
 #include "comm/net_world.h"
 
-/* Whether an all-reduce of n floats goes round the ring, where ring_bytes is given. */
+/* Whether an all-reduce of n floats uses the ring, if ring_bytes is set. */
 static DDP__UNUSED int net_rings(const net_setup *set, size_t n)
 {
     return !set->cfg.deterministic && set->world > 2 && set->cfg.ring_bytes &&
@@ -54,8 +54,8 @@ static void make_stress(stress_plan *plan, int world, uint64_t seed)
     }
 }
 
-/* What rank `rank` has in message i before, and after. For DDP_SEND, rank p->peer sends to the
- * next rank. */
+/* Values of rank `rank` in message i before it, and after. For DDP_SEND, rank p->peer sends to the next rank.
+ * */
 static float stress_before(int rank, int i, size_t k) { return net_value(rank, k, (unsigned)i + 10); }
 
 static float stress_after(const net_rank *me, const stress_plan *p, int i, size_t k)

@@ -12,8 +12,8 @@
 typedef struct net_rank {
     int rank, world;
     ddp__engine *engine;
-    ddp_error err;     /* what net_do returned last */
-    char failure[300]; /* first thing the test found wrong on this rank */
+    ddp_error err;     /* last result of net_do */
+    char failure[300]; /* the first failure on this rank */
     void (*fn)(struct net_rank *, void *);
     void *user;
     const struct net_setup *set;
@@ -49,7 +49,7 @@ static DDP__UNUSED void net_defaults(net_setup *s, int world)
     s->cfg.layer_name = net_layer_name;
 }
 
-/* Values of unlike magnitude: sums in another order have other bits. */
+/* Values of different magnitude: sums in another order give other bits. */
 static DDP__UNUSED float net_value(int rank, size_t i, unsigned salt)
 {
     uint32_t h = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u + salt * 97u;
@@ -90,7 +90,7 @@ static DDP__UNUSED void net_ok(net_rank *me, ddp_status s)
     if (s != DDP_OK) net_fail(me, "status %d: %.250s", (int)s, me->err.msg);
 }
 
-/* The configuration of a rank; *l is to be freed behind the engine. */
+/* The configuration of a rank. Free *l after the engine has closed. */
 static DDP__UNUSED ddp__engine_config net_config(const net_setup *s, int rank, ddp__links *l)
 {
     const ddp__netspec spec = {s->rate, s->delay_s, 0};
@@ -126,7 +126,7 @@ static DDP__UNUSED void *net_thread(void *arg)
     return NULL;
 }
 
-/* Connected sockets between all pairs; those of a rank with itself are -1. */
+/* Connects sockets between all pairs; entries of a rank with itself are -1. */
 static DDP__UNUSED void net_tcp_mesh(int fds[8][8], int world)
 {
     for (int a = 0; a < world; a++) {
@@ -162,7 +162,7 @@ static DDP__UNUSED void net_tcp_wires(net_rank *ranks, int world)
     }
 }
 
-/* Runs fn on every rank; fails the test if any rank noted a failure. */
+/* Runs fn on every rank. Fails the test if a rank recorded a failure. */
 static DDP__UNUSED void net_run(const net_setup *set, void (*fn)(net_rank *, void *), void *user)
 {
     static net_rank ranks[8];

@@ -1,4 +1,4 @@
-/* Deadlines, the lines about long waits, and abort from another thread. */
+/* Time-outs, log lines about long waits, and abort from another thread. */
 #include "dreamddp.h"
 
 #include <netinet/in.h>
@@ -13,21 +13,21 @@
 #include <cmocka.h>
 #include "comm/net_world.h"
 
-static const double GENEROUS_S = 60; /* only a failure takes as long */
+static const double GENEROUS_S = 60; /* only a failure takes this long */
 
 /* ---- the clock of an operation ---- */
 
 typedef struct arrivals {
     double at[4]; /* when a rank submits; < 0: never */
     size_t floats;
-    double least;    /* seconds from the start after which all fail; 0: all succeed */
-    const char *who; /* in every sentence, but for rank 2's own */
-    double first;    /* when the first rank began, under first_lock; 0: none has */
+    double least;    /* seconds from the start until all ranks fail; 0: all succeed */
+    const char *who; /* expected in every message except rank 2's */
+    double first;    /* when the first rank started, under first_lock; 0: none has */
 } arrivals;
 
 static pthread_mutex_t first_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The time-out counts from the first rank's start, which need not be rank 0's on a busy machine. */
+/* The time-out counts from the start of the first rank, which need not be rank 0 on a busy machine. */
 static double first_begin(arrivals *a, double begin)
 {
     double first;
@@ -71,7 +71,7 @@ static void arrive(net_rank *me, void *user)
     free(data);
 }
 
-static void the_clock_starts_when_the_first_rank_arrives(void **state)
+static void time_out_counts_from_the_first_rank(void **state)
 {
     static const arrivals never = {{0, 0.4, -1, 0}, 1000, 0.9, "rank 2", 0};
     static const arrivals late = {{0, 0.3, 0.1, 0.2}, 1000, 0, "", 0};
@@ -91,8 +91,8 @@ static void the_clock_starts_when_the_first_rank_arrives(void **state)
     }
 }
 
-/* Of a single value all but its owner get nothing from rank 2, had it come or not. */
-static void the_missing_are_named_where_they_owe_nothing(void **state)
+/* For a single value, only its owner needs data from rank 2, whether it has submitted or not. */
+static void missing_rank_is_named_even_if_it_owes_no_data(void **state)
 {
     arrivals use = {{0, 0, -1, 0}, 1, 0.9, "rank 2 did not submit", 0};
     net_setup set;
@@ -103,8 +103,8 @@ static void the_missing_are_named_where_they_owe_nothing(void **state)
     net_run(&set, arrive, &use);
 }
 
-/* 4 MB over 100 kB/s move all the time, and are over the limit all the same. */
-static void an_operation_that_moves_is_ended_too(void **state)
+/* 4 MB at 100 kB/s make progress all the time, and still exceed the time-out. */
+static void operation_with_progress_times_out_too(void **state)
 {
     arrivals use = {{0, 0, 0, 0}, 1000000, 0.9, "values still to send", 0};
     net_setup set;
@@ -121,7 +121,7 @@ static void an_operation_that_moves_is_ended_too(void **state)
 typedef struct lines {
     pthread_mutex_t lock;
     double began;  /* ddp_now() before the operation */
-    double at[16]; /* when each line about an operation not submitted came */
+    double at[16]; /* when each line about an operation that was not submitted arrived */
     int waits;
     char text[4000];
 } lines;
@@ -159,7 +159,7 @@ static int waits_heard(void)
     return n;
 }
 
-/* Rank 1 comes when rank 0 has said twice that it waits. */
+/* Rank 1 submits after rank 0 has logged twice that it waits. */
 static void come_late(net_rank *me, void *user)
 {
     enum { N = 3000000 };
@@ -195,7 +195,7 @@ static void rank_zero_is_heard(ddp__engine_config *cfg, int rank)
     cfg->log.level = DDP_LOG_WARN;
 }
 
-static void long_waits_say_who_is_missing_and_when_they_end(void **state)
+static void long_waits_log_the_missing_ranks_and_the_end(void **state)
 {
     static const char *const text[] = {
         "all-reduce of layer h.0.mlp (step 81)", "broadcast of layer h.0.mlp (step 81)",
@@ -215,12 +215,12 @@ static void long_waits_say_who_is_missing_and_when_they_end(void **state)
         pthread_mutex_init(&heard.lock, NULL);
         net_run(&set, come_late, &verb);
         pthread_mutex_destroy(&heard.lock);
-        /* of rank 2, which owes nothing in some of them, the next heartbeat tells */
+        /* for rank 2, which owes no data in some operations, the next heartbeat reports it */
         snprintf(line, sizeof line, "in %s, operation 0, not submitted by rank", text[v]);
         if (occurrences(heard.text, line) != heard.waits || occurrences(heard.text, "continues after ") < 1 ||
             !(strstr(heard.text, "by rank 1") || strstr(heard.text, "by ranks 1, 2")))
             fail_msg("%s: %s", text[v], heard.text);
-        /* after 0.2, 0.4, 0.8 s and so on: never earlier, later on a busy machine */
+        /* after 0.2, 0.4, 0.8 s and so on: never earlier, but later on a busy machine */
         for (int i = 0; i < heard.waits; i++)
             if (heard.at[i] - heard.began < 0.2 * (1 << i)) fail_msg("line %d: %s", i, heard.text);
     }
@@ -233,7 +233,7 @@ enum { IN_REDUCE, IN_BROADCAST, IN_GATHER, IN_BARRIER, IN_SEND, IN_RECV, IN_STEP
 typedef struct abort_world {
     int kind;
     int code[3];
-    double took[3]; /* from the abort to the return */
+    double took[3]; /* seconds from the abort to the return */
     double aborted; /* ddp_now(): the same clock in all processes of the machine */
     int waits;      /* atomic: ranks that are about to wait */
     int ended;      /* atomic: ranks whose wait has ended */
@@ -245,7 +245,7 @@ static abort_world *shared;
 static void *abort_soon(void *arg)
 {
     while (ddp__atomic_load(&shared->waits) < 2) ddp__sleep_until(ddp_now() + 0.001);
-    ddp__sleep_until(ddp_now() + 0.05); /* both are inside the call */
+    ddp__sleep_until(ddp_now() + 0.05); /* both are in the call */
     shared->aborted = ddp_now();
     ddp_abort((ddp_ctx *)arg, "the lights went out");
     return NULL;
@@ -298,7 +298,7 @@ static int aborted_rank(ddp_ctx *d, void *user)
 
     (void)user;
     if (r == 0) pthread_create(&thread, NULL, abort_soon, d);
-    /* rank 2 comes when the others have been told: before, its part could complete what they wait for */
+    /* rank 2 submits after the others have the error: earlier, its data could complete their operation */
     while (r == 2 && ddp__atomic_load(&shared->ended) < 2 && ddp_now() < begun + GENEROUS_S)
         ddp__sleep_until(ddp_now() + 0.01);
     ddp__atomic_add(&shared->waits, 1);
@@ -341,9 +341,10 @@ static void abort_ends_every_wait_on_all_ranks(void **state)
     munmap(shared, sizeof *shared);
 }
 
-/* ---- after a failure nobody touches the caller's memory ---- */
+/* ---- after a failure the library does not access the caller's memory ---- */
 
-static int let_go; /* the comm thread of rank 0, slow to log its failure, has done so; atomic */
+static int let_go; /* atomic: the comm thread of rank 0, which logs its failure slowly, has released the
+                    * memory */
 
 static void slow_to_fail(void *user, ddp_log_level level, const char *line)
 {
@@ -378,11 +379,11 @@ static void fail_in_flight(net_rank *me, void *user)
     net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
     ddp__engine_abort(me->engine, DDP_ABORTED, "the lights went out");
     if (ddp__engine_submit(me->engine, &m, &ticket, &me->err) != DDP_ABORTED || !ddp__atomic_load(&let_go))
-        net_fail(me, "the second message was refused while the first one moved");
-    ddp__atomic_store(&let_go, 1); /* of rank 1, whatever came out */
+        net_fail(me, "the second message was rejected while the first one was in flight");
+    ddp__atomic_store(&let_go, 1); /* for rank 1, whatever the result is */
 }
 
-/* *user: 1 as long as the hook has not returned; 2 = well, 3 = too early. */
+/* *user: 1 until the hook has returned; 2: passed, 3: too early. */
 static int misuse_in_flight(ddp_ctx *d, void *user)
 {
     if (ddp_rank(d)) return ddp_barrier(d);
@@ -390,7 +391,7 @@ static int misuse_in_flight(ddp_ctx *d, void *user)
     return 1;
 }
 
-static void a_failure_lets_go_of_the_callers_memory(void **state)
+static void failure_releases_the_callers_memory(void **state)
 {
     net_setup set;
     ddp_config cfg;
@@ -415,7 +416,7 @@ static void a_failure_lets_go_of_the_callers_memory(void **state)
     assert_int_equal(hook, 2);
 }
 
-static void one_worker_is_aborted_in_the_same_words(void **state)
+static void single_worker_reports_the_abort_reason(void **state)
 {
     ddp_config cfg;
     ddp_ctx *d;
@@ -432,9 +433,9 @@ static void one_worker_is_aborted_in_the_same_words(void **state)
     ddp_close(d);
 }
 
-/* ---- the meeting ---- */
+/* ---- the rendezvous ---- */
 
-/* An address of this process, so that two runs of this test do not meet. */
+/* An address of this process, so that two runs of this test do not connect to each other. */
 static const char *own_address(void)
 {
     static char addr[40];
@@ -454,7 +455,7 @@ static void *cancel_soon(void *arg)
     return NULL;
 }
 
-static void cancel_ends_the_meeting(void **state)
+static void cancel_ends_the_rendezvous(void **state)
 {
     (void)state;
     for (int rank = 0; rank < 2; rank++) {
@@ -477,7 +478,7 @@ static void cancel_ends_the_meeting(void **state)
     }
 }
 
-static void each_time_out_of_the_meeting_names_its_variable(void **state)
+static void each_rendezvous_time_out_names_its_variable(void **state)
 {
     static const char *const name[] = {"DREAMDDP_JOIN_TIMEOUT", "DREAMDDP_CONNECT_TIMEOUT"};
 
@@ -490,7 +491,7 @@ static void each_time_out_of_the_meeting_names_its_variable(void **state)
         cfg.world = 2;
         cfg.rank = rank;
         cfg.addr = own_address();
-        setenv(name[rank], "0.4", 1); /* the other one stays at its 30 s */
+        setenv(name[rank], "0.4", 1); /* the other time-out remains 30 s */
         assert_null(ddp_open(&cfg, &err));
         unsetenv(name[rank]);
         assert_int_equal(err.code, DDP_TIMEOUT);
@@ -502,15 +503,15 @@ static void each_time_out_of_the_meeting_names_its_variable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_clock_starts_when_the_first_rank_arrives),
-        cmocka_unit_test(the_missing_are_named_where_they_owe_nothing),
-        cmocka_unit_test(an_operation_that_moves_is_ended_too),
-        cmocka_unit_test(long_waits_say_who_is_missing_and_when_they_end),
+        cmocka_unit_test(time_out_counts_from_the_first_rank),
+        cmocka_unit_test(missing_rank_is_named_even_if_it_owes_no_data),
+        cmocka_unit_test(operation_with_progress_times_out_too),
+        cmocka_unit_test(long_waits_log_the_missing_ranks_and_the_end),
         cmocka_unit_test(abort_ends_every_wait_on_all_ranks),
-        cmocka_unit_test(a_failure_lets_go_of_the_callers_memory),
-        cmocka_unit_test(one_worker_is_aborted_in_the_same_words),
-        cmocka_unit_test(cancel_ends_the_meeting),
-        cmocka_unit_test(each_time_out_of_the_meeting_names_its_variable),
+        cmocka_unit_test(failure_releases_the_callers_memory),
+        cmocka_unit_test(single_worker_reports_the_abort_reason),
+        cmocka_unit_test(cancel_ends_the_rendezvous),
+        cmocka_unit_test(each_rendezvous_time_out_names_its_variable),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

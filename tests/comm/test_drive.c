@@ -1,4 +1,4 @@
-/* Blocking calls that the calling thread moves itself, beside messages of other threads. */
+/* Blocking calls in which the calling thread drives the engine, next to messages of other threads. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -27,7 +27,7 @@ enum { CALLS = 300, VALUES = 700, BATCHES = 50 };
 static const ddp__wire_table *real[8];
 static ddp__wire_table counting[8];
 static pthread_t caller[8];
-static int sends[8]; /* by the caller itself */
+static int sends[8]; /* sends by the caller itself */
 
 static long count_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
 {
@@ -72,8 +72,8 @@ static void sum_once(net_rank *me, int call)
     }
 }
 
-/* Where others keep the processors busy calls follow each other late: until a batch is moved by all
- * callers. */
+/* If other programs keep the processors busy, calls are not consecutive: repeats until the callers drive a
+ * whole batch. */
 static void many_sums(net_rank *me, void *user)
 {
     float willing = 0;
@@ -95,7 +95,7 @@ static void many_sums(net_rank *me, void *user)
                  me->world, sends[me->rank], CALLS);
 }
 
-static void the_caller_moves_calls_that_follow_each_other(void **state)
+static void caller_drives_consecutive_calls(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++)
@@ -106,7 +106,7 @@ static void the_caller_moves_calls_that_follow_each_other(void **state)
         }
 }
 
-/* Neighbours exchange values while the sums go on. */
+/* Neighbours exchange values while the sums continue. */
 static void *exchange(void *arg)
 {
     net_rank other = *(net_rank *)arg;
@@ -136,7 +136,7 @@ static void *exchange(void *arg)
 
 static void sums_beside_exchanges(net_rank *me, void *user)
 {
-    net_rank mine = *me; /* two threads note failures */
+    net_rank mine = *me; /* two threads record failures */
     pthread_t thread;
 
     (void)user;
@@ -149,7 +149,7 @@ static void sums_beside_exchanges(net_rank *me, void *user)
     if (mine.failure[0]) net_fail(me, "%.250s", mine.failure);
 }
 
-static void other_threads_use_the_engine_meanwhile(void **state)
+static void other_threads_use_the_engine_at_the_same_time(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++)
@@ -160,7 +160,7 @@ static void other_threads_use_the_engine_meanwhile(void **state)
         }
 }
 
-/* The last rank gives up while the others are inside a call. */
+/* The last rank fails while the others are in a call. */
 static void fail_in_the_midst(net_rank *me, void *user)
 {
     float x = 1;
@@ -178,11 +178,11 @@ static void fail_in_the_midst(net_rank *me, void *user)
     piece.count = 1;
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     if (ddp__engine_run(me->engine, &m, &me->err) != DDP_ABORTED || !strstr(me->err.msg, "enough"))
-        net_fail(me, "no abort but: %.200s", me->err.msg);
-    if (ddp__engine_run(me->engine, &m, &me->err) != DDP_ABORTED) net_fail(me, "it went on");
+        net_fail(me, "not an abort: %.200s", me->err.msg);
+    if (ddp__engine_run(me->engine, &m, &me->err) != DDP_ABORTED) net_fail(me, "the call continued");
 }
 
-static void an_abort_ends_a_call_in_the_midst(void **state)
+static void abort_ends_a_call_in_progress(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++) {
@@ -192,8 +192,8 @@ static void an_abort_ends_a_call_in_the_midst(void **state)
     }
 }
 
-/* A caller that drove the engine for longer than the comm thread parks hands it back: no rank is lost while
- * all are idle. */
+/* A caller that drove the engine for longer than the comm thread parks returns it: no rank is lost while all
+ * are idle. */
 enum { IDLE_TIMEOUT_S = 2 };
 
 static void idle_after_a_long_call(net_rank *me, void *user)
@@ -206,13 +206,13 @@ static void idle_after_a_long_call(net_rank *me, void *user)
     sum_once(me, 4);
 }
 
-static void all_ranks_may_be_idle_for_three_time_outs(void **state)
+static void idle_ranks_survive_three_time_outs(void **state)
 {
     net_setup set;
 
     (void)state;
     net_defaults(&set, 3);
-    set.tcp = NET_TCP; /* silence between threads is no failure, and over emulated links no caller drives */
+    set.tcp = NET_TCP; /* threads of one process do not time out, and over emulated links no caller drives */
     set.cfg.peer_timeout_s = IDLE_TIMEOUT_S;
     net_run(&set, idle_after_a_long_call, NULL);
 }
@@ -220,10 +220,10 @@ static void all_ranks_may_be_idle_for_three_time_outs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_caller_moves_calls_that_follow_each_other),
-        cmocka_unit_test(other_threads_use_the_engine_meanwhile),
-        cmocka_unit_test(an_abort_ends_a_call_in_the_midst),
-        cmocka_unit_test(all_ranks_may_be_idle_for_three_time_outs),
+        cmocka_unit_test(caller_drives_consecutive_calls),
+        cmocka_unit_test(other_threads_use_the_engine_at_the_same_time),
+        cmocka_unit_test(abort_ends_a_call_in_progress),
+        cmocka_unit_test(idle_ranks_survive_three_time_outs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

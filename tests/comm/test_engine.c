@@ -1,5 +1,5 @@
-/* [long] The comm engine over the threads wire and over TCP: the same bits everywhere, whatever the
- * chunks, the priorities and the timing; failures that name rank, operation and layer. */
+/* [long] The comm engine over the threads wire and over TCP: bit-identical results for all chunk sizes,
+ * priorities and timings; errors that name rank, operation and layer. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -29,7 +29,7 @@ extern "C" {
 
 /* ---- frames ---- */
 
-static void a_frame_survives_the_wire_and_any_flipped_bit_is_noticed(void **state)
+static void any_flipped_bit_of_a_frame_is_detected(void **state)
 {
     unsigned char head[DDP__FRAME_BYTES];
     ddp__frame f, g;
@@ -71,7 +71,7 @@ static uint32_t checksum_by_bits(uint32_t c, const unsigned char *p, size_t n)
 }
 
 /* A payload may start at any address, have any length and arrive in parts. */
-static void every_implementation_of_the_checksum_agrees_with_the_definition(void **state)
+static void every_checksum_implementation_matches_the_definition(void **state)
 {
     enum { LONG = 5000 };
     static unsigned char data[LONG + 64];
@@ -144,7 +144,7 @@ static void sum_once(net_rank *me, void *user)
     free(want);
 }
 
-static void sums_are_those_of_a_plain_loop_in_rank_order(void **state)
+static void sums_equal_a_plain_loop_in_rank_order(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++) {
@@ -168,7 +168,7 @@ static void sums_are_those_of_a_plain_loop_in_rank_order(void **state)
 
 /* ---- every verb, many at once ---- */
 
-static void many_messages_of_all_kinds_arrive_whatever_the_timing(void **state)
+static void many_messages_of_all_kinds_arrive_with_any_timing(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 6; seed++) {
@@ -185,7 +185,7 @@ static void many_messages_of_all_kinds_arrive_whatever_the_timing(void **state)
     }
 }
 
-/* Rank 0 floods rank 1 with one kind of message while rank 1 insists on another kind first. */
+/* Rank 0 floods rank 1 with one kind of message, while rank 1 waits for another kind first. */
 static void flood(net_rank *me, void *user)
 {
     enum { FLOOD = 40, N = 3000 };
@@ -196,7 +196,8 @@ static void flood(net_rank *me, void *user)
     ddp_message m;
 
     for (int k = 0; k <= FLOOD; k++) {
-        int i = me->rank == 0 ? k : (k + FLOOD) % (FLOOD + 1); /* rank 0 has the odd one last, rank 1 first */
+        int i = me->rank == 0 ? k : (k + FLOOD) % (FLOOD + 1); /* the odd message is the last of rank 0 and
+                                                                * the first of rank 1 */
         int p2p = (i < FLOOD) == p2p_first;
         piece.data = data + (size_t)i * N;
         piece.count = N;
@@ -219,7 +220,7 @@ static void flood(net_rank *me, void *user)
     free(data);
 }
 
-static void sends_and_collectives_in_unlike_order_do_not_block_each_other(void **state)
+static void sends_and_collectives_in_different_order_do_not_deadlock(void **state)
 {
     (void)state;
     for (int p2p_first = 0; p2p_first < 2; p2p_first++)
@@ -228,14 +229,14 @@ static void sends_and_collectives_in_unlike_order_do_not_block_each_other(void *
             net_defaults(&set, 2);
             set.cfg.chunk_bytes = 1024;
             set.cfg.max_count = 3000;
-            set.cfg.op_timeout_s = 60; /* of a lock-up; slower on a busy machine is no failure */
+            set.cfg.op_timeout_s = 60; /* ends a deadlock; a slow run on a busy machine passes */
             if (shaped) set.rate = 1e7;
             net_run(&set, flood, &p2p_first);
         }
 }
 
-/* All but rank 2 submit four messages at once, the later ones more urgent; rank 2 submits each
- * only when the one before is done. */
+/* All ranks except rank 2 submit four messages at once, the later ones with higher priority. Rank 2 submits
+ * each only after the previous one is done. */
 static void one_by_one(net_rank *me, void *user)
 {
     enum { N = 20000 };
@@ -257,13 +258,13 @@ static void one_by_one(net_rank *me, void *user)
     free(data);
 }
 
-static void urgent_messages_leave_room_for_the_oldest(void **state)
+static void high_priority_messages_do_not_starve_the_oldest(void **state)
 {
     net_setup set;
     (void)state;
     net_defaults(&set, 3);
     set.cfg.chunk_bytes = 1024;
-    set.cfg.op_timeout_s = 60; /* of a lock-up; slower on a busy machine is no failure */
+    set.cfg.op_timeout_s = 60; /* ends a deadlock; a slow run on a busy machine passes */
     net_run(&set, one_by_one, NULL);
     set.rate = 2e7;
     net_run(&set, one_by_one, NULL);
@@ -304,7 +305,7 @@ static void measure_divergence(net_rank *me, void *user)
         net_fail(me, "the span is wrong (%d)", n);
     ddp__engine_stats(me->engine, &stats);
     if (me->world > 1) {
-        /* contributions to the others' segments, and the own segment's result to each of them */
+        /* contributions to the other ranks' segments, and the result of the own segment for each of them */
         size_t from = N * (size_t)me->rank / (size_t)me->world,
                to = N * (size_t)(me->rank + 1) / (size_t)me->world;
         int64_t bytes = (int64_t)(4 * (N - (to - from) + (size_t)(me->world - 1) * (to - from)));
@@ -315,7 +316,7 @@ static void measure_divergence(net_rank *me, void *user)
     free(data);
 }
 
-static void divergence_is_the_squared_distance_to_the_average(void **state)
+static void divergence_equals_the_squared_distance_to_the_average(void **state)
 {
     (void)state;
     for (int world = 2; world <= 4; world++)
@@ -377,7 +378,7 @@ static void check_memory(net_rank *me, void *user)
     if (c->calls != 1) net_fail(me, "%lu allocations", (unsigned long)c->calls);
 }
 
-static void memory_is_bounded_and_taken_only_at_open(void **state)
+static void memory_is_bounded_and_allocated_only_at_open(void **state)
 {
     (void)state;
     for (int world = 2; world <= 8; world += 3) {
@@ -413,7 +414,7 @@ static void check_credits(net_rank *me, void *user)
     stress(me, &seed);
 }
 
-static void who_is_far_away_gives_more_credits(void **state)
+static void distant_peer_gets_more_credits(void **state)
 {
     (void)state;
     for (int away = 0; away < 2; away++) {
@@ -437,7 +438,7 @@ static void count_bytes(net_rank *me, void *user)
     piece.count = 100003;
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     for (int i = 0; i < 5; i++) net_ok(me, net_do(me, &m));
-    do { /* credits may still be on their way */
+    do { /* credits may still be in flight */
         ddp__engine_stats(me->engine, &stats);
         ddp__sleep_until(ddp_now() + 0.2);
         ddp__engine_stats(me->engine, &again);
@@ -446,8 +447,8 @@ static void count_bytes(net_rank *me, void *user)
     engine_bytes[me->rank][1] = stats.bytes_received;
     kernel_bytes[me->rank][0] = kernel_bytes[me->rank][1] = 0;
     for (int p = 0; p < me->world; p++) {
-        /* struct tcp_info of <linux/tcp.h>, of which libc declares less: bytes acknowledged (the
-         * SYN of the connecting side included) at 120, received at 128 */
+        /* struct tcp_info of <linux/tcp.h>, of which libc declares only a part: acknowledged bytes (with the
+         * SYN of the connecting side) at 120, received bytes at 128 */
         int64_t info[17];
         socklen_t len = sizeof info;
         if (p == me->rank) continue;
@@ -456,17 +457,18 @@ static void count_bytes(net_rank *me, void *user)
         kernel_bytes[me->rank][0] += info[15];
         kernel_bytes[me->rank][1] += info[16];
     }
-    ddp__sleep_until(ddp_now() + 0.3); /* nobody says goodbye while another still counts */
+    ddp__sleep_until(ddp_now() + 0.3); /* no rank closes while another still counts */
     free(data);
 }
 
-static void bytes_are_those_that_the_kernel_counts(void **state)
+static void byte_counts_match_the_kernel(void **state)
 {
     net_setup set;
     (void)state;
     net_defaults(&set, 3);
     set.tcp = 1;
-    for (int attempt = 0, equal = 0; attempt < 12 && !equal; attempt++) { /* a heartbeat may fall between */
+    for (int attempt = 0, equal = 0; attempt < 12 && !equal; attempt++) { /* a heartbeat may be sent in
+                                                                           * between */
         net_run(&set, count_bytes, NULL);
         equal = 1;
         for (int r = 0; r < 3; r++) equal &= engine_bytes[r][1] == kernel_bytes[r][1];
@@ -489,7 +491,7 @@ static void say_failure(net_rank *me, ddp_status s, ddp_status want, const char 
                  me->err.msg, a, b, c);
 }
 
-/* All ranks but `user` average layer 1 with 4096 values; that one another layer. */
+/* All ranks except `user` average layer 1 with 4096 values; that rank averages another layer. */
 static void disagree(net_rank *me, void *user)
 {
     float *data = (float *)calloc(4096, sizeof *data);
@@ -510,7 +512,7 @@ static void disagree(net_rank *me, void *user)
     free(data);
 }
 
-static void a_mismatch_names_both_sides_on_all_ranks(void **state)
+static void mismatch_names_both_sides_on_all_ranks(void **state)
 {
     (void)state;
     for (int odd = 0; odd < 3; odd++) {
@@ -544,7 +546,7 @@ static void stay_away(net_rank *me, void *user)
     }
 }
 
-static void an_operation_that_a_rank_never_submits_times_out_by_name(void **state)
+static void operation_missing_on_a_rank_times_out_with_its_name(void **state)
 {
     int away = 2;
     net_setup set;
@@ -571,13 +573,13 @@ static void leave_early(net_rank *me, void *user)
         net_ok(me, s);
         return;
     }
-    /* A faster rank may have reported the loss while this one was in the first operation. */
+    /* A faster rank may have reported the loss while this rank was in the first operation. */
     if (s == DDP_OK) s = net_do(me, &m);
     say_failure(me, s, DDP_PEER_LOST, "rank 1 closed its context", "layer h.0.mlp", "same number of steps");
     if (ddp__engine_lost(me->engine) != 1) fail_msg("lost: %d", ddp__engine_lost(me->engine));
 }
 
-static void a_rank_that_closes_early_has_left(void **state)
+static void rank_that_closes_early_is_reported_as_left(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++) {
@@ -588,7 +590,7 @@ static void a_rank_that_closes_early_has_left(void **state)
     }
 }
 
-/* ---- a result is kept until all are known to have it ---- */
+/* ---- a result is retained until all ranks are known to have it ---- */
 
 static int say_nothing(ddp__engine *e, int peer, int urgent, ddp__frame *f)
 {
@@ -620,7 +622,7 @@ static void sum_and_leave(net_rank *me, void *user)
     net_ok(me, net_do(me, &m));
 }
 
-static void nothing_is_kept_for_who_has_left(void **state)
+static void nothing_is_retained_for_a_rank_that_left(void **state)
 {
     for (int tcp = 0; tcp <= NET_TCP; tcp++) {
         const double begin = ddp_now();
@@ -632,7 +634,7 @@ static void nothing_is_kept_for_who_has_left(void **state)
         set.tune = mute_rank_one;
         set.cfg.peer_timeout_s = 120;
         net_run(&set, sum_and_leave, NULL);
-        assert_true(ddp_now() - begin < 60); /* nothing waits for peer_timeout_s */
+        assert_true(ddp_now() - begin < 60); /* no rank waits for peer_timeout_s */
     }
 }
 
@@ -658,7 +660,7 @@ static void abort_all(net_rank *me, void *user)
     free(data);
 }
 
-static void abort_reaches_every_rank_with_the_same_sentence(void **state)
+static void abort_reaches_every_rank_with_the_same_message(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++) {
@@ -668,16 +670,16 @@ static void abort_reaches_every_rank_with_the_same_sentence(void **state)
         if (tcp)
             set.rate = 1e6;
         else
-            set.cfg.share_bytes = SIZE_MAX; /* it might be over before the abort */
+            set.cfg.share_bytes = SIZE_MAX; /* otherwise it might end before the abort */
         net_run(&set, abort_all, NULL);
     }
 }
 
-/* A wire that can go dead (the peers see the end of the stream) or dumb (nothing moves). */
+/* A wire that can die (peers see the end of the stream) or stall (no byte is transferred). */
 typedef struct bad_wire {
     ddp__wire base;
     ddp__wire *inner;
-    int mode; /* 1 dead, 2 dumb */
+    int mode; /* 1: dead, 2: stalled */
 } bad_wire;
 
 static bad_wire bad;
@@ -730,7 +732,7 @@ static void rank_two_has_a_bad_wire(ddp__engine_config *cfg, int rank)
     cfg->wire = &bad.base;
 }
 
-static int submitted; /* ranks whose message of step 12 the lost one is missed in */
+static int submitted; /* ranks that have submitted step 12, in which the lost rank is missing */
 
 static void lose_rank_two(net_rank *me, void *user)
 {
@@ -755,7 +757,7 @@ static void lose_rank_two(net_rank *me, void *user)
         net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
         ddp__atomic_add(&submitted, 1);
         s = ddp__engine_wait(me->engine, ticket, &me->err);
-        /* A comm thread that has not started step 12 yet names step 4, the last that it completed. */
+        /* A comm thread that has not started step 12 yet reports step 4, the last that it completed. */
         say_failure(me, s, DDP_PEER_LOST, "rank 2", mode == 1 ? "closed by peer" : "no sign of life",
                     "h.0.mlp (step ");
         if (ddp__engine_lost(me->engine) != 2) fail_msg("lost: %d", ddp__engine_lost(me->engine));
@@ -763,7 +765,7 @@ static void lose_rank_two(net_rank *me, void *user)
     free(data);
 }
 
-static void a_lost_or_silent_peer_is_named_with_operation_and_layer(void **state)
+static void lost_peer_is_named_with_operation_and_layer(void **state)
 {
     (void)state;
     for (int mode = 1; mode <= 2; mode++) {
@@ -780,7 +782,7 @@ static void a_lost_or_silent_peer_is_named_with_operation_and_layer(void **state
 
 static int wrote; /* atomic: rank 0 has written */
 
-/* Two ranks; rank 0 submits and writes to its layer before rank 1 joins. */
+/* Two ranks; rank 0 submits and writes to its layer before rank 1 joins the operation. */
 static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
 {
     static float data[2][4096];
@@ -794,7 +796,7 @@ static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
     m.step = 3;
     if (me->rank == 0) {
         net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
-        ddp__sleep_until(ddp_now() + 0.02); /* what leaves without rank 1 has left */
+        ddp__sleep_until(ddp_now() + 0.02); /* values that can be sent without rank 1 have been sent */
         data[0][*(int *)user] += 1;
         ddp__atomic_store(&wrote, 1);
         say_failure(me, ddp__engine_wait(me->engine, ticket, &me->err), DDP_USAGE,
@@ -806,13 +808,14 @@ static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
     }
 }
 
-static void a_write_to_memory_in_flight_is_reported_by_layer(void **state)
+static void write_to_memory_in_flight_is_reported_by_layer(void **state)
 {
     (void)state;
 #if defined(__SANITIZE_THREAD__)
     SKIP("it is a data race by design");
 #else
-    for (int at = 5; at < 4096; at += 4000) { /* in the own segment; in the peer's, after it left */
+    for (int at = 5; at < 4096; at += 4000) { /* in the own segment; in the peer's segment, after it was sent
+                                               * */
         net_setup set;
         net_defaults(&set, 2);
         set.cfg.check_writes = 1;
@@ -826,23 +829,23 @@ static void a_write_to_memory_in_flight_is_reported_by_layer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_frame_survives_the_wire_and_any_flipped_bit_is_noticed),
-        cmocka_unit_test(every_implementation_of_the_checksum_agrees_with_the_definition),
-        cmocka_unit_test(sums_are_those_of_a_plain_loop_in_rank_order),
-        cmocka_unit_test(many_messages_of_all_kinds_arrive_whatever_the_timing),
-        cmocka_unit_test(sends_and_collectives_in_unlike_order_do_not_block_each_other),
-        cmocka_unit_test(urgent_messages_leave_room_for_the_oldest),
-        cmocka_unit_test(divergence_is_the_squared_distance_to_the_average),
-        cmocka_unit_test(memory_is_bounded_and_taken_only_at_open),
-        cmocka_unit_test(who_is_far_away_gives_more_credits),
-        cmocka_unit_test(bytes_are_those_that_the_kernel_counts),
-        cmocka_unit_test(a_mismatch_names_both_sides_on_all_ranks),
-        cmocka_unit_test(an_operation_that_a_rank_never_submits_times_out_by_name),
-        cmocka_unit_test(a_rank_that_closes_early_has_left),
-        cmocka_unit_test(nothing_is_kept_for_who_has_left),
-        cmocka_unit_test(abort_reaches_every_rank_with_the_same_sentence),
-        cmocka_unit_test(a_lost_or_silent_peer_is_named_with_operation_and_layer),
-        cmocka_unit_test(a_write_to_memory_in_flight_is_reported_by_layer),
+        cmocka_unit_test(any_flipped_bit_of_a_frame_is_detected),
+        cmocka_unit_test(every_checksum_implementation_matches_the_definition),
+        cmocka_unit_test(sums_equal_a_plain_loop_in_rank_order),
+        cmocka_unit_test(many_messages_of_all_kinds_arrive_with_any_timing),
+        cmocka_unit_test(sends_and_collectives_in_different_order_do_not_deadlock),
+        cmocka_unit_test(high_priority_messages_do_not_starve_the_oldest),
+        cmocka_unit_test(divergence_equals_the_squared_distance_to_the_average),
+        cmocka_unit_test(memory_is_bounded_and_allocated_only_at_open),
+        cmocka_unit_test(distant_peer_gets_more_credits),
+        cmocka_unit_test(byte_counts_match_the_kernel),
+        cmocka_unit_test(mismatch_names_both_sides_on_all_ranks),
+        cmocka_unit_test(operation_missing_on_a_rank_times_out_with_its_name),
+        cmocka_unit_test(rank_that_closes_early_is_reported_as_left),
+        cmocka_unit_test(nothing_is_retained_for_a_rank_that_left),
+        cmocka_unit_test(abort_reaches_every_rank_with_the_same_message),
+        cmocka_unit_test(lost_peer_is_named_with_operation_and_layer),
+        cmocka_unit_test(write_to_memory_in_flight_is_reported_by_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The full exchange: the bits of a sum in rank order, beside operations of every kind; when it is
- * chosen. */
+/* The all-to-all exchange: bit-identical to a sum in rank order, next to operations of every kind; and when
+ * it is chosen. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -77,7 +77,7 @@ static void sum_once(net_rank *me, void *user)
     free(data);
 }
 
-static void every_rank_has_the_bits_of_a_sum_in_rank_order(void **state)
+static void all_to_all_sum_is_bit_identical_to_rank_order(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++)
@@ -99,9 +99,9 @@ static void every_rank_has_the_bits_of_a_sum_in_rank_order(void **state)
         }
 }
 
-/* ---- beside everything else ---- */
+/* ---- next to other operations ---- */
 
-static void messages_of_every_kind_keep_their_bits(void **state)
+static void messages_of_every_kind_are_bit_identical(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++)
@@ -111,7 +111,7 @@ static void messages_of_every_kind_keep_their_bits(void **state)
             set.tcp = tcp;
             set.cfg.chunk_bytes = seed % 2 ? 256 : 4096;
             set.cfg.queue = seed % 3 ? 256 : 8;
-            /* all of them, or the short ones: direct operations between */
+            /* all operations, or only the short ones: the others are direct */
             if (seed % 2) set.cfg.full_bytes = 4 * 3000;
             if (seed % 3 == 0) {
                 set.rate = 5e7;
@@ -121,7 +121,7 @@ static void messages_of_every_kind_keep_their_bits(void **state)
         }
 }
 
-/* A rank that is done leaves, while the one before last has not even begun. */
+/* A finished rank leaves before the last but one has started. */
 static void leave_early(net_rank *me, void *user)
 {
     float x[500];
@@ -162,7 +162,7 @@ static void ranks_may_leave_when_they_are_done(void **state)
         }
 }
 
-/* ---- when ---- */
+/* ---- the choice of the algorithm ---- */
 
 typedef struct choice {
     size_t n;
@@ -185,7 +185,7 @@ static void choose(net_rank *me, void *user)
     free(data);
 }
 
-static void the_link_and_the_size_choose(void **state)
+static void link_and_size_choose_the_algorithm(void **state)
 {
     /* 20 ms x 12.5 Mbyte/s x 4 / (3 x 2) = 166667 bytes of four ranks */
     static const struct {
@@ -216,10 +216,10 @@ static void the_link_and_the_size_choose(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_rank_has_the_bits_of_a_sum_in_rank_order),
-        cmocka_unit_test(messages_of_every_kind_keep_their_bits),
+        cmocka_unit_test(all_to_all_sum_is_bit_identical_to_rank_order),
+        cmocka_unit_test(messages_of_every_kind_are_bit_identical),
         cmocka_unit_test(ranks_may_leave_when_they_are_done),
-        cmocka_unit_test(the_link_and_the_size_choose),
+        cmocka_unit_test(link_and_size_choose_the_algorithm),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Urgent messages between two ranks overtake what is in flight, and wait for nothing else. */
+/* High-priority messages between two ranks overtake messages in flight, and wait for nothing else. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -50,7 +50,7 @@ static void arrived(net_rank *me, long ticket, const float *data, size_t n, unsi
         }
 }
 
-/* 4 MB take 0.8 s; an urgent message and its answer do not wait for them. */
+/* 4 MB take 0.8 s; a high-priority message and its reply do not wait for them. */
 static void overtake(net_rank *me, void *user)
 {
     float *large = (float *)malloc(LARGE * sizeof *large), small[2][SMALL];
@@ -58,17 +58,17 @@ static void overtake(net_rank *me, void *user)
 
     (void)user;
     slow = send_or_receive(me, large, LARGE, 1, 0);
-    usleep(100000); /* it is on its way */
+    usleep(100000); /* it is in flight */
     quick[0] = send_or_receive(me, small[0], SMALL, 2, -1);
     quick[1] = send_or_receive(me, small[1], SMALL, 3, -1);
     arrived(me, quick[0], small[0], SMALL, 2);
     arrived(me, quick[1], small[1], SMALL, 3);
-    if (ddp__engine_done(me->engine, slow)) net_fail(me, "nothing was overtaken");
+    if (ddp__engine_done(me->engine, slow)) net_fail(me, "the high-priority message overtook nothing");
     arrived(me, slow, large, LARGE, 1);
     free(large);
 }
 
-static void a_small_urgent_message_overtakes_a_large_one(void **state)
+static void high_priority_message_overtakes_a_large_one(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
@@ -80,7 +80,7 @@ static void a_small_urgent_message_overtakes_a_large_one(void **state)
     }
 }
 
-/* Rank 1 takes only the urgent message at first; everything else of rank 0 waits at its door. */
+/* Rank 1 first receives only the high-priority message; all other messages of rank 0 wait for credits. */
 static void first_the_urgent(net_rank *me, void *user)
 {
     const size_t n = 50000;
@@ -107,7 +107,7 @@ static void first_the_urgent(net_rank *me, void *user)
     }
     if (me->rank == 0) {
         float other[SMALL];
-        usleep(20000); /* all that has room at rank 1 is there */
+        usleep(20000); /* everything that has credits has arrived at rank 1 */
         quick = send_or_receive(me, small, SMALL, 2, -1);
         (void)send_or_receive(me, other, SMALL, 3, -2);
         arrived(me, quick, small, SMALL, 2);
@@ -124,7 +124,7 @@ static void first_the_urgent(net_rank *me, void *user)
     free(x);
 }
 
-static void urgent_messages_always_find_room(void **state)
+static void high_priority_messages_always_have_credits(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 8; kind++) {
@@ -137,7 +137,7 @@ static void urgent_messages_always_find_room(void **state)
     }
 }
 
-/* Many of both kinds and both directions, between sums. */
+/* Many messages of both priorities in both directions, between sums. */
 static void mixed(net_rank *me, void *user)
 {
     enum { MESSAGES = 120, MIXED = 3001 };
@@ -175,7 +175,7 @@ static void mixed(net_rank *me, void *user)
     free(x);
 }
 
-static void both_kinds_arrive_whatever_the_timing(void **state)
+static void both_priorities_arrive_with_any_timing(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 8; kind++) {
@@ -191,9 +191,9 @@ static void both_kinds_arrive_whatever_the_timing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_small_urgent_message_overtakes_a_large_one),
-        cmocka_unit_test(urgent_messages_always_find_room),
-        cmocka_unit_test(both_kinds_arrive_whatever_the_timing),
+        cmocka_unit_test(high_priority_message_overtakes_a_large_one),
+        cmocka_unit_test(high_priority_messages_always_have_credits),
+        cmocka_unit_test(both_priorities_arrive_with_any_timing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

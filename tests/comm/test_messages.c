@@ -1,6 +1,5 @@
-/* What a message can be: bytes or floats, from one list of pieces to another, in place, into memory of its
- * own or added to it; from whichever rank comes first; and what changes on the way, or comes against the
- * rules, is found. */
+/* All forms of a message: bytes or floats, between lists of pieces, in place, to other memory or added to it,
+ * received from any rank; and errors for corrupt data and invalid frames. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -25,7 +24,7 @@ extern "C" {
 
 #include "comm/net_world.h"
 
-/* Cuts n values of `unit` bytes, with a gap behind each piece, at places that depend on salt. */
+/* Divides n values of `unit` bytes into pieces with a gap after each, at offsets that depend on salt. */
 static int cut(ddp_piece *piece, int want, void *memory, size_t n, size_t unit, unsigned salt)
 {
     size_t at = 0;
@@ -58,7 +57,7 @@ static void fill(const ddp_piece *piece, int count, int rank)
         for (size_t j = 0; j < piece[i].count; j++) ((unsigned char *)piece[i].bytes)[j] = byte_of(rank, k++);
 }
 
-/* What stands there is rank's, or (-1) each rank's block is its own. */
+/* Expects the values of rank there; -1: in each rank's block its own values. */
 static void expect(net_rank *me, const ddp_piece *piece, int count, int rank, size_t n)
 {
     size_t k = 0;
@@ -86,7 +85,7 @@ static void bytes_of_all_kinds(net_rank *me, void *user)
         net_message(&m, verb == 0 ? DDP_BROADCAST : DDP_ALL_GATHER, from, pieces);
         m.bytes = 1;
         m.peer = 2;
-        if (verb == 2) { /* rank 0 sends to the next, each from its list into another */
+        if (verb == 2) { /* each rank sends to the next, from its list into another */
             if (me->rank == 2) break;
             m.verb = me->rank ? DDP_RECEIVE : DDP_SEND;
             m.peer = !me->rank;
@@ -104,7 +103,7 @@ static void bytes_of_all_kinds(net_rank *me, void *user)
     free(b);
 }
 
-static void bytes_travel_as_they_are(void **state)
+static void bytes_arrive_unchanged(void **state)
 {
     net_setup set;
 
@@ -140,7 +139,7 @@ static void bytes_are_not_summed(void **state)
     net_run(&set, sum_bytes, NULL);
 }
 
-/* ---- where the result goes ---- */
+/* ---- destination of the result ---- */
 
 enum { IN_PLACE, OWN, ADDED, COMPLETIONS, FLOATS = 70001 };
 
@@ -190,9 +189,9 @@ static void complete(net_rank *me, void *user)
     free(b);
 }
 
-/* Direct, ring, full exchange, among threads: whole lists, summed in place, into other memory, added to
+/* Direct, ring, all-to-all exchange, shared memory: whole lists, summed in place, into other memory, added to
  * it. */
-static void results_overwrite_add_or_go_elsewhere(void **state)
+static void results_overwrite_add_or_use_other_memory(void **state)
 {
     net_setup set;
 
@@ -209,7 +208,7 @@ static void results_overwrite_add_or_go_elsewhere(void **state)
         }
 }
 
-/* The link delays by 0.1 s: values come after one delay, results after two. */
+/* The link delays by 0.1 s: contributions arrive after one delay, results after two. */
 static void release(net_rank *me, void *user)
 {
     float a[64], b[64];
@@ -227,7 +226,7 @@ static void release(net_rank *me, void *user)
     m.to_count = 1;
     net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
     net_ok(me, ddp__engine_wait_input(me->engine, ticket, &me->err));
-    if (ddp__engine_done(me->engine, ticket)) net_fail(me, "the input was released with the result only");
+    if (ddp__engine_done(me->engine, ticket)) net_fail(me, "the input was released only with the result");
     for (size_t k = 0; k < 64; k++) a[k] = -1e9f;
     net_ok(me, ddp__engine_wait(me->engine, ticket, &me->err));
     for (size_t k = 0; k < 64; k++) {
@@ -236,7 +235,7 @@ static void release(net_rank *me, void *user)
     }
 }
 
-static void the_input_is_free_before_the_result_is_there(void **state)
+static void input_is_released_before_the_result_arrives(void **state)
 {
     net_setup set;
 
@@ -246,9 +245,9 @@ static void the_input_is_free_before_the_result_is_there(void **state)
     net_run(&set, release, NULL);
 }
 
-/* ---- whoever comes first ---- */
+/* ---- receiving from any rank ---- */
 
-/* user: 1 when rank 0 has received from rank 2 */
+/* user: 1 after rank 0 has received from rank 2 */
 static void first_come(net_rank *me, void *user)
 {
     int *second = (int *)user;
@@ -278,7 +277,7 @@ static void first_come(net_rank *me, void *user)
     }
 }
 
-static void a_receive_may_take_whoever_comes_first(void **state)
+static void receive_from_any_rank_takes_the_first(void **state)
 {
     net_setup set;
 
@@ -292,9 +291,9 @@ static void a_receive_may_take_whoever_comes_first(void **state)
     }
 }
 
-/* ---- bytes that change on the way ---- */
+/* ---- corrupt bytes ---- */
 
-typedef struct faulty { /* a wire that flips a bit of what it reads */
+typedef struct faulty { /* a wire that flips a bit of the bytes that it reads */
     ddp__wire w;
     ddp__wire *inner;
     ddp__wire_table table;
@@ -339,7 +338,7 @@ static void make_faulty(ddp__engine_config *cfg, int rank)
     f->table.wake = faulty_wake;
     f->table.close = faulty_close;
     f->w.table = &f->table;
-    if (rank == 0) f->read = 1 << 20; /* this one reads what was sent */
+    if (rank == 0) f->read = 1 << 20; /* the other rank reads uncorrupted bytes */
     cfg->wire = &f->w;
 }
 
@@ -383,7 +382,7 @@ static void corrupt_frame_ends_the_link_unless_checksums_are_off(void **state)
     }
 }
 
-/* Every piece of the receive is the same memory, so that the flipped byte is overwritten before the frame is
+/* All pieces of the receive are the same memory, so the flipped byte is overwritten before the frame is
  * complete. */
 static void receive_into_one_place(net_rank *me, void *user)
 {
@@ -415,7 +414,7 @@ static void corrupt_frame_ends_the_link_if_pieces_overlap(void **state)
     net_run(&set, receive_into_one_place, NULL);
 }
 
-/* Rank 0 sends the head of its frame, and then its memory is gone: nothing else arrives in its place. */
+/* Rank 0 sends the header of its frame, and then its memory is freed: nothing else arrives in its place. */
 enum { GONE = 5000 };
 static ddp__wire_table send_of[2];
 static const ddp__wire_table *real_of[2];
@@ -461,7 +460,7 @@ static void send_what_is_lost(net_rank *me, void *user)
         net_fail(me, "status %d: %s", (int)s, me->err.msg);
 }
 
-static void a_frame_whose_memory_is_lost_ends_the_link(void **state)
+static void frame_with_freed_memory_ends_the_link(void **state)
 {
     net_setup set;
 
@@ -484,7 +483,7 @@ static int config_of(ddp_ctx *d, void *user)
     return 0;
 }
 
-static void the_environment_turns_checksums_off(void **state)
+static void environment_disables_checksums(void **state)
 {
     ddp_config cfg;
     ddp_error err;
@@ -503,10 +502,10 @@ static void the_environment_turns_checksums_off(void **state)
     assert_int_equal(off, 0);
 }
 
-/* ---- peers that keep no rules ---- */
+/* ---- peers that violate the protocol ---- */
 
-/* Rank 1 sends messages that rank 0 waits for, and reads nothing: what it has to be given back piles up. */
-static void whoever_never_reads_is_found(void **state)
+/* Rank 1 sends messages that rank 0 waits for, and reads nothing: the credits for it accumulate. */
+static void peer_that_never_reads_is_detected(void **state)
 {
     enum { MESSAGES = DDP__SLOTS_MAX + 40, LARGE = 4 << 20 };
     static float got[MESSAGES][4];
@@ -533,7 +532,7 @@ static void whoever_never_reads_is_found(void **state)
     p.count = LARGE / sizeof *large;
     net_message(&m, DDP_SEND, &p, 1);
     m.peer = 1;
-    assert_int_equal(ddp__engine_submit(engine, &m, NULL, &err), DDP_OK); /* no credit can pass it */
+    assert_int_equal(ddp__engine_submit(engine, &m, NULL, &err), DDP_OK); /* it cannot receive any credit */
     for (int i = 0; i < MESSAGES; i++) {
         p.data = got[i];
         p.count = 4;
@@ -579,7 +578,7 @@ static void whoever_never_reads_is_found(void **state)
     free(large);
 }
 
-/* ---- ranks with unlike settings ---- */
+/* ---- ranks with different settings ---- */
 
 static void unlike_coding(ddp__engine_config *cfg, int rank)
 {
@@ -600,7 +599,7 @@ static void sum_unlike(net_rank *me, void *user)
     net_message(&m, DDP_ALL_REDUCE, &p, 1);
     m.coding = me->rank ? DDP_AS_INT8 : DDP_AS_FLOAT;
     s = net_do(me, &m);
-    /* values may come before the operation is known that they are of */
+    /* values may arrive before their operation is known */
     if (s == DDP_MISMATCH && strstr(me->err.msg, "averages in int8 blocks of layer h.0.mlp")) return;
     if (s != DDP_NET ||
         !strstr(me->err.msg, "sent a chunk that fits no operation (type 1, operation 0, coding ") ||
@@ -624,16 +623,16 @@ static void int8_on_one_rank_alone_is_an_error_on_both(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_travel_as_they_are),
+        cmocka_unit_test(bytes_arrive_unchanged),
         cmocka_unit_test(bytes_are_not_summed),
-        cmocka_unit_test(results_overwrite_add_or_go_elsewhere),
-        cmocka_unit_test(the_input_is_free_before_the_result_is_there),
-        cmocka_unit_test(a_receive_may_take_whoever_comes_first),
+        cmocka_unit_test(results_overwrite_add_or_use_other_memory),
+        cmocka_unit_test(input_is_released_before_the_result_arrives),
+        cmocka_unit_test(receive_from_any_rank_takes_the_first),
         cmocka_unit_test(corrupt_frame_ends_the_link_unless_checksums_are_off),
         cmocka_unit_test(corrupt_frame_ends_the_link_if_pieces_overlap),
-        cmocka_unit_test(a_frame_whose_memory_is_lost_ends_the_link),
-        cmocka_unit_test(the_environment_turns_checksums_off),
-        cmocka_unit_test(whoever_never_reads_is_found),
+        cmocka_unit_test(frame_with_freed_memory_ends_the_link),
+        cmocka_unit_test(environment_disables_checksums),
+        cmocka_unit_test(peer_that_never_reads_is_detected),
         cmocka_unit_test(int8_on_one_rank_alone_is_an_error_on_both),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Reduce-scatter: the sums of a plain loop, and with all-gather the bits of an all-reduce. */
+/* Reduce-scatter: equals the sums of a plain loop; followed by all-gather it is bit-identical to an
+ * all-reduce. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -48,12 +49,12 @@ static void scatter_then_gather(net_rank *me, void *user)
     m.verb = DDP_ALL_REDUCE;
     piece.data = whole;
     net_ok(me, net_do(me, &m));
-    if (memcmp(data, whole, all * sizeof *data)) net_fail(me, "not the bits of an all-reduce");
+    if (memcmp(data, whole, all * sizeof *data)) net_fail(me, "not bit-identical to an all-reduce");
     free(data);
     free(whole);
 }
 
-static void reduce_scatter_and_all_gather_make_an_all_reduce(void **state)
+static void reduce_scatter_and_all_gather_equal_an_all_reduce(void **state)
 {
     static const size_t sizes[] = {0, 1, 7, 1000, 40001};
     (void)state;
@@ -70,7 +71,7 @@ static void reduce_scatter_and_all_gather_make_an_all_reduce(void **state)
             }
 }
 
-/* Several at once and of unlike urgency, between all-reduces. */
+/* Several at once with different priorities, between all-reduces. */
 static void scatter_many(net_rank *me, void *user)
 {
     enum { MESSAGES = 40, N = 1500 };
@@ -163,8 +164,8 @@ static void scatter_and_leave(net_rank *me, void *user)
     if (x[me->rank] != 3 * (float)(me->rank + 1)) net_fail(me, "%g", (double)x[me->rank]);
 }
 
-/* What rank 2 sends to rank 1 takes long: rank 0 is done before, and may go. */
-static void who_is_done_may_leave_a_reduce_scatter(void **state)
+/* Rank 2's data for rank 1 take long: rank 0 is done earlier, and may leave. */
+static void finished_rank_may_leave_a_reduce_scatter(void **state)
 {
     ddp__netspec none;
     ddp_error err;
@@ -192,11 +193,11 @@ enum { SHARDED = 5, LONG = 60007 };
 static const ddp__wire_table *plain_wire[SHARDED];
 static ddp__wire_table tapped[SHARDED];
 
-/* What a rank has sent to a peer: values before the sum, and after it. */
+/* Values that a rank has sent to a peer: before the sum, and after it. */
 static struct {
     size_t part[2], result[2];
     int others;
-} went[SHARDED][SHARDED]; /* from, and how many */
+} went[SHARDED][SHARDED]; /* first value, and number of values */
 
 static long tap(ddp__wire *w, int peer, const struct iovec *iov, int count)
 {
@@ -246,9 +247,9 @@ static void reduce_in_a_group(net_rank *me, void *user)
 /* Shard i of n. */
 static size_t shard(size_t n, size_t i) { return LONG / n * i + LONG % n * i / n; }
 
-/* Each member sends every other one that one's shard, each owner its summed shard to all: nothing else is
- * sent. */
-static void a_direct_all_reduce_sends_each_shard_to_its_owner_and_from_it(void **state)
+/* Each member sends every other member its shard, and each owner sends its summed shard to all. Nothing else
+ * is sent. */
+static void direct_all_reduce_sends_each_shard_to_and_from_its_owner(void **state)
 {
     static const int place[2][SHARDED] = {{0, 1, 2, 3, 4}, {0, -1, 1, 2, -1}};
 
@@ -258,7 +259,7 @@ static void a_direct_all_reduce_sends_each_shard_to_its_owner_and_from_it(void *
         int any = 1;
         net_setup set;
         net_defaults(&set, SHARDED);
-        set.cfg.chunk_bytes = 4096; /* several chunks to a shard */
+        set.cfg.chunk_bytes = 4096; /* several chunks per shard */
         set.tune = tap_wire;
         memset(went, 0, sizeof went);
         net_run(&set, reduce_in_a_group, grouped ? &any : NULL);
@@ -283,11 +284,11 @@ static void a_direct_all_reduce_sends_each_shard_to_its_owner_and_from_it(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reduce_scatter_and_all_gather_make_an_all_reduce),
+        cmocka_unit_test(reduce_scatter_and_all_gather_equal_an_all_reduce),
         cmocka_unit_test(reduce_scatters_overlap),
-        cmocka_unit_test(who_is_done_may_leave_a_reduce_scatter),
+        cmocka_unit_test(finished_rank_may_leave_a_reduce_scatter),
         cmocka_unit_test(reduce_scatter_is_a_public_call),
-        cmocka_unit_test(a_direct_all_reduce_sends_each_shard_to_its_owner_and_from_it),
+        cmocka_unit_test(direct_all_reduce_sends_each_shard_to_and_from_its_owner),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* [long] The ring all-reduce: the same bits on every rank, made along one path; next to direct operations
- * of any priority and timing; never a lock-up. */
+/* [long] The ring all-reduce: bit-identical on every rank, next to direct operations of any priority and
+ * timing, without a deadlock. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -23,7 +23,7 @@ extern "C" {
 
 #include "comm/net_stress.h"
 
-enum { SEEDS = 3, MIXES = INSTANCES(15) + 2 }; /* SEEDS=n in the environment: more */
+enum { SEEDS = 3, MIXES = INSTANCES(15) + 2 }; /* SEEDS=n in the environment: more seeds */
 
 static void ring_defaults(net_setup *set, int world)
 {
@@ -46,7 +46,7 @@ typedef struct sum_case {
     int pieces;
 } sum_case;
 
-/* Every value is summed from the rank behind its segment's owner on, round to the owner. */
+/* Each value is summed around the ring, from the rank after its segment's owner to the owner. */
 static void sum_once(net_rank *me, void *user)
 {
     const sum_case *c = (const sum_case *)user;
@@ -61,7 +61,7 @@ static void sum_once(net_rank *me, void *user)
         for (size_t k = 0; k < pieces[p].count; k++) pieces[p].data[k] = net_value(me->rank, i++, 1);
     net_message(&m, DDP_ALL_REDUCE, pieces, c->pieces);
     m.scale = 1.0f / (float)me->world;
-    if (c->pieces % 2) m.divergence = &divergence; /* results are staged then */
+    if (c->pieces % 2) m.divergence = &divergence; /* then results are staged */
     net_ok(me, net_do(me, &m));
     i = 0;
     for (int p = 0; p < c->pieces; p++)
@@ -87,7 +87,7 @@ static void sum_once(net_rank *me, void *user)
     free(data);
 }
 
-static void every_rank_has_the_bits_of_one_path(void **state)
+static void ring_sums_are_bit_identical_on_every_rank(void **state)
 {
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++) {
@@ -112,7 +112,7 @@ static void every_rank_has_the_bits_of_one_path(void **state)
 
 /* ---- many at once ---- */
 
-static void rings_and_direct_operations_mix_whatever_the_timing(void **state)
+static void rings_and_direct_operations_mix_with_any_timing(void **state)
 {
     const uint64_t seeds = getenv("SEEDS") ? (uint64_t)atoi(getenv("SEEDS")) : SEEDS;
 
@@ -123,10 +123,10 @@ static void rings_and_direct_operations_mix_whatever_the_timing(void **state)
         set.tcp = (int)(seed % 2);
         set.cfg.ring_bytes = seed % 4 ? 4 * 2000 : 1;
         set.cfg.queue = seed % 3 ? 256 : 9;
-        set.cfg.op_timeout_s = 60; /* a lock-up still ends; a busy machine takes more than ten */
+        set.cfg.op_timeout_s = 60; /* ends a deadlock; a busy machine takes more than ten seconds */
         set.cfg.check_writes = seed == 3;
         set.cfg.max_count = STRESS_FLOATS;
-        if (seed % 4 < 3) { /* the fewest slots there can be */
+        if (seed % 4 < 3) { /* the minimum number of slots */
             set.cfg.chunk_bytes = seed == 2 ? 64 : seed % 4 == 2 ? 256 : 1024;
             if (seed != 3) set.cfg.max_count = 15;
         }
@@ -136,10 +136,10 @@ static void rings_and_direct_operations_mix_whatever_the_timing(void **state)
     }
 }
 
-enum { MIX_FLOATS = 3000 }; /* many times what the slots hold */
+enum { MIX_FLOATS = 3000 }; /* many times the capacity of the slots */
 
-/* Four messages, rings among them, the later ones more urgent; rank `world - 1` submits each only
- * when the one before is done, rank 1 in pairs, the others all at once. */
+/* Four messages, some of them rings, the later ones with higher priority. Rank `world - 1` submits each only
+ * after the previous one is done, rank 1 in pairs, the others all at once. */
 static void one_by_one(net_rank *me, void *user)
 {
     enum { N = MIX_FLOATS };
@@ -169,7 +169,7 @@ static void one_by_one(net_rank *me, void *user)
     free(data);
 }
 
-static void rings_leave_room_for_the_oldest_and_get_it(void **state)
+static void rings_do_not_starve_the_oldest_operation(void **state)
 {
     (void)state;
     for (int rings = 1; rings <= MIXES; rings++) {
@@ -177,7 +177,7 @@ static void rings_leave_room_for_the_oldest_and_get_it(void **state)
         ring_defaults(&set, 3 + rings % 3);
         set.cfg.ring_bytes = 4 * MIX_FLOATS;
         set.cfg.chunk_bytes = rings % 2 ? 1024 : 64;
-        set.cfg.max_count = 15; /* the fewest slots there can be */
+        set.cfg.max_count = 15; /* the minimum number of slots */
         set.cfg.op_timeout_s = 60;
         set.tcp = rings % 5 == 0;
         if (rings % 4 == 3) set.rate = 2e7;
@@ -212,7 +212,7 @@ static void rank_one_goes_direct(ddp__engine_config *cfg, int rank)
     if (rank == 1) cfg->ring_bytes = SIZE_MAX;
 }
 
-static void ranks_that_choose_differently_are_told(void **state)
+static void ranks_with_different_algorithms_fail(void **state)
 {
     net_setup set;
     (void)state;
@@ -222,10 +222,10 @@ static void ranks_that_choose_differently_are_told(void **state)
 }
 
 typedef struct loss {
-    int leaves, submitted; /* ranks that have */
+    int leaves, submitted; /* number of ranks that have submitted */
 } loss;
 
-/* Until all but `but` have submitted, that each has an operation to name. */
+/* Waits until all ranks except `but` have submitted, so that each has an operation to name. */
 static void wait_for_submitters(net_rank *me, loss *l, int but)
 {
     while (ddp__atomic_load(&l->submitted) < me->world - but) ddp__sleep_until(ddp_now() + 0.001);
@@ -271,7 +271,7 @@ static void lose_rank_two(net_rank *me, void *user)
     free(data);
 }
 
-static void a_rank_lost_during_a_ring_is_named(void **state)
+static void rank_lost_during_a_ring_is_named(void **state)
 {
     (void)state;
     for (int leaves = 0; leaves < 2; leaves++) {
@@ -303,12 +303,12 @@ static void stay_away(net_rank *me, void *user)
     } else {
         s = net_do(me, &m);
     }
-    /* It does not matter who notices first: only the rank behind knows the name. */
+    /* Any rank may notice it first: only the rank after it in the ring knows the name. */
     if (s != DDP_TIMEOUT || !strstr(me->err.msg, "submit") || !strstr(me->err.msg, "h.0.mlp"))
         net_fail(me, "status %d \"%.200s\"", (int)s, me->err.msg);
 }
 
-static void a_ring_that_a_rank_never_submits_times_out(void **state)
+static void ring_missing_on_a_rank_times_out(void **state)
 {
     net_setup set;
     (void)state;
@@ -333,7 +333,7 @@ static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
     while (me->rank == 1 && !ddp__atomic_load(&wrote)) ddp__sleep_until(ddp_now() + 0.001);
     net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
     if (me->rank == 0) {
-        ddp__sleep_until(ddp_now() + 0.02); /* the sums that leave first have left */
+        ddp__sleep_until(ddp_now() + 0.02); /* the sums that are sent first have been sent */
         data[0][*(int *)user] += 1;
         ddp__atomic_store(&wrote, 1);
     }
@@ -342,13 +342,13 @@ static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
         net_fail(me, "value %d: \"%.200s\"", *(int *)user, me->err.msg);
 }
 
-static void a_write_during_a_ring_is_reported_by_layer(void **state)
+static void write_during_a_ring_is_reported_by_layer(void **state)
 {
     (void)state;
 #if defined(__SANITIZE_THREAD__)
     SKIP("it is a data race by design");
 #else
-    /* Rank 0's sums of [2000, 3000) have left; it has still to add to the others. */
+    /* Rank 0's sums of [2000, 3000) have been sent; it still has to add to the others. */
     for (int at = 500; at < 3000; at += 1000) {
         net_setup set;
         ring_defaults(&set, 3);
@@ -360,7 +360,7 @@ static void a_write_during_a_ring_is_reported_by_layer(void **state)
 #endif
 }
 
-/* ---- choice ---- */
+/* ---- the choice of the algorithm ---- */
 
 typedef struct choice {
     size_t n;
@@ -386,7 +386,7 @@ static void choose(net_rank *me, void *user)
     free(data);
 }
 
-static void the_link_and_the_size_choose(void **state)
+static void link_and_size_choose_the_algorithm(void **state)
 {
     /* 3 ranks, 100 Mbyte/s, 0.1 ms: 50 x 3 x 1 / 2 x (10000 + 99968) bytes = 2061900 floats */
     static const struct {
@@ -420,7 +420,7 @@ static void the_link_and_the_size_choose(void **state)
         c.want = cases[i].want;
         net_run(&set, choose, &c);
     }
-    { /* a long round trip does not fit into one peer's staging */
+    { /* a long round trip exceeds the staging memory of one peer */
         ddp__engine e;
         memset(&e, 0, sizeof e);
         e.world = 4;
@@ -430,7 +430,7 @@ static void the_link_and_the_size_choose(void **state)
         e.links.slowest = 12.5e6;
         e.links.farthest = 0.02;
         assert_true(ddp__ring_bytes(&e) < SIZE_MAX);
-        e.links.by_pair = 1; /* each pair has its own way: a ring would leave most of them idle */
+        e.links.by_pair = 1; /* each pair has a separate path: a ring would leave most of them idle */
         assert_true(ddp__ring_bytes(&e) == SIZE_MAX);
         e.links.by_pair = 0;
         e.links.farthest = 0.03;
@@ -441,14 +441,14 @@ static void the_link_and_the_size_choose(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_rank_has_the_bits_of_one_path),
-        cmocka_unit_test(rings_and_direct_operations_mix_whatever_the_timing),
-        cmocka_unit_test(rings_leave_room_for_the_oldest_and_get_it),
-        cmocka_unit_test(ranks_that_choose_differently_are_told),
-        cmocka_unit_test(a_rank_lost_during_a_ring_is_named),
-        cmocka_unit_test(a_ring_that_a_rank_never_submits_times_out),
-        cmocka_unit_test(a_write_during_a_ring_is_reported_by_layer),
-        cmocka_unit_test(the_link_and_the_size_choose),
+        cmocka_unit_test(ring_sums_are_bit_identical_on_every_rank),
+        cmocka_unit_test(rings_and_direct_operations_mix_with_any_timing),
+        cmocka_unit_test(rings_do_not_starve_the_oldest_operation),
+        cmocka_unit_test(ranks_with_different_algorithms_fail),
+        cmocka_unit_test(rank_lost_during_a_ring_is_named),
+        cmocka_unit_test(ring_missing_on_a_rank_times_out),
+        cmocka_unit_test(write_during_a_ring_is_reported_by_layer),
+        cmocka_unit_test(link_and_size_choose_the_algorithm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

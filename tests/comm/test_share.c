@@ -1,6 +1,6 @@
-/* Ranks that are threads of one process sum in each other's memory: the bits and the divergence of
- * the way by bytes, beside operations of every kind; and a rank that fails lets nobody touch memory
- * that was given back. */
+/* Ranks that are threads of one process sum in each other's memory: results and divergence are bit-identical
+ * to those over a wire, next to operations of every kind. After a failure no rank accesses memory that was
+ * returned to the caller. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -30,7 +30,7 @@ static void share_defaults(net_setup *s, int world)
     s->cfg.share_bytes = 1;
 }
 
-/* Bytes that the engine sent beyond the values: 32 and more for every chunk that is a frame. */
+/* Bytes that the engine sent in addition to the values: at least 32 for every chunk that is a frame. */
 static long beyond_values(net_rank *me)
 {
     ddp__net_stats stats;
@@ -43,7 +43,7 @@ static long beyond_values(net_rank *me)
 typedef struct sum_case {
     size_t n;
     int pieces, diverges;
-    double divergence[2][8]; /* [by bytes or shared][rank] */
+    double divergence[2][8]; /* [over the wire or shared][rank] */
     int64_t payload[2][8];
     int shared;
 } sum_case;
@@ -57,7 +57,7 @@ static void sum_once(net_rank *me, void *user)
     ddp_piece pieces[40];
     ddp_message m;
 
-    if (me->world > 3) { /* a group: all but rank 0 */
+    if (me->world > 3) { /* a group: all ranks except rank 0 */
         const int ranks[] = {1, 2, 3, 4};
         net_ok(me, ddp__engine_group(me->engine, ranks, me->world - 1, &group, &me->err));
         first = 1;
@@ -71,7 +71,7 @@ static void sum_once(net_rank *me, void *user)
         net_message(&m, DDP_ALL_REDUCE, pieces, c->pieces);
         m.scale = 1.0f / 3;
         m.group = group;
-        /* one rank that measures is enough to make all work in order */
+        /* if one rank measures, all ranks work in order */
         if (c->diverges && (me->rank > 0 || round == 0)) m.divergence = &c->divergence[c->shared][me->rank];
         net_ok(me, round == 2 ? ddp__engine_run(me->engine, &m, &me->err) : net_do(me, &m));
         i = 0;
@@ -87,13 +87,13 @@ static void sum_once(net_rank *me, void *user)
     }
     ddp__engine_stats(me->engine, &stats);
     c->payload[c->shared][me->rank] = stats.payload_sent;
-    if (stats.bytes_received < stats.payload_sent) net_fail(me, "it gets less than it gives");
+    if (stats.bytes_received < stats.payload_sent) net_fail(me, "it receives less than it sends");
     if (c->shared && beyond_values(me) > 3 * 8 * 32 * me->world)
-        net_fail(me, "%ld bytes beyond the values: they went as frames", beyond_values(me));
+        net_fail(me, "%ld bytes in addition to the values: they were sent as frames", beyond_values(me));
     free(data);
 }
 
-static void bits_divergence_and_bytes_are_those_of_the_way_by_bytes(void **state)
+static void shared_memory_is_bit_identical_to_the_wire(void **state)
 {
     (void)state;
     for (int world = 2; world <= 5; world++) {
@@ -121,7 +121,7 @@ static void bits_divergence_and_bytes_are_those_of_the_way_by_bytes(void **state
     }
 }
 
-/* ---- when ---- */
+/* ---- the choice of the algorithm ---- */
 
 static void add_large(net_rank *me, void *user)
 {
@@ -135,11 +135,12 @@ static void add_large(net_rank *me, void *user)
     piece.count = n;
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     net_ok(me, net_do(me, &m));
-    if ((beyond_values(me) < 2000) != want) net_fail(me, "%ld bytes beyond the values", beyond_values(me));
+    if ((beyond_values(me) < 2000) != want)
+        net_fail(me, "%ld bytes in addition to the values", beyond_values(me));
     free(data);
 }
 
-static void links_that_are_emulated_and_elastic_worlds_send_bytes(void **state)
+static void emulated_links_and_elastic_worlds_use_the_wire(void **state)
 {
     (void)state;
     for (int how = 0; how < 5; how++) {
@@ -155,9 +156,9 @@ static void links_that_are_emulated_and_elastic_worlds_send_bytes(void **state)
     }
 }
 
-/* ---- beside everything else ---- */
+/* ---- next to other operations ---- */
 
-static void messages_of_every_kind_keep_their_bits(void **state)
+static void messages_of_every_kind_are_bit_identical(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
@@ -165,7 +166,7 @@ static void messages_of_every_kind_keep_their_bits(void **state)
         share_defaults(&set, 2 + (int)(seed % 4));
         set.cfg.chunk_bytes = seed % 2 ? 256 : 4096;
         set.cfg.queue = seed % 3 ? 256 : 8;
-        if (seed % 2) set.cfg.share_bytes = 4 * 3000; /* the long ones only */
+        if (seed % 2) set.cfg.share_bytes = 4 * 3000; /* only the long ones */
         set.cfg.check_writes = seed % 3 == 0;
         set.cfg.max_count = STRESS_FLOATS;
         net_run(&set, stress, &seed);
@@ -181,7 +182,7 @@ static void say_failure(net_rank *me, ddp_status s, ddp_status want, const char 
                  a, b);
 }
 
-/* Rank 1 gives up at some time; what a rank owns again is its own from then on. */
+/* Rank 1 fails at some time; from then on the library does not access memory that a rank owns again. */
 static void give_up(net_rank *me, void *user)
 {
     const int round = *(int *)user;
@@ -215,7 +216,7 @@ static void give_up(net_rank *me, void *user)
     free(data);
 }
 
-static void a_rank_that_gives_up_has_its_memory_for_itself(void **state)
+static void failed_rank_regains_its_memory(void **state)
 {
     (void)state;
     for (int round = 0; round < 16; round++) {
@@ -234,7 +235,7 @@ static void disagree(net_rank *me, void *user)
     ddp_status s;
 
     piece.data = data;
-    piece.count = me->rank == *(int *)user ? 128 : 400000; /* by bytes, and shared */
+    piece.count = me->rank == *(int *)user ? 128 : 400000; /* over the wire, and shared */
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     s = net_do(me, &m);
     if (s == DDP_OK) s = net_do(me, &m);
@@ -242,7 +243,7 @@ static void disagree(net_rank *me, void *user)
     free(data);
 }
 
-static void a_mismatch_names_both_sides(void **state)
+static void mismatch_names_both_sides(void **state)
 {
     (void)state;
     for (int odd = 0; odd < 3; odd++) {
@@ -266,14 +267,14 @@ static void leave(net_rank *me, void *user)
     s = net_do(me, &m);
     if (me->rank == 1) {
         net_ok(me, s);
-    } else { /* a quicker rank may have told of it while this one was in the first operation */
+    } else { /* a faster rank may have reported the loss while this rank was in the first operation */
         if (s == DDP_OK) s = net_do(me, &m);
         say_failure(me, s, DDP_PEER_LOST, "rank 1 closed its context", "layer h.0.mlp");
     }
     free(data);
 }
 
-static void a_rank_that_closes_early_has_left(void **state)
+static void rank_that_closes_early_is_reported_as_left(void **state)
 {
     net_setup set;
 
@@ -311,7 +312,7 @@ static void write_in_flight(net_rank *me, void *user)
     free(data);
 }
 
-static void a_write_in_flight_is_found_by_the_rank_that_sums(void **state)
+static void write_in_flight_is_detected_by_the_summing_rank(void **state)
 {
     (void)state;
     for (int at = 5; at < 4096; at += 4000) { /* in the own segment; in the peer's */
@@ -327,13 +328,13 @@ static void a_write_in_flight_is_found_by_the_rank_that_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_divergence_and_bytes_are_those_of_the_way_by_bytes),
-        cmocka_unit_test(links_that_are_emulated_and_elastic_worlds_send_bytes),
-        cmocka_unit_test(messages_of_every_kind_keep_their_bits),
-        cmocka_unit_test(a_rank_that_gives_up_has_its_memory_for_itself),
-        cmocka_unit_test(a_mismatch_names_both_sides),
-        cmocka_unit_test(a_rank_that_closes_early_has_left),
-        cmocka_unit_test(a_write_in_flight_is_found_by_the_rank_that_sums),
+        cmocka_unit_test(shared_memory_is_bit_identical_to_the_wire),
+        cmocka_unit_test(emulated_links_and_elastic_worlds_use_the_wire),
+        cmocka_unit_test(messages_of_every_kind_are_bit_identical),
+        cmocka_unit_test(failed_rank_regains_its_memory),
+        cmocka_unit_test(mismatch_names_both_sides),
+        cmocka_unit_test(rank_that_closes_early_is_reported_as_left),
+        cmocka_unit_test(write_in_flight_is_detected_by_the_summing_rank),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

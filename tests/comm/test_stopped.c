@@ -1,4 +1,4 @@
-/* Ranks that do not run for longer than the peer time-out: processes stopped together, and a starved
+/* Ranks that do not run for longer than the peer time-out: processes that are stopped together, and a starved
  * thread. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -43,7 +43,7 @@ static ddp_status sum_ones(ddp__engine *e, ddp_error *err)
 /* ---- processes ---- */
 
 typedef struct stop_plan { /* shared by the processes */
-    int min_world, meets;  /* meets: they are stopped while rank 0 waits for the last rank */
+    int min_world, meets;  /* meets: they are stopped while rank 0 waits for the last rank to connect */
     int ready[RANKS], go;
     ddp_error err[RANKS];
 } stop_plan;
@@ -73,7 +73,7 @@ static void stopped_process(stop_plan *k, meet_rank *m)
     net_setup set;
     ddp_status s;
 
-    alarm(300); /* if the test fails, no process waits for `go` */
+    alarm(300); /* if the test fails, no process keeps waiting for `go` */
     net_defaults(&set, RANKS);
     set.cfg.min_world = k->min_world;
     set.cfg.max_count = 100;
@@ -120,7 +120,7 @@ static void start_processes(stop_plan *k, pid_t *pid)
 
 static void processes_stopped_together_for_longer_than_the_peer_timeout_continue(void **state)
 {
-    enum { RUNS = 3 }; /* at the same time: a plain run, one with min_world, one whose ranks still meet */
+    enum { RUNS = 3 }; /* in parallel: a plain run, one with min_world, and one whose ranks still connect */
     stop_plan *k =
         (stop_plan *)mmap(NULL, RUNS * sizeof *k, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pid[RUNS][RANKS];
@@ -151,9 +151,9 @@ static void processes_stopped_together_for_longer_than_the_peer_timeout_continue
     munmap(k, RUNS * sizeof *k);
 }
 
-/* The stop may fall anywhere, not only in a wait: what counts is the time since the limit was last
- * checked. */
-static void a_stop_between_two_waits_of_a_meeting_moves_its_limits(void **state)
+/* The stop may happen at any time, not only in a wait: only the time since the last check of the limit
+ * matters. */
+static void stop_between_two_waits_extends_the_rendezvous_limits(void **state)
 {
     ddp__rendezvous r;
     ddp__leg leg[2];
@@ -179,14 +179,14 @@ static void a_stop_between_two_waits_of_a_meeting_moves_its_limits(void **state)
     assert_true(leg[1].until >= m.until && leg[1].limit >= m.until);
     m.until = now + 60;
     assert_int_equal(ddp__meeting_over(&m), 0);
-    assert_true(m.until == now + 60); /* no second time */
+    assert_true(m.until == now + 60); /* not extended a second time */
     m.until = now;
     assert_int_equal(ddp__meeting_over(&m), 1);
 }
 
 /* ---- threads of one process ---- */
 
-/* Rank 1 sends and reads nothing for a while: its comm thread gets no processor. */
+/* Rank 1 sends and reads nothing for a while, because its comm thread gets no processor time. */
 static void starved_thread(net_rank *me, void *user)
 {
     lab_wire *wire = (lab_wire *)(void *)me->wire;
@@ -208,7 +208,7 @@ static void share_memory(ddp__engine_config *cfg, int rank)
     wire->base.offers = wire->inner->offers;
 }
 
-static void silence_between_threads_is_no_failure(void **state)
+static void silence_between_threads_is_not_a_failure(void **state)
 {
     static lab_world lab;
 
@@ -229,8 +229,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_stopped_together_for_longer_than_the_peer_timeout_continue),
-        cmocka_unit_test(a_stop_between_two_waits_of_a_meeting_moves_its_limits),
-        cmocka_unit_test(silence_between_threads_is_no_failure),
+        cmocka_unit_test(stop_between_two_waits_extends_the_rendezvous_limits),
+        cmocka_unit_test(silence_between_threads_is_not_a_failure),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

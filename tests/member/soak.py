@@ -42,7 +42,7 @@ import zlib
 # test, case, runs per call, time-out in seconds
 MIX = [
     ("member/test_elastic", "survivors_agree_after_a_death_over_threads", 50, 300),
-    ("wire/test_resume", "operations_keep_their_bits_over_breaks", 1, 300),
+    ("wire/test_resume", "operations_are_bit_identical_after_breaks", 1, 300),
     ("member/test_elastic", "survivors_agree_after_a_death_in_a_ring", 50, 300),
     ("member/test_admit", "deaths_during_an_admission_leave_equal_results", 50, 300),
     ("member/test_every_strategy", "survivors_agree_after_deaths_in_every_strategy", 17, 300),

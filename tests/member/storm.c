@@ -1,10 +1,10 @@
-/* A process of a run, for bench/storm.py, which injects faults, and for soak.py --day. It has one or more ranks,
- * each a thread with its own context, that train a small network on points of a curved surface.
+/* A process of a run, for bench/storm.py, which injects faults, and for soak.py --day. It has one or more
+ * ranks, each a thread with its own context, that train a small network on points of a curved surface.
  *
  *   storm [ranks=1] [step_ms=0] [last=N] [note=1] [lr=0.05] [folder=F save=N] FIELD=VALUE...
  *
- * FIELD=VALUE sets a field of ddp_config; rank is the rank of the first thread. The process reads commands from
- * standard input, one per line:
+ * FIELD=VALUE sets a field of ddp_config; rank is the rank of the first thread. The process reads commands
+ * from standard input, one per line:
  *   last N        all ranks stop after N steps
  *   cut N SEED    breaks N connections of this process, chosen by SEED; 0: all
  *   slow RANK MS  the rank computes nothing for MS milliseconds

@@ -693,7 +693,7 @@ static void a_checkpoint_that_does_not_fit_is_an_error(void **unused)
 
     a.cfg.strategy = c.cfg.strategy = DDP_DEFT;
     go(&a, 2);
-    refused(&c, 2, DDP_MISMATCH, "strategy deft keeps \"");
+    refused(&c, 2, DDP_MISMATCH, "strategy deft stores \"");
     remove_folder(folder);
     a.cfg.strategy = DDP_DILOCO;
     c.cfg.strategy = DDP_SSGD;

@@ -1,4 +1,4 @@
-/* Cases that mostly wait, several at a time, each in a process of its own. Include after cmocka.h. */
+/* Runs cases that mostly wait in parallel, each in a separate process. Include after cmocka.h. */
 #ifndef BESIDE_H
 #define BESIDE_H
 
@@ -11,7 +11,7 @@ enum { BESIDE = 2 };
 enum { BESIDE = 6 };
 #endif
 
-/* Runs cases 0 to count - 1. `one` returns "" or what is wrong. The caller has no other threads. */
+/* Runs cases 0 to count - 1. `one` returns "" or the failure. The caller must not have other threads. */
 static void run_beside(int count, const char *(*one)(int i))
 {
     int begun = 0, ended = 0, bad = 0;

@@ -28,7 +28,7 @@ static void live_until_killed(int rank, int world, int listener, const char *add
             ddp__sleep_until(ddp_now() + 1);
 }
 
-/* How long the survivor needs to see that the other rank was killed. */
+/* Time until the survivor notices that the other rank was killed. */
 static DDP__UNUSED double seconds_to_notice(int victim)
 {
     int survivor = !victim, status;
@@ -63,9 +63,9 @@ static DDP__UNUSED double seconds_to_notice(int victim)
 }
 
 #ifdef __linux__
-static char ns[16]; /* of this process: others may run the same test */
+static char ns[16]; /* with the id of this process: others may run the same test */
 
-/* Runs a command in which each NS stands for the namespaces' name. */
+/* Runs a command in which each NS is replaced by the prefix of the namespaces' names. */
 static int shell(const char *command)
 {
     char line[1200];
@@ -167,8 +167,8 @@ static void all_arrived(const cut_board *board)
              board->text[1]);
 }
 
-/* Cuts the link 0.3 s into an all-reduce of `count` floats at 200 Mbit/s, which arrives whole. Seconds from
- * the return of the link to the end. */
+/* Cuts the link 0.3 s after the start of an all-reduce of `count` floats at 200 Mbit/s, which must complete.
+ * Returns the seconds from the return of the link to the end. */
 static DDP__UNUSED double cut_for(double seconds, const char *down, const char *up, double peer_timeout_s,
                                   size_t count, cut_board *board)
 {

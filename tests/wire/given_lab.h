@@ -9,13 +9,14 @@
 
 enum { GIVEN_MAX = 4 };
 
-/* fd[a][b]: what rank a has of its connection to rank b; fd[a][a] is -1. */
+/* fd[a][b]: rank a's end of its connection to rank b; fd[a][a] is -1. */
 typedef struct given_pairs {
     int world;
     int fd[GIVEN_MAX][GIVEN_MAX];
 } given_pairs;
 
-/* A socket pair for each pair of ranks. buffer: bytes of each socket's buffers; 0: the system's. */
+/* Creates a socket pair for each pair of ranks. buffer: size of each socket's buffers; 0: the system's
+ * default. */
 static DDP__UNUSED void given_connect(given_pairs *p, int world, int buffer)
 {
     int end[2];
@@ -32,7 +33,7 @@ static DDP__UNUSED void given_connect(given_pairs *p, int world, int buffer)
         }
 }
 
-/* Closes the descriptors of that rank, or (other 1) of all others; -1: of all. */
+/* Closes the descriptors of that rank, or (other 1) of all others; -1: of all ranks. */
 static DDP__UNUSED void given_close(given_pairs *p, int rank, int other)
 {
     for (int a = 0; a < p->world; a++)
@@ -66,7 +67,7 @@ static void *given_run(void *arg)
     cfg.rank = t->rank;
     cfg.sockets = t->pairs->fd[t->rank];
     d = ddp_open(&cfg, &t->err);
-    given_close(t->pairs, t->rank, 0); /* the library has its own */
+    given_close(t->pairs, t->rank, 0); /* the library uses its duplicates */
     if (!d) return NULL;
     bad = t->fn(d, t->user);
     t->err = *ddp_last_error(d);
@@ -75,7 +76,7 @@ static void *given_run(void *arg)
     return NULL;
 }
 
-/* What ddp_launch does: fn for each rank of cfg->world, as threads. Returns the first error, in *err. */
+/* Like ddp_launch: runs fn for each rank of cfg->world, as threads. Returns the first error, in *err. */
 static DDP__UNUSED int given_launch(const ddp_config *cfg, int buffer, int (*fn)(ddp_ctx *, void *),
                                     void *user, ddp_error *err)
 {

@@ -1,4 +1,4 @@
-/* What the ranks of a rendezvous log. Include after dreamddp.h and cmocka.h. */
+/* Captures the log lines of the ranks of a rendezvous. Include after dreamddp.h and cmocka.h. */
 #ifndef LOG_LAB_H
 #define LOG_LAB_H
 

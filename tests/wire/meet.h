@@ -1,4 +1,4 @@
-/* Ranks of one test process that meet over TCP or threads. Include after dreamddp.h. */
+/* Ranks of one test process that connect over TCP or threads. Include after dreamddp.h. */
 #ifndef MEET_H
 #define MEET_H
 
@@ -11,11 +11,11 @@ typedef struct meet_rank {
     ddp__wire *wire;
     ddp_status status;
     ddp_error err;
-    double pause; /* before it comes */
+    double pause; /* in seconds: before it connects */
     pthread_t thread;
 } meet_rank;
 
-/* A plain wire of connected sockets. */
+/* A plain wire over connected sockets. */
 static DDP__UNUSED ddp_status net_wire(int rank, int world, const int *fds, const char *congestion,
                                        ddp__wire **out, ddp_error *err)
 {
@@ -45,8 +45,8 @@ static void *meet_run(void *arg)
     return NULL;
 }
 
-/* A listening socket of host, "127.0.0.1:0" say, on a free port; addr[DDP__ADDR_TEXT] gets it with the
- * port. */
+/* Creates a listening socket on a free port of host, such as "127.0.0.1:0"; addr[DDP__ADDR_TEXT] receives the
+ * address with the port. */
 static DDP__UNUSED int meet_listen_at(const char *host, char *addr)
 {
     ddp__addr at;
@@ -69,7 +69,7 @@ static DDP__UNUSED void meet_unused(char *addr)
     close(meet_listen_at(host, addr));
 }
 
-/* Prepares ranks 0..world-1 of one run; rank 0 takes over listen_fd. */
+/* Prepares ranks 0..world-1 of one run; rank 0 takes ownership of listen_fd. */
 static DDP__UNUSED void meet_prepare(meet_rank *m, int world, int listen_fd, const char *addr)
 {
     int r;
@@ -80,7 +80,7 @@ static DDP__UNUSED void meet_prepare(meet_rank *m, int world, int listen_fd, con
         m[r].how.addr = addr;
         m[r].how.wire.listen_fd = r == 0 ? listen_fd : -1;
         m[r].how.wire.self.run_id = 7;
-        m[r].how.timeout_s = 20; /* reached in failures only, as the next */
+        m[r].how.timeout_s = 20; /* reached only after a failure, as the next one */
         m[r].how.wire.peer_timeout_s = 20;
     }
 }

@@ -1,4 +1,4 @@
-/* What a meeting must have come to. Include after meet.h and cmocka.h. */
+/* Checks the result of a rendezvous. Include after meet.h and cmocka.h. */
 #ifndef MEET_CHECK_H
 #define MEET_CHECK_H
 
@@ -21,7 +21,7 @@ static DDP__UNUSED void assert_all_met(meet_rank *m, int count)
     for (r = 0; r < count; r++) m[r].wire->table->close(m[r].wire);
 }
 
-/* One byte each way between every pair. */
+/* Sends one byte in each direction between every pair. */
 static DDP__UNUSED void assert_pairs_are_right(meet_rank *m, int world)
 {
     int a, b;

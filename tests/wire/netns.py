@@ -1,4 +1,4 @@
-"""Network namespaces joined by a router, for tests that run as root. Nothing leaves the machine."""
+"""Network namespaces connected by a router, for tests that run as root. Nothing is sent outside the machine."""
 import os
 import shutil
 import subprocess
@@ -18,14 +18,14 @@ class Net:
 
     @staticmethod
     def possible():
-        """'' or why not."""
+        """Returns '' or the reason why the test cannot run."""
         if os.name != "posix" or os.geteuid() != 0:
             return "namespaces need root"
         if not shutil.which("ip"):
-            return "there is no ip command"
+            return "no ip command"
         done = subprocess.run(["ip", "netns", "add", "ddpprobe%d" % os.getpid()], capture_output=True)
         subprocess.run(["ip", "netns", "del", "ddpprobe%d" % os.getpid()], capture_output=True)
-        return "" if done.returncode == 0 else "this system refuses namespaces"
+        return "" if done.returncode == 0 else "this system does not permit namespaces"
 
     def __enter__(self):
         try:
@@ -53,7 +53,7 @@ class Net:
             ip("-n", host, "-6", "route", "add", "default", "via", "fd77:%d::fe" % i)
 
     def block(self, a, b, how):
-        """blackhole: packets vanish; unreachable: the router says so."""
+        """blackhole: packets are dropped; unreachable: the router replies."""
         for x, y in ((a, b), (b, a)):
             ip("-n", self.router, "rule", "add", "from", "10.77.%d.0/24" % x, "to", "10.77.%d.0/24" % y,
                how)

@@ -1,5 +1,5 @@
-/* A relay between ranks of one test process that breaks connections: one thread, several routes,
- * each from a port of its own to the listening port of a rank. Include after dreamddp.h. */
+/* A relay between ranks of one test process that breaks connections: one thread and several routes, each from
+ * a separate port to the listening port of a rank. Include after dreamddp.h. */
 #ifndef RELAY_H
 #define RELAY_H
 
@@ -10,7 +10,7 @@
 enum { RELAY_ROUTES = 16, RELAY_PAIRS = 64, RELAY_BUFFER = 8192 };
 
 typedef struct relay_pair {
-    int fd[2];             /* -1: free */
+    int fd[2];             /* -1: unused */
     long budget;           /* bytes until it breaks; < 0: never */
     size_t len[2], off[2]; /* read from fd[i], not yet written to the other */
     char buf[2][RELAY_BUFFER];
@@ -21,10 +21,10 @@ typedef struct relay {
     ddp__addr at[RELAY_ROUTES], to[RELAY_ROUTES];
     relay_pair pair[RELAY_PAIRS];
     ddp_rng rng;
-    long mean;        /* mean bytes until a connection breaks; 0 = none breaks */
-    long least;       /* each lets at least so many bytes pass */
-    int stop, stall;  /* atomic; stall: nothing is passed on */
-    long stall_after; /* it stalls by itself when so many bytes have passed; 0: never */
+    long mean;        /* mean number of bytes until a connection breaks; 0: none breaks */
+    long least;       /* each connection passes at least this number of bytes */
+    int stop, stall;  /* atomic; stall: nothing is forwarded */
+    long stall_after; /* it stalls by itself after this number of bytes; 0: never */
     int breaks;       /* atomic */
     pthread_t thread;
 } relay;
@@ -65,7 +65,7 @@ static void relay_accept(relay *r, int route)
     close(fd);
 }
 
-/* Moves bytes one way; 0 when the pair has to break. */
+/* Moves bytes in one direction. Returns 0 when the pair must break. */
 static int relay_move(relay *r, relay_pair *p, int way)
 {
     ssize_t n;
@@ -128,7 +128,7 @@ static void *relay_run(void *arg)
     return NULL;
 }
 
-/* A route to the rank that listens at `to`; its own address. */
+/* Creates a route to the rank that listens at `to`; returns its own address. */
 static const ddp__addr *relay_route(relay *r, const ddp__addr *to)
 {
     int count, k = r->routes++;

@@ -1,4 +1,4 @@
-/* Ranks whose connections pass rank 0, and are cut. Include after dreamddp.h and cmocka.h. */
+/* Ranks whose connections are relayed by rank 0, and cut. Include after dreamddp.h and cmocka.h. */
 #ifndef RELAYED_LAB_H
 #define RELAYED_LAB_H
 
@@ -51,7 +51,7 @@ static void talk_over_cuts(ddp__tls **tls, int least)
         assert_int_equal(t[k].bad, 0);
         assert_true(s->bytes_again > 0);
     }
-    print_message("%d cuts, links came back %ld times\n", cuts, returns / 2);
+    print_message("%d cuts, %ld reconnections\n", cuts, returns / 2);
     assert_true(returns / 2 >= least);
     for (k = RANKS - 1; k >= 0; k--) m[k].wire->table->close(m[k].wire);
 }

@@ -1,4 +1,5 @@
-/* Worlds whose links pass a relay that breaks or stops them. Include after dreamddp.h and cmocka.h. */
+/* Worlds whose links are connected through a relay that breaks or stalls them. Include after dreamddp.h and
+ * cmocka.h. */
 #ifndef RESUME_LAB_H
 #define RESUME_LAB_H
 
@@ -79,7 +80,7 @@ static DDP__UNUSED void talk_over_breaks(uint64_t seed, long mean, int least_bre
 
     relay_begin(&r, seed);
     r.mean = mean;
-    r.least = tls ? 8000 : 0; /* handshakes before there is a wire must not break */
+    r.least = tls ? 8000 : 0; /* handshakes before the wire exists must not break */
     relayed_world(&r, w, world, 60, 50000, tls);
     memset(t, 0, sizeof t);
     for (k = 0; k < world; k++) {
@@ -95,7 +96,7 @@ static DDP__UNUSED void talk_over_breaks(uint64_t seed, long mean, int least_bre
         assert_int_equal(t[k].bad, 0);
         assert_true(s->bytes_again > 0);
     }
-    print_message("%d breaks, links came back %ld times\n", r.breaks, returns / 2);
+    print_message("%d breaks, %ld reconnections\n", r.breaks, returns / 2);
     assert_true(r.breaks >= least_breaks);
     assert_true(returns / 2 >= least_breaks);
     for (k = 0; k < world; k++) w[k]->table->close(w[k]);
@@ -111,7 +112,7 @@ typedef struct op_test {
     int at[8];               /* rounds finished, atomic */
 } op_test;
 
-/* All-reduces of random lengths whose sums are known to the bit. */
+/* All-reduces of random lengths whose sums are known exactly. */
 static void reduce_often(net_rank *me, void *user)
 {
     op_test *o = (op_test *)user;
@@ -170,9 +171,9 @@ static DDP__UNUSED void run_end(relayed_run *run, relay *r)
     relay_end(r);
 }
 
-/* One all-reduce of `count` floats between two ranks. The relay stops for stall_s in the middle of it,
- * longer than a link may be silent; 0: it does not stop. Seconds that the all-reduce took, without the
- * stall. */
+/* One all-reduce of `count` floats between two ranks. The relay stalls for stall_s in the middle of it,
+ * longer than a link may be silent; 0: no stall. Returns the duration of the all-reduce in seconds, without
+ * the stall. */
 static DDP__UNUSED double stalled_operation(size_t count, double stall_s)
 {
     static relay r;
@@ -202,14 +203,14 @@ static DDP__UNUSED double stalled_operation(size_t count, double stall_s)
     run_end(&run, &r);
     for (int k = 0; k < 2; k++)
         if (run.rank[k].failure[0]) fail_msg("rank %d: %s", k, run.rank[k].failure);
-    assert_true(o.end[0] > back && o.end[1] > back); /* the stall was in the middle of it */
+    assert_true(o.end[0] > back && o.end[1] > back); /* the stall happened in the middle of it */
     return o.end[0] - begin - (back - stopped);
 }
 
-/* ---- what a link does ---- */
+/* ---- detection of broken links ---- */
 
-/* Seconds until a wire reports the loss of a link over which no byte passes any more, with a peer_timeout_s
- * of 1. */
+/* Seconds until a wire reports the loss of a link that passes no bytes any more, with a peer_timeout_s of 1.
+ * */
 static DDP__UNUSED double seconds_to_lose(void)
 {
     static relay r;
@@ -247,8 +248,8 @@ static DDP__UNUSED int knock(const ddp__addr *at, const unsigned char *bytes, si
     return fd;
 }
 
-/* Callers that send nothing, or begin as TLS does and stop, fill the admission of a run with a key while a
- * link breaks. Seconds until the link is back. */
+/* Callers that send nothing, or the start of a TLS handshake, fill the admission of a run with a key while a
+ * link breaks. Returns the seconds until the link is connected again. */
 static DDP__UNUSED double seconds_past_idle_callers(void)
 {
     enum { IDLE = 40 };

@@ -1,4 +1,4 @@
-/* Ranks that send each other streams of known bytes in random pieces. Include after net_world.h. */
+/* Ranks that exchange streams of known bytes in random pieces. Include after net_world.h. */
 #ifndef TALK_H
 #define TALK_H
 
@@ -12,8 +12,8 @@ typedef struct talker {
     uint64_t seed;
     int bad;   /* bytes that differ, or failures */
     int *left; /* ranks that have not finished */
-    int cuts;  /* one of so many rounds begins with a cut; 0: none */
-    int cut;   /* how many did */
+    int cuts;  /* one of this number of rounds begins with a cut; 0: none */
+    int cut;   /* number of rounds that did */
 } talker;
 
 static void *talk(void *arg)
@@ -30,7 +30,7 @@ static void *talk(void *arg)
     memset(got, 0, sizeof got);
     buf = (unsigned char *)malloc(30000);
     expect = (unsigned char *)malloc(30000);
-    while (ddp__atomic_load(t->left) > 0) { /* the last bytes may be lost on their way */
+    while (ddp__atomic_load(t->left) > 0) { /* the last bytes may be lost in transit */
         open = 0;
         if (t->cuts && ddp_rng_below(&rng, (uint64_t)t->cuts) == 0) {
             p = (int)ddp_rng_below(&rng, (uint64_t)w->world);
@@ -68,7 +68,7 @@ static void *talk(void *arg)
                 if (got[p] > STREAM_BYTES) t->bad++;
             }
             if (sent[p] < STREAM_BYTES || got[p] < STREAM_BYTES) open = 1;
-            if (sent[p] < STREAM_BYTES && !want_send[p]) open = 2; /* more can go at once */
+            if (sent[p] < STREAM_BYTES && !want_send[p]) open = 2; /* more can be sent at once */
         }
         if (!open && !done) {
             done = 1;
@@ -83,7 +83,7 @@ static void *talk(void *arg)
     return NULL;
 }
 
-/* A TLS of one and the same fresh key for each rank; the test is skipped in a build without. */
+/* Opens a TLS for each rank with the same new key. Skips the test in a build without TLS. */
 static DDP__UNUSED void talk_keys(ddp__tls **tls, int world)
 {
     char path[] = "/tmp/dreamddp-psk-XXXXXX";

@@ -1,4 +1,4 @@
-/* Where ranks meet: IPv6, files, interfaces. */
+/* Addresses of a rendezvous: IPv6, files, interfaces. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "wire/meet.h"
@@ -27,7 +27,7 @@ static void publish(const char *path, const char *addr, uint64_t run_id)
     assert_int_equal(ddp__file_write(path, line, (size_t)n, NULL), DDP_OK);
 }
 
-static void ranks_meet_over_ipv6(void **state)
+static void ranks_connect_over_ipv6(void **state)
 {
     meet_rank m[4];
     char addr[DDP__ADDR_TEXT], spec[DDP__ADDR_TEXT + 8];
@@ -70,12 +70,12 @@ static int remove_folder(void **state)
 {
     (void)state;
     unlink(path);
-    return rmdir(folder); /* fails if anything else is left in it */
+    return rmdir(folder); /* fails if a file is left in it */
 }
 
 static int exists(const char *name) { return access(name, F_OK) == 0; }
 
-static void a_file_tells_where_rank_0_is(void **state)
+static void file_contains_the_address_of_rank_0(void **state)
 {
     meet_rank m[3];
     int named;
@@ -94,8 +94,8 @@ static void a_file_tells_where_rank_0_is(void **state)
     }
 }
 
-/* The file says what the documentation says, and goes when rank 0 gives up. */
-static void the_file_names_address_and_run(void **state)
+/* The file has the documented content, and rank 0 removes it when it fails. */
+static void file_contains_address_and_run(void **state)
 {
     meet_rank m[2];
     char addr[DDP__MEETFILE_TEXT];
@@ -119,8 +119,8 @@ static void the_file_names_address_and_run(void **state)
     assert_false(exists(path));
 }
 
-/* What killed runs leave behind: of another run, of this one, at a port that somebody else has. */
-static void left_over_files_are_passed_over(void **state)
+/* Files of killed runs: of another run, of this run, with a port that another program uses now. */
+static void stale_files_are_ignored(void **state)
 {
     meet_rank m[2], other[2];
     char addr[DDP__ADDR_TEXT], taken[DDP__ADDR_TEXT];
@@ -133,7 +133,7 @@ static void left_over_files_are_passed_over(void **state)
         meet_prepare(m, 2, -1, spec);
         publish(path, what, i == 0 ? 6 : i == 3 ? 1234 : 7);
         if (i == 3) m[0].how.wire.self.run_id = m[1].how.wire.self.run_id = 0;
-        if (i >= 2) { /* another run owns the port by now */
+        if (i >= 2) { /* another run uses the port now */
             meet_prepare(other, 2, i == 2 ? listener : meet_listen(taken), taken);
             if (i == 3) publish(path, taken, 1234);
             other[0].how.wire.self.run_id = 99;
@@ -149,15 +149,15 @@ static void left_over_files_are_passed_over(void **state)
     }
 }
 
-/* Some other program has the port by now, and says nothing to those who connect. */
-static void a_file_that_leads_to_a_silent_program_is_read_again(void **state)
+/* Another program uses the port now, and sends nothing to its clients. */
+static void file_with_the_address_of_a_silent_program_is_read_again(void **state)
 {
     meet_rank m[2];
     char taken[DDP__ADDR_TEXT];
     int listener = meet_listen(taken), fixed;
     (void)state;
 
-    for (fixed = 0; fixed < 2; fixed++) { /* a run id of its own, or that of the killed run */
+    for (fixed = 0; fixed < 2; fixed++) { /* with a separate run id, or that of the killed run */
         meet_prepare(m, 2, -1, spec);
         m[0].how.wire.self.run_id = m[1].how.wire.self.run_id = fixed ? 7 : 0;
         publish(path, taken, 7);
@@ -169,7 +169,7 @@ static void a_file_that_leads_to_a_silent_program_is_read_again(void **state)
     close(listener);
 }
 
-static void a_rank_that_waits_for_a_file_says_for_what(void **state)
+static void time_out_for_a_file_names_the_file(void **state)
 {
     meet_rank m[2];
     char addr[DDP__ADDR_TEXT], part[300];
@@ -198,7 +198,7 @@ static void a_rank_that_waits_for_a_file_says_for_what(void **state)
     meet_start(m + 1, 1);
     meet_join(m + 1, 1);
     assert_says(&m[1], DDP_ARG, "192.0.2.7:29500 is not a loopback address");
-    assert_true(exists(path)); /* only rank 0 takes it away */
+    assert_true(exists(path)); /* only rank 0 removes it */
     unlink(path);
 
     meet_prepare(m, 2, -1, "file:///nowhere/at/all");
@@ -207,7 +207,7 @@ static void a_rank_that_waits_for_a_file_says_for_what(void **state)
     assert_says(&m[0], DDP_IO, "/nowhere/at/all");
 }
 
-static void other_files_are_not_taken_for_one(void **state)
+static void other_files_are_not_accepted(void **state)
 {
     static const char *const cases[] = {"",
                                         "127.0.0.1:5",
@@ -225,7 +225,7 @@ static void other_files_are_not_taken_for_one(void **state)
 
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(ddp__file_write(path, cases[i], strlen(cases[i]), NULL), DDP_OK);
-        if (ddp__meetfile_read(path, addr, &run)) fail_msg("case %zu was taken", i);
+        if (ddp__meetfile_read(path, addr, &run)) fail_msg("case %zu was accepted", i);
     }
     memset(line, 'a', sizeof line);
     memcpy(line + 390, " 7\n", 3);
@@ -249,7 +249,7 @@ static void other_files_are_not_taken_for_one(void **state)
 
 /* ---- interfaces ---- */
 
-static void interface_lists_are_read_as_nccl_does(void **state)
+static void interface_lists_use_the_syntax_of_nccl(void **state)
 {
     static const struct {
         const char *list, *name;
@@ -269,7 +269,7 @@ static void interface_lists_are_read_as_nccl_does(void **state)
             fail_msg("'%s' and '%s'", cases[i].list, cases[i].name);
 }
 
-static void an_interface_is_picked_or_all_are_named(void **state)
+static void interface_is_selected_or_all_are_listed(void **state)
 {
     ddp__addr a, far;
     ddp_error err;
@@ -292,7 +292,7 @@ static void an_interface_is_picked_or_all_are_named(void **state)
     assert_true(ddp__iface_name(&a, name)[0] != 0);
 }
 
-static void rank_0_of_a_file_listens_where_it_is_told(void **state)
+static void rank_0_with_a_file_listens_on_the_chosen_interface(void **state)
 {
     meet_rank m[2];
     (void)state;
@@ -303,14 +303,14 @@ static void rank_0_of_a_file_listens_where_it_is_told(void **state)
     meet_join(m, 1);
     assert_says(&m[0], DDP_ARG, "DREAMDDP_SOCKET_IFNAME=nosuch matches no interface");
     m[0].how.ifname = "lo";
-    m[1].how.ifname = "nosuch"; /* on one machine nobody needs to be told */
+    m[1].how.ifname = "nosuch"; /* on one machine the interface does not matter */
     meet_start(m, 2);
     meet_join(m, 2);
     assert_all_met(m, 2);
 }
 
-/* Links that come back need a door that stays open; after a failure there is none. */
-static void the_listening_socket_is_kept(void **state)
+/* Links that reconnect need a listening socket that stays open; after a failure there is none. */
+static void listening_socket_stays_open(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT];
@@ -343,17 +343,17 @@ static void the_listening_socket_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_meet_over_ipv6),
-        cmocka_unit_test(a_file_tells_where_rank_0_is),
-        cmocka_unit_test(the_file_names_address_and_run),
-        cmocka_unit_test(left_over_files_are_passed_over),
-        cmocka_unit_test(a_file_that_leads_to_a_silent_program_is_read_again),
-        cmocka_unit_test(a_rank_that_waits_for_a_file_says_for_what),
-        cmocka_unit_test(other_files_are_not_taken_for_one),
-        cmocka_unit_test(interface_lists_are_read_as_nccl_does),
-        cmocka_unit_test(an_interface_is_picked_or_all_are_named),
-        cmocka_unit_test(rank_0_of_a_file_listens_where_it_is_told),
-        cmocka_unit_test(the_listening_socket_is_kept),
+        cmocka_unit_test(ranks_connect_over_ipv6),
+        cmocka_unit_test(file_contains_the_address_of_rank_0),
+        cmocka_unit_test(file_contains_address_and_run),
+        cmocka_unit_test(stale_files_are_ignored),
+        cmocka_unit_test(file_with_the_address_of_a_silent_program_is_read_again),
+        cmocka_unit_test(time_out_for_a_file_names_the_file),
+        cmocka_unit_test(other_files_are_not_accepted),
+        cmocka_unit_test(interface_lists_use_the_syntax_of_nccl),
+        cmocka_unit_test(interface_is_selected_or_all_are_listed),
+        cmocka_unit_test(rank_0_with_a_file_listens_on_the_chosen_interface),
+        cmocka_unit_test(listening_socket_stays_open),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,5 +1,5 @@
-/* Links between processes that are cut and come back, between network namespaces, or do not come
- * back, as the other process was killed. */
+/* Links between processes that are cut and return, between network namespaces, or end because the other
+ * process was killed. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* setns */
 #endif
@@ -19,8 +19,8 @@ extern "C" {
 #endif
 #include "wire/cut_lab.h"
 
-/* Before peer_timeout_s, which is 20: the system has closed its connection. */
-static void a_killed_process_is_found_at_once(void **state)
+/* Noticed before peer_timeout_s (20 s): the system has closed the connection. */
+static void killed_process_is_noticed_at_once(void **state)
 {
     (void)state;
     assert_true(seconds_to_notice(1) < 15);
@@ -28,12 +28,12 @@ static void a_killed_process_is_found_at_once(void **state)
 }
 
 /* A real cut, between network namespaces. */
-static void a_cut_link_resumes_when_it_is_back(void **state)
+static void cut_link_resumes_when_it_returns(void **state)
 {
     cut_board *board = board_or_skip();
     (void)state;
 
-    /* it lasts longer than a link may be silent, and the operation is not over before it */
+    /* the cut is longer than a link may be silent, and the operation is still running */
     assert_true(cut_for(3, "ip -n NS0 link set NSa down", "ip -n NS0 link set NSa up", 10, (size_t)4 << 20,
                         board) > 0);
     namespaces_off();
@@ -43,8 +43,8 @@ static void a_cut_link_resumes_when_it_is_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_killed_process_is_found_at_once),
-        cmocka_unit_test(a_cut_link_resumes_when_it_is_back),
+        cmocka_unit_test(killed_process_is_noticed_at_once),
+        cmocka_unit_test(cut_link_resumes_when_it_returns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

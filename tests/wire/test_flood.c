@@ -1,5 +1,5 @@
 /* Clients without a key flood the listening socket of rank 0: a joining worker is answered, no rank is lost,
- * and each address is heard in its turn. */
+ * and the addresses are served in turn. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -71,7 +71,7 @@ static void open_engines(meet_rank *m, ddp__engine **e)
     }
 }
 
-/* 1 if both ranks got the sum. Asserts nothing: the flood continues. */
+/* Returns 1 if both ranks got the sum. Does not assert, so that the flood continues. */
 static int sum_both(meet_rank *m, ddp__engine **e)
 {
     float x[2] = {1, 2};
@@ -89,8 +89,8 @@ static int sum_both(meet_rank *m, ddp__engine **e)
     return good;
 }
 
-/* A joining worker's first question: how often it dials until a run without min_world answers that it takes
- * none. 99: it never does. */
+/* A joining worker's first request: the number of connections until a run without min_world answers that no
+ * worker can join. 99: no answer. */
 static int visit(const ddp__addr *at, ddp__tls *tls)
 {
     const double begin = ddp_now();
@@ -143,7 +143,7 @@ static void flooded(const char *psk)
     open_engines(m, e);
     pid = fork();
     assert_true(pid >= 0);
-    if (pid == 0) { /* it outlives no test, and holds none of its pipes */
+    if (pid == 0) { /* it ends with the test, and does not keep its pipes open */
         alarm(120);
         for (int fd = 1; fd < 256; fd++) close(fd);
         flood(&at);
@@ -169,14 +169,14 @@ static void flooded(const char *psk)
     assert_in_range(most, 1, 2);
 }
 
-static void a_joining_worker_is_answered_at_once_in_a_flood(void **state)
+static void joining_worker_is_answered_at_once_in_a_flood(void **state)
 {
     (void)state;
     flooded(NULL);
 }
 
 #ifdef DDP_USE_OPENSSL
-static void a_joining_worker_with_the_key_is_answered_at_once_in_a_flood(void **state)
+static void joining_worker_with_the_key_is_answered_at_once_in_a_flood(void **state)
 {
     char path[] = "/tmp/dreamddp-key-XXXXXX";
     const int fd = mkstemp(path);
@@ -190,15 +190,15 @@ static void a_joining_worker_with_the_key_is_answered_at_once_in_a_flood(void **
 }
 #endif
 
-/* ---- whose turn it is ---- */
+/* ---- order of service ---- */
 
 enum { CROWD = 60 };
 
 typedef struct order {
-    int decided[256], count; /* ranks of the callers, in the order in which they were heard */
+    int decided[256], count; /* ranks of the callers in the order in which they were served */
 } order;
 
-/* A ddp__door_fn that takes 1 ms, as a handshake of TLS does. */
+/* A ddp__door_fn that takes 1 ms, as a TLS handshake does. */
 static ddp__refusal slow_decision(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     order *o = (order *)user;
@@ -218,7 +218,7 @@ static int knows_127_77(void *user, const ddp__addr *from)
     return ntohl(from->in.sin_addr.s_addr) >> 16 == 0x7f4d;
 }
 
-/* A client of that address, which has sent a hello of that rank. */
+/* A client of that address that has sent a hello of that rank. */
 static int client_from(const ddp__addr *at, unsigned address, int rank)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -247,8 +247,8 @@ static int place_of(const order *o, int rank)
     return -1;
 }
 
-/* Behind CROWD clients of one address, or of as many addresses, comes one of an unknown and one of a known
- * address. */
+/* CROWD clients of one address, or of as many addresses, connect first; then one of an unknown and one of a
+ * known address. */
 static void hear_a_crowd(int addresses, order *o)
 {
     ddp__tcp_config c;
@@ -282,7 +282,7 @@ static void hear_a_crowd(int addresses, order *o)
     ddp__door_close(&door);
 }
 
-static void a_client_waits_for_few_clients_of_another_address(void **state)
+static void client_waits_for_few_clients_of_another_address(void **state)
 {
     order o;
 
@@ -292,7 +292,7 @@ static void a_client_waits_for_few_clients_of_another_address(void **state)
     assert_in_range(place_of(&o, CROWD + 1), 0, 12);
 }
 
-static void a_rank_waits_for_few_clients_of_unknown_addresses(void **state)
+static void rank_waits_for_few_clients_of_unknown_addresses(void **state)
 {
     order o;
 
@@ -304,11 +304,11 @@ static void a_rank_waits_for_few_clients_of_unknown_addresses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_client_waits_for_few_clients_of_another_address),
-        cmocka_unit_test(a_rank_waits_for_few_clients_of_unknown_addresses),
-        cmocka_unit_test(a_joining_worker_is_answered_at_once_in_a_flood),
+        cmocka_unit_test(client_waits_for_few_clients_of_another_address),
+        cmocka_unit_test(rank_waits_for_few_clients_of_unknown_addresses),
+        cmocka_unit_test(joining_worker_is_answered_at_once_in_a_flood),
 #ifdef DDP_USE_OPENSSL
-        cmocka_unit_test(a_joining_worker_with_the_key_is_answered_at_once_in_a_flood),
+        cmocka_unit_test(joining_worker_with_the_key_is_answered_at_once_in_a_flood),
 #endif
     };
 

@@ -1,5 +1,5 @@
-/* Transport sockets: the bits of the threads transport over connections that the program has made, a peer
- * that dies, and descriptors that cannot be. */
+/* Transport sockets: results over connections of the program are bit-identical to the threads transport; a
+ * peer that dies; and invalid descriptors. */
 #include "dreamddp.h"
 
 #include <errno.h>
@@ -39,11 +39,11 @@ static ddp_config small(ddp_strategy strategy)
     cfg.period = 2;
     cfg.deterministic = 1;
     cfg.no_env = 1;
-    cfg.timeout.peer_s = cfg.timeout.op_s = 300; /* a failure is found by the end of the connection */
+    cfg.timeout.peer_s = cfg.timeout.op_s = 300; /* a failure is noticed by the end of the connection */
     return cfg;
 }
 
-/* What the ranks of one run have in common, in shared memory. */
+/* State that the ranks of a run share, in shared memory. */
 typedef struct board {
     uint64_t hash[WORLD];
     int status[WORLD];
@@ -84,7 +84,7 @@ static int train(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void same_bits_as_over_threads(void **state)
+static void results_are_bit_identical_to_the_threads_transport(void **state)
 {
     static const struct {
         ddp_strategy strategy;
@@ -164,7 +164,7 @@ static void death_of_a_rank_is_an_error_of_the_others(void **state)
         if (b->status[r] != (int)DDP_PEER_LOST) fail_msg("rank %d: %d '%s'", r, b->status[r], b->text[r]);
         named += strstr(b->text[r], "rank 1 (descriptor ") != NULL;
     }
-    assert_true(named > 0); /* the other may learn of it from this one */
+    assert_true(named > 0); /* the other rank may have learned it from this one */
     munmap(b, sizeof *b);
 }
 
@@ -182,7 +182,7 @@ static void elastic_world_continues_without_the_dead_rank(void **state)
     munmap(b, sizeof *b);
 }
 
-/* ---- what cannot be ---- */
+/* ---- invalid sockets ---- */
 
 static void refused(ddp_config cfg, const int *sockets, ddp_status code, const char *says)
 {
@@ -252,8 +252,8 @@ static void wrong_descriptor_is_named(void **state)
     close(alone);
 }
 
-/* Rank 0 of 2, at whose other end is this program. says: what the error has; sent: bytes that the peer sends
- * first. */
+/* Rank 0 of 2, with this program at the other end of its socket. says: expected in the error; sent: bytes
+ * that the peer sends first. */
 static void met(ddp_config cfg, const void *sent, size_t bytes, int leaves, ddp_status code, const char *says)
 {
     int pair[2], list[2] = {-1, -1};
@@ -265,7 +265,7 @@ static void met(ddp_config cfg, const void *sent, size_t bytes, int leaves, ddp_
     cfg.world = 2;
     list[1] = pair[0];
     refused(cfg, list, code, says);
-    assert_true(fcntl(pair[0], F_GETFD) >= 0); /* the descriptor stays the program's */
+    assert_true(fcntl(pair[0], F_GETFD) >= 0); /* the program still owns the descriptor */
     close(pair[0]);
     close(pair[1]);
 }
@@ -301,8 +301,8 @@ static void *opens(void *arg)
     return NULL;
 }
 
-/* Ranks 0 and 1 of 2, whose configurations differ in what `change` does to rank 1's. Each has an error with
- * those words. */
+/* Ranks 0 and 1 of 2; `change` changes the configuration of rank 1. Both fail with an error that contains
+ * `says`. */
 static void differ(void (*change)(ddp_config *), ddp_status code, const char *says)
 {
     given_pairs pairs;
@@ -328,15 +328,15 @@ static void differ(void (*change)(ddp_config *), ddp_status code, const char *sa
 static void another_run(ddp_config *c) { c->run_id = "another"; }
 static void another_world(ddp_config *c) { c->world = 3; }
 
-static void ranks_that_do_not_fit_are_told(void **state)
+static void mismatched_ranks_fail_with_both_values(void **state)
 {
     (void)state;
     differ(another_run, DDP_MISMATCH, "belongs to run");
     differ(another_world, DDP_MISMATCH, "expects 3 ranks, but rank 0 expects 2 ranks");
 }
 
-/* Rank 0 has its two sockets in each other's place. */
-static void unsorted_sockets_are_found(void **state)
+/* Rank 0 passes its two sockets in the wrong order. */
+static void unsorted_sockets_are_reported(void **state)
 {
     given_pairs pairs;
     opener o[WORLD];
@@ -380,7 +380,7 @@ static int child_closes(ddp_ctx *d, void *user)
     pid_t pid = ddp_rank(d) ? 0 : fork();
 
     if (!ddp_rank(d) && pid == 0) {
-        ddp_close(d); /* the parent's connections stay */
+        ddp_close(d); /* the parent's connections stay open */
         _exit(0);
     }
     if (pid > 0 && (waitpid(pid, &status, 0) != pid || status)) return (int)DDP_FAILED;
@@ -410,13 +410,13 @@ static void no_descriptor_is_left_open(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_as_over_threads),
+        cmocka_unit_test(results_are_bit_identical_to_the_threads_transport),
         cmocka_unit_test(death_of_a_rank_is_an_error_of_the_others),
         cmocka_unit_test(elastic_world_continues_without_the_dead_rank),
         cmocka_unit_test(wrong_descriptor_is_named),
         cmocka_unit_test(wrong_peer_is_named),
-        cmocka_unit_test(ranks_that_do_not_fit_are_told),
-        cmocka_unit_test(unsorted_sockets_are_found),
+        cmocka_unit_test(mismatched_ranks_fail_with_both_values),
+        cmocka_unit_test(unsorted_sockets_are_reported),
         cmocka_unit_test(no_descriptor_is_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

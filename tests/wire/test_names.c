@@ -1,5 +1,5 @@
-/* The name of rank 0 may appear in the name service after the ranks have started. The resolver is one of the
- * test. */
+/* The name of rank 0 may appear in the name service after the ranks have started. The test has its own
+ * resolver. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,9 +19,9 @@ extern "C" {
 
 #define NAME "trainer-0.trainer"
 
-/* The look-ups of NAME, which may come from several threads: the first `failing` fail with `failure`. */
+/* Look-ups of NAME, possibly from several threads: the first `failing` fail with `failure`. */
 static int lookups, failing, failure;
-static double lookup_s; /* of each look-up */
+static double lookup_s; /* duration of each look-up */
 
 static int test_resolver(const char *host, const char *port, const struct addrinfo *hints,
                          struct addrinfo **list)
@@ -32,7 +32,7 @@ static int test_resolver(const char *host, const char *port, const struct addrin
     return getaddrinfo("127.0.0.1", port, hints, list);
 }
 
-/* The library's look-ups are the test's. */
+/* The library uses the resolver of the test. */
 #define getaddrinfo test_resolver
 #include "wire/socket.c"
 #undef getaddrinfo
@@ -45,14 +45,14 @@ static void resolver_fails(int times, int with, double takes)
     lookup_s = takes;
 }
 
-/* NAME with the port of an address. */
+/* Writes NAME with the port of an address. */
 static void spec_of(const char *addr, char *spec)
 {
     snprintf(spec, DDP__ADDR_TEXT, NAME "%s", strrchr(addr, ':'));
 }
 
-/* Rank 1 has the name, rank 0 a listening socket. */
-static void a_rank_retries_a_name_that_appears_later(void **state)
+/* Rank 1 uses the name, rank 0 a listening socket. */
+static void rank_retries_a_name_that_appears_later(void **state)
 {
     static const int reason[] = {EAI_NONAME, EAI_AGAIN};
     meet_rank m[2];
@@ -73,8 +73,9 @@ static void a_rank_retries_a_name_that_appears_later(void **state)
     }
 }
 
-/* All ranks get the same --addr, and the name of a pod appears for the pod itself as late as for others. */
-static void rank_0_listens_where_its_name_leads_later(void **state)
+/* All ranks get the same --addr, and the name of a pod appears for the pod itself as late as for the others.
+ * */
+static void rank_0_listens_on_its_name_when_it_appears(void **state)
 {
     meet_rank m[2];
     char addr[DDP__ADDR_TEXT], spec[DDP__ADDR_TEXT];
@@ -89,8 +90,8 @@ static void rank_0_listens_where_its_name_leads_later(void **state)
     assert_all_met(m, 2);
 }
 
-/* One of two addresses resolves: the joining worker does not wait for the other one. */
-static void a_joining_worker_retries_a_name_that_appears_later(void **state)
+/* One of two addresses resolves: the joining worker does not wait for the other. */
+static void joining_worker_retries_a_name_that_appears_later(void **state)
 {
     char addr[DDP__ADDR_TEXT], spec[2 * DDP__ADDR_TEXT + 1];
     ddp__join_config c;
@@ -118,7 +119,7 @@ static void a_joining_worker_retries_a_name_that_appears_later(void **state)
     ddp__joiner_close(j);
 }
 
-/* Closes every connection that it accepts, as a member without time for a joining worker does. */
+/* Closes every connection that it accepts, as a member that serves another joining worker does. */
 typedef struct busy_member {
     int listener, accepted;
     int stop; /* atomic */
@@ -140,7 +141,7 @@ static void *refuse_all(void *arg)
     return NULL;
 }
 
-/* The time-out of a resolver that does not answer would delay every attempt at the address that works. */
+/* The time-out of a resolver that does not answer would delay every attempt at the working address. */
 static void unresolved_name_is_not_looked_up_while_a_member_answers(void **state)
 {
     char addr[DDP__ADDR_TEXT], spec[2 * DDP__ADDR_TEXT + 1];
@@ -167,7 +168,7 @@ static void unresolved_name_is_not_looked_up_while_a_member_answers(void **state
     assert_int_equal(lookups, 1);
 }
 
-/* Look-ups that block for seconds are no stop of the process, by which the time-out would move. */
+/* Look-ups that block for seconds are not stops of the process, which would extend the time-out. */
 static void slow_lookups_count_towards_the_time_out(void **state)
 {
     meet_rank m[2];
@@ -185,7 +186,7 @@ static void slow_lookups_count_towards_the_time_out(void **state)
     assert_true(lookups <= 2);
 }
 
-static void a_call_to_stop_ends_the_retries(void **state)
+static void cancel_ends_the_retries(void **state)
 {
     meet_rank m[2];
     int cancel = 0;
@@ -201,8 +202,8 @@ static void a_call_to_stop_ends_the_retries(void **state)
     assert_int_equal(m[1].status, DDP_ABORTED);
 }
 
-/* No name service ever knows these: a rank does not retry them. */
-static void what_cannot_be_a_name_fails_at_once(void **state)
+/* No name service ever has these names: a rank does not retry them. */
+static void invalid_name_fails_at_once(void **state)
 {
     static const char *const spec[] = {"10.0.0.300:29500",
                                        "no name:29500",
@@ -223,13 +224,13 @@ static void what_cannot_be_a_name_fails_at_once(void **state)
     }
 }
 
-/* A name is retried, but an address of another machine is none to listen on. */
+/* A name is retried, but rank 0 cannot listen on an address of another machine. */
 static void rank_0_fails_at_once_on_an_address_of_another_machine(void **state)
 {
     meet_rank m[2];
     (void)state;
 
-    meet_prepare(m, 2, -1, "192.0.2.7:29500"); /* of documentation */
+    meet_prepare(m, 2, -1, "192.0.2.7:29500"); /* reserved for documentation */
     m[0].how.insecure = 1;
     m[0].how.timeout_s = 600;
     pthread_create(&m[0].thread, NULL, meet_run, &m[0]);
@@ -240,13 +241,13 @@ static void rank_0_fails_at_once_on_an_address_of_another_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_retries_a_name_that_appears_later),
-        cmocka_unit_test(rank_0_listens_where_its_name_leads_later),
-        cmocka_unit_test(a_joining_worker_retries_a_name_that_appears_later),
+        cmocka_unit_test(rank_retries_a_name_that_appears_later),
+        cmocka_unit_test(rank_0_listens_on_its_name_when_it_appears),
+        cmocka_unit_test(joining_worker_retries_a_name_that_appears_later),
         cmocka_unit_test(unresolved_name_is_not_looked_up_while_a_member_answers),
         cmocka_unit_test(slow_lookups_count_towards_the_time_out),
-        cmocka_unit_test(a_call_to_stop_ends_the_retries),
-        cmocka_unit_test(what_cannot_be_a_name_fails_at_once),
+        cmocka_unit_test(cancel_ends_the_retries),
+        cmocka_unit_test(invalid_name_fails_at_once),
         cmocka_unit_test(rank_0_fails_at_once_on_an_address_of_another_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,7 +74,7 @@ class Nat(Net):
 
 
 def case(function):
-    """A case that runs in a new folder, with a text in it."""
+    """A case that runs in a new folder that contains a text."""
     def with_text(_):
         with open("text", "w") as f:
             f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(6000)))
@@ -83,7 +83,7 @@ def case(function):
 
 
 class Worker:
-    """A worker on a host; its output is in a file."""
+    """Runs a worker on a host; its output is in a file."""
 
     def __init__(self, net, host, *words):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
@@ -139,7 +139,7 @@ def members_behind_nat_continue_by_way_of_a_public_one_when_rank_0_dies():
         workers[0].until("step ")
         workers[0].kill()
         end(*workers[1:])
-        expect("rank 2 relays between them" in workers[2].text(), "rank 2 relays nothing: %s" % workers[2].text()[-600:])
+        expect("rank 2 relays between them" in workers[2].text(), "rank 2 does not relay: %s" % workers[2].text()[-600:])
 
 
 @case
@@ -155,7 +155,7 @@ def rank_0_may_be_behind_a_router_that_forwards_its_port():
 def main():
     why = Net.possible()
     if not why and not shutil.which("iptables"):
-        why = "there is no iptables command"
+        why = "no iptables command"
     if why:
         skip_script(why)
     return run_cases()

@@ -21,7 +21,7 @@ GPT = [os.path.join(BUILD, "train_gpt"), *"--layers 2 --heads 2 --dim 32 --seq 3
 
 
 def case(function):
-    """A case that runs in a folder of its own, with a text in it."""
+    """A case that runs in a new folder that contains a text."""
     def with_text(_):
         with open("text", "w") as f:
             f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(6000)))
@@ -30,7 +30,7 @@ def case(function):
 
 
 def begin(net, addr, extra=(), env=(), late=None, hosts=None, where=None):
-    """All ranks, each on its host or as `where` says; `hosts` may replace /etc/hosts there."""
+    """Runs all ranks, each on its host or as `where` says; `hosts` may replace /etc/hosts there."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
     clean.update({"DREAMDDP_LOG": "info", "DREAMDDP_CONNECT_TIMEOUT": "60", **dict(env)})
     procs = []
@@ -78,14 +78,14 @@ def blocked_pairs_are_relayed_bit_for_bit():
     with Net(4, "rvns%da" % (os.getpid() % 1000)) as net:
         base = train(net, "10.77.0.1:29500", ["--insecure"])
         right = expect_trained(base)
-        expect(not any("relay" in err for _, _, err in base), "relayed without need: " + base[0][2])
+        expect(not any("relay" in err for _, _, err in base), "relayed without reason: " + base[0][2])
         expect("rank 2 listens on 10.77.2.1:" in base[2][2], base[2][2])
         net.block(1, 2, "blackhole")
         net.block(2, 3, "unreachable")
         begin = time.time()
         done = train(net, "10.77.0.1:29501", ["--insecure"])
         expect_trained(done, right)
-        expect(time.time() - begin > 2.9, "rank 2 did not even try")
+        expect(time.time() - begin > 2.9, "rank 2 did not try")
         for low, high in ((1, 2), (2, 3)):
             line = "ranks %d and %d cannot connect directly: rank 0 relays between them" % (low, high)
             expect(line in done[0][2], "no '%s' in %s" % (line, done[0][2]))
@@ -100,7 +100,7 @@ def blocked_pairs_are_relayed_bit_for_bit():
         with open("key", "w") as f:
             f.write("0123456789abcdef" * 3)
         os.chmod("key", 0o600)
-        done = train(net, "10.77.0.1:29503", ["--tls-psk", "key"])  # encrypted, rank 0 cannot read it
+        done = train(net, "10.77.0.1:29503", ["--tls-psk", "key"])  # encrypted: rank 0 cannot read the bytes
         if not any("DDP_USE_OPENSSL" in err for _, _, err in done):  # built without TLS
             expect_trained(done, right)
             expect(done[0][2].count("relays between") == 2, done[0][2])
@@ -113,10 +113,10 @@ def a_relayed_rank_that_dies_is_noticed():
         for victim in (2, 0):
             procs = begin(net, "10.77.0.1:%d" % (29500 + victim),
                           ["--insecure", "--steps", "100000000"], {"DREAMDDP_PEER_TIMEOUT": "600"})
-            time.sleep(2)  # they have met, and train
+            time.sleep(2)  # they are connected, and train
             expect(all(p.poll() is None for p in procs), "it ended by itself")
             procs[victim].kill()
-            done = finish(procs)  # long before the time-out of the peers
+            done = finish(procs)  # long before the peer time-out
             for r in {0, 1, 2} - {victim}:
                 expect(done[r][0] == 3 and "rank %d" % victim in done[r][2],
                        "rank %d: exit %d: %s" % (r, done[r][0], done[r][2][-400:]))
@@ -125,7 +125,7 @@ def a_relayed_rank_that_dies_is_noticed():
 @case
 def names_and_links():
     with Net(3, "rvns%dd" % (os.getpid() % 1000)) as net:
-        def hosts(r):  # where Debian puts a machine's own name
+        def hosts(r):  # the address of a machine's own name on Debian
             path = os.path.join(os.getcwd(), "hosts%d" % r)
             with open(path, "w") as f:
                 f.write("127.0.0.1 localhost\n%s alpha\n" % ("127.0.1.1" if r == 0 else "10.77.0.1"))
@@ -133,7 +133,7 @@ def names_and_links():
         done = train(net, "alpha:29500", ["--insecure"], hosts=hosts)
         right = expect_trained(done)
         expect("rank 0 listens on 10.77.0.1:29500" in done[0][2], done[0][2])
-        # two machines on one cable, addresses that every cable has
+        # two machines on one cable with link-local addresses, which exist on every cable
         a, b = net.hosts[:2]
         ip("link", "add", "cable", "netns", a, "type", "veth", "peer", "name", "cable", "netns", b)
         for host, last in ((a, 1), (b, 2)):
@@ -148,7 +148,7 @@ def names_and_links():
 @case
 def interfaces_are_chosen():
     with Net(3, "rvns%db" % (os.getpid() % 1000)) as net:
-        for i, host in enumerate(net.hosts):  # a second network, which is not the way to rank 0
+        for i, host in enumerate(net.hosts):  # a second network, which is not the route to rank 0
             ip("-n", host, "link", "add", "dark0", "type", "veth", "peer", "name", "end0")
             ip("-n", host, "addr", "add", "10.78.0.%d/24" % (i + 1), "dev", "dark0")
             ip("-n", host, "link", "set", "dark0", "up")
@@ -158,8 +158,8 @@ def interfaces_are_chosen():
         right = expect_trained(done)
         expect("rank 0 listens on 10.77.0.1:" in done[0][2], done[0][2])
         expect("rank 1 listens on 10.77.1.1:" in done[1][2], done[1][2])
-        expect(not os.path.exists(path), "the file is still there")
-        # those of the second network see nobody there: all pairs but those of rank 0 are relayed
+        expect(not os.path.exists(path), "the file was not removed")
+        # ranks cannot reach each other on the second network: all pairs without rank 0 are relayed
         done = train(net, "10.77.0.1:29500", ["--insecure"], {"DREAMDDP_SOCKET_IFNAME": "=dark0"})
         expect_trained(done, right)
         expect("rank 1 listens on 10.78.0.2:" in done[1][2] and "(dark0)" in done[1][2], done[1][2])
@@ -173,7 +173,7 @@ def interfaces_are_chosen():
                      {"DREAMDDP_SOCKET_IFNAME": "=eno7", "DREAMDDP_CONNECT_TIMEOUT": "3"})
         expect(done[1][0] == 2 and "matches no interface that is up; available: " in done[1][2]
                and "dark0 (10.78.0.2)" in done[1][2] and name in done[1][2], done[1][2])
-        # a worker elsewhere, and nobody has said that the network can be trusted
+        # a worker on another machine, and the network is not declared trusted
         done = train(net, "10.77.0.1:29500", env={"DREAMDDP_CONNECT_TIMEOUT": "3"})
         expect(all(d[0] == 2 and "is not a loopback address" in d[2] for d in done), str(done))
 

@@ -1,4 +1,4 @@
-/* Rank 0 between two others: the splice by itself, and meetings in which pairs cannot connect. */
+/* Rank 0 as a relay: the relay alone, and rendezvous in which pairs cannot connect. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "wire/meet.h"
@@ -17,7 +17,7 @@ extern "C" {
 #endif
 #include "wire/meet_check.h"
 
-/* ---- the splice ---- */
+/* ---- the relay ---- */
 
 /* A TCP connection within this process. */
 static void connect_two(int *a, int *b)
@@ -35,7 +35,7 @@ static void connect_two(int *a, int *b)
     close(listener);
 }
 
-/* Two ends that hear each other by way of the relay. */
+/* Connects two ends through the relay. */
 static void join_two(ddp__relay *relay, int *a, int *b)
 {
     int inner[2];
@@ -95,7 +95,7 @@ static void *hear(void *arg)
     return NULL;
 }
 
-static void bytes_pass_both_ways_unchanged(void **state)
+static void bytes_are_relayed_unchanged_in_both_directions(void **state)
 {
     enum { PAIRS = 11, BYTES = 1500000 };
     static talker say[2 * PAIRS], listen_to[2 * PAIRS];
@@ -113,7 +113,7 @@ static void bytes_pass_both_ways_unchanged(void **state)
         say[2 * i].bytes = (size_t)(BYTES + i);
         say[2 * i + 1].bytes = (size_t)(i % 3 ? 1000 * i : 0);
         listen_to[2 * i].fd = say[2 * i + 1].fd;
-        listen_to[2 * i].slow = i == 0; /* the relay has to wait for it with a full buffer */
+        listen_to[2 * i].slow = i == 0; /* the relay waits for it with a full buffer */
         listen_to[2 * i + 1].fd = say[2 * i].fd;
     }
     for (i = 0; i < 2 * PAIRS; i++) {
@@ -132,7 +132,7 @@ static void bytes_pass_both_ways_unchanged(void **state)
     ddp__relay_close(relay);
 }
 
-static void one_end_may_close_and_still_listen(void **state)
+static void closed_end_still_receives(void **state)
 {
     ddp__relay *relay = NULL;
     char c[8] = "";
@@ -163,7 +163,7 @@ static double seconds_to_close(ddp__relay *relay)
     return ddp_now() - begin;
 }
 
-/* The relay waits for last words, which do not come. */
+/* The relay waits for the last bytes of a silent pair. */
 static double seconds_to_close_a_silent_pair(void)
 {
     ddp__relay *relay = NULL;
@@ -179,7 +179,7 @@ static double seconds_to_close_a_silent_pair(void)
     return took;
 }
 
-static void an_end_that_breaks_ends_the_other(void **state)
+static void broken_end_closes_the_other(void **state)
 {
     static char much[1 << 20];
     ddp__relay *relay = NULL;
@@ -196,15 +196,15 @@ static void an_end_that_breaks_ends_the_other(void **state)
     close(a); /* a reset */
     assert_int_equal(ddp__stream_recv_all(NULL, b, &c, 1, NULL, ddp_now() + 60), -1);
     assert_int_not_equal(errno, ETIMEDOUT);
-    ddp__stream_send_all(NULL, b, much, sizeof much, ddp_now() + 60); /* nobody holds this one back */
+    ddp__stream_send_all(NULL, b, much, sizeof much, ddp_now() + 60); /* no other end delays this one */
     close(b);
     ddp__sleep_until(ddp_now() + 0.2);
-    /* the pair is gone: the relay waits for no last words */
+    /* the pair has ended: the relay does not wait for its last bytes */
     assert_true(seconds_to_close(relay) < seconds_to_close_a_silent_pair());
 }
 
-/* The silent are not waited for; last words are. */
-static void closing_waits_for_last_words_only(void **state)
+/* The relay waits for last bytes, but not for silent pairs. */
+static void closing_waits_only_for_last_bytes(void **state)
 {
     static talker t, u;
     ddp__relay *relay = NULL;
@@ -225,11 +225,11 @@ static void closing_waits_for_last_words_only(void **state)
     close(u.fd);
 
     assert_int_equal(ddp__relay_open(&relay, NULL), DDP_OK);
-    assert_true(seconds_to_close(relay) < silent); /* no pair is there */
+    assert_true(seconds_to_close(relay) < silent); /* no pair is left */
     ddp__relay_close(NULL);
 }
 
-/* Rank 0 is behind NAT too: rank 2 relays between it and rank 1, and has to notify it. */
+/* Rank 0 is behind NAT too: rank 2 relays between it and rank 1, and must notify it. */
 static void relay_names_the_rank_that_has_not_asked(void **state)
 {
     ddp__tcp_config c;
@@ -248,14 +248,14 @@ static void relay_names_the_rank_that_has_not_asked(void **state)
         h.rank = (uint32_t)(1 - k);
         h.detail = (uint32_t)k;
         assert_int_equal(ddp__pairs_take(&pairs, &h, mine, &other, NULL), DDP_OK);
-        assert_int_equal(other, k ? -1 : 0); /* first rank 1 has asked for rank 0, then both have */
+        assert_int_equal(other, k ? -1 : 0); /* first rank 1 has requested rank 0, then both have */
     }
     for (int k = 0; k < 2; k++) close(asks[k]);
     ddp__relay_close(c.relay);
     ddp__pairs_close(&pairs);
 }
 
-/* ---- meetings ---- */
+/* ---- rendezvous ---- */
 
 typedef struct lines {
     pthread_mutex_t lock;
@@ -323,8 +323,8 @@ static void pairs_that_cannot_connect_are_relayed(void **state)
     }
 }
 
-/* Rank 0's wire closes first, as it may; the others still hear each other. */
-static void rank_0_stays_for_the_last_words_of_a_pair(void **state)
+/* Rank 0's wire closes first, as it may; the others still receive each other's bytes. */
+static void rank_0_stays_until_a_pair_has_its_last_bytes(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT], c = 0;
@@ -350,7 +350,7 @@ static void rank_0_stays_for_the_last_words_of_a_pair(void **state)
     m[2].wire->table->close(m[2].wire);
 }
 
-/* A rank 1 by hand: says where it listens, and answers rank 0's order. */
+/* A simulated rank 1: sends its listening address, and answers rank 0's request. */
 typedef struct puppet {
     ddp__hello self;
     ddp__addr root;
@@ -414,8 +414,9 @@ static void puppet_plays(puppet *p, const char *addr, const char *listens)
     assert_int_equal(puppet_hears(p->control).kind, DDP__GO);
 }
 
-/* Rank 2 is real and cannot reach what rank 1 names: nobody there, or one that never answers. */
-static void a_failed_direct_attempt_becomes_a_relay(void **state)
+/* Rank 2 is real and cannot connect to the address of rank 1: no process listens, or one that never answers.
+ * */
+static void failed_direct_attempt_falls_back_to_the_relay(void **state)
 {
     double took[2];
     int silent;
@@ -453,8 +454,8 @@ static void a_failed_direct_attempt_becomes_a_relay(void **state)
     assert_true(took[1] > 2.5 && took[0] < took[1]); /* a refused connection is not waited for */
 }
 
-/* One that gives up while its partner waits for it at rank 0. */
-static void a_pair_of_which_one_dies_calls_the_meeting_off(void **state)
+/* A rank fails while its partner waits for it at rank 0. */
+static void death_in_a_relayed_pair_ends_the_rendezvous(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT], where[DDP__ADDR_TEXT];
@@ -473,7 +474,7 @@ static void a_pair_of_which_one_dies_calls_the_meeting_off(void **state)
     p.self.run_id = 7;
     p.self.rank = 1;
     p.self.world = 3;
-    p.self.port = 1; /* no family: where it comes from, at which nobody listens */
+    p.self.port = 1; /* no family: the address that it connected from, at which no process listens */
     assert_int_equal(ddp__addr_parse(addr, &p.root, 1, &count, NULL), DDP_OK);
     p.control = ddp__tcp_dial(&p.root, ddp_now() + 60);
     puppet_says(&p, p.control, DDP__HELLO, 0);
@@ -492,15 +493,15 @@ static void a_pair_of_which_one_dies_calls_the_meeting_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_pass_both_ways_unchanged),
-        cmocka_unit_test(one_end_may_close_and_still_listen),
-        cmocka_unit_test(an_end_that_breaks_ends_the_other),
-        cmocka_unit_test(closing_waits_for_last_words_only),
+        cmocka_unit_test(bytes_are_relayed_unchanged_in_both_directions),
+        cmocka_unit_test(closed_end_still_receives),
+        cmocka_unit_test(broken_end_closes_the_other),
+        cmocka_unit_test(closing_waits_only_for_last_bytes),
         cmocka_unit_test(relay_names_the_rank_that_has_not_asked),
         cmocka_unit_test(pairs_that_cannot_connect_are_relayed),
-        cmocka_unit_test(rank_0_stays_for_the_last_words_of_a_pair),
-        cmocka_unit_test(a_failed_direct_attempt_becomes_a_relay),
-        cmocka_unit_test(a_pair_of_which_one_dies_calls_the_meeting_off),
+        cmocka_unit_test(rank_0_stays_until_a_pair_has_its_last_bytes),
+        cmocka_unit_test(failed_direct_attempt_falls_back_to_the_relay),
+        cmocka_unit_test(death_in_a_relayed_pair_ends_the_rendezvous),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Pairs that rank 0 relays, and that come back whenever their connection breaks, at either end. */
+/* Pairs that rank 0 relays reconnect after every break at either end. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -17,13 +17,13 @@ extern "C" {
 #endif
 #include "wire/relayed_lab.h"
 
-static void relayed_pairs_come_back(void **state)
+static void relayed_pairs_reconnect(void **state)
 {
     (void)state;
     talk_over_cuts(NULL, 20);
 }
 
-/* Both ends are served until the link of ranks 1 and 2 has come back `returns` times. */
+/* Serves both ends until the link of ranks 1 and 2 has reconnected `returns` times. */
 static void until_back(meet_rank *m, long returns)
 {
     const unsigned char want[3] = {1, 1, 1};
@@ -40,8 +40,9 @@ static void until_back(meet_rank *m, long returns)
     }
 }
 
-/* The process that relays is gone: the lower rank, which had not tried that, dials the other, from now on. */
-static void without_their_relay_a_pair_connects_directly(void **state)
+/* The relaying process has ended: the lower rank, which had not tried that before, dials the other from now
+ * on. */
+static void pair_without_its_relay_connects_directly(void **state)
 {
     static meet_rank m[3];
     const unsigned char want[3] = {1, 1, 1};
@@ -86,7 +87,7 @@ static void rank_waits_for_a_peer_that_it_cannot_reach(void **state)
     meet_relayed(m, 3, NULL);
     low = (ddp__resume_wire *)(void *)m[1].wire;
     high = (ddp__resume_wire *)(void *)m[2].wire;
-    low->way[2].seeks = 0; /* as if rank 1 had joined a run of which rank 2 was a member */
+    low->way[2].seeks = 0; /* as if rank 1 had joined a run with rank 2 as a member */
     high->way[1].seeks = 1;
     meet_unused(nat);
     assert_int_equal(ddp__addr_parse(nat, &low->way[2].where, 1, &count, NULL), DDP_OK);
@@ -140,8 +141,8 @@ static void call_outlasts_a_stop_of_the_process(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(relayed_pairs_come_back),
-        cmocka_unit_test(without_their_relay_a_pair_connects_directly),
+        cmocka_unit_test(relayed_pairs_reconnect),
+        cmocka_unit_test(pair_without_its_relay_connects_directly),
         cmocka_unit_test(rank_waits_for_a_peer_that_it_cannot_reach),
         cmocka_unit_test(call_outlasts_a_stop_of_the_process),
     };

@@ -1,4 +1,4 @@
-/* [long] Meetings that succeed, meetings that must not, and the sentences that say why. */
+/* [long] Rendezvous that succeed, rendezvous that must fail, and their errors. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "wire/meet.h"
@@ -36,12 +36,12 @@ static void every_pair_is_connected_to_the_right_rank(void **state)
     }
 }
 
-static void ranks_may_come_late_and_before_rank_0(void **state)
+static void ranks_may_connect_late_or_before_rank_0(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT], spec[DDP__ADDR_TEXT + 8];
     (void)state;
-    meet_unused(addr); /* a port that is free: rank 0 listens by itself */
+    meet_unused(addr); /* a free port, on which rank 0 listens itself */
     snprintf(spec, sizeof spec, "tcp://%s", addr);
     meet_prepare(m, 3, -1, spec);
     m[0].pause = 0.3;
@@ -51,9 +51,9 @@ static void ranks_may_come_late_and_before_rank_0(void **state)
     assert_all_met(m, 3);
 }
 
-/* ---- strangers ---- */
+/* ---- unknown callers ---- */
 
-static void strangers_are_turned_away_and_the_run_goes_on(void **state)
+static void unknown_callers_are_refused_and_the_run_continues(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT], sink[128];
@@ -73,9 +73,9 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
                 ddp__stream_send_all(NULL, fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1), 0);
         if (i == 1)
             assert_int_equal(ddp__stream_send_all(NULL, fd[i], "dream", 5, ddp_now() + 1),
-                             0); /* and no more */
+                             0); /* and nothing more */
         if (i == 2) assert_int_equal(ddp__stream_send_all(NULL, fd[i], "x", 1, ddp_now() + 1), 0);
-        if (i >= 8) { /* gone at once */
+        if (i >= 8) { /* closed at once */
             close(fd[i]);
             fd[i] = -1;
         }
@@ -92,8 +92,8 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
     assert_all_met(m, 3);
 }
 
-/* Two hundred that say nothing, fewer than there are places. */
-static void silent_callers_do_not_hold_up_a_meeting(void **state)
+/* Two hundred silent callers, fewer than there are slots. */
+static void silent_callers_do_not_delay_a_rendezvous(void **state)
 {
     enum { SILENT = 200 };
     meet_rank m[2];
@@ -107,16 +107,16 @@ static void silent_callers_do_not_hold_up_a_meeting(void **state)
     meet_prepare(m, 2, listener, addr);
     meet_start(m, 2);
     meet_join(m, 2);
-    assert_all_met(m, 2); /* within its time-out: to wait 5 s for each of them would take minutes */
+    assert_all_met(m, 2); /* within its time-out: waiting 5 s for each of them would take minutes */
     for (i = 0; i < SILENT; i++)
         if (fd[i] >= 0) close(fd[i]);
 }
 
-/* ---- more strangers than places ---- */
+/* ---- more unknown callers than slots ---- */
 
-enum { DESCRIPTORS = 128, STRANGERS = 200 }; /* half of the descriptors are places: STRANGERS fill them */
+enum { DESCRIPTORS = 128, STRANGERS = 200 }; /* half of the descriptors are slots: STRANGERS fill them */
 
-/* A connection from `host` whose first bytes are `words`, or -1: no process listens any more. */
+/* Connects from `host` and sends `words`. Returns -1 if no process listens any more. */
 static int stranger(const char *host, const ddp__addr *to, const char *words)
 {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -135,13 +135,13 @@ static int stranger(const char *host, const ddp__addr *to, const char *words)
 }
 
 typedef struct crowd {
-    const char *host, *words, *late; /* late: host of the callers that come every 50 ms until the ranks have
-                                        met */
-    double pause;                    /* of rank 1 */
+    const char *host, *words, *late; /* late: host of the callers that connect every 50 ms until the ranks are
+                                      * connected */
+    double pause;                    /* delay of rank 1 */
     double least, most;              /* seconds after which a caller of `host` must be dropped */
 } crowd;
 
-/* 1 if a line of the log drops a caller of the crowd in time. */
+/* Returns 1 if a log line reports that a caller of the crowd was dropped in time. */
 static int drops_in_time(const char *log, const crowd *c)
 {
     char begin[40];
@@ -155,7 +155,7 @@ static int drops_in_time(const char *log, const crowd *c)
     return 0;
 }
 
-/* Two ranks meet in a process of few descriptors, among the crowd. log: of rank 0, shared memory. */
+/* Two ranks connect in a process with few descriptors, among the crowd. log: of rank 0, shared memory. */
 static void meet_in_a_crowd(const crowd *c, char *log)
 {
     int fd[2 * STRANGERS], count = 0, code = -1;
@@ -195,8 +195,8 @@ static void meet_in_a_crowd(const crowd *c, char *log)
     assert_int_equal(code, 0);
 }
 
-/* Where all places are taken. A process that gets no processor for a second drops callers later: then the
- * case is repeated. */
+/* All slots are taken. A process that gets no processor time for a second drops callers later: then the case
+ * is repeated. */
 static void a_full_door_drops(const crowd *c)
 {
     char *log = (char *)mmap(NULL, 8000, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -212,8 +212,8 @@ static void a_full_door_drops(const crowd *c)
     munmap(log, 8000);
 }
 
-/* A silent caller may stay for 2 s where there are places. */
-static void a_full_door_drops_the_oldest_silent_caller_at_once(void **state)
+/* A silent caller may stay for 2 s while there are free slots. */
+static void full_admission_drops_the_oldest_silent_caller_at_once(void **state)
 {
     const crowd silent = {"127.0.0.2", "", NULL, 0, 0, 1.9};
 
@@ -221,8 +221,8 @@ static void a_full_door_drops_the_oldest_silent_caller_at_once(void **state)
     a_full_door_drops(&silent);
 }
 
-/* A caller that has begun its hello may stay for 5 s where there are places. */
-static void a_full_door_drops_a_slow_caller_after_one_second(void **state)
+/* A caller that has started its hello may stay for 5 s while there are free slots. */
+static void full_admission_drops_a_slow_caller_after_one_second(void **state)
 {
     const crowd slow = {"127.0.0.2", "dream", "127.0.0.2", 2.5, 1, 2};
 
@@ -230,7 +230,7 @@ static void a_full_door_drops_a_slow_caller_after_one_second(void **state)
     a_full_door_drops(&slow);
 }
 
-static void a_full_door_drops_a_caller_of_the_greedy_address_at_once(void **state)
+static void full_admission_drops_a_caller_of_the_busiest_address_at_once(void **state)
 {
     const crowd greedy = {"127.0.0.2", "dream", "127.0.0.3", 0, 0, 0.95};
 
@@ -238,8 +238,8 @@ static void a_full_door_drops_a_caller_of_the_greedy_address_at_once(void **stat
     a_full_door_drops(&greedy);
 }
 
-/* Sends one frame to rank 0 as rank `rank`; the refusal that comes back. */
-static int flipped = -1; /* a bit of the next hello that is changed on the way */
+/* Sends one frame to rank 0 as rank `rank`; returns the refusal. */
+static int flipped = -1; /* a bit of the next hello to flip */
 
 static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank, uint32_t world)
 {
@@ -266,7 +266,7 @@ static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32
     return reply;
 }
 
-static void wrong_hellos_are_refused_with_the_reason(void **state)
+static void invalid_hellos_are_refused_with_the_reason(void **state)
 {
     meet_rank m[2];
     char addr[DDP__ADDR_TEXT];
@@ -295,7 +295,7 @@ static void wrong_hellos_are_refused_with_the_reason(void **state)
     assert_all_met(m, 2); /* none of them ended the run */
 }
 
-static void a_changed_bit_of_a_hello_is_named_as_that(void **state)
+static void flipped_bit_in_a_hello_is_reported_as_corruption(void **state)
 {
     unsigned char b[DDP__HELLO_BYTES];
     ddp__hello self, other;
@@ -321,8 +321,8 @@ static void a_changed_bit_of_a_hello_is_named_as_that(void **state)
     assert_non_null(strstr(text, "the first message of 1.2.3.4:5 has a wrong checksum"));
 }
 
-/* A second process of a rank comes when the ranks train. */
-static void who_comes_after_the_meeting_is_told_that_the_run_has_begun(void **state)
+/* A second process of a rank connects while the ranks train. */
+static void late_caller_gets_the_error_that_the_run_has_started(void **state)
 {
     unsigned char b[DDP__HELLO_BYTES];
     ddp__hello self, other;
@@ -348,7 +348,7 @@ static void who_comes_after_the_meeting_is_told_that_the_run_has_begun(void **st
     assert_int_equal(ddp__hello_check(&self, &other), DDP__WELCOME);
 }
 
-static void both_sides_name_both_values(void **state)
+static void mismatch_error_has_both_values_on_both_sides(void **state)
 {
     struct {
         uint64_t run;
@@ -389,14 +389,14 @@ static void both_sides_name_both_values(void **state)
     }
 }
 
-static void a_worker_of_an_older_run_is_refused_at_once(void **state)
+static void worker_of_an_older_run_is_refused_at_once(void **state)
 {
     meet_rank m[4];
     char addr[DDP__ADDR_TEXT];
     (void)state;
 
     meet_prepare(m, 3, meet_listen(addr), addr);
-    m[3] = m[1]; /* comes first, and from another run */
+    m[3] = m[1]; /* connects first, and belongs to another run */
     m[3].how.wire.self.run_id = ddp__run_id("blue");
     m[3].how.wire.self.run_name = "blue";
     m[1].pause = m[2].pause = 0.5;
@@ -408,7 +408,7 @@ static void a_worker_of_an_older_run_is_refused_at_once(void **state)
     assert_all_met(m, 3);
 }
 
-static void a_rank_that_comes_twice_is_refused(void **state)
+static void duplicate_rank_is_refused(void **state)
 {
     meet_rank m[4];
     char addr[DDP__ADDR_TEXT];
@@ -426,7 +426,7 @@ static void a_rank_that_comes_twice_is_refused(void **state)
     assert_all_met(m, 3);
 }
 
-static void a_rank_that_died_may_come_again(void **state)
+static void restarted_rank_may_connect_again(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT];
@@ -435,7 +435,7 @@ static void a_rank_that_died_may_come_again(void **state)
     meet_prepare(m, 3, meet_listen(addr), addr);
     m[2].pause = 0.5;
     meet_start(m, 1);
-    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 1, 3).kind, DDP__HELLO); /* and hangs up */
+    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 1, 3).kind, DDP__HELLO); /* and disconnects */
     meet_start(m + 1, 2);
     meet_join(m, 3);
     assert_all_met(m, 3);
@@ -457,7 +457,7 @@ static void missing_ranks_are_named_on_every_rank(void **state)
     assert_says(&m[1], DDP_TIMEOUT, "timed out: only 2 of 4 ranks had connected");
 }
 
-static void a_worker_says_that_nobody_answers(void **state)
+static void worker_reports_that_rank_0_does_not_answer(void **state)
 {
     meet_rank m[2];
     char addr[DDP__ADDR_TEXT];
@@ -473,7 +473,7 @@ static void a_worker_says_that_nobody_answers(void **state)
     assert_says(&m[1], DDP_TIMEOUT, addr);
 }
 
-static void a_worker_tells_another_program_from_rank_0(void **state)
+static void worker_detects_a_program_that_is_not_rank_0(void **state)
 {
     meet_rank m[2];
     char addr[DDP__ADDR_TEXT];
@@ -500,7 +500,7 @@ static void a_worker_tells_another_program_from_rank_0(void **state)
     close(listener);
 }
 
-static void a_port_in_use_is_explained(void **state)
+static void port_in_use_fails_with_a_remedy(void **state)
 {
     meet_rank m[2];
     char addr[DDP__ADDR_TEXT], part[200];
@@ -518,14 +518,14 @@ static void a_port_in_use_is_explained(void **state)
     close(listener);
 }
 
-static void a_rank_lost_while_meeting_ends_the_meeting_for_all(void **state)
+static void rank_lost_during_the_rendezvous_ends_it_for_all(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT];
     (void)state;
 
     meet_prepare(m, 3, meet_listen(addr), addr);
-    m[1].how.timeout_s = 1; /* rank 1 gives up while rank 2 is still to come */
+    m[1].how.timeout_s = 1; /* rank 1 times out while rank 2 is still missing */
     m[2].pause = 2;
     meet_start(m, 3);
     meet_join(m, 3);
@@ -535,7 +535,7 @@ static void a_rank_lost_while_meeting_ends_the_meeting_for_all(void **state)
     assert_says(&m[2], DDP_PEER_LOST, "rank 1 disconnected during the rendezvous");
 }
 
-static void bad_addresses_are_explained(void **state)
+static void invalid_addresses_fail_with_a_clear_error(void **state)
 {
     static const char *const cases[][2] = {
         {"", "names no host"},
@@ -563,7 +563,7 @@ static void bad_addresses_are_explained(void **state)
     }
 }
 
-static void ranks_outside_the_world_are_refused(void **state)
+static void ranks_out_of_range_are_rejected(void **state)
 {
     meet_rank m[2];
     (void)state;
@@ -576,7 +576,7 @@ static void ranks_outside_the_world_are_refused(void **state)
     assert_says(&m[1], DDP_ARG, "rank 1 of 0 ranks");
 }
 
-static void an_address_is_read_in_all_its_forms(void **state)
+static void address_is_parsed_in_all_forms(void **state)
 {
     ddp__addr a[4];
     char text[DDP__ADDR_TEXT];
@@ -614,7 +614,7 @@ static void long_waits_are_logged_with_the_missing_ranks(void **state)
     assert_string_equal(line, "rank 0 has waited 5 s for rank 2 of 3");
 }
 
-/* In a process of its own: a soft limit of `soft` descriptors, a hard one of `hard`. */
+/* Runs in a separate process with a soft limit of `soft` descriptors and a hard limit of `hard`. */
 static int meets_with(rlim_t soft, rlim_t hard, int world, const char *words)
 {
     meet_rank m[MEET_MAX];
@@ -653,16 +653,16 @@ static int meets_with(rlim_t soft, rlim_t hard, int world, const char *words)
     _exit(0);
 }
 
-/* The soft limit is raised; where that is not enough a sentence says at once what is needed. */
-static void more_sockets_than_the_limit_are_allowed_or_named(void **state)
+/* The soft limit is raised. If that is not enough, an error says at once what is needed. */
+static void descriptor_limit_is_raised_or_named_in_the_error(void **state)
 {
     (void)state;
     assert_int_equal(meets_with(24, 400, 5, NULL), 0);
     assert_int_equal(meets_with(24, 24, 40, "raise the limit with ulimit -n"), 0);
 }
 
-/* A listener whose queue is full answers no SYN: connecting takes as long as it may. */
-static void a_worker_that_still_connects_hears_that_it_shall_stop(void **state)
+/* A listener with a full queue answers no SYN: connecting takes until its time limit. */
+static void connecting_worker_is_cancelled(void **state)
 {
     static meet_rank m[2];
     char addr[DDP__ADDR_TEXT];
@@ -681,7 +681,7 @@ static void a_worker_that_still_connects_hears_that_it_shall_stop(void **state)
     ddp__atomic_store(&cancel, 1);
     pthread_join(m[1].thread, NULL);
     assert_int_equal(m[1].status, DDP_ABORTED);
-    assert_true(ddp_now() < begin + 2.8); /* of 3 that an attempt has */
+    assert_true(ddp_now() < begin + 2.8); /* of the 3 s of an attempt */
     for (k = 0; k < 4; k++) close(filler[k]);
     close(listener);
 }
@@ -690,30 +690,30 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_is_connected_to_the_right_rank),
-        cmocka_unit_test(ranks_may_come_late_and_before_rank_0),
-        cmocka_unit_test(strangers_are_turned_away_and_the_run_goes_on),
-        cmocka_unit_test(silent_callers_do_not_hold_up_a_meeting),
-        cmocka_unit_test(a_full_door_drops_the_oldest_silent_caller_at_once),
-        cmocka_unit_test(a_full_door_drops_a_slow_caller_after_one_second),
-        cmocka_unit_test(a_full_door_drops_a_caller_of_the_greedy_address_at_once),
-        cmocka_unit_test(more_sockets_than_the_limit_are_allowed_or_named),
-        cmocka_unit_test(wrong_hellos_are_refused_with_the_reason),
-        cmocka_unit_test(a_changed_bit_of_a_hello_is_named_as_that),
-        cmocka_unit_test(who_comes_after_the_meeting_is_told_that_the_run_has_begun),
-        cmocka_unit_test(both_sides_name_both_values),
-        cmocka_unit_test(a_worker_of_an_older_run_is_refused_at_once),
-        cmocka_unit_test(a_rank_that_comes_twice_is_refused),
-        cmocka_unit_test(a_rank_that_died_may_come_again),
+        cmocka_unit_test(ranks_may_connect_late_or_before_rank_0),
+        cmocka_unit_test(unknown_callers_are_refused_and_the_run_continues),
+        cmocka_unit_test(silent_callers_do_not_delay_a_rendezvous),
+        cmocka_unit_test(full_admission_drops_the_oldest_silent_caller_at_once),
+        cmocka_unit_test(full_admission_drops_a_slow_caller_after_one_second),
+        cmocka_unit_test(full_admission_drops_a_caller_of_the_busiest_address_at_once),
+        cmocka_unit_test(descriptor_limit_is_raised_or_named_in_the_error),
+        cmocka_unit_test(invalid_hellos_are_refused_with_the_reason),
+        cmocka_unit_test(flipped_bit_in_a_hello_is_reported_as_corruption),
+        cmocka_unit_test(late_caller_gets_the_error_that_the_run_has_started),
+        cmocka_unit_test(mismatch_error_has_both_values_on_both_sides),
+        cmocka_unit_test(worker_of_an_older_run_is_refused_at_once),
+        cmocka_unit_test(duplicate_rank_is_refused),
+        cmocka_unit_test(restarted_rank_may_connect_again),
         cmocka_unit_test(missing_ranks_are_named_on_every_rank),
-        cmocka_unit_test(a_worker_says_that_nobody_answers),
-        cmocka_unit_test(a_worker_tells_another_program_from_rank_0),
-        cmocka_unit_test(a_port_in_use_is_explained),
-        cmocka_unit_test(a_rank_lost_while_meeting_ends_the_meeting_for_all),
-        cmocka_unit_test(bad_addresses_are_explained),
-        cmocka_unit_test(ranks_outside_the_world_are_refused),
-        cmocka_unit_test(an_address_is_read_in_all_its_forms),
+        cmocka_unit_test(worker_reports_that_rank_0_does_not_answer),
+        cmocka_unit_test(worker_detects_a_program_that_is_not_rank_0),
+        cmocka_unit_test(port_in_use_fails_with_a_remedy),
+        cmocka_unit_test(rank_lost_during_the_rendezvous_ends_it_for_all),
+        cmocka_unit_test(invalid_addresses_fail_with_a_clear_error),
+        cmocka_unit_test(ranks_out_of_range_are_rejected),
+        cmocka_unit_test(address_is_parsed_in_all_forms),
         cmocka_unit_test(long_waits_are_logged_with_the_missing_ranks),
-        cmocka_unit_test(a_worker_that_still_connects_hears_that_it_shall_stop),
+        cmocka_unit_test(connecting_worker_is_cancelled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* [long] Links that break and come back: streams stay whole to the byte whatever the network does, an
- * operation goes on soon after the link is back, and strangers are turned away. */
+/* [long] Links that break and reconnect: streams are complete to the byte whatever the network does, an
+ * operation continues soon after the link is connected, and unknown callers are refused. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -19,7 +19,7 @@ extern "C" {
 
 /* ---- the ring ---- */
 
-static void the_ring_gives_back_what_was_put_in(void **state)
+static void replay_ring_returns_the_stored_bytes(void **state)
 {
     unsigned char data[100], plain[20000], bytes[100];
     ddp__replay r;
@@ -55,7 +55,7 @@ static void the_ring_gives_back_what_was_put_in(void **state)
 
 /* ---- random streams ---- */
 
-static void streams_stay_whole_over_hundreds_of_breaks(void **state)
+static void streams_are_complete_after_hundreds_of_breaks(void **state)
 {
     (void)state;
     talk_over_breaks(11, 15000, 300, NULL);
@@ -63,7 +63,7 @@ static void streams_stay_whole_over_hundreds_of_breaks(void **state)
 
 /* ---- operations ---- */
 
-static void operations_keep_their_bits_over_breaks(void **state)
+static void operations_are_bit_identical_after_breaks(void **state)
 {
     static relay r;
     static relayed_run run;
@@ -79,7 +79,7 @@ static void operations_keep_their_bits_over_breaks(void **state)
     run_begin(&run, &r, &set, &o);
     while (ddp__atomic_load(&o.at[0]) < o.rounds - 3 && !run.rank[0].failure[0])
         ddp__sleep_until(ddp_now() + 0.01);
-    ddp__atomic_store(&r.mean, 0); /* the farewell shall not be what breaks */
+    ddp__atomic_store(&r.mean, 0); /* the last message must not be the one that breaks */
     run_end(&run, &r);
     for (int k = 0; k < 3; k++)
         if (run.rank[k].failure[0]) fail_msg("rank %d: %s", k, run.rank[k].failure);
@@ -88,23 +88,24 @@ static void operations_keep_their_bits_over_breaks(void **state)
     assert_true(r.breaks >= 50);
 }
 
-/* The network stops in the middle of an operation and comes back before the peers' time-out: the operation
+/* The network stalls in the middle of an operation and returns before the peer time-out: the operation
  * completes. */
-static void an_operation_goes_on_soon_after_a_stall(void **state)
+static void operation_continues_soon_after_a_stall(void **state)
 {
     (void)state;
     (void)stalled_operation(1000000, 2.5);
 }
 
-static void a_link_that_stays_away_is_lost_in_time(void **state)
+static void link_that_stays_broken_is_lost_after_the_time_out(void **state)
 {
     (void)state;
     assert_true(seconds_to_lose() >= 1.2); /* 0.3 s of silence, then 1 s broken */
 }
 
-/* ---- strangers ---- */
+/* ---- unknown callers ---- */
 
-/* Serves the door of rank 0 until the caller hears something; the kind of the answer, or -1. */
+/* Serves the admission of rank 0 until the caller receives an answer. Returns the kind of the answer, or -1.
+ * */
 static int answer(ddp__wire *w, int fd, uint32_t *reason)
 {
     unsigned char all[2] = {1, 1}, b[DDP__HELLO_BYTES];
@@ -122,7 +123,7 @@ static int answer(ddp__wire *w, int fd, uint32_t *reason)
     return kind;
 }
 
-static void strangers_are_turned_away(void **state)
+static void unknown_callers_are_refused(void **state)
 {
     static relay r;
     ddp__wire *w[2];
@@ -152,10 +153,10 @@ static void strangers_are_turned_away(void **state)
     assert_int_equal(answer(w[0], knock(&at, b, sizeof b), &reason), DDP__REFUSED);
     assert_int_equal(reason, DDP__REFUSE_BEGUN);
     ddp__hello_pack(&other, DDP__RESUME, DDP__WELCOME, 0, b);
-    ddp__hello_put(b + 44, 12345, 4); /* another process that calls itself rank 1 */
+    ddp__hello_put(b + 44, 12345, 4); /* another process that claims to be rank 1 */
     ddp__hello_put(b + 60, 1000, 4);
     ddp__hello_seal(b);
-    end = ddp_now() + 60; /* the first byte brings the number of the real one */
+    end = ddp_now() + 60; /* the first byte contains the number of the real one */
     iov.iov_base = &c;
     iov.iov_len = 1;
     while (w[1]->table->send(w[1], 0, &iov, 1) == 0 && ddp_now() < end) {
@@ -165,7 +166,7 @@ static void strangers_are_turned_away(void **state)
     assert_int_equal(reason, DDP__REFUSE_TWICE);
     assert_int_equal(answer(w[0], knock(&at, (const unsigned char *)"GET / HTTP/1.0\r\n\r\n", 18), &reason),
                      -1);
-    /* twenty with an incomplete hello: they leave after 5 s, and the link is not disturbed */
+    /* twenty incomplete hellos: they are dropped after 5 s, and do not disturb the link */
     for (k = 0; k < 20; k++) crowd[k] = knock(&at, b, 3);
     assert_int_equal(w[1]->table->send(w[1], 0, &iov, 1), 1);
     end = ddp_now() + 60;
@@ -178,7 +179,7 @@ static void strangers_are_turned_away(void **state)
         if (k < 4) assert_int_equal(recv(crowd[k], b, 1, 0), 0);
         close(crowd[k]);
     }
-    fd = ddp__tcp_dial(&at, ddp_now() + 5); /* the door is still open */
+    fd = ddp__tcp_dial(&at, ddp_now() + 5); /* the listening socket is still open */
     assert_true(fd >= 0);
     close(fd);
     for (k = 0; k < 2; k++) w[k]->table->close(w[k]);
@@ -188,12 +189,12 @@ static void strangers_are_turned_away(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_ring_gives_back_what_was_put_in),
-        cmocka_unit_test(streams_stay_whole_over_hundreds_of_breaks),
-        cmocka_unit_test(operations_keep_their_bits_over_breaks),
-        cmocka_unit_test(an_operation_goes_on_soon_after_a_stall),
-        cmocka_unit_test(a_link_that_stays_away_is_lost_in_time),
-        cmocka_unit_test(strangers_are_turned_away),
+        cmocka_unit_test(replay_ring_returns_the_stored_bytes),
+        cmocka_unit_test(streams_are_complete_after_hundreds_of_breaks),
+        cmocka_unit_test(operations_are_bit_identical_after_breaks),
+        cmocka_unit_test(operation_continues_soon_after_a_stall),
+        cmocka_unit_test(link_that_stays_broken_is_lost_after_the_time_out),
+        cmocka_unit_test(unknown_callers_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

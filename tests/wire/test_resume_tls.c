@@ -1,5 +1,5 @@
-/* [test-all: needs OpenSSL] Links of a run that uses TLS break and come back: streams stay whole to the
- * byte, through a relay and through rank 0, and callers that send nothing do not keep a link away. */
+/* [test-all: needs OpenSSL] Links of a run with TLS break and reconnect: streams are complete to the byte,
+ * through a relay and through rank 0, and silent callers do not delay a reconnection. */
 #ifndef DDP_USE_OPENSSL
 #include <stdio.h>
 
@@ -27,7 +27,7 @@ extern "C" {
 #include "wire/resume_lab.h"
 #include "wire/tls_lab.h"
 
-static void streams_of_tls_stay_whole_over_breaks(void **state)
+static void tls_streams_are_complete_after_breaks(void **state)
 {
     ddp__tls *tls[4];
     (void)state;
@@ -36,7 +36,7 @@ static void streams_of_tls_stay_whole_over_breaks(void **state)
     for (int k = 0; k < 4; k++) ddp__tls_free(tls[k]);
 }
 
-static void relayed_pairs_of_tls_come_back(void **state)
+static void relayed_tls_pairs_reconnect(void **state)
 {
     ddp__tls *tls[RANKS];
     (void)state;
@@ -45,14 +45,15 @@ static void relayed_pairs_of_tls_come_back(void **state)
     for (int k = 0; k < RANKS; k++) ddp__tls_free(tls[k]);
 }
 
-static void idle_callers_do_not_keep_a_link_away(void **state)
+static void idle_callers_do_not_delay_a_reconnection(void **state)
 {
     (void)state;
     (void)seconds_past_idle_callers();
 }
 
-/* A newcomer whose certificate names no rank: its link comes back by the name with which it came. */
-static void a_newcomer_comes_back_by_its_name(void **state)
+/* A joining worker whose certificate has no name of a rank: its link reconnects with the name with which it
+ * joined. */
+static void joining_worker_reconnects_by_its_name(void **state)
 {
     static relay r;
     ddp__tls *tls[2];
@@ -83,10 +84,10 @@ static void a_newcomer_comes_back_by_its_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_of_tls_stay_whole_over_breaks),
-        cmocka_unit_test(relayed_pairs_of_tls_come_back),
-        cmocka_unit_test(idle_callers_do_not_keep_a_link_away),
-        cmocka_unit_test(a_newcomer_comes_back_by_its_name),
+        cmocka_unit_test(tls_streams_are_complete_after_breaks),
+        cmocka_unit_test(relayed_tls_pairs_reconnect),
+        cmocka_unit_test(idle_callers_do_not_delay_a_reconnection),
+        cmocka_unit_test(joining_worker_reconnects_by_its_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

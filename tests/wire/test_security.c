@@ -1,4 +1,4 @@
-/* Meetings without TLS: addresses beyond this machine, and what the log says about strangers. */
+/* Rendezvous without TLS: addresses beyond this machine, and log lines about unknown callers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -15,7 +15,7 @@ extern "C" {
 #endif
 #include "wire/log_lab.h"
 
-static void an_address_beyond_this_machine_needs_a_key_or_consent(void **state)
+static void address_beyond_this_machine_needs_a_key_or_consent(void **state)
 {
     meet_rank m[2];
     (void)state;
@@ -27,12 +27,12 @@ static void an_address_beyond_this_machine_needs_a_key_or_consent(void **state)
     assert_says(&m[0], DDP_ARG, "--insecure");
 }
 
-static void consent_is_written_into_the_log(void **state)
+static void consent_is_logged(void **state)
 {
     char text[8000];
     meet_rank m[2];
     (void)state;
-    meet_prepare(m, 2, -1, "192.0.2.7:29500"); /* nobody has it: rank 0 cannot listen there */
+    meet_prepare(m, 2, -1, "192.0.2.7:29500"); /* this machine does not have it: rank 0 cannot listen there */
     m[0].how.insecure = 1;
     listen_in(&m[0], text);
     meet_start(m, 1);
@@ -41,7 +41,7 @@ static void consent_is_written_into_the_log(void **state)
     assert_non_null(strstr(text, "insecure: connections to 192.0.2.7:29500 are neither encrypted"));
 }
 
-static void every_stranger_has_its_line_in_the_log(void **state)
+static void every_unknown_caller_is_logged(void **state)
 {
     static const char *const first[] = {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02", "", "dream"};
     char addr[DDP__ADDR_TEXT], text[8000], sink[64];
@@ -60,7 +60,7 @@ static void every_stranger_has_its_line_in_the_log(void **state)
         assert_int_equal(ddp__stream_send_all(NULL, fd[i], first[i], strlen(first[i]), ddp_now() + 60), 0);
     }
     close(fd[2]);
-    for (i = 0; i < 4; i++) { /* rank 0 hangs up */
+    for (i = 0; i < 4; i++) { /* rank 0 closes the connection */
         if (i == 2) continue;
         assert_int_equal(ddp__stream_recv_all(NULL, fd[i], sink, sizeof sink, NULL, ddp_now() + 60), -1);
         assert_int_not_equal(errno, ETIMEDOUT);
@@ -73,13 +73,13 @@ static void every_stranger_has_its_line_in_the_log(void **state)
         m[i].wire->table->close(m[i].wire);
     }
     assert_non_null(strstr(text, "is not a dreamddp rank"));
-    assert_non_null(strstr(text, "speaks TLS, this rank does not"));
+    assert_non_null(strstr(text, "uses TLS, but this rank does not"));
     assert_non_null(strstr(text, "disconnected before identifying itself"));
     assert_non_null(strstr(text, "no hello within 5"));
 }
 
 #ifndef DDP_USE_OPENSSL
-static void without_openssl_a_key_is_refused_with_the_remedy(void **state)
+static void key_without_openssl_fails_with_a_remedy(void **state)
 {
     ddp__tls_files f;
     ddp__tls *t;
@@ -97,11 +97,11 @@ static void without_openssl_a_key_is_refused_with_the_remedy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_beyond_this_machine_needs_a_key_or_consent),
-        cmocka_unit_test(consent_is_written_into_the_log),
-        cmocka_unit_test(every_stranger_has_its_line_in_the_log),
+        cmocka_unit_test(address_beyond_this_machine_needs_a_key_or_consent),
+        cmocka_unit_test(consent_is_logged),
+        cmocka_unit_test(every_unknown_caller_is_logged),
 #ifndef DDP_USE_OPENSSL
-        cmocka_unit_test(without_openssl_a_key_is_refused_with_the_remedy),
+        cmocka_unit_test(key_without_openssl_fails_with_a_remedy),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""[test-all: needs OpenSSL] Training under TLS while strangers connect: refused with a sentence, and not a bit of the result changes.
+"""[test-all: needs OpenSSL] Training with TLS while unknown clients connect: they are refused with an error, and the result is bit-identical.
 
-Exit 77 where build/train_gpt has no TLS (OpenSSL was not found when it was built).
+Exit code 77 if build/train_gpt has no TLS (it was built without OpenSSL).
 """
 import json
 import os
@@ -25,7 +25,7 @@ ARGS = ["--layers", "1", "--heads", "2", "--dim", "32", "--seq", "32", "--batch"
 
 
 def key_of(folder):
-    """The path of a new pre-shared key."""
+    """Returns the path of a new pre-shared key."""
     key = os.path.join(folder, "run.key")
     with open(key, "w") as f:
         f.write(secrets.token_hex(32) + "\n")
@@ -56,14 +56,14 @@ def finish(p, seconds=300):
 
 
 def param_hash(worker, root):
-    """What rank 0 prints, once both have ended well."""
+    """Returns the output of rank 0 after both ranks have ended without an error."""
     for code, _, err in (worker, root):
         expect(code == 0, "exit %d: %s" % (code, err[-600:]))
     return json.loads(root[1].splitlines()[-1])["param_hash"]
 
 
 class Strangers:
-    """Scanners, random bytes, and handshakes that trickle, on one port until stopped."""
+    """Scanners, random bytes, and slow handshakes, on one port until stopped."""
 
     def __init__(self, port):
         self.port, self.stop, self.met, self.stayed = port, threading.Event(), 0, 0
@@ -78,7 +78,7 @@ class Strangers:
                     self.met += 1
                     talk(s)
             except socket.timeout:
-                self.stayed += 1  # rank 0 did not hang up
+                self.stayed += 1  # rank 0 did not disconnect
             except OSError:
                 pass
 
@@ -133,9 +133,9 @@ def strangers_change_no_bit(folder):
         want = want or got
         expect(got == want, "%s instead of %s" % (got, want))
         if guests:
-            expect(guests.met > 20, "only %d strangers came" % guests.met)
-            expect(guests.stayed == 0, "rank 0 did not hang up on %d strangers" % guests.stayed)
-            for part in ("refused: 127.0.0.1:", "does not speak TLS", "came and went"):
+            expect(guests.met > 20, "only %d unknown clients connected" % guests.met)
+            expect(guests.stayed == 0, "rank 0 did not disconnect %d unknown clients" % guests.stayed)
+            for part in ("refused: 127.0.0.1:", "does not speak TLS", "disconnected before identifying itself"):
                 expect(part in done[1][2], "no '%s' in: %s" % (part, done[1][2][-2000:]))
         with open(key) as f:
             secret = f.read().strip()
@@ -143,7 +143,7 @@ def strangers_change_no_bit(folder):
     plain_port = free_port()
     root, worker = start(plain_port, 0), start(plain_port, 1)
     got = param_hash(finish(worker), finish(root))
-    expect(got == want, "TLS has other bits than plain: %s, %s" % (got, want))
+    expect(got == want, "TLS is not bit-identical to plain: %s, %s" % (got, want))
 
 
 @case
@@ -162,11 +162,11 @@ def the_wrong_key_is_told_to_both(folder):
     code, _, err = finish(start(port, 1))
     expect(code == 1 and "uses TLS, but this rank does not: give it the same --tls-psk" in err, err)
     worker = start(port, 1, DREAMDDP_TLS_PSK=key)
-    expect(param_hash(finish(worker), finish(root)), "the right one did not train")
+    expect(param_hash(finish(worker), finish(root)), "the rank with the right key did not train")
 
 
 def commands_of_the_manual(folder):
-    """The blocks of docs/howto/tls.md that a shell can run, as they stand there."""
+    """Runs the shell blocks of docs/howto/tls.md as written."""
     with open(os.path.join(ROOT, "docs", "howto", "tls.md")) as f:
         blocks = re.findall(r"```sh\n(.*?)```", f.read(), re.S)
     expect(len(blocks) >= 2, "docs/howto/tls.md has %d blocks" % len(blocks))

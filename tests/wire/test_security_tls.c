@@ -1,4 +1,4 @@
-/* [test-all: needs OpenSSL] Meetings and wires under TLS, and everybody who has to stay outside. */
+/* [test-all: needs OpenSSL] Rendezvous and wires with TLS, and the clients that must be refused. */
 #ifndef DDP_USE_OPENSSL
 #include <stdio.h>
 
@@ -25,7 +25,7 @@ extern "C" {
 #include "wire/log_lab.h"
 #include "wire/tls_lab.h"
 
-/* ---- ranks that belong together ---- */
+/* ---- ranks of one run ---- */
 
 /* Ranks 0..world-1 of one run with the key, or with the certificates rank-R. */
 static void secure(meet_rank *m, int world, int by_key)
@@ -60,7 +60,7 @@ static unsigned char talk_byte(int rank, size_t i)
     return (unsigned char)(i * 7 + i / 251 + (size_t)rank * 101);
 }
 
-/* Sends `bytes` to every peer and reads as many from each, in odd pieces, never waiting on one. */
+/* Sends `bytes` to every peer and reads as many from each, in odd pieces, without blocking on one. */
 static void *talk_run(void *arg)
 {
     talk *t = (talk *)arg;
@@ -123,7 +123,7 @@ static void assert_all_hear_each_other(meet_rank *m, int world, size_t bytes)
         if (t[r].wrong) fail_msg("rank %d failed in line %d", r, t[r].wrong);
 }
 
-static void ranks_with_the_same_key_hear_each_other(void **state)
+static void ranks_with_the_same_key_connect(void **state)
 {
     meet_rank m[MEET_MAX];
     char addr[DDP__ADDR_TEXT];
@@ -134,12 +134,12 @@ static void ranks_with_the_same_key_hear_each_other(void **state)
         secure(m, world, 1);
         meet_start(m, world);
         meet_join(m, world);
-        assert_all_hear_each_other(m, world, 3000001); /* more than the sockets hold */
+        assert_all_hear_each_other(m, world, 3000001); /* more than the socket buffers hold */
         close_all(m, world);
     }
 }
 
-static void ranks_with_certificates_hear_each_other(void **state)
+static void ranks_with_certificates_connect(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT];
@@ -152,7 +152,7 @@ static void ranks_with_certificates_hear_each_other(void **state)
     close_all(m, 3);
 }
 
-static void a_relayed_pair_has_a_session_of_its_own(void **state)
+static void relayed_pair_has_an_end_to_end_session(void **state)
 {
     meet_rank m[3];
     char addr[DDP__ADDR_TEXT];
@@ -186,7 +186,7 @@ static void pair_of_sockets(int *fd)
     close(listener);
 }
 
-static void nothing_crosses_in_the_clear(void **state)
+static void no_plain_text_is_sent(void **state)
 {
     static const char secret[] = "attack at dawn, attack at dawn";
     ddp__tls *a = lab_open("run.key", NULL, NULL, 7), *b = lab_open("run.key", NULL, NULL, 7);
@@ -200,7 +200,7 @@ static void nothing_crosses_in_the_clear(void **state)
     pair_of_sockets(fd);
     iov.iov_base = (void *)(uintptr_t)secret;
     iov.iov_len = sizeof secret;
-    /* without a session, nothing at all */
+    /* without a session nothing is sent */
     assert_int_equal(ddp__stream_send(a, fd[0], &iov, 1), -1);
     assert_int_equal(errno, EPROTO);
     assert_int_equal(ddp__stream_begin(a, fd[0], 0), 0);
@@ -238,8 +238,8 @@ static void shake_both(ddp__tls *a, ddp__tls *b, const int *fd)
     assert_int_equal(done, 2);
 }
 
-/* Which certificates may come as a newcomer, and with which id. */
-static void newcomers_are_known_by_their_certificate(void **state)
+/* Which certificates may join a run, and with which id. */
+static void certificate_determines_the_id_of_a_joining_worker(void **state)
 {
     static const struct {
         const char *cert;
@@ -294,8 +294,8 @@ static void *answer_alone(void *arg)
     return NULL;
 }
 
-/* A session that another thread goes on with, while its first owner serves others. */
-static void a_session_can_be_handed_over(void **state)
+/* A session that is moved to another thread, while its first owner serves others. */
+static void session_can_be_moved_to_another_thread(void **state)
 {
     ddp__tls *a = lab_open("run.key", NULL, NULL, 7), *b = lab_open("run.key", NULL, NULL, 7);
     int one[2], two[2];
@@ -328,8 +328,8 @@ static void a_session_can_be_handed_over(void **state)
     ddp__tls_free(b);
 }
 
-/* One bit of a record changed on its way. */
-static void a_changed_byte_ends_the_connection(void **state)
+/* One bit of a record is changed in transit. */
+static void changed_byte_ends_the_connection(void **state)
 {
     ddp__tls *a = lab_open("run.key", NULL, NULL, 7), *b = lab_open("run.key", NULL, NULL, 7);
     int left[2], right[2], i, done = 0;
@@ -371,22 +371,22 @@ static void a_changed_byte_ends_the_connection(void **state)
     ddp__tls_free(b);
 }
 
-/* ---- strangers ---- */
+/* ---- unknown clients ---- */
 
-enum { STAYS = 60 }; /* seconds until a stranger gives up; rank 0 hangs up after 5 */
+enum { STAYS = 60 }; /* seconds until a client gives up; rank 0 disconnects it after 5 */
 
-/* What a stranger does: connects, perhaps shakes hands with tls, says `first` and, as rank 1 of 2 in
- * run `run`, its hello. Seconds until rank 0 has hung up; `why` gets what TLS told the stranger. */
+/* An unknown client: connects, optionally completes a handshake with tls, sends `first` and, as rank 1 of 2
+ * in run `run`, its hello. seconds: until rank 0 has disconnected; `why` receives the TLS error. */
 typedef struct stranger {
     const char *addr, *first;
     size_t bytes;
-    double pace; /* seconds between the bytes of first */
+    double pace; /* in seconds: between the bytes of `first` */
     ddp__tls *tls;
     int greets, rank;
     uint64_t run;
     double seconds;
     char why[DDP__STREAM_TEXT];
-    int answer; /* reason of the refusal in a frame, -1 none */
+    int answer; /* reason of the refusal in a frame, -1: none */
     pthread_t thread;
 } stranger;
 
@@ -453,7 +453,7 @@ static void strangers_leave(stranger *s, int count)
     for (i = 0; i < count; i++) {
         pthread_join(s[i].thread, NULL);
         ddp__tls_free(s[i].tls);
-        if (s[i].seconds >= STAYS) fail_msg("rank 0 has not hung up on stranger %d", i);
+        if (s[i].seconds >= STAYS) fail_msg("rank 0 has not disconnected client %d", i);
     }
 }
 
@@ -462,10 +462,10 @@ static void assert_logged(const char *text, const char *part)
     if (!strstr(text, part)) fail_msg("no '%s' in the log:\n%s", part, text);
 }
 
-/* Bytes that look like the beginning of a TLS handshake and then trickle. */
+/* Bytes that look like the start of a TLS handshake, sent slowly. */
 static const char trickle[] = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 
-static void nobody_without_the_key_comes_in(void **state)
+static void clients_without_the_key_are_refused(void **state)
 {
     meet_rank m[2];
     stranger s[8];
@@ -482,16 +482,16 @@ static void nobody_without_the_key_comes_in(void **state)
     stranger_start(&s[2], addr, NULL)->first = trickle;
     s[2].bytes = sizeof trickle - 1;
     s[2].pace = 1;
-    stranger_start(&s[3], addr, NULL)->greets = 1; /* one of ours, without TLS */
+    stranger_start(&s[3], addr, NULL)->greets = 1; /* a dreamddp rank without TLS */
     stranger_start(&s[4], addr, lab_open("other.key", NULL, NULL, 7))->greets = 1;
     stranger_start(&s[5], addr, lab_open("run.key", NULL, NULL, 8))->greets = 1;
     stranger_start(&s[6], addr, lab_open(NULL, "ca", "rank-1", 7))->greets = 1;
     stranger_start(&s[7], addr, lab_open("run.key", NULL, NULL, 7))->greets = 1;
-    s[7].run = 9; /* who has the key may still be of another run */
+    s[7].run = 9; /* a client with the key may still belong to another run */
     m[0].how.world = m[1].how.world = 2;
     meet_start(m, 1);
     strangers_run(s, 8);
-    strangers_leave(s, 2); /* strangers first, but the one whose bytes trickle */
+    strangers_leave(s, 2); /* the other clients first, except the slow one */
     strangers_leave(s + 3, 5);
     meet_start(m + 1, 1);
     meet_join(m, 2);
@@ -510,7 +510,7 @@ static void nobody_without_the_key_comes_in(void **state)
     assert_null(strstr(text, "6b1d4f0c")); /* the key */
 }
 
-static void a_slow_handshake_is_cut_off_and_stops_nobody(void **state)
+static void slow_handshake_is_dropped_and_delays_no_rank(void **state)
 {
     enum { SLOW = 100 };
     static stranger s[SLOW];
@@ -536,7 +536,7 @@ static void a_slow_handshake_is_cut_off_and_stops_nobody(void **state)
     close_all(m, 2);
 }
 
-static void a_lone_slow_handshake_ends_after_five_seconds(void **state)
+static void lone_slow_handshake_ends_after_five_seconds(void **state)
 {
     meet_rank m[2];
     stranger s;
@@ -560,8 +560,8 @@ static void a_lone_slow_handshake_ends_after_five_seconds(void **state)
     close_all(m, 2);
 }
 
-/* Hundreds that hang up at once, as port scanners do. */
-static void a_flood_of_scanners_delays_but_does_not_keep_out(void **state)
+/* Hundreds of clients that disconnect at once, as port scanners do. */
+static void flood_of_scanners_does_not_block_a_rank(void **state)
 {
     meet_rank m[2];
     char addr[DDP__ADDR_TEXT], text[8000];
@@ -585,7 +585,7 @@ static void a_flood_of_scanners_delays_but_does_not_keep_out(void **state)
     assert_logged(text, "disconnected before identifying itself");
 }
 
-static void certificates_are_looked_at(void **state)
+static void invalid_certificates_are_refused(void **state)
 {
     static const struct {
         const char *ca, *cert, *logged, *told;
@@ -623,12 +623,12 @@ static void certificates_are_looked_at(void **state)
             fail_msg("stranger %d heard '%s'", i, s[i].why);
         if (!cases[i].told) assert_int_equal(s[i].answer, DDP__REFUSE_NAME);
     }
-    assert_logged(text, "refused our TLS handshake (unknown CA)"); /* the one with a key */
+    assert_logged(text, "refused our TLS handshake (unknown CA)"); /* the rank with a key */
     assert_all_hear_each_other(m, 2, 20011);
     close_all(m, 2);
 }
 
-/* Any TLS client, without a certificate: what it gets to read is no byte. */
+/* A TLS client without a certificate: it must not read a single byte. */
 static void plain_tls_client(const char *addr, int version)
 {
     SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
@@ -688,7 +688,7 @@ static void meet_two(meet_rank *m, ddp__tls *root, ddp__tls *worker, char *text)
     close_all(m, 2);
 }
 
-static void a_worker_does_not_trust_another_rank_0(void **state)
+static void worker_rejects_an_untrusted_rank_0(void **state)
 {
     char text[8000];
     meet_rank m[2];
@@ -709,7 +709,7 @@ static void a_worker_does_not_trust_another_rank_0(void **state)
     assert_says(&m[1], DDP_MISMATCH, "has an invalid certificate");
 }
 
-static void tls_and_plain_tell_each_other(void **state)
+static void tls_and_plain_ranks_fail_on_both_sides(void **state)
 {
     char text[8000];
     meet_rank m[2];
@@ -717,7 +717,7 @@ static void tls_and_plain_tell_each_other(void **state)
 
     meet_two(m, NULL, lab_open("run.key", NULL, NULL, 7), text);
     assert_says(&m[1], DDP_MISMATCH, "does not support TLS 1.3");
-    assert_logged(text, "speaks TLS, this rank does not");
+    assert_logged(text, "uses TLS, but this rank does not");
     meet_two(m, lab_open("run.key", NULL, NULL, 7), NULL, text);
     assert_says(&m[1], DDP_MISMATCH, "uses TLS, but this rank does not: give it the same --tls-psk");
     assert_logged(text, "is a rank without TLS");
@@ -725,7 +725,7 @@ static void tls_and_plain_tell_each_other(void **state)
 
 /* ---- files ---- */
 
-static void bad_files_are_explained(void **state)
+static void invalid_key_files_fail_with_a_clear_error(void **state)
 {
     struct {
         const char *psk, *ca, *cert, *key;
@@ -744,9 +744,9 @@ static void bad_files_are_explained(void **state)
         {NULL, "none.pem", "rank-0.pem", "rank-0.key", DDP_IO, "none.pem: No such file"},
         {NULL, "ca.pem", "none.pem", "rank-0.key", DDP_IO, "none.pem: No such file"},
         {NULL, "ca.pem", "rank-0.pem", "none.key", DDP_IO, "none.key: No such file"},
-        {NULL, "ca.pem", "run.key", "rank-0.key", DDP_FORMAT, "run.key: no certificate in PEM"},
+        {NULL, "ca.pem", "run.key", "rank-0.key", DDP_FORMAT, "run.key: cannot read a certificate in PEM"},
         {NULL, "ca.pem", "rank-0.pem", "rank-1.key", DDP_ARG, "rank-1.key is not the key of"},
-        {NULL, "ca.pem", "rank-0.pem", "run.key", DDP_FORMAT, "run.key: no private key in PEM"},
+        {NULL, "ca.pem", "rank-0.pem", "run.key", DDP_FORMAT, "run.key: cannot read a private key in PEM"},
         {NULL, "ca.pem", "rank-0.pem", "open.key", DDP_ARG, "other users can read this key"},
     };
     char p[4][64];
@@ -779,22 +779,22 @@ static void bad_files_are_explained(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_with_the_same_key_hear_each_other),
-        cmocka_unit_test(ranks_with_certificates_hear_each_other),
-        cmocka_unit_test(a_relayed_pair_has_a_session_of_its_own),
-        cmocka_unit_test(nothing_crosses_in_the_clear),
-        cmocka_unit_test(newcomers_are_known_by_their_certificate),
-        cmocka_unit_test(a_session_can_be_handed_over),
-        cmocka_unit_test(a_changed_byte_ends_the_connection),
-        cmocka_unit_test(nobody_without_the_key_comes_in),
-        cmocka_unit_test(a_slow_handshake_is_cut_off_and_stops_nobody),
-        cmocka_unit_test(a_lone_slow_handshake_ends_after_five_seconds),
-        cmocka_unit_test(a_flood_of_scanners_delays_but_does_not_keep_out),
-        cmocka_unit_test(certificates_are_looked_at),
+        cmocka_unit_test(ranks_with_the_same_key_connect),
+        cmocka_unit_test(ranks_with_certificates_connect),
+        cmocka_unit_test(relayed_pair_has_an_end_to_end_session),
+        cmocka_unit_test(no_plain_text_is_sent),
+        cmocka_unit_test(certificate_determines_the_id_of_a_joining_worker),
+        cmocka_unit_test(session_can_be_moved_to_another_thread),
+        cmocka_unit_test(changed_byte_ends_the_connection),
+        cmocka_unit_test(clients_without_the_key_are_refused),
+        cmocka_unit_test(slow_handshake_is_dropped_and_delays_no_rank),
+        cmocka_unit_test(lone_slow_handshake_ends_after_five_seconds),
+        cmocka_unit_test(flood_of_scanners_does_not_block_a_rank),
+        cmocka_unit_test(invalid_certificates_are_refused),
         cmocka_unit_test(other_tls_clients_are_refused),
-        cmocka_unit_test(a_worker_does_not_trust_another_rank_0),
-        cmocka_unit_test(tls_and_plain_tell_each_other),
-        cmocka_unit_test(bad_files_are_explained),
+        cmocka_unit_test(worker_rejects_an_untrusted_rank_0),
+        cmocka_unit_test(tls_and_plain_ranks_fail_on_both_sides),
+        cmocka_unit_test(invalid_key_files_fail_with_a_clear_error),
     };
     return cmocka_run_group_tests(tests, lab_begin, lab_end);
 }

@@ -1,5 +1,5 @@
-/* Both wires against one contract: streams arrive whole and in order, a full one pushes back,
- * an ended one says so once, and a sleeper can be woken. */
+/* The contract of both wires: streams arrive complete and in order, a full stream applies back-pressure, an
+ * ended stream reports its end once, and a waiting rank can be woken. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "wire/threads.c"
@@ -116,7 +116,7 @@ static void *talk(void *arg)
             }
             want_recv[p] = got[p] < STREAM_BYTES;
             if (sent[p] < STREAM_BYTES || got[p] < STREAM_BYTES) open = 1;
-            if (sent[p] < STREAM_BYTES && !want_send[p]) open = 2; /* more can go at once */
+            if (sent[p] < STREAM_BYTES && !want_send[p]) open = 2; /* more can be sent at once */
         }
         if (ddp_now() > end) t->bad++;
         if (t->bad) break;
@@ -124,7 +124,7 @@ static void *talk(void *arg)
     }
     ddp__atomic_add(t->left, -1);
     memset(want_recv, 0, sizeof want_recv);
-    while (ddp__atomic_load(t->left) > 0) /* what the wire has taken may still wait in it */
+    while (ddp__atomic_load(t->left) > 0) /* bytes that the wire has accepted may still be queued in it */
         w->table->wait(w, NULL, want_recv, ddp_now() + 0.01);
     free(buf);
     free(expect);
@@ -150,21 +150,21 @@ static void talk_all(int kind, int world)
     close_wires(world, w);
 }
 
-static void random_streams_arrive_whole_between_threads(void **state)
+static void random_streams_arrive_complete_between_threads(void **state)
 {
     int world;
     (void)state;
     for (world = 2; world <= MEET_MAX; world++) talk_all(THREADS, world);
 }
 
-static void random_streams_arrive_whole_over_tcp(void **state)
+static void random_streams_arrive_complete_over_tcp(void **state)
 {
     int world;
     (void)state;
     for (world = 2; world <= MEET_MAX; world++) talk_all(TCP, world);
 }
 
-static void random_streams_arrive_whole_over_links_that_may_return(void **state)
+static void random_streams_arrive_complete_with_reconnection(void **state)
 {
     int world;
     (void)state;
@@ -207,7 +207,7 @@ static void full_stream(int kind)
     open_wires(kind, 2, w);
     iov.iov_base = block;
     iov.iov_len = (size_t)1 << 16;
-    for (;;) { /* until nothing moves for a while */
+    for (;;) { /* until nothing is transferred for a while */
         double begin = ddp_now();
         n = w[0]->table->send(w[0], 1, &iov, 1);
         assert_true(n >= 0);
@@ -225,7 +225,7 @@ static void full_stream(int kind)
     w[0]->table->wait(w[0], want, none, ddp_now() + 10);
     iov.iov_len = 1;
     assert_int_equal(w[0]->table->send(w[0], 1, &iov, 1), 1);
-    while (!ddp__atomic_load(&t.done)) /* a link that may return has a record under way */
+    while (!ddp__atomic_load(&t.done)) /* a link with reconnection has a record in flight */
         w[0]->table->wait(w[0], none, none, ddp_now() + 0.01);
     pthread_join(t.thread, NULL);
     assert_int_equal(t.bad, 0);
@@ -233,7 +233,7 @@ static void full_stream(int kind)
     free(block);
 }
 
-static void a_full_stream_takes_no_more_until_the_peer_reads(void **state)
+static void full_stream_blocks_until_the_peer_reads(void **state)
 {
     (void)state;
     full_stream(THREADS);
@@ -266,25 +266,25 @@ static void ended_stream(int kind)
         if (n < 0) break;
         got += n;
     }
-    assert_int_equal(got, 1000); /* what was said before the end is heard */
+    assert_int_equal(got, 1000); /* bytes sent before the end are received */
     assert_int_equal(errno, ECONNRESET);
     begin = ddp_now();
     w[0]->table->wait(w[0], NULL, all, begin + 0.05);
-    assert_true(ddp_now() >= begin + 0.05); /* an end that is known does not keep us awake */
+    assert_true(ddp_now() >= begin + 0.05); /* a known end does not wake the waiting rank */
     for (tries = 0, n = 0; tries < 200 && n >= 0; tries++) {
         n = w[0]->table->send(w[0], 2, &iov, 1);
         ddp__sleep_until(ddp_now() + 0.001);
     }
     assert_int_equal(n, -1);
     begin = ddp_now();
-    w[0]->table->wait(w[0], all, all, begin + 0.05); /* the stream to rank 1 has room */
+    w[0]->table->wait(w[0], all, all, begin + 0.05); /* the stream to rank 1 has space */
     assert_int_equal(w[1]->table->send(w[1], 0, &iov, 1), 1000);
     w[0]->table->wait(w[0], NULL, all, ddp_now() + 10);
     assert_int_equal(w[0]->table->recv(w[0], 1, buf, sizeof buf), 1000);
     close_wires(2, w);
 }
 
-static void a_closed_peer_is_heard_to_the_end_and_then_reported(void **state)
+static void closed_peer_is_reported_after_its_last_bytes(void **state)
 {
     (void)state;
     ended_stream(THREADS);
@@ -311,7 +311,7 @@ static void wake_up(int kind)
     double begin;
 
     open_wires(kind, 2, w);
-    w[0]->table->wake(w[0]); /* before the sleep: still counts */
+    w[0]->table->wake(w[0]); /* before the wait: still counts */
     w[0]->table->wait(w[0], NULL, NULL, -1);
     begin = ddp_now();
     w[0]->table->wait(w[0], NULL, NULL, begin + 0.03); /* but only once */
@@ -324,7 +324,7 @@ static void wake_up(int kind)
     close_wires(2, w);
 }
 
-static void a_sleeper_is_woken_and_never_misses_it(void **state)
+static void waiting_rank_never_misses_a_wake_up(void **state)
 {
     (void)state;
     wake_up(THREADS);
@@ -332,7 +332,7 @@ static void a_sleeper_is_woken_and_never_misses_it(void **state)
     wake_up(RESUME);
 }
 
-static void a_rank_that_is_not_wanted_does_not_end_the_sleep(void **state)
+static void unrequested_rank_does_not_end_the_wait(void **state)
 {
     int kind;
     (void)state;
@@ -355,10 +355,10 @@ static void a_rank_that_is_not_wanted_does_not_end_the_sleep(void **state)
     }
 }
 
-/* ---- particulars ---- */
+/* ---- details ---- */
 
-/* What is read along with the bytes asked for is there without the socket saying so. */
-static void nobody_sleeps_over_bytes_that_were_read_ahead(void **state)
+/* Bytes that were read ahead are available although the socket is empty. */
+static void wait_returns_for_bytes_that_were_read_ahead(void **state)
 {
     unsigned char out[100], in[100];
     ddp__wire *w[2];
@@ -385,7 +385,7 @@ static void nobody_sleeps_over_bytes_that_were_read_ahead(void **state)
     }
     assert_memory_equal(in, out, sizeof in);
     assert_int_equal(w[1]->table->recv(w[1], 0, in, 1), 0);
-    /* and a socket that was empty is asked again once it is not */
+    /* a socket that was empty is read again when it has bytes */
     assert_int_equal(w[0]->table->send(w[0], 1, &iov, 1), sizeof out);
     w[1]->table->wait(w[1], NULL, NULL, ddp_now() + 10);
     assert_int_equal(w[1]->table->recv(w[1], 0, in, sizeof in), sizeof in);
@@ -393,7 +393,7 @@ static void nobody_sleeps_over_bytes_that_were_read_ahead(void **state)
     close_wires(2, w);
 }
 
-static void a_hub_gives_each_rank_once(void **state)
+static void hub_assigns_each_rank_once(void **state)
 {
     ddp__hub *hub = ddp__hub_new(2);
     ddp__wire *w = NULL, *other = NULL;
@@ -439,7 +439,7 @@ static void tcp_sockets_send_at_once_and_close_on_exec(void **state)
     close_wires(3, w);
 }
 
-static void an_unknown_congestion_control_is_refused(void **state)
+static void unknown_congestion_control_is_rejected(void **state)
 {
     int pair[2], fds[2];
     char addr[DDP__ADDR_TEXT];
@@ -456,24 +456,24 @@ static void an_unknown_congestion_control_is_refused(void **state)
     assert_int_not_equal(net_wire(0, 2, fds, "no-such-control", &w, &err), DDP_OK);
     assert_non_null(strstr(err.msg, "no-such-control"));
     assert_null(w);
-    close(pair[0]); /* still ours */
+    close(pair[0]); /* still owned by the caller */
     close(listener);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_streams_arrive_whole_between_threads),
-        cmocka_unit_test(random_streams_arrive_whole_over_tcp),
-        cmocka_unit_test(random_streams_arrive_whole_over_links_that_may_return),
-        cmocka_unit_test(a_full_stream_takes_no_more_until_the_peer_reads),
-        cmocka_unit_test(a_closed_peer_is_heard_to_the_end_and_then_reported),
-        cmocka_unit_test(a_sleeper_is_woken_and_never_misses_it),
-        cmocka_unit_test(a_rank_that_is_not_wanted_does_not_end_the_sleep),
-        cmocka_unit_test(nobody_sleeps_over_bytes_that_were_read_ahead),
-        cmocka_unit_test(a_hub_gives_each_rank_once),
+        cmocka_unit_test(random_streams_arrive_complete_between_threads),
+        cmocka_unit_test(random_streams_arrive_complete_over_tcp),
+        cmocka_unit_test(random_streams_arrive_complete_with_reconnection),
+        cmocka_unit_test(full_stream_blocks_until_the_peer_reads),
+        cmocka_unit_test(closed_peer_is_reported_after_its_last_bytes),
+        cmocka_unit_test(waiting_rank_never_misses_a_wake_up),
+        cmocka_unit_test(unrequested_rank_does_not_end_the_wait),
+        cmocka_unit_test(wait_returns_for_bytes_that_were_read_ahead),
+        cmocka_unit_test(hub_assigns_each_rank_once),
         cmocka_unit_test(tcp_sockets_send_at_once_and_close_on_exec),
-        cmocka_unit_test(an_unknown_congestion_control_is_refused),
+        cmocka_unit_test(unknown_congestion_control_is_rejected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Keys and certificates for one test run, in a folder of its own. Include after dreamddp.h. */
+/* Keys and certificates for one test run, in a separate folder. Include after dreamddp.h. */
 #ifndef TLS_LAB_H
 #define TLS_LAB_H
 
@@ -51,8 +51,8 @@ static void lab_extend(X509 *cert, int nid, const char *value)
     X509_EXTENSION_free(e);
 }
 
-/* NAME.pem and NAME.key; common name, alternative names ("DNS:rank-1,DNS:rank-2") or NULL; signed
- * by the authority issuer, or by itself as one when issuer is NULL; over since `hours` when < 0. */
+/* Creates NAME.pem and NAME.key; common name, alternative names ("DNS:rank-1,DNS:rank-2") or NULL; signed by
+ * the authority issuer, or self-signed if issuer is NULL; hours < 0: expired for that time. */
 static void lab_certificate(const char *file, const char *common, const char *names, const char *issuer,
                             int hours)
 {
