@@ -215,7 +215,7 @@ static void come_never(net_rank *me, void *user)
     else
         s = ddp__engine_admit(me->engine, coming, NULL, NULL, &me->err);
     ddp__atomic_add(&gave_up, 1);
-    if (s != DDP_TIMEOUT || !strstr(me->err.msg, "no call that admits it from rank 1"))
+    if (s != DDP_TIMEOUT || !strstr(me->err.msg, "no admitting call from rank 1"))
         net_fail(me, "status %d, %.200s", (int)s, me->err.msg);
 }
 

@@ -388,7 +388,7 @@ static void invalid_settings_are_an_error(void **state)
         const char *says;
     } row[] = {
         {DDP_BSP, 3, 0, 0, "no servers: it needs servers"},
-        {DDP_SSGD, 3, 1, 0, "servers 1: it has nothing to serve"},
+        {DDP_SSGD, 3, 1, 0, "servers 1: it does not use servers"},
         {DDP_BSP, 3, 3, 0, "servers 3: a world of 3 has no computing rank left"},
         {DDP_ASP, 3, -2, 0, "servers -2"},
         {DDP_BSP, 3, 1, 0, "rank 2 of 3 serves (servers 1): call ddp_serve there"},
