@@ -1,5 +1,5 @@
 /* Runs the threads of a block as fibres on one thread of this machine. A fibre runs until a barrier or a warp
- * operation that other fibres have not reached. A thread without such operations needs no stack of its own.
+ * operation that other fibres have not reached. A thread without such operations needs no separate stack.
  * The order of the threads changes from phase to phase, so that a missing barrier changes results.
  *
  * Errors that hang a GPU or give undefined values are faults here: one line on stderr, and every later call
