@@ -164,10 +164,150 @@ def report_picture(folder, kind):
     words = re.findall(r'<i class="(k\d)"></i>([^<]+)', key.group(1)) if key and kind == "lanes" else []
     legend = "".join('<rect class="%s" x="%d" y="%g" width="12" height="10"/><text x="%d" y="%g">%s</text>' % (
         k, 56 + 150 * i, height + 6, 73 + 150 * i, height + 15, word.strip()) for i, (k, word) in enumerate(words))
-    head = '<svg xmlns="http://www.w3.org/2000/svg" class="%s" viewBox="0 0 %g %g" width="%g">' % (kind, width, height + (24 if legend else 0), width)
-    rules = "".join(r for r in re.findall(r"[^{}]*\{[^{}]*\}", re.sub(r"@media[^{]*\{[^}]*\}\s*\}", "", style)) if re.match(r"\s*(:root|svg|\.mid|\.end|\.grid|\.axis|\.k\d|\.s\d|\.lanes)", r)) if kind == "lanes" else ""
-    rules += "svg{background:#fff}:root{color-scheme:light}"  # a picture in a page cannot follow the page's colours
-    return head + "<style>" + rules + "</style>" + drawing[drawing.index(">") + 1:-len("</svg>")] + legend + "</svg>\n"
+    head = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" class="%s" viewBox="0 0 %g %g" width="%g">' % (kind, width, height + (24 if legend else 0), width)
+    plain = re.sub(r"@media[^{]*\{[^}]*\}\s*\}", "", style)
+    wanted = re.compile(r"\s*(:root|svg|\.mid|\.end|\.grid|\.axis|\.k\d|\.s\d|\.lanes)")
+    rules = "".join(r for r in re.findall(r"[^{}]*\{[^{}]*\}", plain) if wanted.match(r)) if kind == "lanes" else ""
+    return literal(head + "<style>" + rules + "svg{background:#fff}</style>" + drawing[drawing.index(">") + 1:-len("</svg>")] + legend + "</svg>\n")
+
+
+# ---- pictures from a trace ----
+
+def spans_of(path):
+    """The spans of a trace, by the name of the process: (begin, end, kind, step), times in milliseconds."""
+    with open(path, encoding="utf-8") as f:
+        events = json.load(f)
+    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
+    spans = {name: [] for name in names.values()}
+    for e in events:
+        if e["ph"] == "X":
+            spans[names[e["pid"]]].append((e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3, e["cat"], e["args"]["step"]))
+    return {name: sorted(own) for name, own in spans.items()}
+
+
+def lane(spans, begin, end, x, y, per_ms):
+    """Two rows of a worker, from begin to end: computing above, transfers below."""
+    out = []
+    for a, b, kind, _ in sorted(spans, key=lambda s: s[2] in ("forward", "backward", "comm")):  # these are on top
+        a, b = max(a, begin), min(b, end)
+        if (b - a) * per_ms < 0.15:
+            continue
+        row, high = (0, 20) if kind in ("forward", "backward", "update", "wait") else (21, 12)
+        out.append('<rect fill="%s" x="%.1f" y="%d" width="%.1f" height="%d"/>' % (KINDS[kind], x + (a - begin) * per_ms, y + row, (b - a) * per_ms, high))
+    return "".join(out)
+
+
+def time_axis(begin, end, x, top, bottom, per_ms, unit):
+    """Ticks each `unit` milliseconds, as milliseconds from begin."""
+    out = []
+    for i in range(int((end - begin) / unit + 1e-9) + 1):
+        at = x + i * unit * per_ms
+        out.append('<path stroke="#dfe3e6" d="M%.1f %dV%d"/><text x="%.1f" y="%d" text-anchor="middle">%d%s</text>' % (
+            at, top, bottom, at, bottom + 15, i * unit, " ms" if i == 0 else ""))
+    return "".join(out)
+
+
+def key(x, y, kinds=KEY):
+    out = []
+    for kind, word in kinds:
+        out.append('<rect fill="%s" x="%d" y="%d" width="13" height="11"/><text x="%d" y="%d">%s</text>' % (KINDS[kind], x, y, x + 18, y + 10, word))
+        x += 36 + 7 * len(word)
+    return "".join(out)
+
+
+def svg_page(width, height, parts):
+    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" font-family="sans-serif" font-size="12" fill="#3c434a">\n'
+            '<rect width="%d" height="%d" fill="#fff"/>\n' % (width, height, width, width, height)) + "\n".join(parts) + "\n</svg>\n"
+
+
+def mark(x, top, bottom, colour, text, y, anchor="start"):
+    return '<path stroke="%s" stroke-width="2" stroke-dasharray="5 3" d="M%.1f %dV%d"/><text x="%.1f" y="%d" fill="%s" font-weight="bold" text-anchor="%s">%s</text>' % (
+        colour, x, top, bottom, x + (5 if anchor == "start" else -5), y, colour, anchor, text)
+
+
+def kill_picture(folder):
+    """Lanes around the moment of the script's kill, with the begin of the next epoch."""
+    with open(os.path.join(PICTURES, "kill.txt"), encoding="ascii") as f:
+        seconds, victim = re.search(r"t=([\d.]+) kill (\d+)", f.read()).groups()
+    killed = 1e3 * float(seconds)
+    spans = spans_of(os.path.join(folder, "trace.json"))
+    ranks = {int(re.search(r"rank (\d+)", name).group(1)): own for name, own in spans.items() if own}
+    epoch = max(b for own in ranks.values() for a, b, kind, _ in own if kind == "wait" and a < killed + 100 and b > killed)
+    begin, end = killed - 300, epoch + 300
+    per_ms = 860 / (end - begin)
+    unit = 50 if end - begin < 800 else 100 if end - begin < 1600 else 500
+    bottom = 52 + 48 * (len(ranks) + 1)
+    parts = ['<text x="12" y="18" font-size="14" font-weight="bold">Rank %s is killed; three workers continue in epoch 1</text>' % victim,
+             time_axis(begin, end, 70, 48, bottom, per_ms, unit)]
+    for rank in sorted([*ranks, int(victim)]):
+        y = 56 + 48 * rank
+        parts.append('<text x="62" y="%d" text-anchor="end">rank %d</text>' % (y + 20, rank))
+        if rank in ranks:
+            parts.append(lane(ranks[rank], begin, end, 70, y, per_ms))
+        else:
+            parts.append('<rect fill="#e9ecef" stroke="#c3c9ce" x="70" y="%d" width="%.1f" height="33"/><text x="78" y="%d">computes (its record is lost)</text>' % (
+                y, (killed - begin) * per_ms, y + 21))
+    parts += [mark(70 + (killed - begin) * per_ms, 40, bottom, "#c62828", "rank %s killed" % victim, 40, "end"),
+              mark(70 + (epoch - begin) * per_ms, 40, bottom, "#00695c", "epoch 1: training continues", 40),
+              '<text x="%.1f" y="%d" text-anchor="middle">survivors: %.0f ms without progress</text>' % (
+                  70 + ((killed + epoch) / 2 - begin) * per_ms, bottom - 16, epoch - killed), key(70, bottom + 26)]
+    return svg_page(950, bottom + 48, parts)
+
+
+def quickstart_picture(folder):
+    """Rank 0 under S-SGD and DreamDDP with one time scale, and the loss of both over seconds."""
+    with open(os.path.join(folder, "quickstart.jsonl"), encoding="utf-8") as f:
+        events = [json.loads(line) for line in f]
+    spans = spans_of(os.path.join(folder, "quickstart_trace.json"))
+    both = (("ssgd", "S-SGD", "#c0504d"), ("dreamddp", "DreamDDP", "#0072b2"))
+    step = {e["strategy"]: e["step_ms"] for e in events if e["event"] == "result"}
+    span_ms = 4 * step["ssgd"]
+    per_ms = 800 / span_ms
+    unit = next(u for u in (20, 50, 100, 200, 500, 1000) if span_ms / u <= 10)
+    parts = ['<text x="12" y="20" font-size="15" font-weight="bold">Rank 0 of 4 workers, 100 Mbit/s links: the time of 4 steps of S-SGD</text>',
+             time_axis(0, span_ms, 120, 36, 170, per_ms, unit)]
+    for i, (name, title, colour) in enumerate(both):
+        own, y = spans["%s rank 0" % name], 60 + 62 * i
+        first = min(s for a, _, kind, s in own if kind == "forward" and s > 31)
+        begin = min(a for a, _, kind, s in own if kind == "forward" and s == first)
+        parts.append('<text x="12" y="%d" font-weight="bold" fill="%s">%s</text><text x="112" y="%d" text-anchor="end">compute</text>'
+                     '<text x="112" y="%d" text-anchor="end">transfer</text>' % (y - 6, colour, title, y + 15, y + 31))
+        parts.append(lane(own, begin, begin + span_ms, 120, y, per_ms))
+        starts = sorted({min(a for a, _, kind, s in own if kind == "forward" and s == n) for n in {s for _, _, kind, s in own if kind == "forward" and s >= first}})
+        inside = [a for a in starts if a < begin + span_ms]
+        parts += ['<path stroke="#3c434a" d="M%.1f %dv6"/>' % (120 + (a - begin) * per_ms, y - 7) for a in inside]
+        parts.append('<text x="120" y="%d">%s</text>' % (y - 10, "" if i else "each tick is the begin of a step"))
+    parts.append('<text x="930" y="80" fill="#c0504d">waits for</text><text x="930" y="95" fill="#c0504d">its transfers</text>'
+                 '<text x="930" y="142" fill="#0072b2">overlaps</text><text x="930" y="157" fill="#0072b2">them</text>')
+    parts.append(key(120, 200, KEY[:4]))
+    left, top, wide, high = 120, 250, 800, 190
+    curves, target = {}, {}
+    for name, _, _ in both:
+        seconds, losses, curve = 0.0, [], []
+        for e in events:
+            if e["event"] == "step" and e["strategy"] == name:
+                seconds += e["step_ms"] / 1e3
+                losses.append(e["loss"])
+                curve.append((seconds, sum(losses[-8:]) / len(losses[-8:])))
+        curves[name] = curve
+        target[name] = next(e["time_to_loss_s"] for e in events if e["event"] == "result" and e["strategy"] == name)
+    most = max(c[-1][0] for c in curves.values())
+    low, last = math.floor(min(v for c in curves.values() for _, v in c) * 2) / 2 - 0.5, math.ceil(max(v for c in curves.values() for _, v in c))
+    x, y = lambda s: left + wide * s / most, lambda v: top + high * (last - v) / (last - low)
+    parts.append('<text x="12" y="%d" font-size="15" font-weight="bold">Training loss over time (mean of 8 steps)</text>' % (top - 12))
+    v = low
+    while v <= last + 1e-9:
+        parts.append('<path stroke="#dfe3e6" d="M%d %.1fh%d"/><text x="%d" y="%.1f" text-anchor="end">%g</text>' % (left, y(v), wide, left - 8, y(v) + 4, v))
+        v += 0.5
+    for s in range(0, int(most) + 1, 2):
+        parts.append('<text x="%.1f" y="%d" text-anchor="middle">%d s</text>' % (x(s), top + high + 18, s))
+    for name, title, colour in both:
+        at = next(i for i, (s, _) in enumerate(curves[name]) if s >= target[name] - 1e-6)
+        s, v = curves[name][at]
+        parts.append('<polyline fill="none" stroke="%s" stroke-width="2.5" points="%s"/>' % (colour, " ".join("%.1f,%.1f" % (x(a), y(b)) for a, b in curves[name])))
+        parts.append('<circle fill="%s" cx="%.1f" cy="%.1f" r="5"/><text x="%.1f" y="%.1f" fill="%s" font-weight="bold" text-anchor="%s">%s: common loss after %.1f s</text>' % (
+            colour, x(s), y(v), x(s) + 6, y(v) + (22 if name == "dreamddp" else -10), colour, "start", title, target[name]))
+    return svg_page(1020, top + high + 32, parts)
 
 
 def curve_picture(text):

@@ -30,7 +30,7 @@ typedef struct partial_picture {
     double scale;
 } partial_picture;
 
-enum { PARTIAL_LANE = 16, PARTIAL_PITCH = 54, PARTIAL_TOP = 64 };
+enum { PARTIAL_LANE = 16, PARTIAL_PITCH = 54, PARTIAL_TOP = 78 };
 static const double partial_left = 96, partial_width = 1000;
 
 static void partial_svg_box(const partial_picture *v, int l, const char *what, double from, double to, int y,
@@ -76,12 +76,32 @@ static void partial_svg_step(const partial_picture *v, int h, int y)
                 partial_left + end * v->scale + 5, y + 2 * PARTIAL_LANE, plan_time(end - now, t, sizeof t));
 }
 
+/* Time below the steps, with ticks at 1, 2 or 5 times a power of ten. */
+static void partial_axis(const partial_picture *v, double longest, int y)
+{
+    const double eighth = longest / 8, unit = eighth > 0 ? pow(10, floor(log10(eighth))) : 1;
+    const double tick = eighth > 5 * unit ? 10 * unit : eighth > 2 * unit ? 5 * unit : 2 * unit;
+    int i;
+
+    for (i = 0; i * tick <= longest * 1.0001 && longest > 0; i++) {
+        const double x = partial_left + i * tick * v->scale;
+        fprintf(v->f,
+                "<path d=\"M%.1f %dv5\" stroke=\"#888\"/><text x=\"%.1f\" y=\"%d\" "
+                "text-anchor=\"middle\" class=\"small\">%.6g</text>\n",
+                x, y, x, y + 19, longest < 1 ? i * tick * 1e3 : i * tick);
+    }
+    fprintf(v->f,
+            "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"small\">time from the start of the "
+            "step's backward pass, %s</text>\n",
+            (partial_left + partial_width - 90) / 2, y + 37, longest < 1 ? "ms" : "s");
+}
+
 static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *plan)
 {
     partial_picture v;
     char t[2][32];
     double back = 0, longest = 0, end = 0;
-    int h, l, height = PARTIAL_TOP + plan->period * PARTIAL_PITCH + 40;
+    int h, l, height = PARTIAL_TOP + plan->period * PARTIAL_PITCH + 62;
 
     for (l = 0; l < p->layers; l++) back += p->backward_s[l];
     for (h = 0; h < plan->period; h++)
@@ -104,15 +124,17 @@ static void partial_svg_write(FILE *f, const ddp_profile *p, const ddp_plan *pla
             plan_time(back * plan->period, t[0], sizeof t[0]), plan_time(plan->exposed_s, t[1], sizeof t[1]),
             ddp_cost_name(plan->cost));
     fprintf(f, "<text x=\"12\" y=\"44\" class=\"small\">upper lane: backward, output side first; "
-               "lower lane: the link; a colour is a layer, pale = averaged once more; "
-               "dashed: the end of backward; red: beyond it</text>\n");
+               "lower lane: the link; each layer has a colour, pale = averaged once more; "
+               "dashed: end of backward; red: exposed time</text>\n");
     for (h = 0; h < plan->period; h++) partial_svg_step(&v, h, PARTIAL_TOP + h * PARTIAL_PITCH);
     fprintf(f,
             "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#222\" "
             "stroke-dasharray=\"4 3\"/>\n",
-            partial_left + back * v.scale, partial_left + back * v.scale, PARTIAL_TOP - 8, height - 34);
-    fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"small\">%s</text>\n</svg>\n",
-            partial_left + back * v.scale, height - 18, plan_time(back, t[0], sizeof t[0]));
+            partial_left + back * v.scale, partial_left + back * v.scale, PARTIAL_TOP - 8, height - 50);
+    fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" class=\"small\">%s</text>\n",
+            partial_left + back * v.scale, PARTIAL_TOP - 12, plan_time(back, t[0], sizeof t[0]));
+    partial_axis(&v, longest, height - 52);
+    fprintf(f, "</svg>\n");
 }
 
 static void partial_json_sets(FILE *f, const char *key, const ddp_plan *plan, int fill)

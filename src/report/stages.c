@@ -57,9 +57,28 @@ static void ddp__stages_slot(ddp__text *t, const ddp_report_pipeline *p, const d
                       s->task.micro_batch);
 }
 
+/* Draws the time below the stages. scale: drawing units per second. */
+static void ddp__stages_axis(ddp__text *t, double longest, double scale, double y)
+{
+    const double unit = longest < 1e-3 ? 1e6 : longest < 1 ? 1e3 : 1;
+    int decimals;
+    const double step = ddp__tick_step(longest * unit, 12, &decimals);
+
+    for (double v = 0; longest > 0 && v * step <= longest * unit * (1 + 1e-9); v += 1) {
+        const double x = ddp__stages_left + v * step / unit * scale;
+        ddp__add_page(t, "<path stroke=\"#888\" d=\"M^1 ^1v5\"/><text x=\"^1\" y=\"^1\" class=\"mid small\">",
+                      x, y, x, y + 17);
+        ddp__add_page(t, "^*%s</text>\n", decimals, v * step,
+                      v > 0            ? ""
+                      : longest < 1e-3 ? " us"
+                      : longest < 1    ? " ms"
+                                       : " s");
+    }
+}
+
 void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count)
 {
-    double longest = 0, height = 30, top = 24, scale;
+    double longest = 0, height = 54, top = 24, scale;
 
     for (int i = 0; i < count; i++) {
         longest = fmax(longest, p[i].step_s);
@@ -70,7 +89,8 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
         t,
         "<svg%s class=\"stages\" role=\"img\" width=\"^0\" height=\"^0\" "
         "viewBox=\"0 0 ^0 ^0\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
-        "<style>.stages text{fill:#222}.stages .small{fill:#555;font-size:11px}.stages .end{text-anchor:end}"
+        "<style>.stages text{fill:#222}.stages .small{fill:#555;font-size:11px}.stages "
+        ".end{text-anchor:end}.stages .mid{text-anchor:middle}"
         ".stages .in{fill:#fff;font-size:10px;text-anchor:middle;pointer-events:none}</style>\n"
         "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"12\" y=\"16\" class=\"small\">"
         "blue: forward; orange: backward, or its input gradients; green: weight gradients; numbered by "
@@ -88,6 +108,7 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
         for (int k = 0; k < p[i].slots; k++) ddp__stages_slot(t, &p[i], &p[i].slot[k], scale, top);
         top += p[i].stages * ddp__stages_row + 12;
     }
+    ddp__stages_axis(t, longest, scale, top);
     ddp__add_page(t, "</svg>\n");
 }
 
