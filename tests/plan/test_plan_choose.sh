@@ -45,6 +45,9 @@ predicts() {
     "$plan" choose $base --json p.json --svg p.svg >out 2>err
     [ "$(grep -c '<path fill="none"' p.svg)" -eq 19 ]
     result $? "plan choose: --svg draws 19 curves" "$(cat err)"
+    "$plan" choose $base --svg d.svg --draw 'ssgd,dreamddp,diloco --overlap stream' >out 2>err
+    [ "$(grep -c '<path fill="none"' d.svg)" -eq 3 ]
+    result $? "plan choose: --draw draws the named strategies" "$(cat err)"
     [ "$(grep -c '"event": "prediction"' p.json)" -eq 19 ] && grep -q '"event": "choice"' p.json
     result $? "plan choose: --json writes 19 predictions and the choice"
     if command -v python3 >/dev/null; then
@@ -65,6 +68,7 @@ assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["s
 
     says 2 'either --profile or --model is needed' --net 1mbit --workers 2
     says 2 'either --profile or --model is needed' $base --model gpt2 --speed 1
+    says 2 '--draw sgd names no strategy' $base --draw sgd
     says 2 '--model needs --speed TFLOPS' --model gpt2 --net 1mbit --workers 2
     says 2 '--speed is 0, it must be above 0' --model gpt2 --speed 0 --net 1mbit --workers 2
     says 2 '--profile and --speed exclude each other' $base --speed 1
