@@ -46,11 +46,11 @@ class Run:
         p.file = name
         return p
 
-    def doors(self):
-        """Where live workers said that workers can join."""
+    def addresses(self):
+        """The addresses at which live workers accept joining workers."""
         found = []
         for p in self.live:
-            found += re.findall(r"newcomers[^\n]*?(\d+\.\d+\.\d+\.\d+:\d+)", open(p.file + ".err").read())[:1]
+            found += re.findall(r"workers can join at [^\n]*?(\d+\.\d+\.\d+\.\d+:\d+)", open(p.file + ".err").read())[:1]
         return ",".join(found[:4]) or f"127.0.0.1:{self.port}"
 
     def progress(self):
