@@ -107,7 +107,7 @@ def main():
                 victim.wait()
                 kills += 1
             else:
-                run.live.append(run.start(["--join"], run.doors()))
+                run.live.append(run.start(["--join"], run.addresses()))
                 joins += 1
         codes = []
         for p in run.live:
