@@ -97,8 +97,8 @@ static void cli_variables(const cli_option *table, int count)
             snprintf(text + strlen(text), sizeof text - strlen(text), " %s", setting.variable + 9);
     }
     printf("\nA setting is also an environment variable: --period is DREAMDDP_PERIOD "
-           "(docs/reference/settings.md). An "
-           "option overrides\nthe variable of the same setting.\n"
+           "(docs/reference/settings.md).\nAn "
+           "option overrides the variable of the same setting.\n"
            "  %-27s ",
            "DREAMDDP_...");
     cli_wrap(text);

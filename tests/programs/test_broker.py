@@ -377,7 +377,7 @@ def lost_node_restarts_the_job_from_a_checkpoint(job, folder):
             attempt.close()
         if "from the beginning" not in said:
             break
-    expect("goes on from its checkpoint after step" in said, "the broker printed: " + said)
+    expect("resumes from its checkpoint after step" in said, "the broker printed: " + said)
     expect(r["param_hash"] == one["param_hash"], "with a checkpoint: %s, one worker's %s" % (r["param_hash"], one["param_hash"]))
 
 
@@ -407,8 +407,8 @@ def job_fails_if_a_lost_node_is_not_replaced(job, folder):
     time.sleep(0.3)
     job.nodes[2].kill()
     _, err, said = job.end(3)
-    expect("2 of 3 nodes came within 0.3 s" in err, err)
-    expect("2 of 3 nodes came within 0.3 s" in said[0] and "\n" not in said[0], "a node printed: %s" % said[0])
+    expect("2 of 3 nodes registered within 0.3 s" in err, err)
+    expect("2 of 3 nodes registered within 0.3 s" in said[0] and "\n" not in said[0], "a node printed: %s" % said[0])
 
 
 @case
@@ -422,7 +422,7 @@ def death_of_the_broker_ends_its_nodes(job, folder):
     job.broker.kill()
     for n in job.nodes:
         said = n.communicate(timeout=60)[1].strip()
-        expect(n.returncode == 3 and "is gone" in said and "\n" not in said, "exit %d: %s" % (n.returncode, said))
+        expect(n.returncode == 3 and "closed the connection" in said and "\n" not in said, "exit %d: %s" % (n.returncode, said))
 
 
 @case

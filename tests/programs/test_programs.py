@@ -43,7 +43,7 @@ mistake("a placement for another number of workers", 2, ["place.json", "4 device
         "--workers 2 --placement place.json", files={"place.json": PLACE})
 mistake("a placement with another number of stages", 2, ["--stages 4", "place.json has 2"],
         "--workers 4 --stages 4 --placement place.json", files={"place.json": PLACE})
-mistake("a device placed twice", 2, ["place.json", "of its own", "0..3"], "--workers 4 --placement place.json",
+mistake("a device placed twice", 2, ["place.json", "invalid or duplicate device", "0..3"], "--workers 4 --placement place.json",
         files={"place.json": PLACE.replace("3", "2")})
 mistake("a placement that is a cut", 1, ["cut.json", "plan place"], "--workers 4 --placement cut.json",
         files={"cut.json": cut((0, 0, 15))})
@@ -66,7 +66,7 @@ mistake("unknown edge wire", 2, ["foo", "bf16", "adatopk:R"], "--stages 2 --work
 mistake("an edge wire that keeps more than all values", 2, ["topk:0.5", "from 1"], "--stages 2 --workers 2 --edge-wire topk:0.5")
 mistake("an edge wire without stages", 2, ["--edge-wire int8", "--stages"], "--edge-wire int8")
 mistake("error feedback of an edge wire without rounding", 2, ["--edge-feedback", "topk:R"], "--stages 2 --workers 2 --edge-feedback")
-mistake("a bottleneck of no values", 2, ["bottleneck:1000", "take at most"], "--stages 2 --workers 2 --edge-wire bottleneck:1000")
+mistake("a bottleneck of no values", 2, ["bottleneck:1000", "use at most bottleneck:16"], "--stages 2 --workers 2 --edge-wire bottleneck:1000")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
 mistake("replicas without stages", 2, ["--min-replicas 1", "--stages"], "--min-replicas 1 --workers 2")
