@@ -518,7 +518,7 @@ typedef enum ddp_strategy {
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
     DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md); bit-identical to ssgd */
-    DDP_ASP,       /* each push to a server is an update of its own */
+    DDP_ASP,       /* each push to a server is a separate update */
     DDP_SSP,       /* asp; no worker is more than server.staleness steps ahead */
     DDP_R2SP,      /* asp; the workers push one after the other */
     DDP_OSP,       /* bsp; the least important layers are sent and corrected during the next step */
@@ -780,7 +780,7 @@ struct ddp_config {
     /* Checks, traces and dumps. */
     struct {
         const char *dump_path; /* file for ddp_dump on a failure, not on an abort; %r: rank (default: NULL) */
-        int trace_spans;       /* spans for ddp_trace_copy (default: 0, those of statistics) */
+        int trace_spans;       /* spans for ddp_trace_copy (default: 0, enough for statistics) */
         int check_writes;    /* 1: report writes to a layer in flight (default: 0; 1 with -DDREAMDDP_DEBUG) */
         int no_finite_check; /* 1: do not report gradients that are NaN or infinite (default: 0) */
         /* 1: ddp_checkpoint_save replaces those of another run (default: 0, an error) */
@@ -1225,7 +1225,7 @@ enum { /* ddp_message.layer */
 
 /* ==== config/strategy.h ==== [config] */
 /* A strategy decides, at each event of a step, what is updated and what is sent. Each built-in strategy
- * (src/strategy) fills a ddp_strategy_ops. ddp_config.own_strategy takes yours
+ * (src/strategy) fills a ddp_strategy_ops. To use your own, set ddp_config.own_strategy
  * (docs/howto/custom-strategy.md). */
 
 typedef struct ddp_ctx ddp_ctx;
@@ -1235,119 +1235,129 @@ struct ddp_plan;
 struct ddp_stats;
 struct ddp_profile;
 
-/* What is averaged: decides what sync_all does, what a newcomer is given, how int8 blocks are made. */
+/* The averaged quantity. It determines the work of sync_all, the state of a joining worker, and the values in
+ * int8 blocks. */
 typedef enum ddp_averages {
-    DDP_AVERAGES_GRADIENTS,  /* parameters are equal on all ranks after every step */
-    DDP_AVERAGES_PARAMETERS, /* they part, and are averaged now and then */
-    DDP_AVERAGES_CHANGES     /* what they changed by since the last average is */
+    DDP_AVERAGES_GRADIENTS,  /* gradients; parameters are equal on all ranks after every step */
+    DDP_AVERAGES_PARAMETERS, /* parameters, which differ between averages */
+    DDP_AVERAGES_CHANGES     /* parameter deltas since the last average */
 } ddp_averages;
 
-/* ddp_strategy_ops.traits: what it needs, and which settings it can do with (DDP_WITH_). */
+/* ddp_strategy_ops.traits: requirements (DDP_NEEDS_), and supported settings (DDP_WITH_). */
 enum {
-    DDP_NEEDS_FORWARD = 1 << 0, /* ddp_forward_begin of every layer in every step */
-    DDP_NEEDS_SERVERS = 1 << 1, /* push, serve, pull and answer */
+    DDP_NEEDS_FORWARD = 1 << 0, /* the program calls ddp_forward_begin for every layer in every step */
+    DDP_NEEDS_SERVERS = 1 << 1, /* the verbs push, serve, pull and answer */
     DDP_NEEDS_TWO_LINKS = 1 << 2,
-    DDP_CHOOSES_LINKS = 1 << 3, /* its messages say which link they take */
-    DDP_OUT_OF_STEP = 1 << 4,   /* ranks may be some steps apart: run asks nothing of all of them between
-                                   steps */
-    DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are whole */
-    DDP_WITH_BF16 = 1 << 9,     /* wire: it posts what it averages with ddp_average or ddp_coding_of */
+    DDP_CHOOSES_LINKS = 1 << 3, /* each of its messages sets its link */
+    DDP_OUT_OF_STEP = 1 << 4,   /* ranks may be several steps apart, so the session does not synchronise them
+                                 * between steps */
+    DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are complete */
+    DDP_WITH_BF16 = 1 << 9,     /* wire: it posts averages with ddp_average or ddp_coding_of */
     DDP_WITH_INT8 = 1 << 10,
-    DDP_WITH_GROUPS = 1 << 11,  /* layers of ddp_group */
-    DDP_WITH_SITES = 1 << 12,   /* averages in two levels */
-    DDP_WITH_ELASTIC = 1 << 13, /* min_world: messages that survive a loss, state that a newcomer gets */
-    DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
-    DDP_WITH_FIRST = 1 << 18,   /* average_first, own updates: all it averages is whole before step_end
-                                   updates */
+    DDP_WITH_GROUPS = 1 << 11,  /* layers with a ddp_group */
+    DDP_WITH_SITES = 1 << 12,   /* hierarchical averages */
+    DDP_WITH_ELASTIC = 1 << 13, /* min_world: its messages survive a loss, and a joining worker can receive
+                                 * its state */
+    DDP_WITH_DEVICE = 1 << 14,  /* a backend: it accesses memory only through the verbs below */
+    DDP_WITH_FIRST = 1 << 18,   /* average_first, own updates: all averages are complete before step_end
+                                 * updates */
     DDP_WITH_ALL = 0x47f00,
-    DDP_WITH_INT4 = 1 << 15, /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
-    DDP_WITH_TOPK = 1 << 16, /* wire topk: it averages changes, and packs them itself */
-    DDP_WITH_PARTS = 1 << 17 /* split_params: it averages the parts of a layer in steps of their own */
+    DDP_WITH_INT4 = 1 << 15, /* wire int4, e3m0: it averages deltas, and posts them with ddp_coding_of */
+    DDP_WITH_TOPK = 1 << 16, /* wire topk: it averages deltas, and packs them itself */
+    DDP_WITH_PARTS = 1 << 17 /* split_params: it averages the parts of a layer in different steps */
 };
 
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
  * parameters of layers first down to last, in step `step` of the period. */
 typedef struct ddp_transfer {
     int step, first, last;
-    int behind; /* it may begin when the backward of that layer is over; -1: when the step's is */
+    int behind; /* the earliest start: after the backward pass of that layer; -1: after the step's whole
+                 * backward pass */
 } ddp_transfer;
 
-/* A plan as its strategy packs it: run shares, hashes, saves it and makes it again when a link drifts. */
+/* A packed plan of a strategy. The session broadcasts, hashes and saves it, and requests a new one when a
+ * link drifts. */
 typedef struct ddp_blob {
-    unsigned char *bytes; /* of ddp_blob_new */
+    unsigned char *bytes; /* from ddp_blob_new */
     size_t size;
 } ddp_blob;
 
-/* Events come on the context's thread, inside the call that they are named after. self: self_bytes of
- * memory, zero at first. Each returns 0, or a ddp_status: the context fails with the error that a verb
- * noted or ddp_complain wrote. NULL where an event needs no answer; backward_end or step_end is needed. */
+/* Events are called on the context's thread, inside the API call of the same name. self: self_bytes of
+ * memory, zeroed before the first event. Each event returns 0, or a ddp_status: then the context fails with
+ * the error that a verb recorded or ddp_complain wrote. Events may be NULL, but backward_end or step_end is
+ * required. */
 typedef struct ddp_strategy_ops {
-    const char *name; /* the same on all ranks; part of a checkpoint */
+    const char *name; /* equal on all ranks; stored in checkpoints */
     ddp_averages averages;
     unsigned traits;
     size_t self_bytes;
-    /* The layers are known and equal on all ranks: declares state (ddp_keep), makes lists. */
+    /* The layers are known and equal on all ranks. Declare state (ddp_keep) and allocate lists here. */
     int (*start)(ddp_ctx *d, void *self);
-    /* Before the layer is used: its parameters have to be whole. */
+    /* Before the layer is used: its parameters must be complete. */
     int (*forward_begin)(ddp_ctx *d, void *self, int layer);
-    /* Its gradient is complete (the mean of the micro-batches). */
+    /* The gradient of the layer is complete (the mean of the micro-batches). */
     int (*backward_end)(ddp_ctx *d, void *self, int layer);
-    /* Every layer has had its backward_end. forward: all had their forward_begin in this step. */
+    /* backward_end was called for every layer. forward: forward_begin was called for every layer in this
+     * step. */
     int (*step_end)(ddp_ctx *d, void *self, int forward);
-    /* A message of this strategy is done: once for each, at the next hook or when it is held. */
+    /* A message of this strategy is complete. Called once per message, at the next hook or in ddp_hold. */
     int (*arrived)(ddp_ctx *d, void *self, long ticket);
-    /* Finishes what it posted, averages nothing more: ddp_wait, checkpoints, joins, new plans. Averages
-     * of layers (ddp_average) are held behind it. */
+    /* Complete all posted messages and start no new averages: before ddp_wait returns, and before
+     * checkpoints, joins and new plans. The session then waits for the averages of layers (ddp_average). */
     int (*wait)(ddp_ctx *d, void *self);
-    /* Sends and applies what it put off, after wait: before sync_all and another plan. NULL: it puts nothing
-     * off. */
+    /* Send and apply everything that was deferred. Called after wait, before sync_all and before another
+     * plan. NULL: nothing is deferred. */
     int (*drain)(ddp_ctx *d, void *self);
-    /* Every rank leaves with equal parameters; NULL: they are averaged (buffers alone where gradients
-     * are). Nothing is in flight. */
+    /* Make the parameters equal on all ranks. Nothing is in flight. NULL: the parameters are averaged (only
+     * the buffers if the strategy averages gradients). */
     int (*sync_all)(ddp_ctx *d, void *self);
-    /* ddp_share: the program has replaced the parameters, which are equal on all ranks now; nothing is in
-     * flight. The strategy begins from them. NULL: it stores nothing that depends on them. */
+    /* ddp_share: the program has replaced the parameters, which are now equal on all ranks. Nothing is in
+     * flight. Continue from them. NULL: no state depends on the parameters. */
     int (*restart)(ddp_ctx *d, void *self);
-    /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
+    /* Workers were lost or have joined (see ddp_live). Called between two steps, with nothing in flight. */
     int (*members_changed)(ddp_ctx *d, void *self);
-    /* Where ddp_config.server.count is set, on the ranks that serve, once start is over: in ddp_serve, or on
-     * a thread of its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns
-     * when all workers have left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes
-     * again. */
+    /* The loop of a server, if ddp_config.server.count is set: runs after start, inside ddp_serve or on a
+     * separate thread of a colocated worker. It may call only ddp_server_ functions and ddp_update_apart.
+     * Returns when all workers have left; or returns DDP_SERVE_SAVE when they want a checkpoint, and is
+     * called again after it. */
     int (*serve)(ddp_ctx *d, void *self);
-    /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without
-     * error. */
+    /* On a worker: notify its servers that a checkpoint follows, or (leaves 1) that its context closes
+     * without an error. */
     int (*tell_servers)(ddp_ctx *d, void *self, int leaves);
-    /* Before anything else: what of this table depends on the settings, and the defaults of the strategy's
-     * own ones. *err says why not. */
+    /* Called before everything else. Set members of this table that depend on the settings, and defaults of
+     * the strategy's own settings. On failure, write the reason to *err. */
     ddp_status (*settle)(struct ddp_strategy_ops *ops, ddp_config *c, ddp_error *err);
-    /* The context has an error, also where start never came: ddp_explain adds what the strategy knows of
-     * it. */
+    /* The context has failed, possibly before start. ddp_explain can add what the strategy knows about the
+     * error. */
     void (*failed)(ddp_ctx *d, void *self);
-    /* Frees what it has; also where start never came. */
+    /* Free all memory; also called if start was not called. */
     void (*close)(ddp_ctx *d, void *self);
 
-    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share it;
-     * measured 0: from equal layers and links as they are given, on every rank. take: what all ranks have
-     * now; nothing is in flight. fits: 0 if take would accept it, else ddp_complain; changes nothing, and is
-     * called before a checkpoint changes parameters. adopt: from a ddp_plan (ddp_plan_adopt, plan_path).
-     * view: it as one, or NULL. whole: the plan of a model that is cut into stages, from a profile of all its
-     * layers; p->params are those with gradients. Each stage then adopts its rows. NULL: each stage makes a
-     * plan of its own layers. *out is freed by the caller. */
+    /* Plans; all NULL if the strategy does not use one. The caller frees *out.
+     *   make   makes a plan from a profile, on the first rank of those that share it. measured 0: from
+     *          equal layers and the configured links, on every rank
+     *   whole  makes the plan of a model that is cut into stages, from a profile of all its layers;
+     *          p->params counts parameters with gradients. Each stage then adopts its rows. NULL: each
+     *          stage makes a plan of its own layers
+     *   adopt  makes a plan from a ddp_plan (ddp_plan_adopt, plan_path)
+     *   take   uses the plan, which all ranks have now; nothing is in flight
+     *   fits   returns 0 if take would accept the plan, else calls ddp_complain. It changes nothing, and is
+     *          called before a checkpoint changes parameters
+     *   view   returns the plan in use as a ddp_plan, or NULL */
     int (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, int measured, ddp_blob *out);
     int (*plan_whole)(ddp_ctx *d, void *self, const struct ddp_profile *p, struct ddp_plan *out);
     int (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
     int (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
     int (*plan_fits)(ddp_ctx *d, void *self, const ddp_blob *plan);
     const struct ddp_plan *(*plan_view)(const void *self);
-    /* 1: what it planned by is not what it is any more, asked every few periods on the first rank. NULL: the
-     * link alone decides. */
+    /* Returns 1 if the plan's assumptions no longer hold. Called every few periods on the first rank. NULL:
+     * only the drift of the link decides. */
     int (*plan_stale)(ddp_ctx *d, const void *self);
-    /* The exposed part of a period's transfers in seconds, by the plan's own model. NULL: predicted from
-     * `transfers`. */
+    /* Returns the exposed time of a period's transfers in seconds, by the plan's own model. NULL: predicted
+     * from `transfers`. */
     double (*plan_exposed)(const void *self);
-    /* What is sent in one period (*period steps), into out[room], in the order in which it is posted; how
-     * many. NULL: nothing can be predicted. */
+    /* Writes the transfers of one period (*period steps) to out[room], in the order in which they are posted,
+     * and returns their number. NULL: no prediction is possible. */
     int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 } ddp_strategy_ops;
 
@@ -7239,7 +7249,7 @@ int ddp__word_distance(const char *a, size_t an, const char *b)
 
 #define DDP__UNPACK(program) "unpack it first with " program
 #define DDP__EXPORT          "export its text to a text file, or its tokens to a .bin file of 16-bit numbers"
-#define DDP__NO_TEXT         "give a text or token file"
+#define DDP__NO_TEXT         "use a text or token file"
 #define DDP__PICTURES        "train_image trains on images: a folder of MNIST or CIFAR files"
 
 /* A magic number: bytes at an offset of the file. */
@@ -7271,7 +7281,7 @@ static const ddp__magic ddp__magics[] = {
     {0, "Obj\1", 4, "an Avro file", DDP__EXPORT},
     {0, "\x89HDF\r\n\x1a\n", 8, "an HDF5 file", DDP__EXPORT},
     {0, "SQLite format 3\0", 16, "an SQLite database", DDP__EXPORT},
-    {0, "MMIDIDX\0", 8, "an index of Megatron-LM (.idx)", "give the .bin file beside it"},
+    {0, "MMIDIDX\0", 8, "an index of Megatron-LM (.idx)", "use the .bin file next to it"},
     {0, "GGUF", 4, "a GGUF file of weights", DDP__NO_TEXT},
     {0, "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", 8, "a PyTorch file (pickle)", DDP__NO_TEXT},
     {0, "\x80\x04\x95", 3, "a Python pickle", DDP__EXPORT},
@@ -19365,10 +19375,10 @@ ddp__hub *ddp__hub_new(int world)
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
     hub->offers = (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
-    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
+    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* not touched yet */
     for (i = 0; hub->rings && i < pairs; i++) hub->rings[i].data = hub->data + i * DDP__RING_BYTES;
     while (hub->bells && hub->bells_ready < world && ddp__cond_init(&hub->bells[hub->bells_ready].cond) == 0)
-        pthread_mutex_init(&hub->bells[hub->bells_ready++].lock, NULL); /* which does not fail */
+        pthread_mutex_init(&hub->bells[hub->bells_ready++].lock, NULL); /* does not fail */
     if (hub->rings && hub->offers && hub->data && hub->bells_ready == world) return hub;
     ddp__hub_free(hub);
     return NULL;
@@ -19516,11 +19526,11 @@ static void ddp__hub_end(ddp__hub *hub, int from, int to)
 
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
-    if (hub->attach) return; /* who carries the messages knows */
+    if (hub->attach) return; /* the carrier of the messages knows */
     for (int p = 0; p < hub->world; p++)
         if (p != rank) ddp__hub_end(hub, rank, p);
     if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
-        ddp__hub_leave(hub->second, rank); /* it will not come there either */
+        ddp__hub_leave(hub->second, rank); /* that rank will not use the second hub either */
 }
 
 static void ddp__threads_cut(ddp__wire *w, int peer)
@@ -19559,7 +19569,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
 {
     ddp__thread_wire *t;
 
-    if (!hub || !out) return ddp__fail(err, DDP_ARG, "a wire between threads needs a hub");
+    if (!hub || !out) return ddp__fail(err, DDP_ARG, "hub and out must not be NULL");
     if (rank < 0 || rank >= hub->world)
         return ddp__fail(err, DDP_ARG, "rank %d is outside 0..%d", rank, hub->world - 1);
     if (hub->attach) return hub->attach(hub->attach_user, hub->link, rank, out, err);
@@ -19571,7 +19581,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
     }
     if (ddp__atomic_swap(&hub->bells[rank].taken, 1)) {
         ddp__threads_free(t);
-        return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
+        return ddp__fail(err, DDP_ARG, "rank %d is already used: give each thread a different rank", rank);
     }
     for (int p = 0; p < hub->world; p++) snprintf(t->base.names[p], DDP__WIRE_NAME, "thread %d", p);
     t->base.pair_bytes = DDP__RING_BYTES;
@@ -20016,13 +20026,13 @@ void ddp__fd_close(int *fd)
 ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)
 {
     if (pipe(w->fd) < 0 || ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
-        return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
+        return ddp__fail(err, DDP_NET, "cannot create a pipe: %s", strerror(errno));
     return DDP_OK;
 }
 
 void ddp__waker_close(ddp__waker *w)
 {
-    if (!w->fd[1]) return; /* of a pipe it is the higher descriptor */
+    if (!w->fd[1]) return; /* the higher descriptor of a pipe */
     close(w->fd[0]);
     close(w->fd[1]);
     w->fd[1] = 0;
@@ -20217,7 +20227,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_err
     } else {
         ddp__iface_list(all, &t);
         bad = ddp__fail(err, DDP_ARG,
-                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
+                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; available: %.300s",
                         list ? list : "", t.size ? t.data : "none");
         ddp__text_free(&t);
     }
@@ -20389,7 +20399,7 @@ DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, d
 DDP_LIB void ddp__tls_free(ddp__tls *t);
 
 /* ==== wire/stream.c ==== [wire] */
-/* What crosses a connected socket: the bytes themselves, or what TLS makes of them. */
+/* Byte transfer over a connected socket: plain, or through TLS. */
 
 int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server) : 0; }
 
@@ -20426,7 +20436,7 @@ long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
     while (n < 0 && errno == EINTR);
     if (n > 0) return (long)n;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
+    if (n == 0) errno = ECONNRESET; /* the peer closed or was lost: no more bytes follow */
     return -1;
 }
 
@@ -20620,7 +20630,7 @@ DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, con
                                 const char *name, char *out, size_t room);
 
 /* ==== wire/hello.c ==== [wire] */
-/* The frames of a meeting: packing, checking, and what to say of those that do not fit. */
+/* Frames of the rendezvous: packing, checking, and the error messages for frames that do not match. */
 
 static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 'd', 'p'};
 
@@ -20641,7 +20651,7 @@ uint32_t ddp__hello_world(int world, int ids)
     return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0);
 }
 
-/* Two bytes of a hash of the other 62, 1 for 0, which says that there is no checksum. */
+/* A 2-byte hash of the other 62 bytes. A hash of 0 becomes 1, because 0 means no checksum. */
 static uint64_t ddp__hello_sum(const unsigned char *b)
 {
     uint64_t sum = ddp__hash(DDP__HASH_START, b, 14);
@@ -20737,58 +20747,57 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
     switch (reason) {
     case DDP__REFUSE_VERSION:
         snprintf(out, room,
-                 "%s speaks protocol version %u, rank %u version %u: build all ranks from one version of "
-                 "dreamddp",
+                 "%s uses protocol version %u, but rank %u uses version %u: build all ranks from one version "
+                 "of dreamddp",
                  name, (unsigned)other->version, mine, (unsigned)self->version);
         break;
     case DDP__REFUSE_RUN:
         snprintf(out, room,
-                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run uses this "
+                 "%s belongs to run %" PRIu64 ", but rank %u to run %" PRIu64
+                 "%s%.40s%s: another run uses this "
                  "port, or DREAMDDP_RUN_ID differs",
                  name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
                  self->run_name ? self->run_name : "", self->run_name ? "')" : "");
         break;
     case DDP__REFUSE_WORLD:
-        snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
-                 ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
+        snprintf(out, room, "%s expects %s, but rank %u expects %s: set the same world size on all ranks",
+                 name, ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
                  ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
     case DDP__REFUSE_DAMAGED:
-        snprintf(
-            out, room,
-            "the first message of %s has a wrong checksum: its bytes were changed on the way; start again, "
-            "and if it happens again, use a key (--tls-psk) or another network",
-            name);
+        snprintf(out, room,
+                 "the first message of %s has a wrong checksum: its bytes were changed in transit; start "
+                 "again, and if the error persists, use a key (--tls-psk) or another network",
+                 name);
         break;
     case DDP__REFUSE_BEGUN:
-        snprintf(
-            out, room,
-            "%s calls itself rank %u, but the run has begun: start each rank once; a further worker enters "
-            "a run with --min-world by --join",
-            name, (unsigned)other->rank);
+        snprintf(out, room,
+                 "%s has rank %u, but the run has started: start each rank once; to add a worker to a run "
+                 "with --min-world, use --join",
+                 name, (unsigned)other->rank);
         break;
     case DDP__REFUSE_TWICE:
-        snprintf(out, room,
-                 "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "
-                 "own",
-                 name, (unsigned)other->rank, (unsigned)other->rank);
+        snprintf(
+            out, room,
+            "%s has rank %u, but another rank %u is already connected: give each process a different rank",
+            name, (unsigned)other->rank, (unsigned)other->rank);
         break;
     case DDP__REFUSE_RESUME:
         snprintf(count[0], sizeof count[0], "rank %u", mine);
         mine = other->world & DDP__HELLO_RESUMES;
         snprintf(out, room,
-                 "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
-                 "--min-world",
+                 "reconnection of links is enabled on %s, but not on %s: set the same DREAMDDP_RESUME and "
+                 "--min-world on all ranks",
                  mine ? name : count[0], mine ? count[0] : name);
         break;
     default:
-        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
+        snprintf(out, room, "%s has rank %u of %u, which rank %u does not expect", name,
                  (unsigned)other->rank, (unsigned)other->world & 65535, mine);
     }
 }
 
 /* ==== wire/tls.h ==== [wire] */
-/* What the two files of TLS share: OpenSSL, the keys of a rank, the session of a socket. */
+/* Shared by the two files of TLS: OpenSSL, the keys of a rank, and the session of a socket. */
 
 #ifdef DDP_USE_OPENSSL
 #if !__has_include(<openssl/ssl.h>)
@@ -20803,21 +20812,21 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
 #endif
 
 enum {
-    DDP__TLS_RECORD = 16384, /* most plain bytes of a record */
-    DDP__TLS_INBOX = 32768   /* bytes read ahead, for two system calls less per record */
+    DDP__TLS_RECORD = 16384, /* maximum plain bytes of a record */
+    DDP__TLS_INBOX = 32768   /* bytes read ahead, which saves two system calls per record */
 };
 
 /* The session of one socket. */
 typedef struct ddp__tls_session {
     SSL *ssl;
     int fd, server, by_key;
-    int settled;             /* the handshake is over and the peer is one of us */
+    int settled;             /* the handshake is complete and the peer is authenticated */
     int broken;              /* errno of the first failure */
-    int cause;               /* errno of the socket; 0 = it ended */
-    int read_for, write_for; /* what reading and writing have to poll for */
-    size_t held;             /* bytes of out that are a record still to be sent */
-    size_t seen, from, to;   /* first: bytes of it; in: the unread part */
-    unsigned char first[8];  /* what the peer sent first */
+    int cause;               /* errno of the socket; 0: it ended */
+    int read_for, write_for; /* events that reading and writing need to poll for */
+    size_t held;             /* bytes in `out` of a record that is not sent yet */
+    size_t seen, from, to;   /* seen: bytes in `first`; from, to: unread part of `in` */
+    unsigned char first[8];  /* first bytes from the peer */
     char why[DDP__STREAM_TEXT];
     unsigned char in[DDP__TLS_INBOX], out[DDP__TLS_RECORD];
 } ddp__tls_session;
@@ -20826,14 +20835,14 @@ typedef struct ddp__tls_keys {
     ddp__tls base;
     SSL_CTX *ctx;
     BIO_METHOD *method;
-    ddp__tls_session **session; /* a list, by descriptor */
-    int by_key;                 /* pre-shared key, not certificates */
+    ddp__tls_session **session; /* dynamic array, indexed by descriptor */
+    int by_key;                 /* 1: pre-shared key; 0: certificates */
     char identity[32];
     unsigned char psk[32];
 } ddp__tls_keys;
 
-DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* fills table and method of k; 0 when memory is short */
-/* The peer of s is to blame for what follows; the first sentence stays. */
+DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* sets table and method of k; returns 0 if memory is short */
+/* Records why the peer of s caused a failure; the first message is kept. */
 DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
 
 #endif /* DDP_USE_OPENSSL */
@@ -20891,7 +20900,7 @@ static long ddp__tls_bio_ctrl(BIO *b, int what, long number, void *ptr)
     return what == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-/* ---- errors, as the end of a sentence about the peer ---- */
+/* ---- errors, as the end of a message about the peer ---- */
 
 void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
 {
@@ -20907,9 +20916,9 @@ void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
 static void ddp__tls_say_alert(ddp__tls_session *s, int alert)
 {
     if (alert == SSL_AD_PROTOCOL_VERSION) {
-        ddp__tls_say(s, "speaks no TLS 1.3: give every rank --tls-psk or certificates, or none");
+        ddp__tls_say(s, "does not support TLS 1.3: give every rank --tls-psk or certificates, or none");
     } else if (s->by_key && (alert == SSL_AD_DECRYPT_ERROR || alert == SSL_AD_ILLEGAL_PARAMETER)) {
-        ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
+        ddp__tls_say(s, "has a different pre-shared key: give every rank the same --tls-psk file");
     } else if (s->by_key && alert == SSL_AD_HANDSHAKE_FAILURE) {
         ddp__tls_say(s, "belongs to another run or uses certificates: give every rank the same "
                         "DREAMDDP_RUN_ID and --tls-psk");
@@ -20925,15 +20934,15 @@ static void ddp__tls_explain(ddp__tls_session *s)
     long verdict = SSL_get_verify_result(s->ssl);
 
     if (verdict != X509_V_OK && s->by_key) {
-        ddp__tls_say(s, "shows a certificate that proves nothing here: give every rank --tls-psk");
+        ddp__tls_say(s, "uses a certificate, but this rank uses a pre-shared key: give every rank --tls-psk");
     } else if (verdict != X509_V_OK) {
-        ddp__tls_say(s, "has a certificate that is refused: %s", X509_verify_cert_error_string(verdict));
+        ddp__tls_say(s, "has an invalid certificate: %s", X509_verify_cert_error_string(verdict));
     } else if (ERR_GET_LIB(code) != ERR_LIB_SSL) {
         ddp__tls_say(s, "broke the TLS handshake");
     } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
         ddp__tls_say(s, "has no certificate: give every rank --tls-cert and --tls-key");
     } else if (reason == SSL_R_BINDER_DOES_NOT_VERIFY) {
-        ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
+        ddp__tls_say(s, "has a different pre-shared key: give every rank the same --tls-psk file");
     } else if (reason >= SSL_AD_REASON_OFFSET) {
         ddp__tls_say_alert(s, reason - SSL_AD_REASON_OFFSET);
     } else if (!s->settled && s->seen && s->first[0] != 21 && s->first[0] != 22) {
@@ -21051,7 +21060,9 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server)
         SSL_set_accept_state(s->ssl);
     else
         SSL_set_connect_state(s->ssl);
-    if (server && s->by_key) SSL_set_verify(s->ssl, SSL_VERIFY_NONE, NULL); /* asks for none */
+    if (server && s->by_key)
+        SSL_set_verify(s->ssl, SSL_VERIFY_NONE, NULL); /* the peer must not send a
+                                                                             * certificate */
     k->session[fd] = s;
     return 0;
 }
@@ -21140,7 +21151,7 @@ static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int coun
     for (;;) {
         const void *record = s->out;
         size_t n = 0;
-        if (i < count && iov[i].iov_len - at >= sizeof s->out) { /* as it lies */
+        if (i < count && iov[i].iov_len - at >= sizeof s->out) { /* without a copy */
             record = (const char *)iov[i].iov_base + at;
             n = sizeof s->out;
             at += n;
@@ -21209,7 +21220,7 @@ static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
         0)
         subject[0] = 0;
     for (char *c = subject; *c; c++)
-        if (!isprint((unsigned char)*c)) *c = '?'; /* whatever its issuer let through */
+        if (!isprint((unsigned char)*c)) *c = '?'; /* the issuer may allow any characters */
     snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject, name);
 }
 
@@ -21338,10 +21349,10 @@ int ddp__tls_plug(ddp__tls_keys *k)
 #endif /* DDP_USE_OPENSSL */
 
 /* ==== wire/tls_keys.c ==== [wire] */
-/* Who may speak with this rank: the pre-shared key, or the certificates. */
+/* Authentication of ranks: the pre-shared key, or the certificates. */
 
 #ifdef DDP_USE_OPENSSL
-#define DDP__TLS_SHA256      "\x13\x01" /* TLS_AES_128_GCM_SHA256: the hash of a pre-shared key */
+#define DDP__TLS_SHA256      "\x13\x01" /* TLS_AES_128_GCM_SHA256: has the hash of a pre-shared key */
 #define DDP__TLS_LONGEST_KEY 4096
 
 /* ---- pre-shared key ---- */
@@ -21369,7 +21380,7 @@ static int ddp__tls_offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **
     const ddp__tls_keys *k = ddp__tls_keys_of(ssl);
 
     *ticket = NULL;
-    if (md && !EVP_MD_is_a(md, "SHA256")) return 1; /* the key belongs to that hash */
+    if (md && !EVP_MD_is_a(md, "SHA256")) return 1; /* a pre-shared key works with that hash only */
     *ticket = ddp__tls_key_session(ssl, k);
     *id = (const unsigned char *)k->identity;
     *size = strlen(k->identity);
@@ -21390,7 +21401,7 @@ static int ddp__tls_find_key(SSL *ssl, const unsigned char *id, size_t size, SSL
     return 1;
 }
 
-/* Reads a file that only its owner should: at most room bytes, *n of them. */
+/* Reads a secret file, which only its owner may read: at most room bytes; *n receives the size. */
 static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n,
                                        ddp_error *err)
 {
@@ -21408,8 +21419,8 @@ static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_
     if (S_ISREG(st.st_mode) && (st.st_mode & (mine ? 077 : 07))) {
         close(fd);
         return ddp__fail(err, DDP_ARG,
-                         "%.200s: other users can read this key (mode %04o): chmod 600 it, and make a "
-                         "new one if they may have",
+                         "%.200s: other users can read this key (mode %04o): run chmod 600 on it, and create "
+                         "a new key if another user may have read it",
                          path, (unsigned)st.st_mode & 0777);
     }
     while (b && got > 0 && *n < room) {
@@ -21423,7 +21434,7 @@ static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_
     return DDP_OK;
 }
 
-/* The key proper is a digest, so that a file may be of any length and form. */
+/* The key is a digest of the file, so that a file may have any length and form. */
 static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_error *err)
 {
     static const char label[] = "dreamddp pre-shared key 1";
@@ -21434,13 +21445,13 @@ static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_erro
     memcpy(b, label, sizeof label);
     bad = ddp__tls_read_secret(path, b + sizeof label, DDP__TLS_LONGEST_KEY + 1, &n, err);
     if (!bad && n > DDP__TLS_LONGEST_KEY)
-        bad = ddp__fail(err, DDP_ARG, "%.200s is longer than %d bytes: a key is 32 random ones", path,
+        bad = ddp__fail(err, DDP_ARG, "%.200s is longer than %d bytes: use a key of 32 random bytes", path,
                         DDP__TLS_LONGEST_KEY);
     while (n && isspace(b[sizeof label + n - 1])) n--;
     if (!bad && n < DDP__TLS_LEAST_KEY)
         bad = ddp__fail(err, DDP_ARG,
-                        "%.200s holds %zu bytes, a pre-shared key at least %d: make one with openssl "
-                        "rand -hex 32",
+                        "%.200s has %zu bytes, but a pre-shared key needs at least %d: create one with "
+                        "openssl rand -hex 32",
                         path, n, DDP__TLS_LEAST_KEY);
     if (!bad && !EVP_Digest(b, sizeof label + n, k->psk, NULL, EVP_sha256(), NULL))
         bad = ddp__fail(err, DDP_FAILED, "OpenSSL cannot digest a key");
@@ -21448,7 +21459,7 @@ static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_erro
     if (bad) return bad;
     SSL_CTX_set_psk_use_session_callback(k->ctx, ddp__tls_offer_key);
     SSL_CTX_set_psk_find_session_callback(k->ctx, ddp__tls_find_key);
-    /* a server that shows a certificate instead of the key is refused: none is trusted */
+    /* refuse a server that sends a certificate instead of using the key: no authority is trusted */
     SSL_CTX_set_verify(k->ctx, SSL_VERIFY_PEER, NULL);
     return DDP_OK;
 }
@@ -21461,7 +21472,7 @@ static int ddp__tls_no_passphrase(char *b, int room, int writing, void *user)
     (void)room;
     (void)writing;
     (void)user;
-    return -1; /* or OpenSSL would ask at the terminal */
+    return -1; /* otherwise OpenSSL would ask at the terminal */
 }
 
 static ddp_status ddp__tls_unreadable(const char *path, const char *what, ddp_error *err)
@@ -21472,7 +21483,7 @@ static ddp_status ddp__tls_unreadable(const char *path, const char *what, ddp_er
 
     ERR_clear_error();
     if (why) return ddp__fail(err, DDP_IO, "%.200s: %s", path, strerror(why));
-    return ddp__fail(err, DDP_FORMAT, "%.200s: no %s in PEM without a passphrase (%s)", path, what,
+    return ddp__fail(err, DDP_FORMAT, "%.200s: cannot read a %s in PEM without a passphrase (%s)", path, what,
                      text ? text : "unreadable");
 }
 
@@ -21496,7 +21507,7 @@ static ddp_status ddp__tls_load_certificates(ddp__tls_keys *k, const ddp__tls_fi
     return DDP_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- opening ---- */
 
 static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, ddp_error *err)
 {
@@ -21506,12 +21517,12 @@ static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, dd
         !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION) ||
         !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
+                         "this OpenSSL does not support TLS 1.3 with AES-GCM: install a full build");
     SSL_CTX_set_app_data(k->ctx, k);
     SSL_CTX_set_session_cache_mode(k->ctx, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_num_tickets(k->ctx, 0); /* a session is never resumed */
+    SSL_CTX_set_num_tickets(k->ctx, 0); /* sessions are not resumed */
     SSL_CTX_set_options(k->ctx, SSL_OP_NO_TICKET);
-    /* a record that has to wait is sealed: the next call may name other memory */
+    /* a waiting record is already sealed: the next call may pass other memory */
     SSL_CTX_set_mode(k->ctx, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     k->by_key = f->psk != NULL;
     return f->psk ? ddp__tls_load_key(k, f->psk, err) : ddp__tls_load_certificates(k, f, err);
@@ -21525,7 +21536,7 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
     *out = NULL;
     if (!f->psk && !parts) return DDP_OK;
     if (f->psk && parts)
-        return ddp__fail(err, DDP_ARG, "--tls-psk and certificates: choose one way to prove who is who");
+        return ddp__fail(err, DDP_ARG, "--tls-psk and certificates cannot be used together: choose one");
     if (parts && parts < 3)
         return ddp__fail(err, DDP_ARG,
                          "--tls-%s is missing: certificates need --tls-ca, --tls-cert and --tls-key",
@@ -21804,19 +21815,21 @@ DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* accepts new callers a
                                                            blocks */
 
 /* ==== wire/door.c ==== [wire] */
-/* Admission of incoming connections: accepts callers, reads their hello, accepts or refuses them. door.h has
- * the policy. */
+/* Admission of incoming connections: accepts callers, reads their hello, then accepts or refuses them. door.h
+ * describes the policy. */
 
-static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last
-                                                                    byte */
-static const double ddp__hello_grace = 1;                        /* of them nobody else is preferred */
-static const double ddp__broken_pause = 0.8;                     /* seconds after an accept that failed */
-static const double ddp__serve_most = 2e-3;  /* seconds of processor time of a serve, then the engine has its
-                                                turn */
-static const double ddp__accept_most = 1e-3; /* of them, until those inside are heard */
-static const double ddp__rest = 3;           /* serves that it then waits: a flood takes a quarter of the comm
-                                                thread */
-static const double ddp__longest_rest = 0.02; /* seconds, where others had the processor during a serve */
+static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* in seconds: until a caller's first byte,
+                                                                  * and until its last */
+static const double ddp__hello_grace = 1;                        /* in seconds: within this time no other
+                                                                  * caller replaces it */
+static const double ddp__broken_pause = 0.8;                     /* in seconds: pause after a failed accept */
+static const double ddp__serve_most = 2e-3;  /* processor seconds of one serve; then the engine continues */
+static const double ddp__accept_most = 1e-3; /* processor seconds of it for new callers; then the present
+                                              * callers are read */
+static const double ddp__rest = 3;           /* pause after a serve, in multiples of its length: a flood takes
+                                              * a quarter of the comm thread */
+static const double ddp__longest_rest = 0.02; /* in seconds: longest pause, if other programs used the
+                                               * processor during a serve */
 enum { DDP__LINES_MOST = 10 };
 
 int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user)
@@ -21826,7 +21839,7 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     d->polls = (struct pollfd *)ddp__calloc((size_t)d->room, sizeof *d->polls);
     d->queue = (ddp__door_queue *)ddp__calloc((size_t)d->room, sizeof *d->queue);
-    if (d->caller) /* for ddp__door_close, also if others are missing */
+    if (d->caller) /* for ddp__door_close, also if another array is missing */
         for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
     if (!d->caller || !d->polls || !d->queue) return 0;
     d->c = c;
@@ -21835,7 +21848,7 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
     return 1;
 }
 
-/* Frees the caller's place; its socket stays open. */
+/* Frees the caller's slot; its socket stays open. */
 static void ddp__caller_out(ddp__door *d, ddp__caller *c)
 {
     c->fd = -1;
@@ -21871,7 +21884,8 @@ void ddp__door_disown(ddp__door *d)
 
 /* ---- addresses ---- */
 
-/* Bytes of an address that tell machines apart: of a global address of IPv6 the bytes of its network. */
+/* Number of leading bytes of an address that identify a machine. For a global IPv6 address these are the
+ * bytes of its network. */
 static size_t ddp__host_bytes(uint32_t family, const unsigned char *ip)
 {
     return family == 6 && (ip[0] & 0xe0) == 0x20 ? 8 : 16;
@@ -21895,12 +21909,12 @@ static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
 
 /* ---- the log ---- */
 
-/* A second's count is over. */
+/* Ends the count of log lines of a second. */
 static void ddp__door_count(ddp__door *d, double now)
 {
     if (now < d->counted + 1) return;
     if (d->lines > DDP__LINES_MOST)
-        ddp__log(&d->c->log, DDP_LOG_WARN, "and %d more were turned away", d->lines - DDP__LINES_MOST);
+        ddp__log(&d->c->log, DDP_LOG_WARN, "and %d more were refused", d->lines - DDP__LINES_MOST);
     d->counted = now;
     d->lines = 0;
 }
@@ -21911,7 +21925,7 @@ static int ddp__door_may_log(ddp__door *d)
     return d->lines++ < DDP__LINES_MOST;
 }
 
-/* "ADDRESS why", also in d->refused. */
+/* Records "ADDRESS why" in the log and in d->refused. */
 static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
 {
     char name[DDP__ADDR_TEXT];
@@ -21921,7 +21935,8 @@ static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
     if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
-/* Handles a complete hello. Returns 1 if the caller is accepted; else it has been notified of the reason. */
+/* Handles a complete hello. Returns 1 if the caller is accepted. Otherwise the caller has been notified of
+ * the reason. */
 static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
@@ -21950,14 +21965,14 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
     char name[DDP__ADDR_TEXT];
 
     if (ddp__door_may_log(d))
-        ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
+        ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: no hello within %.3g s",
                  ddp__addr_text(&c->from, name), now - c->since);
     ddp__caller_leave(d, c);
 }
 
 /* ---- present callers ---- */
 
-/* Begins its session when it has spoken: one that is silent costs no memory. */
+/* Starts the caller's session at its first byte, so that a silent caller costs no memory. */
 static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
 {
     if (c->begun) return 1;
@@ -21988,12 +22003,12 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     } else if (why) {
         ddp__door_note(d, c, why);
     } else if (n > 0 && !d->c->tls && ddp__stream_is_tls(c->bytes, c->got)) {
-        ddp__door_note(d, c, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
+        ddp__door_note(d, c, "uses TLS, but this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
         ddp__door_note(d, c, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
-        ddp__log(&d->c->log, DDP_LOG_INFO, "%s came and went without saying who it is",
+        ddp__log(&d->c->log, DDP_LOG_INFO, "%s disconnected before identifying itself",
                  ddp__addr_text(&c->from, name));
     }
     ddp__caller_leave(d, c);
@@ -22006,8 +22021,8 @@ static double ddp__caller_until(const ddp__caller *c)
 
 /* ---- new callers ---- */
 
-/* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel
- * out. */
+/* Returns a caller from the address that holds more than half of the slots, or NULL (majority vote: pairs of
+ * different addresses cancel out). */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
     const ddp__caller *left = NULL;
@@ -22023,7 +22038,8 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
     return left && 2 * count > d->inside ? left : NULL;
 }
 
-/* All of the first places are taken: the caller that makes room for one from there, or NULL. */
+/* All of the first `places` slots are taken: returns the caller that a caller from this address replaces, or
+ * NULL. */
 static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr *from, double now)
 {
     const ddp__caller *greedy = ddp__door_greedy(d);
@@ -22039,7 +22055,8 @@ static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr
     return oldest[0] ? oldest[0] : oldest[1];
 }
 
-/* A free place, or one that is made free; NULL if there is none. The last places are for known machines. */
+/* Returns a free slot, after replacing a caller if necessary, or NULL. The last slots are for known machines.
+ * */
 static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int known, double now)
 {
     const int places = known ? d->room : d->common;
@@ -22052,7 +22069,7 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int kno
     return c;
 }
 
-/* The queue of the callers from that machine who are inside, or a free one. */
+/* Returns the queue of the callers from that machine, or a free queue. */
 static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
 {
     unsigned char ip[16];
@@ -22073,8 +22090,8 @@ static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
     return unused;
 }
 
-/* A caller with this socket, or NULL when there is no place: then the socket is closed, and it may come
- * again. */
+/* Adds a caller with this socket. Returns NULL without a free slot: the socket is closed, and the caller may
+ * connect again. */
 static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, int via, int known,
                                    double now)
 {
@@ -22104,7 +22121,7 @@ static int ddp__door_accept(ddp__door *d, double now)
     if (fd < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED) return 0;
         d->broken = errno;
-        d->shut = now + ddp__broken_pause; /* or poll would call again at once */
+        d->shut = now + ddp__broken_pause; /* otherwise poll would return at once */
         return 0;
     }
     d->broken = 0;
@@ -22121,8 +22138,8 @@ void ddp__door_adopt(ddp__door *d, int fd, int via)
     (void)ddp__addr_peer(fd, &from);
     c = ddp__door_seat(d, fd, &from, via, 1, ddp_now());
     if (!c) return;
-    c->spoken = 1; /* its first bytes may be here already: poll does not report what the relay's session has
-                      read */
+    c->spoken = 1; /* its first bytes may already be read: poll does not report bytes that the relay's session
+                    * has read */
     ddp__caller_hear(d, c);
 }
 
@@ -22158,7 +22175,7 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
 
 /* ---- order of service ---- */
 
-/* Finds out who is to be heard, and drops those whose time is over. */
+/* Finds the callers that have bytes to read, and drops those that exceed a time limit. */
 static void ddp__door_look(ddp__door *d, double now)
 {
     const int count = ddp__door_watch(d, d->polls);
@@ -22171,7 +22188,7 @@ static void ddp__door_look(ddp__door *d, double now)
         if (c->fd < 0) continue;
         c->ready = p++->revents != 0;
         c->spoken |= c->ready;
-        /* one that is ready is heard first: its bytes may have waited while this process was stopped */
+        /* read first: its bytes may have arrived while this process was stopped */
         if (!c->ready && now >= ddp__caller_until(c))
             ddp__caller_drop(d, c, now);
         else
@@ -22179,7 +22196,7 @@ static void ddp__door_look(ddp__door *d, double now)
     }
 }
 
-/* Of the callers of a queue that are ready, the one that was heard longest ago. */
+/* Returns the ready caller of a queue that was read longest ago. */
 static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
 {
     ddp__caller *first = NULL;
@@ -22191,7 +22208,8 @@ static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
     return first;
 }
 
-/* The next caller, or NULL: known addresses and others alternate, and of each kind the queues do. */
+/* Returns the next caller, or NULL. Known and unknown addresses alternate; within each kind, the queues take
+ * turns. */
 static ddp__caller *ddp__door_next(ddp__door *d)
 {
     for (int kind = 0; kind < 2; kind++) {
@@ -22205,8 +22223,7 @@ static ddp__caller *ddp__door_next(ddp__door *d)
     return NULL;
 }
 
-/* Seconds of processor time of this thread: others that have the processor meanwhile do not shorten a
- * serve. */
+/* Processor time of this thread in seconds. Wall time would count the time of other programs. */
 static double ddp__thread_seconds(void)
 {
 #ifdef CLOCK_THREAD_CPUTIME_ID
@@ -22242,8 +22259,8 @@ void ddp__door_serve(ddp__door *d, double now)
 /* Relay: forwards the bytes of two other ranks that cannot connect directly, with a thread per direction. */
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
-#define DDP__RELAY_LEAVE 5.0 /* seconds for connections with traffic when the relay closes */
-#define DDP__RELAY_QUIET 1.0 /* seconds for connections without traffic */
+#define DDP__RELAY_LEAVE 5.0 /* in seconds: for connections with traffic when the relay closes */
+#define DDP__RELAY_QUIET 1.0 /* in seconds: for connections without traffic */
 
 typedef struct ddp__relay_way {
     struct ddp__splice *splice;
@@ -22256,7 +22273,7 @@ typedef struct ddp__splice {
     struct ddp__relay *relay;
     struct ddp__splice *next;
     int fd[2], ways; /* directions that have not ended */
-    uint32_t name;   /* 0 = none */
+    uint32_t name;   /* 0: none */
     ddp__relay_way way[2];
 } ddp__splice;
 
@@ -22362,7 +22379,7 @@ ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error 
     }
     if (why) ddp__splice_shut(s);
     pthread_mutex_unlock(&r->lock);
-    for (; k < 2; k++) ddp__way_over(s); /* those that did not start */
+    for (; k < 2; k++) ddp__way_over(s); /* the directions without a thread */
     return why ? ddp__fail(err, DDP_FAILED, "cannot start a relay: %s", strerror(why)) : DDP_OK;
 }
 
@@ -22389,8 +22406,8 @@ void ddp__relay_close(ddp__relay *r)
     DDP_FREE(r);
 }
 
-/* If a relay thread held the lock during the fork, the list may be half written: its descriptors stay
- * open. */
+/* A relay thread may have held the lock during the fork. Then the list may be inconsistent, and its
+ * descriptors stay open. */
 void ddp__relay_disown(ddp__relay *r)
 {
     if (!r || pthread_mutex_trylock(&r->lock)) return;
@@ -22434,8 +22451,7 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
         return bad;
     }
     for (int k = 0; k < 2; k++)
-        ddp__stream_leave(x->c->tls, v.fd[k]); /* all further bytes are between these
-                                                                          two */
+        ddp__stream_leave(x->c->tls, v.fd[k]); /* all further bytes are between these two */
     ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank %d relays between them",
              v.low, v.high, x->c->rank);
     return ddp__relay_add(x->c->relay, v.fd[0], v.fd[1], name, err);
@@ -22454,7 +22470,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
         return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
-    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end notices and asks too */
+    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* the other end then notices and asks again */
     before = p->fd[high];                               /* an earlier attempt of the same rank */
     p->fd[high] = fd;
     ddp__stream_close(x->c->tls, before);
@@ -22623,12 +22639,11 @@ DDP_LIB int ddp__knows(void *user, const ddp__addr *from);
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
 /* ==== wire/replay.c ==== [wire] */
-/* A link: the bytes of its stream that can be sent again, who is at its other end, how bytes leave, and how a
- * connection ends. */
+/* A link: bytes that can be sent again, the identity of the peer, sending, and closing a connection. */
 
-static const double ddp__dial_first = 0.02; /* seconds between the first attempts */
+static const double ddp__dial_first = 0.02; /* in seconds: between the first attempts */
 
-/* ---- what can be sent again ---- */
+/* ---- bytes that can be sent again ---- */
 
 size_t ddp__replay_free(const ddp__replay *r) { return r->room - (size_t)(r->end - r->first); }
 
@@ -22637,7 +22652,7 @@ void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n)
     size_t to, run;
 
     if (n == 0) return;                /* bytes may be NULL then */
-    if (r->end == r->first) r->at = 0; /* little traffic stays in the cache */
+    if (r->end == r->first) r->at = 0; /* restart at 0: with little traffic the ring stays in the cache */
     to = (r->at + (size_t)(r->end - r->first)) % r->room;
     run = n < r->room - to ? n : r->room - to;
     memcpy(r->data + to, bytes, run);
@@ -22665,7 +22680,7 @@ int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec
     return 2;
 }
 
-/* ---- who is at the other end ---- */
+/* ---- the identity of the peer ---- */
 
 int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
 {
@@ -22711,7 +22726,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     t->away++;
     p->down_at = now;
     p->pause = ddp__dial_first;
-    /* the lower rank only asks whether the other lives, and leaves it the first word */
+    /* the lower rank only probes the other, and lets it dial first */
     p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
     p->refused_since = -1;
     t->ticked = 0;
@@ -22743,7 +22758,7 @@ void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value)
     p->pre_len += DDP__RECORD_BYTES;
 }
 
-/* Between two records: a receipt that is owed, and the head of the next one. */
+/* Between two records: queues an acknowledgement that is due, and the header of the next record. */
 static void ddp__way_next_record(ddp__way *p)
 {
     uint64_t left = p->ring.end - p->next;
@@ -22776,8 +22791,7 @@ void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
         runs = p->record_left ? ddp__replay_find(&p->ring, p->next, p->record_left, iov + 1) : 0;
         n = ddp__stream_send(t->cfg.tls, p->fd, iov, 1 + runs);
         if (n < 0 && !t->cfg.tls && ddp__fd_wait(p->fd, POLLIN, 0))
-            p->why = errno; /* its last words come
-                                                                                       first */
+            p->why = errno; /* the peer's last bytes are read first */
         else if (n < 0)
             ddp__way_break(t, p, errno);
         if (n <= 0) return;
@@ -22797,7 +22811,7 @@ void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
  * to the relay and treats the relayed connection as one that its own admission has accepted. A member whose
  * relay was lost waits at another one in the same way: then the link that broke takes its new route. */
 
-static const double ddp__call_limit = 10; /* seconds until the relayed connection stands */
+static const double ddp__call_limit = 10; /* seconds until the relayed connection is ready */
 
 void ddp__call_end(ddp__resume_wire *t, ddp__way *p)
 {
@@ -22814,7 +22828,7 @@ static void ddp__call_member(ddp__resume_wire *t, ddp__way *p, int via)
     const int there = p->relayed && !p->direct && p->via == via;
 
     if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->dialler))
-        return; /* an old call */
+        return; /* an earlier call */
     if (there && p->state != DDP__LINK_DOWN) return;
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
@@ -22849,7 +22863,7 @@ int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id)
     return 0;
 }
 
-/* The handshake with the relay, which then receives the name of the worker. 0, or an errno. */
+/* The TLS handshake with the relay. Then sends the relay the id of the worker. Returns 0 or an errno. */
 static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
 {
     const int done = ddp__stream_shake(t->cfg.tls, p->call_fd);
@@ -22863,7 +22877,7 @@ static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
     return 0;
 }
 
-/* The relay's answer: from here on the worker is at the other end. 0, or an errno. */
+/* Reads the relay's answer. After it, the worker is at the other end. Returns 0 or an errno. */
 static int ddp__call_answer(ddp__resume_wire *t, ddp__way *p)
 {
     const long n =
@@ -22908,7 +22922,7 @@ double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now)
     if (!why && now >= p->call_since + ddp__call_limit) why = ETIMEDOUT;
     if (!why) return p->call_since + ddp__call_limit;
     ddp__log(&t->cfg.log, DDP_LOG_WARN,
-             "rank %d: cannot connect to the joining worker %d by way of rank %d: %s", t->base.rank, p->peer,
+             "rank %d: cannot connect to the joining worker %d through rank %d: %s", t->base.rank, p->peer,
              p->call_via, strerror(why));
     ddp__call_end(t, p); /* the worker retries */
     return now + 3600;
@@ -22920,21 +22934,21 @@ int ddp__call_events(const ddp__resume_wire *t, const ddp__way *p)
 }
 
 /* ==== wire/reconnect_link.c ==== [wire] */
-/* Connections of the wire that comes back: who notices that one is broken, who dials, what both
- * say, and when a link is given up.
+/* Connections of a wire with reconnection: detecting a broken connection, dialling, exchanging state, and
+ * ending a link.
  *
- * A RESUME hello is 64 bytes as every hello; behind the common fields it says, little endian:
- *   44  u32  number of the sender's wire      48  u64  bytes of the stream it has received
- *   56  u32  number of the receiver's wire, 0 = never heard       60  u32  attempt, counted up
+ * A RESUME hello has 64 bytes as every hello. After the common fields it contains, in little-endian order:
+ *   44  u32  number of the sender's wire      48  u64  bytes of the stream that it has received
+ *   56  u32  number of the receiver's wire, 0 = not yet known     60  u32  number of the attempt
  * The lower rank answers with its own. */
 
-static const double ddp__dial_most = 0.3;     /* pause between attempts */
-static const double ddp__refused_limit = 0.3; /* refused for so long: the process is gone */
-static const double ddp__answer_limit = 1.0;  /* from our hello to its answer */
-static const double ddp__rejoin_limit = 3;    /* that the other end of a relayed pair may take */
-static const double ddp__relay_grace = 1;     /* seconds until a relay that does not answer is replaced */
-static const double ddp__relay_search = 5;    /* seconds to find another route, where no other rank can be a
-                                                  relay */
+static const double ddp__dial_most = 0.3;     /* in seconds: longest pause between attempts */
+static const double ddp__refused_limit = 0.3; /* in seconds: refused for this time: the process has ended */
+static const double ddp__answer_limit = 1.0;  /* in seconds: from our hello to its answer */
+static const double ddp__rejoin_limit = 3;    /* in seconds: for the other end of a relayed pair */
+static const double ddp__relay_grace = 1;     /* in seconds: until a relay that does not answer is replaced */
+static const double ddp__relay_search = 5;    /* in seconds: to find another route if no other rank can relay
+                                               * */
 
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
@@ -22946,16 +22960,17 @@ static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsig
     ddp__hello_seal(b);
 }
 
-/* Whether both sides mean the same two wires, and what the other lacks is still here. */
+/* Returns whether both sides mean the same two wires, and this side still has the bytes that the other lacks.
+ * */
 static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__hello *h)
 {
     return h->number && (!p->peer_number || h->number == p->peer_number) &&
            (!h->yours || h->yours == t->number) && h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-/* ---- a link that is back ---- */
+/* ---- a link that is connected again ---- */
 
-/* A connection on which both know what the other has. */
+/* Resumes the link on a connection on which each end knows what the other has received. */
 static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__hello *h)
 {
     double now = ddp_now(), away = now - p->down_at;
@@ -22971,7 +22986,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     ddp__atomic_add(&t->returns, 1);
     t->bytes_again += (int64_t)(p->next - h->received);
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
-             "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again",
+             "rank %d: the link to rank %d (%s) reconnected after %.2f s (%s); sending %lu bytes again",
              t->base.rank, p->peer, t->base.names[p->peer], away, strerror(p->why),
              (unsigned long)(p->next - h->received));
     if (p->direct) { /* the end that seeks has dialled */
@@ -22984,16 +22999,16 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
     p->dry = p->why = 0;
-    p->acked = p->received; /* our hello said so */
+    p->acked = p->received; /* our hello acknowledged them */
     p->ack_due = -1;
     p->heard = p->unheard_since = now;
     ddp__way_record(p, DDP__RECORD_HI, t->number);
     ddp__way_flush(t, p);
 }
 
-/* ---- newcomers ---- */
+/* ---- joining workers ---- */
 
-/* Asks for something of the run: only who may be a rank of it, or is called a newcomer, hears anything. */
+/* A request of a joining worker. Only a caller whose certificate allows it to join gets an answer. */
 static ddp__refusal ddp__knock_ask(ddp__resume_wire *t, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
@@ -23042,7 +23057,7 @@ int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
     return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
 }
 
-/* ---- the lower rank: it is sought ---- */
+/* ---- the lower rank is dialled ---- */
 
 /* Notifies rank `to` that the worker `id` waits here. */
 static void ddp__call_send(ddp__resume_wire *t, int to, int id)
@@ -23051,7 +23066,7 @@ static void ddp__call_send(ddp__resume_wire *t, int to, int id)
     ddp__way_flush(t, &t->way[to]);
 }
 
-/* A rank, or a joining worker, asks for a connection to another rank, and waits for that one. */
+/* A rank, or a joining worker, requests a connection to another rank, and waits for that rank. */
 static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
 {
     const int joins = t->way[h->rank].state == DDP__LINK_ENDED;
@@ -23073,7 +23088,7 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
     return DDP__WELCOME;
 }
 
-/* Whether this rank, not the peer, makes the next direct connection of a pair. */
+/* Returns whether this rank, not the peer, makes the next direct connection of a pair. */
 static int ddp__way_dials(const ddp__resume_wire *t, const ddp__way *p)
 {
     if (p->relayed) return p->seeks;
@@ -23103,12 +23118,12 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (ddp__way_dials(t, p)) return DDP__REFUSE_RANK;
     if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
     if (p->state == DDP__LINK_ENDED)
-        return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
+        return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not joined yet */
     if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
-    if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
+    if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* the peer has abandoned that attempt */
     p->attempt = h->attempt;
-    if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
-    ddp__way_close(t, p);                                             /* of asking whether it lives */
+    if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* the peer noticed the break first */
+    ddp__way_close(t, p);                                             /* the connection of a probe */
     p->state = DDP__LINK_DOWN;
     p->direct = p->relayed; /* its relay is lost, and the peer has found another route */
     ddp__resume_pack(t, p, b);
@@ -23119,7 +23134,7 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
 
 /* ---- dialling ---- */
 
-/* An attempt is over; another one follows unless the process that was asked is gone. */
+/* Ends an attempt. Another one follows, unless the process has ended. */
 static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
 {
     const int direct = p->direct;
@@ -23129,26 +23144,26 @@ static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double n
     p->direct = 0;
     p->dial_at = now + p->pause;
     p->pause = p->pause * 1.5 < ddp__dial_most ? p->pause * 1.5 : ddp__dial_most;
-    if (direct) return; /* some machine behind NAT may have refused */
+    if (direct) return; /* a machine of the NAT may have refused */
     if (why != ECONNREFUSED) {
         p->refused_since = -1;
         return;
     }
     if (p->refused_since < 0) p->refused_since = now;
-    if (p->relayed) return; /* the relay has refused: ddp__way_route finds another one */
+    if (p->relayed) return; /* the relay refused: ddp__way_route finds another one */
     if (now >= p->refused_since + ddp__refused_limit)
         ddp__way_end(t, p, ECONNRESET);
     else if (p->dial_at > p->refused_since + ddp__refused_limit)
         p->dial_at = p->refused_since + ddp__refused_limit;
 }
 
-/* Where a peer is sought: a relayed one at its relay. */
+/* Returns the address to dial for a peer: for a relayed peer, its relay's. */
 static const ddp__addr *ddp__way_where(const ddp__resume_wire *t, const ddp__way *p)
 {
     return p->relayed && !p->direct ? &t->way[p->via].where : &p->where;
 }
 
-/* The next rank after the relay of a pair that could relay as well, as far as this end can tell; or -1. */
+/* Returns the next rank after a pair's relay that could relay as well, as far as this end knows, or -1. */
 static int ddp__other_relay(const ddp__resume_wire *t, const ddp__way *p)
 {
     for (int k = 1; k <= t->base.world; k++) {
@@ -23159,7 +23174,7 @@ static int ddp__other_relay(const ddp__resume_wire *t, const ddp__way *p)
     return -1;
 }
 
-/* 2: the process of the relay is gone; 1: it does not answer. */
+/* Returns 2 if the process of the relay has ended, 1 if it does not answer, else 0. */
 static int ddp__relay_lost(const ddp__resume_wire *t, const ddp__way *p, double now)
 {
     const ddp__way *relay = &t->way[p->via];
@@ -23186,27 +23201,27 @@ static void ddp__way_route(const ddp__resume_wire *t, ddp__way *p, double now)
     p->refused_since = -1;
 }
 
-/* The relay is lost for good, and so is every other route. */
+/* Returns 1 if the relay is lost permanently, and every other route too. */
 static int ddp__way_stranded(const ddp__resume_wire *t, const ddp__way *p, double now)
 {
     return p->relayed && ddp__relay_lost(t, p, now) == 2 && ddp__other_relay(t, p) < 0 &&
            now >= fmax(p->down_at, t->way[p->via].down_at) + ddp__relay_search;
 }
 
-/* Far ranks get their time. */
+/* Time limit of a step; distant ranks get more time. */
 static double ddp__dial_limit(const ddp__way *p, double now, double round_trips, double least)
 {
     return now + (round_trips * p->round_trip > least ? round_trips * p->round_trip : least);
 }
 
-/* Each of these is a step of an attempt: 0, or the errno with which it fails. */
+/* The next functions are steps of an attempt. Each returns 0, or the errno with which it fails. */
 static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
 {
     if (now < p->dial_at) return 0;
     if (p->relayed) ddp__way_route(t, p, now);
     if (!ddp__way_where(t, p)->size) return 0;
-    if (!p->relayed && p->dialler < 0) { /* a NAT in front of the peer may refuse: that does not mean that it
-                                            is gone */
+    if (!p->relayed && p->dialler < 0) { /* a NAT in front of the peer may refuse, so the peer may still run
+                                          * */
         p->dial_at = now + ddp__dial_most;
         return 0;
     }
@@ -23214,7 +23229,7 @@ static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
     p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
     if (p->fd < 0) return errno;
     p->state = DDP__LINK_DIALLING;
-    /* a lost first packet is repeated by us, not by TCP after 1, 3, 7 s */
+    /* we repeat a lost first packet sooner than TCP does (1, 3, 7 s) */
     p->dial_until = ddp__dial_limit(p, now, 2.5, ddp__dial_most);
     return 0;
 }
@@ -23223,7 +23238,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
     if (!ddp__fd_wait(p->fd, POLLOUT, now)) return 0;
     if (ddp__tcp_dial_end(p->fd) < 0) return errno;
-    if (!p->relayed && !ddp__way_dials(t, p)) { /* it lives and will come */
+    if (!p->relayed && !ddp__way_dials(t, p)) { /* the peer runs and will dial */
         p->pause = ddp__dial_most;
         return EAGAIN;
     }
@@ -23233,7 +23248,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The handshake; after it the peer receives the state of this end, or the relay the rank to connect to. */
+/* The TLS handshake. After it, sends this end's state to the peer, or the other rank's id to the relay. */
 static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -23242,7 +23257,7 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 
     if (done <= 0) return done ? errno : 0;
     if (!ddp__way_is(t, p->joined ? p : &t->way[p->via], p->fd, who)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank,
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: the peer at %s %s", t->base.rank,
                  t->base.names[p->peer], who);
         return EPROTO;
     }
@@ -23259,15 +23274,15 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The answer: the link is back, or the relay has connected the two ranks, and the handshake between them
- * follows. */
+/* Reads the answer. The link is connected again, or the relay has connected the two ranks, and their
+ * handshake follows. */
 static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
     long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
     ddp__hello h;
     int fd = p->fd;
 
-    if (n < 0) return errno; /* also where another program has the port now, or nobody after a kill */
+    if (n < 0) return errno; /* also if another program uses the port now, or no program after a kill */
     p->answer_got += (size_t)n;
     if (p->answer_got < sizeof p->answer) return 0;
     if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
@@ -23280,7 +23295,7 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
             ddp__way_end(t, p, EPROTO);
         else if (ddp__stream_begin(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0)
             return ENOMEM;
-    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &h)) { /* it was started again */
+    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &h)) { /* the peer was restarted */
         ddp__way_end(t, p, ECONNRESET);
     } else {
         p->fd = -1;
@@ -23289,7 +23304,7 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
     return 0;
 }
 
-/* As far as it goes: what came with the end of a handshake is not announced again. */
+/* Runs all steps that are possible now: poll does not report bytes that came with the end of a handshake. */
 static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
 {
     ddp__link_state was;
@@ -23310,16 +23325,16 @@ static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
     } while (p->state != was && p->state >= DDP__LINK_DIALLING && p->state <= DDP__LINK_ASKING);
 }
 
-/* ---- what is due ---- */
+/* ---- work that is due ---- */
 
-/* Silence while the peer owes receipts, and nothing unread from it. */
+/* Returns whether the peer owes acknowledgements, but nothing arrived from it for too long. */
 static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double now, double *due)
 {
     double since = p->heard > p->unheard_since ? p->heard : p->unheard_since;
     char c;
 
     if (p->ring.first == p->ring.end || (!p->peer_number && t->cfg.self.kind == DDP__JOIN_MESH))
-        return 0; /* not yet in */
+        return 0; /* not joined yet */
     if (now < since + t->quiet_s) {
         if (since + t->quiet_s < *due) *due = since + t->quiet_s;
         return 0;
@@ -23387,9 +23402,9 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
 #define DDP__REPLAY_ALL   ((size_t)32 << 20)
-/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
+/* number of reads to skip after a read has emptied the socket; wait() notices new bytes earlier */
 #define DDP__DRY       8
-#define DDP__ACK_LATER 0.05 /* seconds that a lone byte waits for its receipt */
+#define DDP__ACK_LATER 0.05 /* seconds that a few bytes wait for their acknowledgement */
 
 /* ---- sending ---- */
 
@@ -23404,9 +23419,11 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
         return -1;
     }
     if (p->state != DDP__LINK_LIVE) return 0;
-    if (t->cfg.once) return ddp__stream_send(t->cfg.tls, p->fd, iov, count); /* reading tells of the end */
+    if (t->cfg.once)
+        return ddp__stream_send(t->cfg.tls, p->fd, iov, count); /* the error is reported after
+                                                                              * the remaining input is read */
     waiting = (size_t)(p->ring.end - p->next);
-    if (waiting >= DDP__RECORD_MOST) { /* more would only delay what is urgent later */
+    if (waiting >= DDP__RECORD_MOST) { /* more would only delay high-priority bytes later */
         ddp__way_flush(t, p);
         waiting = (size_t)(p->ring.end - p->next);
         if (p->state != DDP__LINK_LIVE || waiting >= DDP__RECORD_MOST) return 0;
@@ -23426,7 +23443,7 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
 
 /* ---- receiving ---- */
 
-/* One record's head: 0, or the errno with which it ends the link. */
+/* Handles the header of one record. Returns 0, or the errno with which it ends the link. */
 static int ddp__way_record_read(ddp__resume_wire *t, ddp__way *p)
 {
     const unsigned char *b = p->stage + p->stage_from;
@@ -23457,7 +23474,8 @@ static int ddp__way_record_read(ddp__resume_wire *t, ddp__way *p)
     }
 }
 
-/* recv of the socket: bytes, 0 = none now, -1 = the connection has broken (and was given up). */
+/* Reads from the socket. Returns the number of bytes, 0 if there are none now, -1 if the connection broke (it
+ * is then closed). */
 static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t bytes)
 {
     long n;
@@ -23470,7 +23488,7 @@ static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t by
     return n;
 }
 
-/* Reads record heads until bytes of the stream are next: 1; 0 = there are none now. */
+/* Reads record headers until stream bytes follow. Returns 1, or 0 if there are none now. */
 static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
 {
     while (!p->in_left) {
@@ -23500,14 +23518,14 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     long got = 0;
 
     if (!bytes) return 0;
-    if (t->away) { /* an engine that is busy with others does not come to wait */
+    if (t->away) { /* a busy engine does not call wait */
         double now = ddp_now();
         if (now >= t->ticked + 0.005) (void)ddp__resume_tick(t, now);
     }
     if (p->state == DDP__LINK_LIVE && t->cfg.once) {
         got = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
         if (got >= 0) return got;
-        p->state = DDP__LINK_ENDED; /* its socket stays as long as the wire */
+        p->state = DDP__LINK_ENDED; /* its socket stays open until the wire closes */
         p->why = errno;
     } else if (p->state == DDP__LINK_LIVE) {
         if (p->next != p->ring.end) ddp__way_flush(t, p);
@@ -23536,9 +23554,9 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return -1;
 }
 
-/* ---- sleeping ---- */
+/* ---- waiting ---- */
 
-/* Whether the engine, which wants to receive or to send as told, has to look at a link. */
+/* Returns whether the engine has work on a link, given what it wants. */
 static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv)
 {
     if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
@@ -23551,7 +23569,7 @@ static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int w
     return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) && ddp__way_to_data(t, p);
 }
 
-/* What to sleep for on a link. */
+/* Returns the events to poll for on a link. */
 static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int want_send, int want_recv,
                            double *next)
 {
@@ -23563,7 +23581,8 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
     if (t->cfg.once) return (want_recv ? POLLIN : 0) | (want_send ? POLLOUT : 0);
     if (want_recv) {
         events |= POLLIN;
-    } else if (want_send) { /* its bytes stay unread, and behind them are receipts: look at times */
+    } else if (want_send) { /* input is not read, and acknowledgements may follow it: check from time to time
+                             * */
         double soon = ddp_now() + 0.001;
         if (soon < *next) *next = soon;
     }
@@ -23640,7 +23659,7 @@ static void ddp__resume_close(ddp__wire *w)
         int said = 0;
         ddp__call_end(t, p);
         ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-        while (p->state == DDP__LINK_LIVE && !p->why && !t->cfg.once) { /* our last words and the farewell */
+        while (p->state == DDP__LINK_LIVE && !p->why && !t->cfg.once) { /* sends the last bytes and BYE */
             ddp__way_flush(t, p);
             if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
                 if (said) break;
@@ -23660,7 +23679,7 @@ static void ddp__resume_close(ddp__wire *w)
     ddp__resume_free(t);
 }
 
-/* The connection goes; the link comes back by another one. */
+/* Breaks the connection; the link reconnects. */
 static void ddp__resume_cut(ddp__wire *w, int peer)
 {
     ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[peer];
@@ -23700,7 +23719,7 @@ static const ddp__wire_table ddp__tcp_table = {ddp__resume_send,   ddp__resume_r
                                                ddp__resume_wake,   ddp__resume_close, ddp__resume_cut,
                                                ddp__resume_stopped};
 
-/* A link to nobody, whose ring is empty. */
+/* Resets a link to an unused state with an empty ring. */
 static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
 {
     ddp__way *p = &t->way[peer];
@@ -23718,7 +23737,7 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
     if (where) p->where = *where;
 }
 
-/* Makes a connected socket the stream to a peer, from its first byte on. */
+/* Makes a connected socket the stream to a peer, starting at its first byte. */
 static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
     char why[DDP__STREAM_TEXT];
@@ -23769,7 +23788,8 @@ void ddp__wire_tcp_attach(ddp__wire *w, int id)
 static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
 {
     ddp__tcp_config *c = &t->cfg;
-    size_t world = (size_t)c->world, room = DDP__REPLAY_ALL / (world > 1 ? world - 1 : 1); /* of a ring */
+    size_t world = (size_t)c->world, room = DDP__REPLAY_ALL / (world > 1 ? world - 1 : 1); /* size of a ring
+                                                                                            * */
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
 
     if (room > DDP__REPLAY_BYTES) room = DDP__REPLAY_BYTES;
@@ -23788,10 +23808,10 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->door.knows = ddp__knows;
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->base.relays = (int *)ddp__calloc(world, sizeof *t->base.relays);
-    t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
+    t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* the memory is not touched yet */
     if (!t->way || !t->polls || !t->base.relays || !t->rings)
         return ddp__fail(err, DDP_MEMORY,
-                         "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
+                         "out of memory for the wire of rank %d, which stores %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
     snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");
     c->congestion = t->congestion;
@@ -23803,7 +23823,8 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
         t->way[i].relayed = c->relayed && c->relayed[i];
         t->way[i].via = c->relay_rank;
         t->way[i].seeks =
-            t->way[i].relayed && c->self.kind != DDP__JOIN_MESH && i > c->rank; /* a higher one has tried */
+            t->way[i].relayed && c->self.kind != DDP__JOIN_MESH && i > c->rank; /* the higher rank has tried
+                                                                                 * it */
         snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
         if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
     }
@@ -23820,7 +23841,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
     t->cfg.self.begun = 1;
     t->door.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
-    if (bad) t->door.listen_fd = -1; /* still the caller's */
+    if (bad) t->door.listen_fd = -1; /* the caller still owns it */
     if (bad)
         ddp__resume_free(t);
     else
@@ -23829,10 +23850,10 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
 }
 
 /* ==== wire/given.c ==== [wire] */
-/* Connections that the program has made: a socket per pair of ranks, on which both ranks send a hello frame
- * first. */
+/* Connections that the program has created: one socket per pair of ranks, on which each rank first sends a
+ * hello frame. */
 
-static const double ddp__given_slice = 0.2; /* seconds between two looks at `cancel` */
+static const double ddp__given_slice = 0.2; /* interval between checks of `cancel`, in seconds */
 
 static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error *err)
 {
@@ -23845,13 +23866,12 @@ static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error
         if (p != r->wire.rank && r->wire.fds[p] == fd)
             return ddp__fail(
                 err, DDP_ARG,
-                "sockets[%d] and sockets[%d] are both descriptor %d: connect a socket of its own "
-                "to each rank",
-                p, peer, fd);
+                "sockets[%d] and sockets[%d] are both descriptor %d: use a separate socket for each rank", p,
+                peer, fd);
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0)
         return ddp__fail(err, DDP_ARG,
-                         "sockets[%d] is descriptor %d, which is no open socket (%s): give the socket that "
-                         "is connected to rank %d",
+                         "sockets[%d] is descriptor %d, which is not an open socket (%s): pass the socket "
+                         "that is connected to rank %d",
                          peer, fd, strerror(errno), peer);
     if (type != SOCK_STREAM)
         return ddp__fail(err, DDP_ARG,
@@ -23860,14 +23880,14 @@ static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error
                          peer, fd);
     if (ddp__addr_peer(fd, &a) < 0)
         return ddp__fail(err, DDP_ARG,
-                         "sockets[%d] is descriptor %d, which is not connected (%s): give the socket that is "
+                         "sockets[%d] is descriptor %d, which is not connected (%s): pass the socket that is "
                          "connected to rank %d",
                          peer, fd, strerror(errno), peer);
     return DDP_OK;
 }
 
-/* The library closes its own descriptors, so that neither a failure here nor ddp_close closes one of the
- * program's. */
+/* The library uses duplicates, so that neither a failure here nor ddp_close closes a descriptor of the
+ * program. */
 static ddp_status ddp__given_copy(const ddp__rendezvous *r, int peer, int *copy, ddp_error *err)
 {
     *copy = dup(r->wire.fds[peer]);
@@ -23884,12 +23904,12 @@ static ddp_status ddp__given_lost(const ddp__rendezvous *r, int peer, int why, d
                          "DREAMDDP_JOIN_TIMEOUT",
                          peer, r->wire.fds[peer], r->join_timeout_s);
     return ddp__fail(err, DDP_PEER_LOST,
-                     "rank %d ended the connection of descriptor %d while the ranks met (%s): its own "
-                     "error has the cause",
+                     "rank %d closed the connection on descriptor %d during the rendezvous (%s): see the "
+                     "error of that rank",
                      peer, r->wire.fds[peer], strerror(why));
 }
 
-/* The peer's hello frame, checked. */
+/* Receives and checks the peer's hello frame. */
 static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *self, int peer, int fd,
                                    double until, ddp_error *err)
 {
@@ -23905,13 +23925,13 @@ static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *s
         have += got;
         if (bad && errno != ETIMEDOUT) return ddp__given_lost(r, peer, errno, err);
         if (bad && r->cancel && ddp__atomic_load(r->cancel))
-            return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
+            return ddp__fail(err, DDP_ABORTED, "cancelled during the rendezvous");
         if (bad && ddp_now() >= until) return ddp__given_lost(r, peer, ETIMEDOUT, err);
     }
     if (!ddp__hello_parse(b, &h))
         return ddp__fail(err, DDP_MISMATCH,
-                         "the program at the other end of sockets[%d] (descriptor %d) is no rank of "
-                         "dreamddp: connect it to ddp_open of rank %d",
+                         "the program at the other end of sockets[%d] (descriptor %d) is not a dreamddp "
+                         "rank: connect the socket to rank %d",
                          peer, r->wire.fds[peer], peer);
     snprintf(name, sizeof name, "the peer on descriptor %d", r->wire.fds[peer]);
     why = ddp__hello_check(self, &h);
@@ -23950,8 +23970,8 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
 
     if (!fds) return ddp__fail(err, DDP_MEMORY, "out of memory for the sockets of rank %d", c.rank);
     for (int p = 0; p < c.world; p++) fds[p] = -1;
-    for (int p = 0; p < c.world && s == DDP_OK; p++) /* all before the first duplicate, which may get a closed
-                                                        one's number */
+    for (int p = 0; p < c.world && s == DDP_OK; p++) /* check all before the first duplicate, which may get
+                                                      * the number of a closed one */
         if (p != c.rank) s = ddp__given_check(r, p, err);
     for (int p = 0; p < c.world && s == DDP_OK; p++)
         if (p != c.rank) s = ddp__given_copy(r, p, &fds[p], err);
@@ -23966,7 +23986,7 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
         else if (p != c.rank)
             snprintf((*out)->names[p], DDP__WIRE_NAME, "descriptor %d", r->wire.fds[p]);
     }
-    if (s == DDP_OK) (*out)->round_trip = -1; /* the bytes may travel beyond the other end of the socket */
+    if (s == DDP_OK) (*out)->round_trip = -1; /* unknown: the other end of the socket may forward the bytes */
     DDP_FREE(fds);
     return s;
 }
@@ -24107,14 +24127,14 @@ static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
 ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
 {
     if (m->relayed[peer] && m->leg[peer].state != DDP__LEG_NONE) return DDP_OK;
-    ddp__stream_close(m->c.tls, m->fd[peer]); /* the other end has given that one up */
+    ddp__stream_close(m->c.tls, m->fd[peer]); /* the other end has abandoned that connection */
     m->fd[peer] = -1;
     m->relayed[peer] = 1;
     m->leg[peer].limit = m->until;
     return ddp__leg_dial(m, peer, err);
 }
 
-/* A direct attempt is over: this pair meets at rank 0. */
+/* The direct attempts have failed: the pair uses rank 0 as relay. */
 static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
@@ -24122,8 +24142,8 @@ static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_
 
     snprintf(l->why, sizeof l->why, "%s", why);
     ddp__log(&m->c.log, DDP_LOG_WARN,
-             "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
-             "slower than a direct connection",
+             "rank %d cannot connect to rank %d at %s (%s): rank 0 relays between them, which is slower than "
+             "a direct connection",
              m->c.rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
     return ddp__leg_relay(m, peer, err);
 }
@@ -24132,7 +24152,7 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
 {
     ddp__leg *l = &m->leg[peer];
     double now = ddp_now();
-    /* a full house, or a listener that is just closing: worth another attempt */
+    /* full capacity, or a listener that is closing: retry */
     int again = why == ECONNRESET || why == EPIPE || why == ECONNABORTED;
 
     ddp__leg_drop(m, l);
@@ -24147,7 +24167,7 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
                      "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->c.rank,
-                     peer, l->why[0] ? l->why : "it did not try", m->root, strerror(why));
+                     peer, l->why[0] ? l->why : "not tried", m->root, strerror(why));
 }
 
 static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
@@ -24160,8 +24180,8 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     return DDP_OK;
 }
 
-/* A step of TLS, with whom was dialled (then our frame leaves) or the other end of a relayed pair (then it
- * stands). */
+/* A step of the TLS handshake. With a dialled rank, sends our frame when it is complete. With the other end
+ * of a relayed pair, the connection is then ready. */
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
@@ -24185,7 +24205,7 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
     return DDP_OK;
 }
 
-/* The other end has answered: the connection is a pair's, or somebody else is there. */
+/* Handles the answer of the other end: the pair is connected, or another program answered. */
 static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
@@ -24201,11 +24221,11 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
             return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
         l->joined = 1;
-        return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
+        return ddp__leg_shake(m, peer, err); /* its first bytes may already be read */
     }
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
-    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
+    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "another program answers there", err);
     return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->c.rank,
                      peer);
 }
@@ -24238,18 +24258,18 @@ int ddp__table_where(const ddp__meeting *m, int rank, ddp__addr *a)
     ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
     if (a->sa.ss_family == AF_INET6 && ddp__addr_own(m->fd[0], &own) == 0 && own.sa.ss_family == AF_INET6 &&
         IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
-        a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
+        a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* a link-local address needs the interface */
     return 1;
 }
 
 ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 {
-    (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
+    (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* if that rank has failed, it never answers */
     for (int p = 1; p < m->c.rank; p++) {
         if (!ddp__table_where(m, p, &m->where[p]))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
         m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
-        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err)
+        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was requested", err)
                                  : ddp__leg_dial(m, p, err));
     }
     return DDP_OK;
@@ -24258,7 +24278,7 @@ ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 /* ==== wire/meeting.c ==== [wire] */
 /* Frames, admission and waiting during the rendezvous, and the file with the address of rank 0. */
 
-/* Returns the end of the next short wait, so that a cancel, a log line or a stop of this process is
+/* Returns the end of the next short wait, so that a cancel, a due log line or a stop of this process is
  * noticed. */
 static double ddp__slice(const ddp__meeting *m)
 {
@@ -24286,7 +24306,7 @@ int ddp__meeting_over(ddp__meeting *m)
 ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
 {
     if (!m->r->cancel || !ddp__atomic_load(m->r->cancel)) return DDP_OK;
-    return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
+    return ddp__fail(err, DDP_ABORTED, "cancelled during the rendezvous");
 }
 
 void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
@@ -24323,7 +24343,7 @@ ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err)
 {
     if (ddp__stream_wait(m->c.tls, m->fd[0], ddp__slice(m))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
-    /* a file that an earlier run left behind may have led to a program that never answers */
+    /* the address may come from a stale file, and belong to a program that never answers */
     if (kind == DDP__HELLO && m->path && ddp__meetfile_says(m->path, m->named, m->c.self.run_id) == 0)
         return DDP_PEER_LOST;
     ddp__wait_note(m, m->root, kind == DDP__TABLE ? ", which waits for other ranks" : "");
@@ -24351,24 +24371,24 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         if (!m->c.tls && ddp__stream_is_tls(b, got))
             return ddp__fail(
                 err, DDP_MISMATCH,
-                "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
+                "%s uses TLS, but this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
+            return ddp__fail(err, DDP_PEER_LOST, "%s disconnected during the rendezvous: %s", name,
                              strerror(broken));
-        return ddp__fail(err, DDP_TIMEOUT,
-                         kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks; "
-                                              "DREAMDDP_JOIN_TIMEOUT waits longer"
-                                            : "after %.3g s %s is connected but has not answered: "
-                                              "another program may own that address",
-                         m->until - m->begin, name);
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            kind == DDP__TABLE
+                ? "after %.3g s %s still waits for other ranks; start them, or raise DREAMDDP_JOIN_TIMEOUT"
+                : "after %.3g s %s is connected but has not answered: another program may use that address",
+            m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, h))
         return ddp__fail(err, DDP_NET,
-                         "%s does not answer as a rank of dreamddp: another program owns that address, "
-                         "choose another with --addr or DREAMDDP_ADDR",
+                         "%s does not answer as a dreamddp rank: another program uses that address; choose "
+                         "another with --addr or DREAMDDP_ADDR",
                          name);
     why = ddp__hello_check(&m->c.self, h);
-    /* ranks that train count all ids, and have no flag for links that come back */
+    /* a rank of a started run sends the number of all ids, and no reconnection flag */
     if (h->kind == DDP__REFUSED && h->reason == DDP__REFUSE_BEGUN &&
         (why == DDP__REFUSE_WORLD || why == DDP__REFUSE_RESUME))
         why = DDP__WELCOME;
@@ -24377,30 +24397,29 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         why = DDP__REFUSE_RANK;
     if (h->kind == DDP__REFUSED && !why) {
         if (h->reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time",
-                             name, (unsigned)h->detail, r->world);
+            return ddp__fail(err, DDP_TIMEOUT, "%s timed out: only %u of %d ranks had connected", name,
+                             (unsigned)h->detail, r->world);
         if (h->reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u disconnected during the rendezvous",
                              (unsigned)h->detail);
         if (h->reason == DDP__REFUSE_TWICE)
             return ddp__fail(err, DDP_MISMATCH,
-                             "%s already has a rank %d: give each process a rank of its own", name,
+                             "%s is already connected to a rank %d: give each process a different rank", name,
                              m->c.rank);
         if (h->reason == DDP__REFUSE_BEGUN)
             return ddp__fail(err, DDP_MISMATCH,
-                             "the run of %s has begun without this process: start each rank once, and "
-                             "rank %d is taken; a further worker enters a run with --min-world by --join",
+                             "the run of %s has started without this process, and rank %d is taken: start "
+                             "each rank once; to add a worker to a run with --min-world, use --join",
                              name, m->c.rank);
         if (h->reason == DDP__REFUSE_DAMAGED)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s received the first message of rank %d with a wrong checksum: its bytes "
-                             "were changed on the way; start again, and if it happens again, use a key "
-                             "(--tls-psk) or another "
-                             "network",
-                             name, m->c.rank);
+            return ddp__fail(
+                err, DDP_MISMATCH,
+                "%s received the first message of rank %d with a wrong checksum: its bytes were changed in "
+                "transit; start again, and if the error persists, use a key (--tls-psk) or another network",
+                name, m->c.rank);
         if (h->reason == DDP__REFUSE_NAME)
             return ddp__fail(err, DDP_MISMATCH,
-                             "%s refused the certificate of this rank: it does not name rank-%d", name,
+                             "%s refused the certificate of this rank: it has no name rank-%d", name,
                              m->c.rank);
         return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, m->c.rank, r->world);
     }
@@ -24411,7 +24430,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
     return DDP_OK;
 }
 
-/* What rank 0 says to a worker, or a worker to rank 0, while the mesh is made. */
+/* Handles a frame of a worker (on rank 0) or of rank 0 (on a worker) during mesh set-up. */
 static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__hello h;
@@ -24478,22 +24497,25 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     char name[DDP__ADDR_TEXT];
     ddp__addr *where;
 
-    if (h->kind == DDP__JOIN_ASK) return DDP__REFUSE_MUTE; /* it asks again, when the run has begun */
+    if (h->kind == DDP__JOIN_ASK)
+        return DDP__REFUSE_MUTE; /* the worker asks again when the run has started
+                                                            * */
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 &&
         h->detail < (uint32_t)m->r->world && h->detail != h->rank) {
         if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other >= 0)
-            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* one that is gone never is
-                                                                             ready */
+            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* if that rank has failed, it never
+                                                                           * becomes ready */
         return DDP__WELCOME;
     }
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
     fd = &m->fd[h->rank];
     where = &m->where[h->rank];
-    if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
+    if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* the peer has abandoned that attempt */
     if (*fd >= 0) {
-        /* a rank that was started again, or dials again, until rank 0 has told all where it was, or this one
-         * is connected with all; before that a peer says nothing, so what can be read is its end */
+        /* A rank that was restarted, or connects again, is accepted until rank 0 has sent the address table,
+         * or until this rank is connected to all. Before that a peer sends nothing, so if the socket is
+         * readable, the connection has ended */
         if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, *fd, 0)) return DDP__REFUSE_TWICE;
         ddp__stream_close(tls, *fd);
     }
@@ -24504,7 +24526,7 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
         ddp__stream_close(tls, *fd);
         *fd = -1;
     } else {
-        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank,
+        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u connected from %s", (unsigned)h->rank,
                  ddp__addr_text(&c->from, name));
     }
     return DDP__WELCOME;
@@ -24518,8 +24540,8 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
         if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s %s not connected to %s: start what is missing, or "
-                             "raise DREAMDDP_JOIN_TIMEOUT%s%s",
+                             "after %.3g s %s %s not connected to %s: start the missing ranks, or raise "
+                             "DREAMDDP_JOIN_TIMEOUT%s%s",
                              m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
                              m->door.refused[0] ? "; last refused: " : "", m->door.refused);
         DDP__TRY(ddp__meeting_poll(m, text, "", err));
@@ -24527,14 +24549,14 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- the file that says where rank 0 listens ---- */
+/* ---- the file with the address of rank 0 ---- */
 
 int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
 {
     char line[DDP__MEETFILE_TEXT + 32], *space, *end;
     struct stat st;
     ssize_t n = -1;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* do not block on a pipe */
 
     if (fd < 0) return 0;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) n = read(fd, line, sizeof line - 1);
@@ -24562,15 +24584,15 @@ int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id)
 }
 
 /* ==== wire/mpi.c ==== [wire] */
-/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one, which
- * MPI_Isend then has; receives are posted ahead of time, and MPI keeps their order. MPI tells nobody that
- * something has arrived, so wait() has to ask: for DDP__MPI_SPIN without a pause, then with growing pauses.
- * Where spinning was in vain the next waits do without: on slow links, or with slow peers, it would take a
- * core from the computation. */
+/* Streams over MPI, with a few buffers per peer and direction. send() copies bytes into a free buffer and
+ * passes it to MPI_Isend. Receives are posted ahead of time, and MPI keeps their order. MPI cannot wake a
+ * waiting thread, so wait() polls: for DDP__MPI_SPIN without a pause, then with growing pauses. If spinning
+ * was in vain, the next waits do not spin: with slow links or slow peers it would take a core from the
+ * computation. */
 
 #ifdef DDP_USE_MPI
 
-#define OMPI_SKIP_MPICXX  1 /* the C++ bindings are not wanted, and do not compile as C++17 */
+#define OMPI_SKIP_MPICXX  1 /* the C++ bindings are not needed, and do not compile as C++17 */
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 #include <sched.h>
@@ -24582,33 +24604,33 @@ enum {
     DDP__MPI_BUFFERS = 4,
     DDP__MPI_BYTES = 64 << 10,
     DDP__MPI_TAG = 0,
-    DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun without a result */
+    DDP__MPI_PATIENT = 8 /* number of waits without spinning after a spin without a result */
 };
-#define DDP__MPI_SPIN    100e-6 /* seconds that wait() may ask without a pause */
-#define DDP__MPI_PAUSE   20e-6  /* its first pause */
+#define DDP__MPI_SPIN    100e-6 /* seconds that wait() polls without a pause */
+#define DDP__MPI_PAUSE   20e-6  /* its first pause, in seconds */
 #define DDP__MPI_LONGEST 1e-3
 
 typedef struct ddp__mpi_peer {
     unsigned char in[DDP__MPI_BUFFERS][DDP__MPI_BYTES], out[DDP__MPI_BUFFERS][DDP__MPI_BYTES];
-    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
-    int next_in, next_out;     /* the buffers go in turn */
-    size_t read;               /* of got[next_in] */
+    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1: none yet */
+    int next_in, next_out;     /* the buffers are used in turn */
+    size_t read;               /* bytes of got[next_in] that were read */
     int lost;                  /* MPI reported an error */
 } ddp__mpi_peer;
 
 typedef struct ddp__mpi_wire {
     ddp__wire base;
     MPI_Comm comm;
-    int joined;           /* comm is ours */
+    int joined;           /* comm was created here */
     int owner;            /* this wire has initialised MPI */
     ddp__mpi_peer *peers; /* [world] */
     MPI_Request *request; /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
-    MPI_Status *status;   /* as many, for MPI_Testsome */
+    MPI_Status *status;   /* same number, for MPI_Testsome */
     int *index;
     pthread_mutex_t lock;
     pthread_cond_t bell;
-    int called;  /* wake() came; written under lock */
-    int patient; /* waits that are still to do without spinning */
+    int called;  /* wake() was called; written under lock */
+    int patient; /* remaining waits without spinning */
 } ddp__mpi_wire;
 
 static MPI_Request *ddp__mpi_request(ddp__mpi_wire *t, int peer, int sending, int buffer)
@@ -24626,7 +24648,7 @@ static void ddp__mpi_listen(ddp__mpi_wire *t, int peer, int buffer)
         p->lost = 1;
 }
 
-/* What MPI says about request i once it is complete. */
+/* Handles the completion of request i. */
 static void ddp__mpi_complete(ddp__mpi_wire *t, int i, const MPI_Status *s, int failed)
 {
     ddp__mpi_peer *p = &t->peers[i / (2 * DDP__MPI_BUFFERS)];
@@ -24638,7 +24660,7 @@ static void ddp__mpi_complete(ddp__mpi_wire *t, int i, const MPI_Status *s, int 
         p->got[buffer] = n;
 }
 
-/* Whether request i is complete. */
+/* Returns whether request i is complete. */
 static int ddp__mpi_test(ddp__mpi_wire *t, int i)
 {
     MPI_Status s;
@@ -24788,7 +24810,7 @@ static void ddp__mpi_close(ddp__wire *w)
 static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,  ddp__mpi_recv, ddp__mpi_wait, ddp__mpi_wake,
                                                ddp__mpi_close, NULL,          NULL};
 
-/* ---- MPI's own beginning and end ---- */
+/* ---- initialising and finalising MPI ---- */
 
 static const char *ddp__mpi_level(int level)
 {
@@ -24807,15 +24829,15 @@ static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
     return ddp__fail(err, DDP_NET, "%s failed: %.300s", call, text);
 }
 
-/* What Open MPI would answer with a page of its own and an end of the process. */
+/* Checks what would make Open MPI print a page of text and end the process. */
 static ddp_status ddp__mpi_launched(ddp_error *err)
 {
 #ifdef OPEN_MPI
     if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
         !getenv("OMPI_COMM_WORLD_RANK"))
         return ddp__fail(err, DDP_USAGE,
-                         "srun started rank %s without PMIx, by which the ranks of Open MPI find each "
-                         "other: use srun --mpi=pmix, mpirun, or the tcp transport",
+                         "srun started rank %s without PMIx, which Open MPI needs: use srun --mpi=pmix, "
+                         "mpirun, or the tcp transport",
                          getenv("SLURM_PROCID"));
 #endif
     (void)err;
@@ -24829,7 +24851,7 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
     (void)MPI_Finalized(&over);
     if (over)
         return ddp__fail(err, DDP_USAGE,
-                         "MPI was finalised in this process and cannot begin again: use one context "
+                         "MPI was finalised in this process and cannot be initialised again: use one context "
                          "over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
     (void)MPI_Initialized(&was);
     if (was) {
@@ -24843,34 +24865,33 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
     if (level >= MPI_THREAD_SERIALIZED) return DDP_OK;
     if (t->owner)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
-                         "install one with thread support, or choose the tcp transport",
+                         "this MPI library supports %s at most, but MPI_THREAD_SERIALIZED is needed: install "
+                         "one with thread support, or use the tcp transport",
                          ddp__mpi_level(level));
     return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program initialised MPI with %s, but another of its threads has to "
-                     "call MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling MPI_Init",
+                     "this program initialised MPI with %s, but the comm thread must also call MPI: call "
+                     "MPI_Init_thread with MPI_THREAD_SERIALIZED instead of MPI_Init",
                      ddp__mpi_level(level));
 }
 
-/* MPI and the rest of the world disagree about this rank. */
+/* Returns an error: MPI's rank or size differs from the context's. */
 static ddp_status ddp__mpi_disagrees(const ddp__wire *w, int rank, int world, ddp_error *err)
 {
     char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
 
     if (world > 1)
-        return ddp__fail(err, DDP_ARG,
-                         "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
-                         "so that the MPI launcher decides",
-                         w->rank, w->world, rank, world);
-    /* what each process sees that the mpirun of another MPI has started */
+        return ddp__fail(
+            err, DDP_ARG,
+            "rank %d of %d differs from MPI's rank %d of %d: set rank and world to 0 to use those of MPI",
+            w->rank, w->world, rank, world);
+    /* every process started by the mpirun of another MPI library sees one rank */
     (void)MPI_Get_library_version(library, &length);
     library[strcspn(library, ",\n")] = 0;
-    return ddp__fail(
-        err, DDP_ARG,
-        "this is rank %d of %d, but the program was built with %.60s, which sees one rank: start it "
-        "with the mpirun of that MPI, or build it with the mpicc that belongs to your mpirun",
-        w->rank, w->world, library);
+    return ddp__fail(err, DDP_ARG,
+                     "this is rank %d of %d, but the program was built with %.60s, which sees only one rank: "
+                     "start it with the mpirun of that MPI, or build it with the mpicc of your mpirun",
+                     w->rank, w->world, library);
 }
 
 static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
@@ -24880,7 +24901,7 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
 
     DDP__TRY(ddp__mpi_start(t, err));
 #ifdef __linux__
-    (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: by default each pause takes 50 us longer */
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* in nanoseconds: by default each pause takes 50 us longer */
 #endif
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &world);
@@ -24894,7 +24915,7 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
     return DDP_OK;
 }
 
-/* 1 while a message of this rank is still under way. */
+/* Returns 1 while a message of this rank is in flight. */
 static int ddp__mpi_sending(ddp__mpi_wire *t)
 {
     for (int i = 0; i < t->base.world; i++)
@@ -24979,9 +25000,9 @@ int ddp__mpi_ranks(int *rank, int *world)
 
 ddp_status ddp__mpi_built(ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, "
-                     "or choose the tcp transport");
+    return ddp__fail(
+        err, DDP_UNSUPPORTED,
+        "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, or use the tcp transport");
 }
 
 ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
@@ -25005,7 +25026,7 @@ int ddp__mpi_ranks(int *rank, int *world)
 /* The rendezvous over TCP: resolves addresses, listens, dials rank 0 and connects all pairs; mesh.h has the
  * protocol. */
 
-/* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
+/* Allows an address beyond this machine only with TLS, or if the user has declared the network trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -25024,7 +25045,7 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     return DDP_OK;
 }
 
-/* Opens the door there, unless it is open already, and says so; *a gets the port. */
+/* Starts to listen at *a, unless it already listens, and logs it. *a receives the port. */
 static ddp_status ddp__listen(ddp__meeting *m, ddp__addr *a, const char *why, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
@@ -25044,26 +25065,26 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Opens the door for higher ranks: on the address from which rank 0 is reached, or the interface asked
- * for. */
+/* Starts to listen for higher ranks, on the address from which rank 0 is reached, or on the requested
+ * interface. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, ddp_error *err)
 {
-    const char *why = ", from where rank 0 is reached";
+    const char *why = ", the interface toward rank 0";
     ddp__addr own;
 
     if (ddp__addr_own(m->fd[0], &own) < 0)
-        return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
-    /* a run on one machine needs no interface, whatever is set for others */
+        return ddp__fail(err, DDP_NET, "cannot determine the local address: %s", strerror(errno));
+    /* a run on one machine needs no interface, even if one is set for other runs */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
         DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, err));
         DDP__TRY(ddp__check_reach(m, &own, err));
-        why = ", as DREAMDDP_SOCKET_IFNAME says";
+        why = ", chosen by DREAMDDP_SOCKET_IFNAME";
     }
     ddp__addr_set_port(&own, 0);
     return ddp__listen(m, &own, why, err);
 }
 
-/* What the file says now: 1 and the addresses, or 0 and m->why not. */
+/* Reads the file. Returns 1 and the addresses, or 0 and the reason in m->why. */
 static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
 {
     char addr[DDP__MEETFILE_TEXT];
@@ -25077,7 +25098,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
     }
     if (m->r->wire.self.run_id && m->r->wire.self.run_id != run) {
         snprintf(m->why, sizeof m->why,
-                 "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64, m->path, run,
+                 "%.200s is stale: it belongs to run %" PRIu64 ", but rank %d to run %" PRIu64, m->path, run,
                  m->c.rank, m->r->wire.self.run_id);
         return 0;
     }
@@ -25092,7 +25113,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
     return 1;
 }
 
-/* The TLS handshake with rank 0. DDP_PEER_LOST without a sentence: it hung up. */
+/* The TLS handshake with rank 0. Returns DDP_PEER_LOST without a message if rank 0 disconnected. */
 static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
 {
     ddp__tls *tls = m->c.tls;
@@ -25116,7 +25137,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     return done < 0 ? DDP_PEER_LOST : DDP_OK;
 }
 
-/* Connects m->fd[0]: 0, or -1 and errno; a call to stop ends it, and is for who looks for one. */
+/* Connects m->fd[0]. Returns 0, or -1 and errno. A cancel ends the attempt; the caller checks for it. */
 static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
 {
     double now = ddp_now(), limit = m->until < now + 3 ? m->until : now + 3;
@@ -25132,8 +25153,8 @@ static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
     return ready ? ddp__tcp_dial_end(m->fd[0]) : -1;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and m->why another one is
- * worth it. */
+/* Makes one attempt. Returns DDP_OK with a connection on which rank 0 has answered, or DDP_PEER_LOST and
+ * m->why if it should be retried. */
 static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -25146,7 +25167,8 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
         if (m->fd[0] >= 0) close(m->fd[0]);
         m->fd[0] = -1;
         if (m->path)
-            snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* left over? */
+            snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* is the file
+                                                                                              * stale? */
         else
             snprintf(m->why, sizeof m->why, "%s", broke);
         return DDP_PEER_LOST;
@@ -25159,10 +25181,10 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
         bad = DDP_PEER_LOST;
     if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
-    /* an earlier run that is just ending, or a full house: try again */
+    /* an earlier run is ending, or rank 0 is at capacity: retry */
     snprintf(m->why, sizeof m->why, "%.200s", bad == DDP_PEER_LOST ? strerror(ECONNRESET) : local.msg);
     if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
-        bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
+        bad = DDP_PEER_LOST; /* another program uses the port now: the file is stale */
     if (bad == DDP_PEER_LOST) {
         ddp__stream_close(m->c.tls, m->fd[0]);
         m->fd[0] = -1;
@@ -25172,7 +25194,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
     return bad;
 }
 
-/* Dials the addresses of rank 0 in turn until it answers our hello or time is over. */
+/* Dials the addresses of rank 0 in turn until it answers our hello or the time-out is reached. */
 static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
     double pause = 0.02;
@@ -25182,11 +25204,11 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     for (;;) {
         double now;
         if (ddp__meeting_over(m))
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "%s did not answer within %.3g s: %s; is it running, and %s? "
-                             "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
-                             m->root, m->until - m->begin, m->why,
-                             m->path ? "does it write the same file" : "is the address right");
+            return ddp__fail(
+                err, DDP_TIMEOUT,
+                "%s did not answer within %.3g s: %s; start it, check %s, or raise DREAMDDP_CONNECT_TIMEOUT",
+                m->root, m->until - m->begin, m->why,
+                m->path ? "that it writes the same file" : "the address");
         snprintf(note, sizeof note, ": %s", m->why);
         ddp__wait_note(m, m->root, note);
         DDP__TRY(ddp__cancelled(m, err));
@@ -25204,14 +25226,13 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     }
 }
 
-/* When the mesh has to be complete: far later than it takes, since all ranks of a busy machine start at
- * once. */
+/* Time limit of mesh set-up. It is generous, since all ranks of a busy machine start at once. */
 static double ddp__mesh_until(const ddp__meeting *m)
 {
     return ddp_now() + (m->join_s > DDP__MESH_LIMIT ? m->join_s : DDP__MESH_LIMIT);
 }
 
-/* Dials all lower ranks, and returns when rank 0 has said go. */
+/* Dials all lower ranks. Returns when rank 0 has sent GO. */
 static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
     char text[128];
@@ -25223,18 +25244,18 @@ static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
         if (!missing && !m->ready &&
             ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
+            return ddp__fail(err, DDP_PEER_LOST, "%s disconnected during the rendezvous: %s", m->root,
                              strerror(errno));
         m->ready |= !missing;
         if (ddp__meeting_over(m))
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin,
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d still waits for %s", m->until - m->begin,
                              m->c.rank, missing ? text : "rank 0, which waits for others to be ready");
         DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
     }
     return DDP_OK;
 }
 
-/* Rank 0: waits until all are ready and all relays are joined. */
+/* Rank 0: waits until all ranks are ready and all relayed pairs are joined. */
 static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
 {
     char name[32];
@@ -25251,10 +25272,10 @@ static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
             snprintf(name, sizeof name, "a relayed pair");
         if (ddp__meeting_over(m)) {
             m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is not connected to all other ranks",
                              m->until - m->begin, name);
         }
-        DDP__TRY(ddp__meeting_poll(m, name, " to be connected with all others", err));
+        DDP__TRY(ddp__meeting_poll(m, name, " to connect to all other ranks", err));
     }
     return DDP_OK;
 }
@@ -25268,7 +25289,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, &h, err));
     if (ddp__stream_recv_all(m->c.tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL,
                              m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
+        return ddp__fail(err, DDP_PEER_LOST, "%s disconnected during the rendezvous: %s", m->root,
                          strerror(errno));
     return ddp__mesh_worker(m, err);
 }
@@ -25297,7 +25318,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__hello_put(entry + 2, (uint64_t)ddp__addr_port(&m->where[p]), 2);
         ddp__hello_put(entry, ddp__ip_pack(&m->where[p], entry + 8), 2);
     }
-    for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
+    for (p = 1; p < world; p++) /* if a send fails, that rank does not become ready */
         ddp__stream_send_all(m->c.tls, m->fd[p], m->table,
                              DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES, ddp__mesh_until(m));
     bad = ddp__mesh_root(m, err);
@@ -25307,12 +25328,12 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     for (p = 1; p < world; p++)
         if (ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p,
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d disconnected during the rendezvous: %s", p,
                              strerror(errno));
     return DDP_OK;
 }
 
-/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback. */
+/* Chooses the address of rank 0: a free port of the interface that other machines reach, or of loopback. */
 static ddp_status ddp__choose_address(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
@@ -25323,7 +25344,8 @@ static ddp_status ddp__choose_address(const ddp__meeting *m, ddp__addr *a, ddp_e
     return DDP_OK;
 }
 
-/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by that of its network. */
+/* If a machine's own name resolves to 127.0.1.1 (Debian's /etc/hosts), uses the address that its name has on
+ * the network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int port = ddp__addr_port(a);
@@ -25336,18 +25358,19 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
     return DDP_OK;
 }
 
-/* Resolves a name, which may appear only after this rank has started (Kubernetes, Docker Compose): retries
- * like a refused connection. */
+/* Resolves a name, which may start to exist only after this rank has started (Kubernetes, Docker Compose).
+ * Retries as after a refused connection. */
 static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *list, int *count, ddp_error *err)
 {
-    const double limit = m->r->timeout_s > 0 ? m->r->timeout_s : 30; /* rank 0 too: m->until is its time-out
-                                                                        for all ranks */
+    const double limit = m->r->timeout_s > 0 ? m->r->timeout_s : 30; /* also on rank 0, whose m->until is the
+                                                                      * time-out for all ranks */
     double pause = 0.05;
 
     for (;;) {
         ddp_error local = {DDP_OK, ""};
         ddp_status bad = ddp__addr_parse(spec, list, DDP__ADDRESSES, count, &local);
-        m->seen = ddp_now(); /* a slow look-up is no stop of this process: it counts towards the time-out */
+        m->seen = ddp_now(); /* a slow look-up is not a stop of this process: it counts towards the time-out
+                              * */
         if (bad != DDP_NET) {
             if (bad && err) *err = local;
             return bad;
@@ -25365,7 +25388,7 @@ static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *lis
     }
 }
 
-/* The addresses of rank 0, none where a file will tell. */
+/* Finds the addresses of rank 0; none if a file will contain it. */
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
@@ -25389,8 +25412,8 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         DDP__TRY(ddp__resolve(m, r->addr ? r->addr : "127.0.0.1", list, count, err));
         if (ddp__addr_port(&list[0]) == 0)
             return ddp__fail(err, DDP_ARG,
-                             "address '%.100s': port 0 leaves the other ranks without an address: name a "
-                             "port, for example %d, or file:///PATH, where rank 0 writes it",
+                             "address '%.100s': with port 0 the other ranks do not know the address: choose "
+                             "a port, for example %d, or file:///PATH, a file to which rank 0 writes it",
                              r->addr, DDP__DEFAULT_PORT);
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
@@ -25399,7 +25422,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
     return DDP_OK;
 }
 
-/* Checks the address, listens (rank 0), and goes through the meeting. */
+/* Checks the address, listens (rank 0), and runs the rendezvous. */
 static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 {
     ddp__addr list[DDP__ADDRESSES];
@@ -25410,12 +25433,10 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
     if (m->c.rank) return ddp__meet_as_worker(m, list, count, err);
-    DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
+    DDP__TRY(ddp__listen(m, &list[0], m->path ? ", written to the address file" : "", err));
     ddp__set_root(m, &list[0]);
     if (!m->path) return ddp__meet_as_root(m, err);
-    if (!m->c.self.run_id)
-        m->c.self.run_id = ddp__fresh_number(); /* so that a left-over file is
-                                                                      recognised */
+    if (!m->c.self.run_id) m->c.self.run_id = ddp__fresh_number(); /* so that a stale file is recognised */
     n = snprintf(line, sizeof line, "%s %" PRIu64 "\n", m->addr, m->c.self.run_id);
     DDP__TRY(ddp__file_write(m->path, line, (size_t)n, err));
     bad = ddp__meet_as_root(m, err);
@@ -25423,7 +25444,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     return bad;
 }
 
-/* The memory of a meeting; 0 when it is short. */
+/* Allocates the arrays of a rendezvous. Returns 0 if memory is short. */
 static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->c.world;
@@ -25441,7 +25462,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
-/* All that does not belong to the wire. */
+/* Frees everything that the wire does not own. */
 static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
     for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->c.tls, m->fd[i]);
@@ -25457,7 +25478,7 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     DDP_FREE(m->relayed);
 }
 
-/* The wire; one whose links come back goes on listening, and knows where the others do. */
+/* Creates the wire. A wire with reconnection keeps the listening socket and the addresses of all ranks. */
 static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
@@ -25468,8 +25489,7 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
         else if (m->relayed[p])
             continue;
         else if (p < m->c.rank)
-            (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where
-                                                                                 it listens */
+            (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* higher ranks have sent their listening address */
     }
     m->c.fds = m->fd;
     m->c.where = m->where;
@@ -25478,7 +25498,7 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     m->c.listen_fd = r->resume ? m->door.listen_fd : -1;
     m->c.self.world = (uint32_t)m->c.world;
     DDP__TRY(ddp__wire_tcp(&m->c, out, err));
-    if (r->resume) m->door.listen_fd = -1; /* it is the wire's */
+    if (r->resume) m->door.listen_fd = -1; /* the wire owns it now */
     return DDP_OK;
 }
 
@@ -25504,17 +25524,17 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     if (rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
     if (r->world < 1 || r->world > 4096 || rank < 0 || rank >= r->world)
-        bad =
-            ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
-                      rank, r->world);
+        bad = ddp__fail(err, DDP_ARG,
+                        "rank %d of %d ranks is invalid: ranks count from 0, and a run has 1 to 4096", rank,
+                        r->world);
     else if (ids > 1)
-        bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* with the door's
-                                                                                         callers */
+        bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* including the callers of the door
+                                                                         * */
     if (!bad && !ddp__meeting_alloc(&m))
-        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
+        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the rendezvous of %d ranks", r->world);
     if (!bad && ids > 1) bad = ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
-        ddp__log(&m.c.log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", rank,
+        ddp__log(&m.c.log, DDP_LOG_WARN, "rank %d: all ranks are connected after %.1f s", rank,
                  ddp_now() - m.begin);
     if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);
@@ -32091,7 +32111,7 @@ typedef struct ddp__word {
     uint32_t round;
     uint64_t vote;    /* the live set that it votes for in this round, joining workers included */
     uint64_t joining; /* joining workers that it has a connection to */
-    uint64_t left;    /* workers that said goodbye */
+    uint64_t left;    /* workers that announced that they leave */
     ddp__view base;   /* the newest epoch that it knows to have begun */
     ddp__done_set done;
     uint64_t refused;    /* joining workers that were lost while this worker admitted them, */
@@ -32262,20 +32282,18 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->verb == DDP_REDUCE_SCATTER)
-        why = "a reduce-scatter in an elastic world (min_world): a rank that is lost takes its block along; "
-              "use an "
-              "all-reduce";
+        why = "a reduce-scatter in an elastic world (min_world), because the block of a lost rank is lost: "
+              "use an all-reduce";
     if (m->add)
-        why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
+        why = "a message with add in an elastic world (min_world): receive into another array, then add it";
     if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.kept_bytes > 0)
-        return ddp__fail(
-            err, DDP_ARG,
-            "elastic_bytes %lu is too small: a message needs %lu bytes to be retained until it is complete; "
-            "raise elastic_bytes",
-            (unsigned long)e->cfg.kept_bytes, (unsigned long)bytes);
+        return ddp__fail(err, DDP_ARG,
+                         "elastic_bytes %lu is too small: the library must store %lu bytes of a message "
+                         "until it is complete; raise elastic_bytes",
+                         (unsigned long)e->cfg.kept_bytes, (unsigned long)bytes);
     if (bytes > el->room) {
         while (e->error.code == DDP_OK && el->released < el->collectives)
             pthread_cond_wait(&e->changed, &e->lock);
@@ -32395,7 +32413,7 @@ int ddp__shadow_busy(const ddp__engine *e)
 /* The worker that forwards the result of an operation in this epoch; -1: none had it. */
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
-    /* numbers wrap: those beyond the table must not appear to be before it */
+    /* sequence numbers wrap: those after the table must not appear to be before it */
     if ((int32_t)(seq - e->member_data->table_until) >= 0) e->member_data->table_used = 0;
     if (!e->member_data->table_used) return -1;
     for (int r = 0; r < e->world; r++)
@@ -32499,8 +32517,8 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
         return;
     }
     ddp__fault(e, DDP_NET,
-               "rank %d asks for the result of operation %lu, which this rank does not keep: it runs "
-               "another version of this library",
+               "rank %d requested the result of operation %lu, which this rank has released: run the same "
+               "version of this library on all ranks",
                peer, (unsigned long)seq);
 }
 
@@ -32561,7 +32579,7 @@ const char *ddp__epoch_why(const ddp__engine *e, int peer)
     const ddp__elastic *el = e->member_data;
 
     if (e->peers[peer].left || (el->own.left >> peer & 1)) return "it closed its context";
-    return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
+    return el->peer[peer].why[0] ? el->peer[peer].why : "other workers reported it";
 }
 
 /* ---- dropping incomplete work ---- */
@@ -32676,7 +32694,7 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
         if ((before ^ v->live) >> r & 1)
             used += (size_t)snprintf(
                 who + used, sizeof who - used, "; worker %d %s%s", r,
-                v->live >> r & 1 ? "came" : "was lost: ", v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
+                v->live >> r & 1 ? "joined" : "was lost: ", v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
     ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank,
              (unsigned long)v->ballot, e->members, took, who);
 }
@@ -32703,8 +32721,8 @@ static void ddp__peers_renew(ddp__engine *e)
             char text[128];
             if (!p->paired[i] || ddp__op_void(e, p->paired[i])) continue;
             ddp__fault_is_about(e, r);
-            ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
-                       ddp__op_text(e, p->paired[i], text, sizeof text));
+            ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives continue after a loss",
+                       r, ddp__op_text(e, p->paired[i], text, sizeof text));
         }
     }
 }
@@ -32864,8 +32882,8 @@ static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
     }
     if (w->attempts == DDP__ATTEMPTS) {
         ddp__fault(e, DDP_PEER_LOST,
-                   "the workers could not agree within %d attempts on who is left: the network "
-                   "changes too fast; restart the job from its last checkpoint",
+                   "the workers could not agree on the live workers within %d attempts: the network changes "
+                   "too fast; restart the job from its last checkpoint",
                    DDP__ATTEMPTS);
         return;
     }
@@ -33021,11 +33039,11 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
 static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 {
     e->silent = 1;
-    ddp__fault(e, DDP_PEER_LOST,
-               "the other workers go on without this one (rank %d) since epoch %lu, because they had "
-               "lost it: %s",
-               e->rank, (unsigned long)ballot,
-               e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
+    ddp__fault(
+        e, DDP_PEER_LOST,
+        "the other workers continue without this one (rank %d) since epoch %lu, because they lost it: %s",
+        e->rank, (unsigned long)ballot,
+        e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
 }
 
 /* Outside of a search: records which joining worker a peer is ready to admit, or has lost while others admit
@@ -33058,7 +33076,7 @@ void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
     ddp__elastic *el = e->member_data;
 
     if (e->newcomer) return;
-    if (w->round <= el->own.base.ballot) { /* of a search that is over, or of none */
+    if (w->round <= el->own.base.ballot) { /* from a finished search, or from none */
         ddp__ready_read(e, peer, w);
         return;
     }
@@ -33169,7 +33187,7 @@ static void ddp__search_stuck(ddp__engine *e)
         if (r == e->rank || !(old >> r & 1)) continue;
         if (ep->heard && ep->word.round == own->round && ep->word.vote == el->set) continue;
         missing = 1;
-        ddp__epoch_lost(e, r, "it took no part in the search for the next epoch");
+        ddp__epoch_lost(e, r, "it did not vote for the next epoch");
     }
     if (!missing && ddp__lowest(old) != e->rank)
         ddp__epoch_lost(e, ddp__lowest(old), "it did not decide on the next epoch");
@@ -33184,8 +33202,8 @@ static void ddp__admit_late(ddp__engine *e, double now)
         if (e->place[r] >= 0 && !ddp__is_ready(e, r))
             used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
     ddp__fault(e, DDP_TIMEOUT,
-               "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation",
+               "worker %d could not join within %.1f s (op_timeout_s): no admitting call from rank %s; every "
+               "worker must make it after the same operation",
                e->member_data->admit_id, now - e->member_data->admit_at, who);
 }
 
@@ -33251,25 +33269,26 @@ static void ddp__give_in(ddp__engine *e)
     ddp__who_was_lost(e, who, sizeof who);
     ddp__when_text(e, e->rank, when, sizeof when);
     if (of == 2 && !serve && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
-        snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
+        snprintf(rest, sizeof rest, "of two workers, only rank %d may continue alone", lowest);
     } else if (relay >= 0) {
         snprintf(rest, sizeof rest,
-                 "rank %d, which relayed the connections of rank %d, is gone, and no other rank accepts one",
+                 "rank %d, which relayed the connections of rank %d, is lost, and no other rank accepts a "
+                 "connection",
                  relay, e->rank);
     } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
-        snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
+        snprintf(rest, sizeof rest, "the others can continue without this worker (rank %d)", e->rank);
         then = serve ? "it cannot rejoin a run with servers" : "start it again to rejoin";
     } else if (serve & before & (~old | ddp__lost_then(e))) {
-        snprintf(rest, sizeof rest, "nobody else has the parameters that it serves");
+        snprintf(rest, sizeof rest, "no other rank has the parameters that it serves");
     } else {
         int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
         if (left < e->cfg.min_world)
             snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
         else if (ddp__majority(e, old, w->base.live, w->left))
             snprintf(rest + n, sizeof rest - (size_t)n,
-                     "but those who were lost may have gone on without them");
+                     "but the lost workers may have continued without them");
         else
-            snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
+            snprintf(rest + n, sizeof rest - (size_t)n, "a quorum of %d is needed", of / 2 + 1);
     }
     gone = ddp__lost_then(e);
     if (gone & ddp__serving(e)) gone &= ddp__serving(e);
@@ -33390,8 +33409,8 @@ static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, dou
         ddp__decision_read(e, peer, &view, table, now);
     } else {
         ddp__fault(e, DDP_NET,
-                   "rank %d sent a word about the next epoch that cannot be read: it runs another version "
-                   "of this library",
+                   "rank %d sent a malformed message about the next epoch: run the same version of this "
+                   "library on all ranks",
                    peer);
     }
 }
@@ -33458,15 +33477,15 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     ddp_status code;
 
     if (e->cfg.min_world < 1 || e->cfg.min_world > e->world - e->cfg.servers)
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d workers: 1 to %d",
+        return ddp__fail(err, DDP_ARG, "min_world %d is out of range for %d workers: use 1 to %d",
                          e->cfg.min_world, e->world - e->cfg.servers, e->world - e->cfg.servers);
     if (e->world > DDP__ELASTIC_WORLD)
         return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
                          (int)DDP__ELASTIC_WORLD, e->world);
     if (bounded && longest > bounded / 64 * 64)
         return ddp__fail(err, DDP_ARG,
-                         "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
-                         "to that at least",
+                         "elastic_bytes is %lu, but the longest message has %lu bytes: raise elastic_bytes "
+                         "to at least that",
                          (unsigned long)bounded, (unsigned long)longest);
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!at)
@@ -33521,14 +33540,14 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
     ddp__elastic *el = e->member_data;
     ddp_status status = DDP_OK;
 
-    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
+    if (!el) return ddp__fail(err, DDP_USAGE, "workers can join only an elastic world: set min_world");
     if (id < 0 || id >= e->world)
         return ddp__fail(err, DDP_ARG, "worker %d cannot join a world of %d ids", id, e->world);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
         status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
     else if (e->epoch.live >> id & 1)
-        status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
+        status = ddp__fail(err, DDP_USAGE, "worker %d is already in the world", id);
     if (status == DDP_OK) {
         el->admit = 1;
         el->admit_id = id;
@@ -33553,7 +33572,7 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
     ddp_status status;
     int late = 0;
 
-    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world is joined: set min_world");
+    if (!el) return ddp__fail(err, DDP_USAGE, "a worker can join only an elastic world: set min_world");
     pthread_mutex_lock(&e->lock);
     while (e->epoch.changes == 0 && e->error.code == DDP_OK && !late && e->cfg.joining)
         late = ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT;
@@ -33572,8 +33591,8 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 
 enum {
     DDP__WORKER_OWN = 1,      /* each worker has its own, even in a synchronised checkpoint */
-    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's when it enters; equal on all workers, or
-                                 nearly equal with DDP__WORKER_OWN */
+    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's value when it enters; equal on all
+                               * workers, or nearly equal with DDP__WORKER_OWN */
     DDP__WORKER_THERE = 4,    /* in device memory */
     DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
     DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state); a file may lack them */
@@ -33619,7 +33638,8 @@ typedef struct ddp__worker {
     const ddp__host *host; /* its memory and log */
     ddp__engine *engine;   /* to the other workers; NULL: there are none */
     int rank, world;
-    int hub; /* the first server, through which words are gathered (ddp__gather_by); 0: by collectives */
+    int hub; /* the first server, through which small values are gathered (ddp__gather_by); 0: by collectives
+              * */
     long step;
     const char *strategy, *optimizer; /* names; borrowed, as all texts */
     int period;
@@ -33698,13 +33718,13 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const ch
 
 /* ---- entry.c: communication with the other workers; collective ---- */
 
-/* Gathers the words of all ranks, servers included, when collectives are among the workers only
- * (ddp__engine_retire): each rank pushes its words to the first server, and pulls the result. All surviving
+/* Gathers 64-bit values of all ranks, servers included, when collectives are among the workers only
+ * (ddp__engine_retire): each rank pushes its values to the first server, and pulls the result. All surviving
  * ranks get the same. words: [world x bytes], of which a rank fills its own; 0 for lost ranks. bytes: a
  * multiple of the size of a float. */
 DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes,
                                   ddp_error *err);
-/* Gathers words: [world x each], of which a worker fills its own; 0 for lost workers. */
+/* Gathers 64-bit values: [world x each], of which a worker fills its own; 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a joining worker: it alone receives the identity of the run and the
  * values that all workers share. The lowest member sends its states of the program. */
@@ -34013,15 +34033,14 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
         found++;
         if (!ddp__worker_find(s, name))
             ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
-                     "rank %d: %.200s holds the state '%.60s', which the program does not "
-                     "register (ddp_add_state): it is ignored",
+                     "rank %d: %.200s has the state '%.60s', which the program has not registered "
+                     "(ddp_add_state): it is ignored",
                      s->rank, path, name + prefix);
     }
     for (int i = 0; i < s->tensors; i++)
         if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
             ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
-                     "rank %d: %.200s lacks the state '%s' (ddp_add_state): the program "
-                     "keeps the one that it has",
+                     "rank %d: %.200s has no state '%s' (ddp_add_state): the program's state is unchanged",
                      s->rank, path, s->tensor[i].name + prefix);
     return found;
 }
@@ -34040,15 +34059,15 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
             (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
             continue;
         return ddp__fail(err, DDP_MISMATCH,
-                         "%.200s: tensor \"%s\"%s%.60s is missing or not %zu values of %s: it is a "
+                         "%.200s: tensor \"%s\"%s%.60s is missing or does not have %zu values of %s: it is a "
                          "checkpoint of another model or wire format",
                          path, x->name, x->layer ? " of layer " : "", x->layer ? x->layer : "", x->count,
                          ddp_safetensors_type_name(x->type));
     }
     found = ddp_safetensors_count(f) - ddp__programs_in(s, f, path);
     if (found == arrays) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has %d", path,
-                     found, arrays);
+    return ddp__fail(err, DDP_MISMATCH, "%.200s has %d tensors, but this model with this wire format has %d",
+                     path, found, arrays);
 }
 
 /* The 64-bit hash of checkpoints of format 4, over the values only. */
@@ -34109,7 +34128,7 @@ static ddp_status ddp__file_states(const ddp_safetensors *f, const ddp__listed *
 ddp_status ddp__damaged(ddp_status s, ddp_error *err)
 {
     static const char remedy[] =
-        ": copy the file again, or remove its folder to resume from the checkpoint before";
+        ": copy the file again, or remove its folder to resume from the previous checkpoint";
     const size_t n = err ? strlen(err->msg) : 0;
 
     if (s == DDP_FORMAT && err && n + sizeof remedy <= sizeof err->msg)
@@ -34128,10 +34147,10 @@ ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const ch
     if (ddp__digest_equal(hash, x->hash)) return DDP_OK;
     ddp__digest_text(hash, found);
     ddp__digest_text(x->hash, listed);
-    ddp__fail(err, DDP_FORMAT,
-              "%.200s: its hash is %s, but the manifest lists %s: it was changed, or is of another "
-              "checkpoint",
-              path, found + skip, listed + skip);
+    ddp__fail(
+        err, DDP_FORMAT,
+        "%.200s: its hash is %s, but the manifest lists %s: it was changed, or belongs to another checkpoint",
+        path, found + skip, listed + skip);
     return ddp__damaged(DDP_FORMAT, err);
 }
 
@@ -34180,11 +34199,11 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path
 }
 
 /* ==== member/entry.c ==== [member] */
-/* Exchanges state between workers: a few words that all ranks gather, and the state of a joining worker. */
+/* Exchanges state between workers: small values that all ranks gather, and the state of a joining worker. */
 
 enum { DDP__TELL_BYTES = 4 << 20 }; /* maximum size of a message */
 
-/* ---- words ---- */
+/* ---- small values ---- */
 
 /* Runs one message of the library's own data: n bytes at `at`, sent as floats for PUSH and later verbs, which
  * address one rank. */
@@ -34245,7 +34264,7 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
     unsigned char *b = (unsigned char *)ddp__calloc(n, 8);
     ddp_status code;
 
-    if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
+    if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for control data of %d workers", s->world);
     for (size_t i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
     code = s->hub ? ddp__gather_by(s->engine, s->rank, s->world, s->hub, b, 8 * (size_t)each, err)
                   : ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
@@ -34272,7 +34291,7 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
         count = ddp__hello_get(part, 8);
         if (count > t->most)
             return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d tells %" PRIu64 " values of %s; at most %zu are possible", from, count,
+                             "rank %d sends %" PRIu64 " values of %s; at most %zu are possible", from, count,
                              t->name, t->most);
     }
     for (at = 0; at < count * width; at += n) {
@@ -34303,8 +34322,9 @@ static ddp_status ddp__program_room(ddp__tensor *t, uint64_t bytes, int from, dd
 
     if (total > 0 && (double)bytes > total)
         return ddp__fail(err, DDP_MEMORY,
-                         "rank %d sends %" PRIu64 " bytes of the state '%s'; this process may use %.0f: join "
-                         "on a machine with more memory, or make the state smaller",
+                         "rank %d sends %" PRIu64
+                         " bytes of the state '%s', but this process may use only %.0f: join on a machine "
+                         "with more memory, or reduce the state",
                          from, bytes, t->name + sizeof DDP__PROGRAM - 1, total);
     grown = DDP_REALLOC(t->data, bytes ? (size_t)bytes : 1);
     if (!grown)
@@ -34351,10 +34371,11 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
     DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, b, 8 * (1 + (size_t)n), from, err));
     most = ddp__hello_get(b, 8);
     if (most < 1 || most > (uint64_t)DDP__TELL_BYTES)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d announces messages of %" PRIu64 " bytes, at most %d are possible: start "
-                         "every rank with one version of this library",
-                         from, most, (int)DDP__TELL_BYTES);
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "rank %d announces messages of %" PRIu64
+            " bytes, but at most %d are possible: run the same version of this library on all ranks",
+            from, most, (int)DDP__TELL_BYTES);
     for (int i = 0; s->rank == newcomer && !room.code && i < n; i++)
         (void)ddp__program_room(x[i], ddp__hello_get(b + 8 + 8 * i, 8), from, &room);
     memset(words, 0, (size_t)s->world * sizeof *words);
@@ -34395,7 +34416,7 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
     uint64_t *words = (uint64_t *)ddp__calloc(2 * (size_t)s->world, sizeof *words);
     unsigned char *part = (unsigned char *)ddp__calloc(DDP__TELL_BYTES, 1);
     int from = 0, told = -1;
-    ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
+    ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for joining");
 
     if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
     while (code == DDP_OK && told != from) { /* the member that sent everything must still be live
@@ -34447,7 +34468,7 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     const uint64_t words = t && t->type == DDP_ST_I64 && t->dims == 1 ? ddp_safetensors_elements(t) : 1;
 
     if (words % DDP__SHARE_WORDS || words > 1 << 26 || !updates || updates->type != DDP_ST_I64)
-        return ddp__fail(err, DDP_FORMAT, "%.200s does not say which layers it has", x->path);
+        return ddp__fail(err, DDP_FORMAT, "%.200s has no list of its layers", x->path);
     x->layers = (int)ddp_safetensors_elements(updates);
     x->shares = (int)(words / DDP__SHARE_WORDS);
     x->share = (ddp__share *)ddp__calloc((size_t)x->shares + 1, sizeof *x->share);
@@ -34535,20 +34556,20 @@ ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
             if (!o && *missing)
                 return ddp__fail(
                     err, DDP_IO,
-                    "layer %.60s: its %s are not in the files that are here; cannot read "
-                    "%.300s: %s: to go on with another cut each rank has to start where all files are",
+                    "layer %.60s: its %s are not in the files on this machine; cannot read %.300s: %s: to "
+                    "resume with another cut, start each rank where all files are",
                     x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing, strerror(ENOENT));
             if (!o)
                 return ddp__fail(err, DDP_MISMATCH,
-                                 "layer %.60s: its %s from number %lld on are in no file of %.300s: "
-                                 "it is a checkpoint of another model",
+                                 "layer %.60s: its %s from index %lld on are in no file of %.300s: it is a "
+                                 "checkpoint of another model",
                                  x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", (long long)at,
                                  x->shard[0].path);
             if (o->states != h->states || (o->trained < 0) != (h->trained < 0))
-                return ddp__fail(err, DDP_MISMATCH,
-                                 "layer %.60s: %.300s holds %d values of the optimizer for each of "
-                                 "its parameters, this run %d",
-                                 x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
+                return ddp__fail(
+                    err, DDP_MISMATCH,
+                    "layer %.60s: %.300s has %d optimizer values per parameter, but this run has %d",
+                    x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
             in->used = 1;
         }
     for (int i = 0; i < x->files; i++)
@@ -34703,7 +34724,7 @@ static int64_t ddp__layer_trained(const ddp__shards *x, int l)
     return n;
 }
 
-/* *rests = 1 if the tensor is all zero in every file that has it, with no layer or with this model's layer
+/* *rests = 1 if the tensor is all zeros in every file that has it, with no layer or with this model's layer
  * `whole`. */
 static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, int whole, int *rests,
                                   ddp_error *err)
@@ -34745,8 +34766,8 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
     DDP__TRY(ddp__kept_rests(x, t, whole, &rests, err));
     if (!rests)
         return ddp__fail(err, DDP_MISMATCH,
-                         "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers "
-                         "to another cut: go on with the stages and replicas that it was written with",
+                         "%.300s: strategy %s stores \"%s\"%s%.60s, which cannot be moved to another cut: "
+                         "resume with the stages and replicas that wrote it",
                          x->shard[0].path, x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "",
                          t->layer);
     if (!dry && t->flags & DDP__WORKER_THERE)
@@ -34772,17 +34793,15 @@ static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, dd
         const size_t base = strcspn(name, "."), program = sizeof DDP__PROGRAM - 1;
         int known = !name[base] || ddp__is_of_cut(name) || !strncmp(name, DDP__PROGRAM, program);
         if (!strncmp(name, DDP__PROGRAM, program) && ddp__worker_find(x->s, name))
-            return ddp__fail(
-                err, DDP_MISMATCH,
-                "%.300s: the state '%.40s' (ddp_add_state) does not follow the layers to another "
-                "cut: resume with the stages and replicas that it was written with",
-                f->path, name + program);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%.300s: the state '%.40s' (ddp_add_state) cannot be moved to another cut: "
+                             "resume with the stages and replicas that wrote it",
+                             f->path, name + program);
         for (int k = 0; k < x->s->tensors && !known; k++)
             known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
             return ddp__fail(err, DDP_MISMATCH,
-                             "%.300s: it holds \"%.60s\", which strategy %s with this wire format "
-                             "does not keep",
+                             "%.300s has \"%.60s\", which strategy %s does not store with this wire format",
                              f->path, name, x->s->strategy);
     }
     return DDP_OK;
@@ -34813,16 +34832,16 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
     if (!any->f)
-        return ddp__fail(err, DDP_IO,
-                         "cannot read %.300s: %s: to go on with another cut each rank has to start where "
-                         "all files are",
-                         any->path, strerror(ENOENT));
+        return ddp__fail(
+            err, DDP_IO,
+            "cannot read %.300s: %s: to resume with another cut, start each rank where all files are",
+            any->path, strerror(ENOENT));
     for (int k = 0; k < 3; k++) {
         const ddp__tensor *t = ddp__worker_find(x->s, name[k]);
         const ddp_safetensor *o = ddp_safetensors_find(any->f, name[k]);
         if (!o || o->type != t->type || ddp_safetensors_elements(o) != t->count)
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path,
-                             name[k], t->count);
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or does not have %zu values",
+                             any->path, name[k], t->count);
         DDP__TRY(ddp_safetensors_bytes(any->f, o, 0, t->count, t->data, err));
     }
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
@@ -34886,7 +34905,7 @@ DDP_LIB ddp__listed ddp__manifest_listed(const ddp__manifest *m, int rank);
 #define DDP__MANIFEST_SEAL ",\n \"checksum\": \""
 #define DDP__MANIFEST_END  "\"}\n"
 
-/* 1 if ranks with the same part of the model hold the same values. */
+/* 1 if ranks with the same part of the model have the same values. */
 static int ddp__said_equal(const ddp__said *said, int world)
 {
     for (int i = 0; i < world; i++)
@@ -34940,7 +34959,7 @@ static ddp_status ddp__manifest_sealed(const char *path, const ddp__text *t, int
         return DDP_OK;
     return ddp__fail(err, DDP_FORMAT,
                      "%.200s: its checksum is %s, but it states %.32s: it was changed; copy the file again, "
-                     "or remove its folder to resume from the checkpoint before",
+                     "or remove its folder to resume from the previous checkpoint",
                      path, sum, at);
 }
 
@@ -34999,11 +35018,10 @@ static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__mani
     if (hash->kind == DDP__JSON_NULL && cut->kind == DDP__JSON_NULL) return DDP_OK;
     if (hash->kind != DDP__JSON_STRING || cut->kind != DDP__JSON_STRING || strlen(hash->string) != digits ||
         strlen(cut->string) != 16)
-        return ddp__fail(
-            err, DDP_FORMAT,
-            "%.200s: rank %d has hash '%.40s' and cut '%.40s', not %zu and 16 digits: remove its "
-            "folder to resume from the checkpoint before",
-            path, rank, ddp__string_or_none(hash), ddp__string_or_none(cut), digits);
+        return ddp__fail(err, DDP_FORMAT,
+                         "%.200s: rank %d has hash '%.40s' and cut '%.40s', not %zu and 16 digits: remove "
+                         "its folder to resume from the previous checkpoint",
+                         path, rank, ddp__string_or_none(hash), ddp__string_or_none(cut), digits);
     out->there = 1;
     if (!m->older) out->hash.word[0] = ddp__manifest_digits(hash->string, 16);
     out->hash.word[1] = ddp__manifest_digits(hash->string + digits - 16, 16);
@@ -35048,8 +35066,8 @@ static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *se
     /* some hundred bytes per rank and layer */
     if (stat(path, &st) == 0 && st.st_size > DDP__MANIFEST_MOST)
         return ddp__fail(err, DDP_FORMAT,
-                         "%.200s has %lld bytes, and no manifest has more than %d: it is damaged; remove its "
-                         "folder to resume from the checkpoint before",
+                         "%.200s has %lld bytes, but a manifest has at most %d: it is damaged; remove its "
+                         "folder to resume from the previous checkpoint",
                          path, (long long)st.st_size, DDP__MANIFEST_MOST);
     code = ddp__file_read(path, &t, err);
     if (code == DDP_OK) code = ddp__manifest_sealed(path, &t, sealed, err);
@@ -35077,13 +35095,13 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
     m->older = !strcmp(value[0], DDP__MANIFEST_OLDER);
     if (!m->older && strcmp(value[0], DDP__MANIFEST))
         return ddp__fail(err, DDP_FORMAT,
-                         "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" and \"" DDP__MANIFEST_OLDER
-                         "\" are understood",
+                         "%.200s: unknown format \"%.60s\"; \"" DDP__MANIFEST "\" and \"" DDP__MANIFEST_OLDER
+                         "\" are supported",
                          path, value[0]);
     if (m->older == sealed)
         return ddp__fail(err, DDP_FORMAT,
                          "%.200s: its format is \"%.60s\", but it has %s checksum at its end: it was "
-                         "changed; remove its folder to resume from the checkpoint before",
+                         "changed; remove its folder to resume from the previous checkpoint",
                          path, value[0], sealed ? "a" : "no");
     for (int k = 0; k < 4; k++) {
         DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
@@ -35120,26 +35138,25 @@ ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp_
 
     DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
     if (layers->count != s->wholes)
-        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d", path,
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.200s belongs to a model with %ld layers, but this model has %d", path,
                          layers->count, s->wholes);
     for (v = layers->first; v; v = v->next, l++)
         if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->whole[l]))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%.200s is of another model: its layer %d is \"%.60s\", here it is "
-                             "\"%.60s\"",
-                             path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
+            return ddp__fail(
+                err, DDP_MISMATCH,
+                "%.200s belongs to another model: its layer %d is \"%.60s\", but here it is \"%.60s\"", path,
+                l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
     if (strcmp(m->optimizer, s->optimizer))
         return ddp__fail(err, DDP_MISMATCH,
-                         "%.200s was written with the optimizer %.40s, this run "
-                         "has %.40s",
-                         path, m->optimizer, s->optimizer);
+                         "%.200s was written with the optimizer %.40s, but this run uses %.40s", path,
+                         m->optimizer, s->optimizer);
     *kin = m->copies == s->copies && m->period == s->period && !strcmp(m->strategy, s->strategy);
     if (*kin || m->synchronised) return DDP_OK;
     return ddp__fail(
         err, DDP_MISMATCH,
-        "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
-        "ranks hold different values): resume it with the same, not with %d workers under %s with "
-        "period %d",
+        "%.160s was saved by %d workers with strategy %.20s and period %d, without synchronisation (the "
+        "ranks have different values): resume with the same, not with %d workers, strategy %s and period %d",
         path, m->copies, m->strategy, m->period, s->copies, s->strategy, s->period);
 }
 
@@ -35168,7 +35185,7 @@ static ddp_status ddp__checkpoint_fits(const char *folder, ddp_error *err)
     const size_t n = strlen(folder);
 
     if (n <= DDP__CHECKPOINT_FOLDER) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %zu bytes is too long", n);
+    return ddp__fail(err, DDP_MEMORY, "the path of a checkpoint is too long: %zu bytes", n);
 }
 
 /* The path of a step's folder, or of a file in it. The length of folder was checked before. */
@@ -35242,7 +35259,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
 }
 
 /* Removes all checkpoints up to step except the newest `keep`, including those between them that killed runs
- * left; keep 0: removes nothing. */
+ * left. keep 0: removes nothing. */
 static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
 {
     step++;
@@ -35258,7 +35275,7 @@ static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
 {
     if (mkdir(path, 0777) == 0) return ddp__folder_flush(path, err);
     if (errno == EEXIST) return DDP_OK;
-    return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
+    return ddp__fail(err, DDP_IO, "cannot create the folder %.200s: %s", path, strerror(errno));
 }
 
 /* ---- checkpoints of other runs ---- */
@@ -35269,7 +35286,7 @@ typedef struct ddp__saving {
     int keep, overwrite;
     int generation;  /* which of the two names this step's files get */
     ddp__said *file; /* [world] */
-    uint64_t *said;  /* [world] a word of each rank */
+    uint64_t *said;  /* [world] a 64-bit value of each rank */
     char path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
@@ -35300,12 +35317,11 @@ static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
     for (int i = 0; i < 2; i++) {
         if (step[i] >= 0) DDP__TRY(ddp__manifest_peek(v, step[i], &generation, &foreign, err));
         if (foreign)
-            return ddp__fail(
-                err, DDP_ARG,
-                "%.200s holds step %ld of another run: go on from it (--resume, "
-                "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
-                "ddp_config.debug.overwrite)",
-                v->folder, step[i]);
+            return ddp__fail(err, DDP_ARG,
+                             "%.200s has a checkpoint of another run (step %ld): resume from it (--resume, "
+                             "ddp_checkpoint_load), use another folder, or replace it (--overwrite, "
+                             "ddp_config.debug.overwrite)",
+                             v->folder, step[i]);
     }
     return DDP_OK;
 }
@@ -35399,8 +35415,8 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
     if (is_new && access(v->path, F_OK))
         ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
-                 "rank %d: %s is not that of rank %d: every machine keeps the files of "
-                 "its own ranks, and to go on each has to start where its are",
+                 "rank %d: %s is not on the disk of rank %d: each machine stores the files of its own ranks; "
+                 "to resume, start each rank on the machine with its file",
                  s->rank, v->folder, r);
     return ddp__save_seal(v, err);
 }
@@ -35425,12 +35441,11 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
                                   ddp_error *err)
 {
     if (m->model == s->model) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH,
-                     "%.200s is of another model: its layers have the names of this one's, but "
-                     "other operators, sizes, or operators with other arguments (vocabulary, heads or "
-                     "sequence length, for "
-                     "example): resume with the same model",
-                     path);
+    return ddp__fail(
+        err, DDP_MISMATCH,
+        "%.200s belongs to another model: its layers have the same names, but different operators, sizes or "
+        "arguments (for example vocabulary, heads or sequence length): resume with the same model",
+        path);
 }
 
 /* All ranks verify their files before any of them changes its first array. */
@@ -35475,12 +35490,10 @@ static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folde
     if (least >= 0) return DDP_OK;
     if (newest < 0)
         return ddp__fail(err, DDP_IO,
-                         "%.200s holds no whole checkpoint (a folder step-... with "
-                         "manifest.json)",
-                         folder);
+                         "%.200s has no complete checkpoint (a folder step-... with manifest.json)", folder);
     return ddp__fail(err, DDP_IO,
-                     "%.200s holds step %ld here, but no checkpoint that all workers find: on machines "
-                     "without a shared disk each rank has to start where its files are",
+                     "%.200s has step %ld on this machine, but no checkpoint that all workers have: without "
+                     "a shared disk, start each rank on the machine with its files",
                      folder, newest);
 }
 
@@ -35496,8 +35509,8 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
     for (int r = 0; r < s->world; r++)
         if (words[r] && words[r] != own)
             return ddp__fail(err, DDP_MISMATCH,
-                             "%.200s: rank %d finds another one there than rank %d: the checkpoints "
-                             "of unlike runs lie in folders of this name",
+                             "%.200s: ranks %d and %d have checkpoints of different runs in this folder: use "
+                             "the checkpoint of one run on all machines",
                              path, r, s->rank);
     return DDP_OK;
 }
@@ -35530,9 +35543,8 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
     if (first < 0) return DDP_OK;
     ddp__shard_path(path, folder, m->step, first, m->generation);
     return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: %s", path, strerror(why),
-                     why == ENOENT
-                         ? "on machines without a shared disk each rank has to start where its files are"
-                         : "make the file readable for the user of this rank");
+                     why == ENOENT ? "without a shared disk, start each rank on the machine with its files"
+                                   : "make the file readable for the user of this rank");
 }
 
 /* Loads the files of all ranks of the copy that this worker resumes. */
@@ -35569,7 +35581,8 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
     ddp__checkpoint_path(path, folder, step, "/manifest.json");
     DDP__TRY(ddp__manifest_read(path, m, err));
-    if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path, m->step);
+    if (m->step != step)
+        return ddp__fail(err, DDP_FORMAT, "%.200s lists step %ld, not that of its folder", path, m->step);
     if (m->older && s->rank == 0)
         ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                  "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "
@@ -35785,7 +35798,8 @@ static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 
 /* ---- ENTER ---- */
 
-/* Chooses an id for the joining worker, or the code that says why there is none. Under the lock. */
+/* Chooses an id for the joining worker, or a code with the reason if there is none. The caller holds the
+ * lock. */
 static int ddp__place_choose(ddp__visit *v, uint64_t live)
 {
     int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
@@ -35841,7 +35855,8 @@ static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, ch
         there->name[sizeof there->name - 1] = 0;
         if (!strcmp(here->name, there->name) && here->value == there->value) continue;
         snprintf(why, DDP__JOIN_TEXT,
-                 "the joining worker has %.31s %" PRId64 ", this run %.31s %" PRId64 ": start it with "
+                 "the joining worker has %.31s %" PRId64 ", but this run has %.31s %" PRId64
+                 ": start it with "
                  "the same",
                  there->name[0] ? there->name : "nothing", there->value,
                  here->name[0] ? here->name : "nothing", here->value);
@@ -35857,23 +35872,24 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
     in->states[sizeof in->states - 1] = 0;
     if (in->layers != own->layers || in->hash != own->hash)
         snprintf(why, DDP__JOIN_TEXT,
-                 "the joining worker has %d layers with layout %016" PRIx64 ", this run has %d layers "
-                 "with layout %016" PRIx64 ": start it with the same model and optimizer",
+                 "the joining worker has %d layers with layout %016" PRIx64
+                 ", but this run has %d layers with layout %016" PRIx64
+                 ": start it with the same model and optimizer",
                  in->layers, in->hash, own->layers, own->hash);
     else if (strcmp(in->how, own->how) || in->settings != own->settings)
         snprintf(why, DDP__JOIN_TEXT,
-                 "the joining worker runs %.100s, this run %.100s: start it with the same settings", in->how,
-                 own->how);
+                 "the joining worker uses %.100s, but this run uses %.100s: start it with the same settings",
+                 in->how, own->how);
     for (int i = 0; i < own->settings && !why[0]; i++)
         if (in->value[i] != own->value[i])
             ddp__format(why, DDP__JOIN_TEXT,
-                        "the joining worker has %s %g, this run has %g: start it with the same value",
+                        "the joining worker has %s %g, but this run has %g: start it with the same value",
                         l->name[i], in->value[i], own->value[i]);
     ddp__sames_compare(own, in, why);
     if (!why[0] && strcmp(in->states, own->states))
         snprintf(why, DDP__JOIN_TEXT,
-                 "the joining worker has the states '%.80s' (ddp_add_state), this run '%.80s': register "
-                 "the same in the same order",
+                 "the joining worker has the states '%.80s' (ddp_add_state), but this run has '%.80s': "
+                 "register the same states in the same order",
                  in->states, own->states);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
@@ -36048,17 +36064,17 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     if (!locks || ddp__cond_init(&j->changed)) {
         if (locks) pthread_mutex_destroy(&j->lock);
         if (j) DDP_FREE(j);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+        return ddp__fail(err, DDP_MEMORY, "out of memory for serving joining workers");
     }
     j->c = *c;
     j->id = -1;
     for (int i = 0; i < DDP__JOIN_VISITORS; i++) j->fd[i] = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
-    *out = j; /* even if it cannot serve: words and entries concern all members */
+    *out = j; /* even if it cannot serve: control data and entries concern all members */
     if (!j->door[c->rank].size) return DDP_OK;
     ddp__wire_tcp_visits(wire, ddp__visit_begin, j);
-    ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
+    ddp__log(&c->log, DDP_LOG_INFO, "rank %d: workers can join at %s", c->rank,
              ddp__addr_text(&j->door[c->rank], text));
     return DDP_OK;
 }
@@ -36134,7 +36150,7 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         j->snap_number = ddp__fresh_number();
         j->want_snap = 0;
         pthread_cond_broadcast(&j->changed);
-        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank,
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: joining workers receive step %ld, %.1f MiB", s->rank,
                  s->step, (double)n / (1 << 20));
     } else {
         DDP_FREE(bytes);
@@ -36239,21 +36255,21 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     if (got < DDP__HELLO_BYTES || !ddp__hello_parse(b, &h)) {
         if (!j->c.tls && ddp__stream_is_tls(b, got))
             snprintf(why, DDP__JOIN_TEXT,
-                     "%s speaks TLS, this worker does not: give it the same --tls-psk, or a "
-                     "certificate",
+                     "%s uses TLS, but this worker does not: give it the same --tls-psk, or a certificate",
                      name);
     } else if (h.reason == DDP__REFUSE_NAME) {
         snprintf(why, DDP__JOIN_TEXT,
-                 "%s takes only workers whose certificates name rank-R or join-NAME; this one's "
-                 "does not",
+                 "%s accepts only certificates with a name rank-R or join-NAME; the certificate of this "
+                 "worker has neither",
                  name);
     } else if (h.run_id != j->c.run_id) {
         snprintf(why, DDP__JOIN_TEXT,
-                 "%s belongs to run %" PRIu64 ", this worker to run %" PRIu64 ": set the same "
+                 "%s belongs to run %" PRIu64 ", but this worker to run %" PRIu64 ": set the same "
                  "DREAMDDP_RUN_ID",
                  name, h.run_id, j->c.run_id);
     } else {
-        snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without --min-world", name);
+        snprintf(why, DDP__JOIN_TEXT,
+                 "%s does not accept joining workers: its run was started without --min-world", name);
     }
 }
 
@@ -36393,26 +36409,22 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
                          unresolved, j->c.connect_timeout_s);
     if (code == DDP__JOIN_FULL)
         return ddp__fail(err, DDP_TIMEOUT,
-                         "all %d workers of the run are there: nobody's place is "
-                         "free, and max_world made no room for more",
+                         "the run is full: all %d ranks are live; raise max_world, or wait until one is lost",
                          j->place.world);
     if (code == DDP__JOIN_TAKEN)
-        return ddp__fail(
-            err, DDP_TIMEOUT,
-            "this worker's certificate names rank %d alone, and in the run of %d that "
-            "place is not free: start it with a certificate of a worker that is gone, or one that names "
-            "join-NAME",
-            j->place.id, j->place.world);
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "the certificate of this worker allows only rank %d, which is not free in the run "
+                         "of %d ranks: use the certificate of a lost worker, or one with a name join-NAME",
+                         j->place.id, j->place.world);
     if (j->place.world && j->place.code == DDP__JOIN_LATER)
-        return ddp__fail(
-            err, DDP_TIMEOUT,
-            "within %.3g s the run at %.200s had no time for this worker: it takes one "
-            "newcomer at a time, once its training has begun; end one that stands still, or wait longer "
-            "with DREAMDDP_CONNECT_TIMEOUT",
-            j->c.connect_timeout_s, addr);
+        return ddp__fail(err, DDP_TIMEOUT,
+                         "after %.3g s the run at %.200s is still not ready for this worker: training has "
+                         "not started, or another worker is joining; end a joining worker that makes no "
+                         "progress, or raise DREAMDDP_CONNECT_TIMEOUT",
+                         j->c.connect_timeout_s, addr);
     return ddp__fail(err, DDP_TIMEOUT,
-                     "within %.3g s no worker at %.200s had a place for this one: is the run still "
-                     "going, with --min-world, and is one of its workers gone?",
+                     "after %.3g s no worker at %.200s has accepted this one: check that the run is active, "
+                     "uses --min-world and has a free rank",
                      j->c.connect_timeout_s, addr);
 }
 
@@ -36482,14 +36494,13 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
 
     if (number == j->number && from == j->have && j->clone) {
         if (from)
-            ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: the clone goes on at %.1f MiB", j->place.id,
+            ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: the clone resumes at %.1f MiB", j->place.id,
                      (double)from / (1 << 20));
         return DDP_OK;
     }
     if (from || !number || bytes < 8 || bytes > most)
         return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d offers a clone of %" PRIu64 " bytes; this "
-                         "model makes at most %zu",
+                         "rank %d offers a clone of %" PRIu64 " bytes, but this model needs at most %zu",
                          j->donor, bytes, most);
     if (j->clone) DDP_FREE(j->clone);
     j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
@@ -36539,7 +36550,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
     if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 60) < 0)
         return DDP_PEER_LOST;
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
-    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way", j->place.id,
+    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged in transit", j->place.id,
              j->donor);
     j->number = 0;
     j->have = 0;
@@ -36640,8 +36651,8 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     j->unreached |= ddp__bit(r);
     if (r == j->place.coordinator) return -1;
     ddp__log(&j->c.log, DDP_LOG_WARN,
-             "rank %d cannot reach rank %d at %s: rank %d relays between them, which is slower "
-             "than a direct connection",
+             "rank %d cannot connect to rank %d at %s: rank %d relays between them, which is slower than a "
+             "direct connection",
              j->place.id, r, door->size ? ddp__addr_text(door, at) : "an unknown address",
              j->place.coordinator);
     *relayed = 1;
@@ -36675,8 +36686,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
         fds[r] = ddp__joiner_reach(j, &c->self, r, ddp_now() + ddp__reach_limit, &relayed[r]);
         if (fds[r] < 0)
             return ddp__fail(err, DDP_PEER_LOST,
-                             relayed[r] ? "cannot connect to rank %d, neither directly nor by way of "
-                                          "rank %d"
+                             relayed[r] ? "cannot connect to rank %d, neither directly nor through rank %d"
                                         : "cannot connect to rank %d",
                              r, j->place.coordinator);
     }
@@ -36716,7 +36726,7 @@ ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, d
 {
     if (j->fd < 0) DDP__TRY(ddp__joiner_place(j, s->rank, until, err));
     if (j->place.id != s->rank)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d has been taken by another newcomer", s->rank);
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d was taken by another joining worker", s->rank);
     DDP__TRY(ddp__joiner_layout(j, layout, err));
     DDP__TRY(ddp__joiner_clone(j, s, until, err));
     return ddp__joiner_wire(j, wire, err);
@@ -36736,10 +36746,10 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
         if (gone >= 0 && ddp_now() > gone + 2)
             return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
         if (ddp_now() > begin + j->c.op_timeout_s)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "the members did not let this worker in within "
-                             "%.3g s: is the training going on?",
-                             j->c.op_timeout_s);
+            return ddp__fail(
+                err, DDP_TIMEOUT,
+                "the members did not admit this worker within %.3g s: check that the training is running",
+                j->c.op_timeout_s);
     }
 }
 
@@ -46138,16 +46148,16 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
 /* ==== config/settings.h ==== [config] */
 /* Settings: fields, environment variables, defaults, links, and combinations that are rejected. */
 
-/* The strategies that there are. src/strategy fills this table, so that no earlier module knows a strategy's
+/* The available strategies. src/strategy fills this table, so that no lower module depends on a strategy's
  * name. */
 typedef struct ddp__strategies {
-    int (*fill)(ddp_strategy s, ddp_strategy_ops *ops); /* 0: there is no such strategy */
-    ddp_strategy (*named)(const char *name);            /* the default: unknown */
-    ddp_strategy (*number)(int i);                      /* the default: no more */
+    int (*fill)(ddp_strategy s, ddp_strategy_ops *ops); /* returns 0 if the strategy does not exist */
+    ddp_strategy (*named)(const char *name);            /* DDP_STRATEGY_DEFAULT: unknown */
+    ddp_strategy (*number)(int i);                      /* DDP_STRATEGY_DEFAULT: no more */
     const char *(*name)(ddp_strategy s);
 } ddp__strategies;
 
-/* config.c: checks, environment, defaults. Strings become *out's own, freed by ddp__config_free. */
+/* config.c: checks, environment, defaults. *out owns its strings, freed by ddp__config_free. */
 DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *list, ddp_config *out,
                                        ddp_strategy_ops *ops, ddp_error *err);
 DDP_LIB void ddp__config_free(ddp_config *c);
@@ -46160,63 +46170,62 @@ DDP_LIB int ddp__setting_describe(const ddp__strategies *list, const ddp_config 
 DDP_LIB void ddp__strategy_names(const ddp__strategies *list, char *out,
                                  size_t room); /* "ssgd, wfbp or dreamddp" */
 DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
-                                       ddp_error *err); /* each alone */
+                                       ddp_error *err); /* checks each field alone */
 DDP_LIB void ddp__settings_default(const ddp__strategies *list, ddp_config *c);
-DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts; 0: out of memory */
+DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts; returns 0 if memory is short */
 DDP_LIB void ddp__settings_disown(ddp_config *c);
-/* Rejects unknown names of variables. Fills fields of c that are zero. */
+/* env_check_names rejects unknown variables. env_fill fills fields of c that are zero. */
 DDP_LIB ddp_status ddp__env_check_names(ddp_error *err);
 DDP_LIB ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err);
-/* Settings that all ranks must have the same, as numbers; joined: those that a joining worker must have too.
- * Returns how many, at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
-enum {
-    DDP__SETTINGS = 96,
-    DDP__SESSION_SETTINGS = 3
-}; /* the latter: added by ddp__settings of the session */
+/* Settings that must be equal on all ranks, as numbers; joined: those that must also be equal on a joining
+ * worker. Returns their number, at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
+enum { DDP__SETTINGS = 96, DDP__SESSION_SETTINGS = 3 }; /* the session's ddp__settings adds these */
 DDP_LIB int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out);
-/* One value of a setting for a message: the name of a choice, or up to `digits` digits. */
+/* Formats a value of a setting for a message: the name of a choice, or at most `digits` digits. */
 DDP_LIB void ddp__setting_text(const ddp__setting *s, double value, int digits, char *out, size_t room);
 
 /* ---- links.c ---- */
 
-/* What cfg.net and cfg.net_script, or (link 1) cfg.net2, say about this rank; *out stays empty where none is
- * set. Freed by ddp__links_free. */
+/* Creates the emulated links of this rank from cfg.net and cfg.net_script, or (link 1) cfg.net2. *out stays
+ * empty if none is set. Freed by ddp__links_free. */
 DDP_LIB ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err);
 
-/* ---- compatibility.c: what goes with what ---- */
+/* ---- compatibility.c: combinations of settings ---- */
 
-typedef struct ddp__goes_row { /* settings that no run can have: all of these, with one of any, where there
-                                  are any */
+typedef struct ddp__goes_row { /* settings that no run can combine: all of `all`, with one of `any` unless
+                                * that is 0 */
     unsigned all, any;
     ddp_status code;
     const char *why;
 } ddp__goes_row;
 
-typedef struct ddp__goes_trait { /* a setting that a strategy does not go with that is without this trait, */
+typedef struct ddp__goes_trait { /* a setting that needs a strategy with this trait, */
     unsigned trait, on;
-    int with; /* or 1: that has it */
+    int with; /* or, if 1, a strategy without it */
     const char *why;
 } ddp__goes_trait;
 
-/* Refuses in a sentence. ops NULL: whatever the strategy. groups: some layer belongs to one. */
+/* Rejects combinations with an error. ops NULL: independent of the strategy. groups: some layer belongs to a
+ * group. */
 DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
                                    ddp_error *err);
-/* The table: settings by number, NULL: no more; those that are on, as bits; what they do not go with. */
+/* The table: name of setting i, or NULL after the last; the settings that are on, as bits; the row or trait
+ * that rejects them. */
 DDP_LIB const char *ddp__feature_name(int i);
 DDP_LIB unsigned ddp__features_on(const ddp_config *c, int groups);
 DDP_LIB const ddp__goes_row *ddp__goes_refuses(unsigned on);
 DDP_LIB const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits);
 
-/* ---- env.c: what the environment says ---- */
+/* ---- env.c: the environment ---- */
 
-/* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
+/* Strings are borrowed from the environment; NULL if a variable is unset or empty. */
 typedef struct ddp__env {
     const char *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
     int rank, world;      /* 0 and 1 without a launcher */
-    int local_rank;       /* among the ranks of this machine */
-    char addr[320];       /* host:port of rank 0; "" = unknown */
-    char run_id[128];     /* what the run is called; "" = unknown */
-    const char *note;     /* NULL, or a sentence for the log about what was concluded */
+    int local_rank;       /* among the ranks on this machine */
+    char addr[320];       /* host:port of rank 0; "": unknown */
+    char run_id[128];     /* name of the run; "": unknown */
+    const char *note;     /* NULL, or a line for the log about a conclusion */
 } ddp__env;
 
 /* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
@@ -46225,15 +46234,14 @@ typedef struct ddp__env {
  * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
  * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
 DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
-/* What goes over the wire for the name of a run: a number stands for itself, other text for its
- * hash, NULL and "" for 0. */
+/* The number of a run's name in messages: a number is itself, other text is hashed, NULL and "" are 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);
 
 /* ==== config/compatibility.c ==== [config] */
-/* What goes with what: one table of settings and strategies, from which refusals, their test and the page
- * docs/reference/compatibility.md are made. What no row forbids goes. */
+/* Compatibility of settings: one table of settings and strategies. The errors, their test and the page
+ * docs/reference/compatibility.md are derived from it. A combination without a row is allowed. */
 
-/* A setting: its name, its value (%ld; none where there is no %), and whether it is on. */
+/* A setting: its name, its value (%ld, if the name has one), and the condition under which it is on. */
 #define DDP__FEATURES(X)                                                                            \
     X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                       \
     X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                               \
@@ -46288,75 +46296,70 @@ static const ddp__goes_row ddp__goes_rows[] = {
         PARTS, INT8, INT4, DDP_UNSUPPORTED,
         "the quantisation residual is stored for whole layers: choose f32 or bf16, or leave split_params 0"),
     {DDP__BIT(SITE) | DDP__BIT(TOPK), DDP__BIT(ELASTIC) | DDP__BIT(JOIN), DDP_ARG,
-     "what is gathered between sites needs all workers: choose another wire, or leave the site out"},
+     "messages gathered between sites need all workers: choose another wire, or omit site"},
     {DDP__BIT(SITE) | DDP__BIT(DEVICE) | DDP__BIT(TOPK), 0, DDP_UNSUPPORTED,
-     "what is gathered between sites is packed in this machine's memory: choose another wire, or leave the "
-     "site out"},
+     "messages gathered between sites are packed in host memory: choose another wire, or omit site"},
     DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED,
-            "averages in two levels are over all ranks: leave one of the two out"),
+            "hierarchical averages include all ranks: use either sites or groups"),
     DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
-            "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
+            "no rank knows the norm over the layers of all groups: set clip_norm to 0"),
     DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED,
-            "a process group cannot admit a joining worker: leave the layers to all ranks"),
+            "a process group cannot admit a joining worker: use layers without groups"),
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
-            "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
-    DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
+            "a group cannot lose a worker: set min_world to 0, or use layers without groups"),
+    DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: omit net2 and addr2"),
     {DDP__BIT(ROOM), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
-     "joining workers need tcp: choose that transport"},
+     "joining workers need the tcp transport"},
     {DDP__BIT(JOIN), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
-     "joining workers need tcp: choose that transport"},
-    DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
+     "joining workers need the tcp transport"},
+    DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world admits joining workers: set min_world"),
     DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
-            "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
+            "a lost worker is also a lost server: set servers to 1 or more, or min_world to 0"),
     DDP__NO(MPI, ELASTIC, DDP_ARG,
-            "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
+            "MPI ends every rank when one is lost: use the tcp transport, or set min_world to 0"),
     DDP__NO_SUCH(SECOND, MPI, SOCKETS, DDP_ARG, "a second link needs the tcp or threads transport"),
     DDP__NO(SOCKETS, TLS, DDP_ARG,
-            "the library encrypts only its own connections: choose tcp, or leave out the tls options"),
-    DDP__NO(
-        MPI, TLS, DDP_ARG,
-        "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
+            "the library encrypts only its own connections: use the tcp transport, or omit the tls options"),
+    DDP__NO(MPI, TLS, DDP_ARG,
+            "the library cannot encrypt MPI's connections: use --transport tcp, or no --tls options"),
     DDP__NO(RING, DETERMINISTIC, DDP_ARG,
-            "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"),
+            "a ring adds in a different order: choose DDP_DIRECT, or set deterministic to 0"),
     DDP__NO_SUCH(NCCL, ELASTIC, JOIN, DDP_UNSUPPORTED,
-                 "elastic worlds average by transport: set nccl to 0, or leave it out"),
+                 "elastic worlds average through the transport: set nccl to 0"),
     DDP__NO(DEVICE, SECOND, DDP_UNSUPPORTED,
-            "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"),
+            "the second link of a backend is its device network: set nccl to 2 instead, or train on the CPU"),
     {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), 0, DDP_UNSUPPORTED,
-     "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set that, "
-     "or leave "
-     "the site out"},
+     "hierarchical averages on a backend use NCCL inside each site: set nccl to 1, or omit site"},
     DDP__NO_SUCH(NCCL, INT8, INT4, DDP_UNSUPPORTED,
-                 "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
-    DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED,
-            "servers are reached by transport: set nccl to 0, or leave it out"),
-    DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
-    DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL"),
+                 "NCCL averages float32 only: set nccl to 0, or choose f32 or bf16"),
+    DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED, "messages to servers use the transport: set nccl to 0"),
+    DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "set nccl to 0, or backend to ddp_cuda(...)"),
+    DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...), or cuda_stream to NULL"),
     {0, 0, DDP_OK, NULL}};
 
-/* What a strategy needs a trait for. */
+/* Traits that a strategy needs for a setting. */
 static const ddp__goes_trait ddp__goes_traits[] = {
-    {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
+    {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: set clip_norm to 0"},
     {DDP_WITH_FIRST, DDP__BIT(FIRST), 0,
-     "what it averages is not whole before it updates: register a rule (ddp_set_optimizer), and leave "
-     "average_first 0"},
-    {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
-    {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
+     "its averages are not complete before it updates: register an optimizer (ddp_set_optimizer), and set "
+     "average_first to 0"},
+    {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: use wire f32"},
+    {DDP_WITH_INT8, DDP__BIT(INT8), 0, "it does not quantise its messages: choose another wire"},
     {DDP_WITH_INT4, DDP__BIT(INT4), 0,
-     "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
+     "four bits per value are enough for parameter deltas only: choose int8, bf16 or f32"},
     {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
-     "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
-    {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan is of whole layers: leave split_params 0"},
-    {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
-    {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
+     "top-k is for parameter deltas only, whose omitted values are sent later: choose int8, bf16 or f32"},
+    {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan has whole layers only: set split_params to 0"},
+    {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: use layers without groups"},
+    {DDP_WITH_SITES, DDP__BIT(SITE), 0, "it does not support hierarchical averages: omit site"},
     {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
-    {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
-    {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
-    {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
+    {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a joining worker cannot receive its state: set join to 0"},
+    {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in host memory only: train on the CPU"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it does not use servers: set servers to 0"},
     {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1,
      "it needs servers: set servers (--servers N, or --servers colocated)"},
-    {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers know no newcomers: leave join 0"},
-    {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers know no newcomers: leave max_world 0"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers do not support joining workers: set join to 0"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers do not support joining workers: set max_world to 0"},
     {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"},
     {0, 0, 0, NULL}};
 #undef DDP__NO
@@ -46372,7 +46375,7 @@ const char *ddp__feature_name(int i)
     return i >= 0 && i < (int)DDP__FEATURE_COUNT ? text[i] : NULL;
 }
 
-/* Of a setting that is on, with its value. */
+/* The text of a setting that is on, with its value. */
 static const char *ddp__feature_text(const ddp_config *c, int groups, int i, char *buf, size_t room)
 {
     long number = 0;
@@ -46432,11 +46435,11 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
 }
 
 /* ==== config/links.c ==== [config] */
-/* From the configuration to the links that are emulated: one text for all of them, or a topology
- * file, and the script. */
+/* Creates the emulated links from the configuration: one text for all links or a topology file, and the
+ * script. */
 
-/* Whether a network is given as a file, and the bytes of its path; ":as_in_code", a variant, and "@0,16,32",
- * the devices, may follow. */
+/* Returns the length of the path if the network is a file, else 0. The path may be followed by a variant
+ * (":as_in_code") and the devices ("@0,16,32"). */
 static size_t ddp__net_path(const char *net, size_t *variant)
 {
     const char *devices = strrchr(net, '@');
@@ -46452,7 +46455,7 @@ static size_t ddp__net_path(const char *net, size_t *variant)
     return memchr(net, '/', n) ? n : 0;
 }
 
-/* Which device each worker is: the list behind "@", or the first ones. */
+/* Finds the device of each worker: the list after "@", or the first devices. */
 static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device,
                                    ddp_error *err)
 {
@@ -46461,10 +46464,10 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.200s' has %d devices for %d workers: start at most %d, or describe "
-                         "more",
-                         c->net, devices, c->world, devices);
+        return ddp__fail(
+            err, DDP_ARG,
+            "network '%.200s' has %d devices for %d workers: start at most %d workers, or add devices",
+            c->net, devices, c->world, devices);
     }
     for (r = 0; *list; r++) {
         const size_t n = strcspn(++list, ",");
@@ -46476,14 +46479,15 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
         list += n;
     }
     if (r != c->world)
-        return ddp__fail(err, DDP_ARG, "network '%.200s' lists %d devices for %d workers: list one for each",
+        return ddp__fail(err, DDP_ARG,
+                         "network '%.200s' lists %d devices for %d workers: list one device per worker",
                          c->net, r, c->world);
     return DDP_OK;
 }
 
 static double ddp__least_rate(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
-/* The part of the network between the workers' devices, as rank sees it. */
+/* Extracts the part of the network between the workers' devices, for this rank. */
 static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c, ddp__links *l)
 {
     size_t N = (size_t)n->devices;
@@ -46500,7 +46504,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
             double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0, flight;
             ddp__path *p = &l->path[a == c->rank ? b : a];
             if (a == b) continue;
-            /* two workers on one device have no link between them that a file could describe */
+            /* a file cannot describe a link between two workers on one device */
             pair = ddp__least_rate(pair, n->rate[at]);
             if (delay + jitter > l->farthest) l->farthest = delay + jitter;
             if (delay + jitter / 2 > l->plan_delay_s) l->plan_delay_s = delay + jitter / 2;
@@ -46517,7 +46521,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     l->plan_rate = ddp__least_rate(n->one_at_a_time ? pair : pair * (c->world - 1), host);
 }
 
-/* A device for each, times and rates that a clock and a counter can hold. */
+/* Checks that each worker has its own device, and that times and rates can be emulated. */
 static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c,
                                    ddp_error *err)
 {
@@ -46525,23 +46529,21 @@ static ddp_status ddp__links_check(const ddp_network *n, const int *device, cons
         const double host = n->host_rate ? n->host_rate[device[a]] : 0;
         if (!ddp__netspec_fits(host, 0))
             return ddp__fail(err, DDP_ARG,
-                             "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
-                             "gbit/s can be emulated",
+                             "network '%.200s': worker %d has host_gbps %g; use 8 bit/s to a million gbit/s",
                              c->net, a, host * 8e-9);
         for (int b = 0; b < c->world; b++) {
             const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
             const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
             if (b < a && device[a] == device[b])
                 return ddp__fail(err, DDP_ARG,
-                                 "network '%.200s': device %d is given to workers %d and %d; each "
-                                 "needs one of its own",
+                                 "network '%.200s': device %d is used by workers %d and %d; use a different "
+                                 "device for each",
                                  c->net, device[a], b, a);
             if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
-                return ddp__fail(
-                    err, DDP_ARG,
-                    "network '%.200s': from worker %d to worker %d %g gbit/s, %g s and "
-                    "%g s of jitter: 8 bit/s to a million gbit/s and up to an hour can be emulated",
-                    c->net, a, b, n->rate[at] * 8e-9, delay, jitter);
+                return ddp__fail(err, DDP_ARG,
+                                 "network '%.200s': the path from worker %d to worker %d has %g gbit/s, %g s "
+                                 "and %g s of jitter: use 8 bit/s to a million gbit/s, and at most an hour",
+                                 c->net, a, b, n->rate[at] * 8e-9, delay, jitter);
         }
     }
     return DDP_OK;
@@ -46556,12 +46558,13 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
-        status =
-            ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path, events->line);
+        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of strings", path,
+                           events->line);
     for (v = events ? events->first : NULL; v && status == DDP_OK; v = v->next)
         status = v->kind == DDP__JSON_STRING
                      ? ddp__script_line(path, v->line, v->string, strlen(v->string), world, s, err)
-                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path, v->line);
+                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must contain only strings", path,
+                                 v->line);
     ddp__json_free(root);
     return status;
 }
@@ -46577,7 +46580,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
 
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
     if (!device || !path || !l->path) {
-        status = ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", c->world);
+        status = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d workers", c->world);
     } else {
         path[path_size] = path[path_size + (variant ? variant + 1 : 0)] = 0;
         status = ddp_network_read(path, variant ? path + path_size + 1 : NULL, &n, err);
@@ -46595,8 +46598,8 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
     for (int k = 0; k < ddp__count(s->list); k++)
-        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated one
-                                                                                            can die */
+        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated worker
+                                                                                          * can die */
             return ddp__fail(err, DDP_ARG,
                              "the script kills worker %d at t=%g, but on the threads transport all "
                              "workers are one process: use tcp",
@@ -46641,7 +46644,7 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
 /* ==== config/knob.h ==== [config] */
 /* One row of the table of settings: a field of ddp_config by name, as text and as a number. */
 
-typedef enum ddp__kind { /* no number, whole numbers, real ones */
+typedef enum ddp__kind { /* not a number, whole numbers, real numbers */
                          DDP__K_TEXT,
                          DDP__K_PAIR,
                          DDP__K_FLAG,
@@ -46655,49 +46658,49 @@ typedef enum ddp__kind { /* no number, whole numbers, real ones */
 } ddp__kind;
 
 enum {
-    DDP__ALL = 1,       /* the same on all ranks, or they do not start */
-    DDP__MATCH = 3,     /* and compared as a number with those that ddp__settings lists */
-    DDP__JOINED = 7,    /* and with a joining worker's */
+    DDP__ALL = 1,       /* must be equal on all ranks */
+    DDP__MATCH = 3,     /* and is compared as a number by ddp__settings */
+    DDP__JOINED = 7,    /* and is compared with a joining worker's */
     DDP__FILL = 8,      /* 0 becomes the default before the strategy settles */
-    DDP__ZERO = 16,     /* 0 in words is a value, which the field has as -1 */
-    DDP__LAUNCHED = 32, /* ddp__env_read reads the variable, with the launchers' */
-    DDP__KEYS = 64      /* variables of keys count where the program has set none of them */
+    DDP__ZERO = 16,     /* text 0 is a value, stored as -1 */
+    DDP__LAUNCHED = 32, /* read by ddp__env_read, with the launchers' variables */
+    DDP__KEYS = 64      /* variables of keys are used only if the program has set none of them */
 };
 
 typedef struct ddp__knob {
     const char *member;   /* "server.staleness" */
-    const char *name;     /* "staleness": of ddp_config_set, Python keywords and messages */
+    const char *name;     /* "staleness": for ddp_config_set, Python keywords and messages */
     const char *variable; /* "DREAMDDP_STALENESS"; the flag of a program is "--staleness" */
     ddp__kind kind;
     unsigned flags;
     size_t at, size;
-    double least, most;               /* besides the default; most 0: no limit */
-    const char *unit, *preset, *help; /* the unit of servers, defer and pairs: the possible values */
-    const char *const *names;         /* of a choice, by value; names[0] is the default's */
+    double least, most;               /* in addition to the default; most 0: no limit */
+    const char *unit, *preset, *help; /* unit of servers, defer and pairs: the accepted values */
+    const char *const *names;         /* of a choice, by value; names[0] is the default */
 } ddp__knob;
 
-#define DDP__ABOVE_0 DBL_MIN /* least of a range without 0 */
+#define DDP__ABOVE_0 DBL_MIN /* lower limit of a range without 0 */
 #define DDP__BELOW_1 (1 - DBL_EPSILON)
 
-/* The value of a name, into the enum at out. Returns 0 if the name is unknown. */
+/* Stores the value of a name in the enum at out. Returns 0 if the name is unknown. */
 DDP_LIB int ddp__chosen(const char *const *names, const char *name, void *out);
 
-/* The field of c. Text has the number 0. */
+/* Address of the field in c. A text field has the number 0. */
 DDP_LIB void *ddp__knob_at(const ddp__knob *r, const ddp_config *c);
 DDP_LIB int ddp__knob_unset(const ddp__knob *r, const ddp_config *c);
 DDP_LIB double ddp__knob_number(const ddp__knob *r, const ddp_config *c);
 DDP_LIB int ddp__knob_fits(const ddp__knob *r, double x);
 
-/* From text, which a field of text borrows; "" is the default. said: the name in errors, of the setting or of
- * its variable. */
+/* Sets the field from text, which a text field borrows; "" is the default. said: the name in errors, of the
+ * setting or of its variable. */
 DDP_LIB ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c,
                                  const char *said, const char *text, ddp_error *err);
 /* The error for a value: "period=-3 is out of range: choose 1 to 1000000 steps (default: 5)". */
 DDP_LIB ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said,
                                     char between, const char *text, const char *fault, ddp_error *err);
 
-/* For ddp_config_describe: the default, the possible values, the value of c as ddp__knob_set reads it, the
- * chapter, the flag of programs. */
+/* For ddp_config_describe: the default, the accepted values, the value of c in the form that ddp__knob_set
+ * reads, the chapter, and the flag of programs. */
 DDP_LIB const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r);
 DDP_LIB void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room);
 DDP_LIB void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, const ddp_config *c, char *out,
@@ -46708,14 +46711,14 @@ DDP_LIB void ddp__knob_flag(const ddp__knob *r, char *out, size_t room);
 /* ==== config/knob.c ==== [config] */
 /* One row of the table of settings: reading, checking and writing a field of ddp_config. */
 
-/* The value of a name; that of the default is its own where it has one. */
+/* Converts a name to its value. The name of the default has its own value if it has one. */
 int ddp__chosen(const char *const *names, const char *name, void *out)
 {
     int i = 1;
 
     while (name && names[i] && strcmp(names[i], name)) i++;
     if (!name || !names[i]) i = name && !strcmp(names[0], name) ? 0 : -1;
-    if (i >= 0) memcpy(out, &i, sizeof i); /* an enum is an int */
+    if (i >= 0) memcpy(out, &i, sizeof i); /* the enum has the size of an int */
     return i >= 0;
 }
 
@@ -46756,12 +46759,12 @@ static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
         memcpy(at, &large, sizeof large);
 }
 
-/* What is wrong with a number that a float cannot hold; NULL: nothing. */
+/* Returns why a float cannot represent the number, or NULL. */
 static const char *ddp__knob_float(const ddp__knob *r, double x)
 {
     if (r->kind < DDP__K_REAL || r->size != sizeof(float)) return NULL;
     if (x > FLT_MAX) return "above 3.4e38";
-    return x != 0 && (float)x == 0 ? "too small" : NULL; /* 0 is the default */
+    return x != 0 && (float)x == 0 ? "too small" : NULL; /* 0 means the default */
 }
 
 int ddp__knob_fits(const ddp__knob *r, double x)
@@ -46787,7 +46790,7 @@ static void ddp__choices(const char *const *names, ddp__text *out)
 {
     const char *held = names[0];
 
-    for (int i = 1; names[i]; i++) { /* one is held back, as the last follows "or" */
+    for (int i = 1; names[i]; i++) { /* write one name behind, because the last follows "or" */
         if (!strcmp(names[i], names[0])) continue;
         ddp__text_addf(out, "%s%s", held == names[0] ? "" : ", ", held);
         held = names[i];
@@ -46795,7 +46798,7 @@ static void ddp__choices(const char *const *names, ddp__text *out)
     ddp__text_addf(out, " or %s", held);
 }
 
-/* What a text for the row may be. */
+/* Describes the texts that the row accepts. */
 void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room)
 {
     const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
@@ -46832,7 +46835,7 @@ void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out
     if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
 }
 
-/* What the field holds, as ddp__knob_set takes it. */
+/* Writes the value of the field in the form that ddp__knob_set reads. */
 void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, const ddp_config *c, char *out,
                     size_t room)
 {
@@ -46864,7 +46867,7 @@ const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r)
     return r->preset ? r->preset : r->names ? r->names[0] : list->name(list->number(0));
 }
 
-/* "0,5": writes "0.5" to point. 0: text is no number with a decimal comma. */
+/* "0,5": writes "0.5" to point. Returns 0 if the text is not a number with a decimal comma. */
 static int ddp__decimal_comma(const char *text, char *point, size_t room)
 {
     double x;
@@ -46875,7 +46878,7 @@ static int ddp__decimal_comma(const char *text, char *point, size_t room)
     return ddp__parse_ratio(point, &x);
 }
 
-/* What is wrong with a text for the row. */
+/* Returns why the row does not accept the text, or NULL. */
 static const char *ddp__knob_fault(const ddp__knob *r, const char *text)
 {
     const char *digits = text + (*text == '-'), *unheld;
@@ -46909,7 +46912,7 @@ ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, con
                      values, ddp__knob_preset(list, r));
 }
 
-/* From text; that of a field of text is borrowed. "" is the default. */
+/* Sets the field from text; a text field borrows it. "" is the default. */
 ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c, const char *said,
                          const char *text, ddp_error *err)
 {
@@ -46987,7 +46990,7 @@ void ddp__knob_chapter(const ddp__knob *r, char *out, size_t room)
         snprintf(out, room, "core");
 }
 
-/* "--outer-lr" of DREAMDDP_OUTER_LR. */
+/* "--outer-lr" for DREAMDDP_OUTER_LR. */
 void ddp__knob_flag(const ddp__knob *r, char *out, size_t room)
 {
     if (!r->variable) return;
@@ -47037,8 +47040,8 @@ DDP__NAMES_OF(ddp__fills_set, DDP__FILLS);
 #define DDP__OF_R(member, name, variable, flags, least, most, unit, preset, help) \
     DDP__KNOB(member, name, variable, REAL, flags, least, most, unit, preset, NULL, help)
 
-/* In the order of ddp_config, chapter by chapter; ddp_config_describe and docs/reference/settings.md keep
- * it. */
+/* In the order of ddp_config, chapter by chapter. ddp_config_describe and docs/reference/settings.md use this
+ * order. */
 static const ddp__knob ddp__knobs[] = {
     DDP__KNOB(strategy, "strategy", "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
               "algorithm that decides what is sent and when (docs/howto/choose.md)"),
@@ -47116,7 +47119,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_B(deft.no_barrier, "no_barrier", "NO_BARRIER", DDP__MATCH,
               "deft: plan transfers that overlap both forward and backward passes"),
     DDP__OF_R(deft.update_frequency, "update_frequency", "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "",
-              "what overlap allows", "deft: updates per step that the plan must reach"),
+              "computed from the overlap", "deft: updates per step that the plan must reach"),
     DDP__OF_R(deft.preserve, "preserve", "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
               "deft: largest deviation from 1 of the loss ratio in its convergence test"),
 
@@ -47201,7 +47204,7 @@ static const ddp__knob ddp__knobs[] = {
 
     DDP__OF_T(debug.dump_path, "dump_path", "DUMP", 0, "none",
               "file for the last operations before a failure; %r is the rank"),
-    DDP__OF_N(debug.trace_spans, "trace_spans", "TRACE_SPANS", 0, 0, 0, "", "what statistics need",
+    DDP__OF_N(debug.trace_spans, "trace_spans", "TRACE_SPANS", 0, 0, 0, "", "enough for statistics",
               "spans that ddp_trace_copy can return"),
     DDP__OF_B(debug.check_writes, "check_writes", "CHECK_WRITES", 0,
               "report writes to a layer in flight; always on if compiled with -DDREAMDDP_DEBUG"),
@@ -47218,13 +47221,13 @@ static const ddp__knob ddp__knobs[] = {
 #define DDP__KNOBS        ((int)(sizeof ddp__knobs / sizeof *ddp__knobs))
 #define DDP__EACH_KNOB(r) for (const ddp__knob *r = ddp__knobs; r < ddp__knobs + DDP__KNOBS; r++)
 
-/* Variables that are no field. */
+/* Variables without a field. */
 static const char *const ddp__others[][2] = {
     {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
                      "debug (default: no lines)"},
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
-    {"DREAMDDP_RESUME",
-     "0: a broken connection is a lost peer (docs/howto/wan-elastic.md); 1: it is made again (default: 1)"},
+    {"DREAMDDP_RESUME", "1: broken connections reconnect (docs/howto/wan-elastic.md); 0: a broken connection "
+                        "is a lost peer (default: 1)"},
     {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system)"}};
 #define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
@@ -47258,7 +47261,8 @@ ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
     DDP__EACH_KNOB(r)
     {
         const double x = ddp__knob_number(r, c);
-        const int below = r->flags & DDP__ZERO || r->kind == DDP__K_SERVERS; /* -1 is a value */
+        const int below = r->flags & DDP__ZERO || r->kind == DDP__K_SERVERS; /* -1 is a value of these fields
+                                                                              * */
         if (x == 0 || r->kind == DDP__K_FLAG || r->kind == DDP__K_STRATEGY || (x == -1 && below) ||
             (r->names ? strcmp(ddp__name_of(r->names, (int)x), "unknown") != 0 : ddp__knob_fits(r, x)))
             continue;
@@ -47298,7 +47302,7 @@ void ddp__settings_disown(ddp_config *c)
     }
 }
 
-/* A choice's default and its name are one value. */
+/* The value for comparison: a choice's default and its name are equal. */
 static double ddp__knob_compared(const ddp__knob *r, const ddp_config *c)
 {
     const double x = ddp__knob_number(r, c);
@@ -47307,8 +47311,8 @@ static double ddp__knob_compared(const ddp__knob *r, const ddp_config *c)
     return x == 0 && r->names && ddp__chosen(r->names, r->names[0], &named) ? (double)named : x;
 }
 
-/* 0 without a path; of a file a number of its bytes; 1 if it cannot be read, which is an error where it is
- * used. */
+/* 0 without a path; else a number computed from the bytes of the file. 1 if the file cannot be read, which is
+ * reported where it is used. */
 static double ddp__path_number(const char *path)
 {
     ddp__text t = DDP__ZEROS;
@@ -47328,16 +47332,16 @@ DDP_STATIC_ASSERT(DDP__KNOBS + DDP__MORE_SETTINGS + DDP__SESSION_SETTINGS <= (in
 int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
 {
     const unsigned which = joined ? DDP__JOINED : DDP__MATCH;
-    /* The first two are files of this machine: each rank has its own path. The plan of a run reaches a
-     * joining worker. They come first because they change the values of others. */
+    /* The first two are files on this machine, for which each rank has its own path. A joining worker
+     * receives the plan of the run. They come first because they change other values. */
     const ddp__setting more[DDP__MORE_SETTINGS] = {
         {"profile_path (0: none, else a hash of the file)", ddp__path_number(c->profile_path), NULL},
         {"plan_path (0: none, else a hash of the file)", ddp__path_number(c->plan_path), NULL},
         {"first state_period", (double)c->average.state_period[0], NULL},
         {"second state_period", (double)c->average.state_period[1], NULL},
         {"a site (0: no, 1: yes)", (double)(c->site > 0), NULL},
-        {"seed, of which the last 32 bits are", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64, a double
-                                                                                            has 53 */
+        {"seed (last 32 bits)", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64 bits; a
+                                                                                          * double holds 53 */
     int n = 0;
 
     for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
@@ -47361,8 +47365,8 @@ void ddp__setting_text(const ddp__setting *s, double value, int digits, char *ou
 
 /* ---- by name ---- */
 
-/* The name of a setting, or a variable, that is spelled most like name (of a variable: without DREAMDDP_);
- * NULL: more than 3 letters differ, or half of them. */
+/* Returns the name of a setting or variable (without DREAMDDP_) that is closest in spelling, or NULL if more
+ * than 3 letters, or half of them, differ. */
 static const char *ddp__nearest(int variables, const char *name, size_t n)
 {
     const char *nearest = NULL;
@@ -47388,11 +47392,11 @@ ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const ch
     const char *nearest = NULL;
 
     if (!c || !field || !value)
-        return ddp__fail(err, DDP_ARG, "ddp_config_set: a configuration, a field and a value are needed");
+        return ddp__fail(err, DDP_ARG, "ddp_config_set: the configuration, field and value must not be NULL");
     while (r < ddp__knobs + DDP__KNOBS && strcmp(r->name, field)) r++;
     if (r < ddp__knobs + DDP__KNOBS) return ddp__knob_set(list, r, c, field, value, err);
     DDP__EACH_KNOB(other)
-    if (!strcmp(other->member, field)) nearest = other->name; /* the member of the C struct */
+    if (!strcmp(other->member, field)) nearest = other->name; /* the name of the member in the C struct */
     if (!nearest) nearest = ddp__nearest(0, field, strlen(field));
     if (nearest)
         return ddp__fail(err, DDP_ARG, "unknown setting %.60s=%.60s: did you mean %s?", field, value,
@@ -47443,8 +47447,8 @@ ddp_status ddp__env_check_names(ddp_error *err)
             return ddp__fail(err, DDP_ARG, "unknown environment variable %.*s: did you mean %s?", n, *e,
                              nearest);
         return ddp__fail(err, DDP_ARG,
-                         "unknown environment variable %.*s: a field of ddp_config without a variable is "
-                         "set in the program; docs/reference/settings.md lists them",
+                         "unknown environment variable %.*s: docs/reference/settings.md lists all variables; "
+                         "set fields without a variable in the program",
                          n, *e);
     }
     return DDP_OK;
@@ -47452,7 +47456,7 @@ ddp_status ddp__env_check_names(ddp_error *err)
 
 ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
-    const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* connect.c's */
+    const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* read in connect.c */
     const int keys = c->security.psk || c->security.ca || c->security.cert || c->security.key;
 
     DDP__EACH_KNOB(r)
@@ -47471,9 +47475,9 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
 #undef DDP__EACH_KNOB
 
 /* ==== config/env.c ==== [config] */
-/* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it. */
+/* The environment: the rank, world and address that DREAMDDP_ variables or a launcher set. */
 
-/* A launcher's variables; NULL where it has none. */
+/* Variables of a launcher; NULL: it has none. */
 typedef struct ddp__launcher {
     const char *name, *rank, *world, *local_rank, *local_world;
 } ddp__launcher;
@@ -47495,7 +47499,7 @@ enum {
     DDP__LAUNCHED_SLURM,
     DDP__LAUNCHERS
 };
-enum { DDP__JOB_TEXT = 128 }; /* room for what a launcher calls its run */
+enum { DDP__JOB_TEXT = 128 }; /* maximum length of a launcher's name for its run */
 
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
 {
@@ -47510,7 +47514,8 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
     return DDP_OK;
 }
 
-/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01; 0 if the text is not of that form. */
+/* The first host of "rack[1-2]n[01-03,07],gpu5" is rack1n01. Returns 0 if the text does not have that form.
+ * */
 static int ddp__first_host(const char *list, char *out, size_t room)
 {
     size_t n = 0, digits;
@@ -47522,7 +47527,7 @@ static int ddp__first_host(const char *list, char *out, size_t room)
             continue;
         }
         list++;
-        digits = strspn(list, "0123456789"); /* as they are: zeros in front belong to the name */
+        digits = strspn(list, "0123456789"); /* copied as text: leading zeros belong to the name */
         if (!digits || n + digits >= room) return 0;
         memcpy(out + n, list, digits);
         n += digits;
@@ -47534,7 +47539,7 @@ static int ddp__first_host(const char *list, char *out, size_t room)
     return n > 0;
 }
 
-/* torch.distributed, or torchrun's agent in its place, listens on MASTER_PORT. */
+/* torch.distributed, or torchrun's agent for it, listens on MASTER_PORT. */
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
     const char *host = ddp__env_get("MASTER_ADDR");
@@ -47547,21 +47552,21 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65535, &port, err));
     if (port == 65535)
         return ddp__fail(err, DDP_ARG,
-                         "MASTER_PORT=65535: rank 0 listens at MASTER_PORT + 1, which is no port; set "
-                         "DREAMDDP_ADDR=HOST:PORT, or a smaller MASTER_PORT");
+                         "MASTER_PORT=65535: rank 0 listens at MASTER_PORT + 1, which is not a valid port; "
+                         "set DREAMDDP_ADDR=HOST:PORT, or a smaller MASTER_PORT");
     port++;
     env->note = "rank 0 listens at MASTER_PORT + 1; torch.distributed uses MASTER_PORT";
-    /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
-     * the same place and open to nobody else */
+    /* c10d rendezvous of torchrun sets this machine's host name. If all ranks run here, loopback works too
+     * and is not reachable from outside */
     DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
     if (local == env->world) host = "127.0.0.1";
     snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host, port);
     return DDP_OK;
 }
 
-/* The process that MPICH's mpirun has started on this machine for all of its ranks here. Hydra tells the
- * ranks their own ends of socket pairs, and the system who made the pair; other process managers tell an
- * address. */
+/* Identifies the process that MPICH's mpirun started on this machine for all its ranks here. Hydra passes
+ * each rank one end of a socket pair, and the system reports the process that created the pair. Other process
+ * managers pass an address. */
 static void ddp__mpich_job(char *out, size_t room)
 {
     const char *port = ddp__env_get("PMI_PORT"), *fd = ddp__env_get("PMI_FD");
@@ -47581,7 +47586,7 @@ static void ddp__mpich_job(char *out, size_t room)
 #endif
 }
 
-/* What the launcher calls its run, the same on all ranks; "" if it says nothing. out[DDP__JOB_TEXT]. */
+/* The launcher's name for its run, equal on all ranks; "" if it sets none. out[DDP__JOB_TEXT]. */
 static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, ddp_error *err)
 {
     const char *id = NULL, *job = ddp__env_get("SLURM_JOB_ID"), *step = ddp__env_get("SLURM_STEP_ID");
@@ -47589,7 +47594,7 @@ static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, d
 
     *out = 0;
     if (which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
-    if (which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
+    if (which == DDP__LAUNCHED_OMPI) { /* differs for each mpirun */
         id = ddp__env_get("PMIX_NAMESPACE");
         if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
     }
@@ -47599,12 +47604,12 @@ static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, d
         snprintf(out, DDP__JOB_TEXT, "%.60s.%.60s", job, step);
     if (*out || which != DDP__LAUNCHED_MPICH) return DDP_OK;
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
-    if (local == env->world) ddp__mpich_job(out, DDP__JOB_TEXT); /* each machine has another such process */
+    if (local == env->world) ddp__mpich_job(out, DDP__JOB_TEXT); /* each machine has a different process */
     return DDP_OK;
 }
 
-/* Runs at the same time on one machine need different ports, so the port follows from the name of the run. It
- * lies below the ports that systems give to outgoing connections. */
+/* Concurrent runs on one machine need different ports, so the port is derived from the name of the run. It is
+ * below the ports that systems use for outgoing connections. */
 static int ddp__launcher_port(const char *job)
 {
     enum { FIRST = 20000, COUNT = 12000 };
@@ -47613,7 +47618,7 @@ static int ddp__launcher_port(const char *job)
     return FIRST + (int)(ddp__hash(DDP__HASH_START, job, strlen(job)) % COUNT);
 }
 
-/* Inside a job step: its first host, else the one that srun was called on. */
+/* Inside a job step: the step's first host, else the host on which srun was called. */
 static ddp_status ddp__slurm_addr(ddp__env *env, int port, ddp_error *err)
 {
     char host[256];
@@ -47630,7 +47635,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, int port, ddp_error *err)
     return DDP_OK;
 }
 
-/* Where rank 0 is, as far as the launcher says. */
+/* Sets the address of rank 0, as far as the launcher provides it. */
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, const char *job, ddp_error *err)
 {
     const int port = ddp__launcher_port(job);
@@ -47646,8 +47651,8 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, const char *job, 
     return DDP_OK;
 }
 
-/* Slurm's variables say who this process is only inside a job step: in a batch script, without
- * srun, every process would be rank 0. */
+/* Slurm's variables identify this process only inside a job step. In a batch script without srun, every
+ * process would be rank 0. */
 static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
 {
     int tasks = 1;
@@ -47661,7 +47666,7 @@ static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err
     return DDP_OK;
 }
 
-/* Takes rank and world from the first launcher of which something is set. */
+/* Takes rank and world from the first launcher that has set any of its variables. */
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
     int applies;
@@ -47674,7 +47679,7 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
                 applies = ddp__env_get(l->rank) != NULL;
             else
                 DDP__TRY(ddp__slurm_applies(env, &applies, err));
-            if (!applies) continue; /* SLURM_NTASKS alone is half of nothing */
+            if (!applies) continue; /* SLURM_NTASKS alone does not count as half set */
             if (ddp__env_get("SLURM_STEP_NUM_TASKS")) world = "SLURM_STEP_NUM_TASKS";
         }
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
@@ -47745,9 +47750,10 @@ ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error 
 }
 
 /* ==== config/config.c ==== [config] */
-/* Configuration: defaults, environment, and a sentence for values that make no sense together. */
+/* Resolves the configuration: defaults, environment, and errors for values that do not fit together. */
 
-/* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
+/* Fills fields that are zero. Strings still belong to the environment; they are copied later with the rest.
+ * */
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0;
@@ -47769,22 +47775,21 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
         if (cond) return ddp__fail(err, DDP_ARG, __VA_ARGS__); \
     } while (0)
 
-/* What no range of one field says. */
+/* Checks that involve several fields. */
 static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err)
 {
     const int workers = c->world - (c->server.count > 0 ? c->server.count : 0);
 
     DDP__TRY(ddp__settings_check(list, c, err));
-    DDP__REFUSE(c->world > 0 && c->rank >= c->world, "rank %d is outside a world of %d: ranks are 0 to %d",
+    DDP__REFUSE(c->world > 0 && c->rank >= c->world, "rank %d is out of range for %d ranks: use 0 to %d",
                 c->rank, c->world, c->world - 1);
     DDP__REFUSE(c->world > 0 && c->elastic.min_world > workers && !c->elastic.join,
-                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->elastic.min_world,
-                workers, workers);
+                "min_world %d is out of range for %d computing workers: use 1 to %d, or 0",
+                c->elastic.min_world, workers, workers);
     DDP__REFUSE(c->elastic.min_world > 0 && c->world > 64,
                 "min_world: an elastic world has at most 64 workers, not %d", c->world);
     DDP__REFUSE(c->elastic.max_world > 0 && c->elastic.max_world < c->world,
-                "max_world %d: an elastic world of %d workers has room for %d "
-                "to 64 ids",
+                "max_world %d is out of range for an elastic world of %d workers: use %d to 64",
                 c->elastic.max_world, c->world, c->world);
     DDP__REFUSE(c->average.state_period[0] < 0 || c->average.state_period[1] < 0 ||
                     c->average.state_period[0] > 1000000 || c->average.state_period[1] > 1000000 ||
@@ -47792,19 +47797,19 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
                 "state_period %d,%d is invalid: choose 1 to 1000000 periods each, or 0,0",
                 c->average.state_period[0], c->average.state_period[1]);
     DDP__REFUSE(c->world > 0 && c->server.count >= c->world,
-                "servers %d: a world of %d has %s; it is the workers and the "
-                "servers together",
-                c->server.count, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+                "servers %d: a world of %d has %s; world counts the workers and the servers", c->server.count,
+                c->world, c->world > 1 ? "no computing rank left" : "only one rank");
     DDP__REFUSE(c->period > 0 && c->outer.fragments > c->period,
-                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->outer.fragments, c->period);
+                "fragments %d is out of range: use 1 to the period of %d, or 0 to let the planner choose",
+                c->outer.fragments, c->period);
     DDP__REFUSE(
         c->period > 0 && c->outer.landing >= c->period,
         "landing %d is not below the period of %d: each fragment must be applied before its next send",
         c->outer.landing, c->period);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     DDP__REFUSE(!ddp__cpu_runs((int)c->kernels),
-                "kernels %s: this processor runs base%s%s only; choose a set that every "
-                "processor of the run has, or auto",
+                "kernels %s: this processor supports only base%s%s; choose a set that every processor of the "
+                "run supports, or auto",
                 c->kernels == DDP_KERNELS_AVX2 ? "avx2" : "avx512",
                 ddp__cpu_runs(DDP_KERNELS_AVX2) ? ", avx2" : "",
                 ddp__cpu_runs(DDP_KERNELS_AVX512) ? ", avx512" : "");
@@ -47816,9 +47821,8 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
 static ddp_status ddp__config_sockets(const ddp_config *c, ddp_error *err)
 {
     DDP__REFUSE(c->world > 1 && c->transport == DDP_SOCKETS && !c->sockets,
-                "transport sockets in a world of %d without ddp_config.sockets: set it to the sockets that "
-                "are connected to "
-                "the other ranks, and call ddp_open in each process",
+                "transport sockets with %d ranks needs ddp_config.sockets: set it to the sockets connected "
+                "to the other ranks, and call ddp_open in each process",
                 c->world);
     DDP__REFUSE(c->sockets && c->transport != DDP_SOCKETS,
                 "ddp_config.sockets is set for another transport: set transport "
@@ -47836,14 +47840,14 @@ static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
     if (!(c->timeout.join_s > 0)) c->timeout.join_s = c->timeout.connect_s;
     /* where a lost worker ends the run, a starved one is given more time */
     if (!(c->timeout.peer_s > 0)) c->timeout.peer_s = c->elastic.min_world > 0 || c->elastic.join ? 10 : 30;
-    /* a plan that does not come from clocks needs no measured steps */
+    /* a plan that does not use measured times needs no measured steps */
     if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
     c->debug.check_writes = 1;
 #endif
 }
 
-/* The strategy that runs: the program's own, or one of the list. */
+/* Selects the strategy: the program's own, or one of the list. */
 static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *c, ddp_strategy_ops *ops,
                                        ddp_error *err)
 {
@@ -47890,10 +47894,10 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
     if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
         (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
-        return ddp__fail(err, DDP_ARG,
-                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
-                         "DREAMDDP_ADDR=HOST:PORT on every rank",
-                         env.launcher, c.rank, c.world);
+        return ddp__fail(
+            err, DDP_ARG,
+            "%s sets rank %d of %d, but not the address of rank 0: set DREAMDDP_ADDR=HOST:PORT on every rank",
+            env.launcher, c.rank, c.world);
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)
@@ -47909,12 +47913,11 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
     DDP__TRY(ddp__config_sockets(&c, err));
     if (ops->traits & DDP_NEEDS_SERVERS)
-        c.profile_steps = 0;                     /* it plans by no profile, and servers have
-                                                                 none */
-    if (c.elastic.join) c.elastic.max_world = 0; /* the run's */
+        c.profile_steps = 0;                     /* its plan uses no profile, and servers have none */
+    if (c.elastic.join) c.elastic.max_world = 0; /* the run determines it */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
-        (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
-    for (int link = 0; link < 2; link++) {       /* a file that cannot be read, before any start */
+        (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that sets no known variable */
+    for (int link = 0; link < 2; link++) {       /* report an unreadable file before anything starts */
         DDP__TRY(ddp__links_open(&c, link, &links, err));
         ddp__links_free(&links);
     }
@@ -68866,9 +68869,28 @@ static void ddp__stages_slot(ddp__text *t, const ddp_report_pipeline *p, const d
                       s->task.micro_batch);
 }
 
+/* Draws the time below the stages. scale: drawing units per second. */
+static void ddp__stages_axis(ddp__text *t, double longest, double scale, double y)
+{
+    const double unit = longest < 1e-3 ? 1e6 : longest < 1 ? 1e3 : 1;
+    int decimals;
+    const double step = ddp__tick_step(longest * unit, 12, &decimals);
+
+    for (double v = 0; longest > 0 && v * step <= longest * unit * (1 + 1e-9); v += 1) {
+        const double x = ddp__stages_left + v * step / unit * scale;
+        ddp__add_page(t, "<path stroke=\"#888\" d=\"M^1 ^1v5\"/><text x=\"^1\" y=\"^1\" class=\"mid small\">",
+                      x, y, x, y + 17);
+        ddp__add_page(t, "^*%s</text>\n", decimals, v * step,
+                      v > 0            ? ""
+                      : longest < 1e-3 ? " us"
+                      : longest < 1    ? " ms"
+                                       : " s");
+    }
+}
+
 void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count)
 {
-    double longest = 0, height = 30, top = 24, scale;
+    double longest = 0, height = 54, top = 24, scale;
 
     for (int i = 0; i < count; i++) {
         longest = fmax(longest, p[i].step_s);
@@ -68879,7 +68901,8 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
         t,
         "<svg%s class=\"stages\" role=\"img\" width=\"^0\" height=\"^0\" "
         "viewBox=\"0 0 ^0 ^0\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
-        "<style>.stages text{fill:#222}.stages .small{fill:#555;font-size:11px}.stages .end{text-anchor:end}"
+        "<style>.stages text{fill:#222}.stages .small{fill:#555;font-size:11px}.stages "
+        ".end{text-anchor:end}.stages .mid{text-anchor:middle}"
         ".stages .in{fill:#fff;font-size:10px;text-anchor:middle;pointer-events:none}</style>\n"
         "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"12\" y=\"16\" class=\"small\">"
         "blue: forward; orange: backward, or its input gradients; green: weight gradients; numbered by "
@@ -68897,6 +68920,7 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
         for (int k = 0; k < p[i].slots; k++) ddp__stages_slot(t, &p[i], &p[i].slot[k], scale, top);
         top += p[i].stages * ddp__stages_row + 12;
     }
+    ddp__stages_axis(t, longest, scale, top);
     ddp__add_page(t, "</svg>\n");
 }
 

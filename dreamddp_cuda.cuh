@@ -1,20 +1,26 @@
 /* dreamddp_cuda.cuh 0.3.0 - dreamddp on NVIDIA GPUs. MIT licence (at the end of dreamddp.h).
  *
- * DO THIS in one .cu file of your program (or one .c file compiled with nvcc -x cu):
+ * USAGE. In one .cu file of your program (or one .c file compiled with nvcc -x cu), write:
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp_cuda.cuh"
- * It includes dreamddp.h. Build with nvcc, C++17, compute capability 8.0 or later:
- *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread      (an H100; -arch=native:
- *     the GPU here)
+ * The file includes dreamddp.h. Build with nvcc, C++17, for compute capability 8.0 or later:
+ *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread
+ * -arch=sm_90a is for an H100; use -arch=native for the GPU of this machine.
  *
- * A GPU is one more place where the same graph, hooks, plans and strategies run: every call of
- * dreamddp.h keeps its meaning. Nothing here is needed on a machine without one.
+ * EXAMPLE. The settings of a context on GPU 0 with bfloat16 arithmetic; all else is as in dreamddp.h:
+ *     ddp_backend gpu = ddp_cuda(DDP_CUDA_BF16, 0);
+ *     ddp_config cfg = {0};
+ *     cfg.backend = &gpu;
+ *     ddp_ctx *d = ddp_open(&cfg, &err);
  *
- * CONVENTIONS. Those of dreamddp.h. Device memory is the library's; work is queued on one stream for
- * computing and one for messages, and a call of a training step never waits for the device. Results
- * do not depend on the order in which blocks run: there are no atomics of floats.
+ * A GPU context runs the same graphs, hooks, plans and strategies as a CPU context, and every call of
+ * dreamddp.h keeps its meaning. Programs that run on the CPU only do not need this file.
  *
- * ERRORS. A failure of the device surfaces as every other one: at the next hook, as one sentence.
+ * CONVENTIONS. As in dreamddp.h. The library owns the device memory of a context. It queues work on one
+ * stream for computing and one for messages, and a training step never waits for the device. Results do
+ * not depend on the order in which blocks run: the kernels use no floating-point atomics.
+ *
+ * ERRORS. The next hook returns a failure of the device, with a message.
  */
 #ifndef DREAMDDP_CUDA_CUH
 #define DREAMDDP_CUDA_CUH
@@ -33,7 +39,7 @@
 /* The public functions of the GPU companion: ddp_cuda, the backend of a context on a GPU, and compression of
  * arrays in device memory. */
 
-/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are float32 in
+/* Number mode of the GPU. Master weights, gradients of parameters, optimizer state and sums are float32 in
  * every mode. */
 typedef enum ddp_cuda_numbers {
     DDP_CUDA_F32,  /* float32 throughout */
@@ -147,8 +153,7 @@ DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *m
 #define DDP__CUDA_IMPLEMENTED
 
 /* ==== cuda/runtime.cuh ==== [cuda] */
-/* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on
- * it. */
+/* State of one GPU: its streams and handles, its first error, and how to launch kernels on it. */
 
 #include <cublasLt.h>
 #include <cuda.h>
@@ -157,44 +162,44 @@ DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *m
 
 typedef __nv_bfloat16 ddp__bf16;
 
-/* A GPU entry of the operator table. Its shape rule is the CPU operator's of that name. c->pool of
+/* A GPU entry of the operator table. It uses the shape rule of the CPU operator of the same name. c->pool of
  * its calls is the ddp__cuda *. */
 typedef struct ddp__cuda_entry {
     const char *name;
     void (*forward)(const ddp_op_call *c);
-    void (*backward)(const ddp_op_call *c); /* NULL: no gradient flows through */
+    void (*backward)(const ddp_op_call *c); /* NULL: the operator has no gradient */
     /* bytes of dev->scratch that forward or backward uses; NULL: none */
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
 
-enum { DDP__CUDA_OPS = 64 }; /* room in a device's table */
+enum { DDP__CUDA_OPS = 64 }; /* capacity of the table of a device */
 
 typedef struct ddp__cuda {
     int device;
     int half;                              /* 1: activations are bfloat16 */
     int tf32;                              /* 1: products may round their inputs to TF32 */
-    decltype(&cuTensorMapEncodeTiled) map; /* attention takes Hopper's wgmma and copy engine (flash.cuh);
-                                              NULL: neither */
-    cudaStream_t stream;                   /* computing */
+    decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh);
+                                            * NULL: not used */
+    cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
     void *workspace; /* of blas_lt */
     size_t workspace_bytes;
-    void *products; /* plans of matrix products, of blas.cuh */
+    void *products; /* plans of matrix products (blas.cuh) */
     void (*products_free)(struct ddp__cuda *dev);
     void *scratch; /* shared by all operators on stream */
     size_t scratch_bytes;
     cudaDeviceProp props;
     pthread_mutex_t lock;     /* guards error, which several threads may set */
-    int failed;               /* 1: error is set; read with ddp__atomic_load */
-    ddp_error error;          /* the first one stays */
+    int failed;               /* 1: error is set; read it with ddp__atomic_load */
+    ddp_error error;          /* the first error */
     ddp_op op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
     int ops;
-    struct ddp__cuda_lists *lists; /* of calls that are due (ops.cuh); NULL: a call runs at once */
+    struct ddp__cuda_lists *lists; /* queued calls (ops.cuh); NULL: calls run at once */
 } ddp__cuda;
 
-/* Notes a failure, as ddp__fail does; the first one stays. Any thread. */
+/* Records a failure in the format of ddp__fail; the first one is kept. Any thread. */
 #define ddp__cuda_fail(dev, code, ...)                 \
     do {                                               \
         ddp_error ddp__e;                              \
@@ -212,7 +217,7 @@ static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
     pthread_mutex_unlock(&dev->lock);
 }
 
-/* The device's first error so far as a status; fills err (may be NULL). Any thread. */
+/* The device's first error as a status; fills err (may be NULL). Any thread. */
 static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
 {
     ddp_status code = DDP_OK;
@@ -225,7 +230,7 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
     return code;
 }
 
-/* What to do about an error, after its sentence; "" where there is nothing to advise. */
+/* Remedy for an error, to append to its message; "" if there is none. */
 static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
@@ -247,7 +252,7 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
     }
 }
 
-/* Notes the failure of a runtime call; 1 if it failed. */
+/* Records the failure of a runtime call. Returns 1 if it failed. */
 static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char *call)
 {
     if (e == cudaSuccess) return 0;
@@ -256,11 +261,12 @@ static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char 
     return 1;
 }
 
-/* DDP__CUDA(dev, cudaX(...)): the same of a call as written; its value is 1 after a failure. */
+/* DDP__CUDA(dev, cudaX(...)): makes the call and records its failure with the text of the call. Returns 1 if
+ * it failed. */
 #define DDP__CUDA(dev, call) ddp__cuda_note((dev), (call), #call)
 
-/* What cudaEventQuery or cudaStreamQuery said. They also keep "not ready" as the last error, which
- * the next launch would take for its own. */
+/* Passes on the result of cudaEventQuery or cudaStreamQuery. "Not ready" also becomes CUDA's last error; this
+ * clears it, because the next launch would report it. */
 static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
 {
     if (e == cudaErrorNotReady) (void)cudaGetLastError();
@@ -275,11 +281,11 @@ static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const ch
     return 1;
 }
 
-/* The same of cuBLAS and cuBLASLt. */
+/* The same for cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
 
-/* A function of the driver, found at run time, so that programs need not be linked with it. NULL: there is
- * none. */
+/* Looks up a function of the driver at run time, so that programs need not link with the driver. NULL: the
+ * driver has none. */
 static DDP__UNUSED void *ddp__cuda_driver(const char *name)
 {
     void *found = NULL;
@@ -293,7 +299,7 @@ static DDP__UNUSED void *ddp__cuda_driver(const char *name)
     return e == cudaSuccess ? found : NULL;
 }
 
-/* n events. NULL: out of memory; a failure of the device is noted. */
+/* Creates n events. NULL: out of memory; a failure of the device is recorded. */
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
     cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
@@ -302,7 +308,7 @@ static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned
     return list;
 }
 
-/* NULL is fine. */
+/* NULL is allowed. */
 static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
 {
     for (int i = 0; list && i < n; i++)
@@ -310,13 +316,13 @@ static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
     if (list) DDP_FREE(list);
 }
 
-/* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
+/* 1: arrays of this shape are bfloat16 on this device. Scalars (dims 0: a loss) are always float32. */
 static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
 {
     return dev->half && s->dims > 0;
 }
 
-/* Frees everything that ddp__cuda_open made; waits for what runs. */
+/* Waits for queued work and frees everything that ddp__cuda_open created. */
 static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
 {
     if (!dev) return;
@@ -342,20 +348,20 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
         (void)cudaRuntimeGetVersion(&runtime);
         if (driver > 0)
             return ddp__fail(err, DDP_UNSUPPORTED,
-                             "the CUDA driver here supports CUDA %d.%d and this program was "
-                             "compiled for %d.%d; install a newer driver or train on the CPU",
+                             "the CUDA driver supports CUDA %d.%d, but this program was compiled for %d.%d; "
+                             "install a newer driver or train on the CPU",
                              driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
-        return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
-                         e == cudaSuccess ? "the count is 0" : cudaGetErrorString(e));
+        return ddp__fail(err, DDP_FAILED, "no CUDA device found (%s); train on the CPU",
+                         e == cudaSuccess ? "the device count is 0" : cudaGetErrorString(e));
     if (device < 0 || device >= n)
         return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d", device, n - 1);
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. NULL and a sentence on failure. stream: the
- * program's own cudaStream_t, borrowed; NULL: one of the library's. Freed by ddp__cuda_close. */
+/* Opens a device: streams, handles, workspace. stream: the program's cudaStream_t, borrowed; NULL: creates
+ * one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
 static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
                                              ddp_error *err)
 {
@@ -364,7 +370,7 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers number
     if (ddp__cuda_find(device, err)) return NULL;
     dev = (ddp__cuda *)ddp__calloc(1, sizeof *dev);
     if (!dev) {
-        (void)ddp__fail(err, DDP_MEMORY, "no memory for the state of GPU %d", device);
+        (void)ddp__fail(err, DDP_MEMORY, "out of memory for the state of GPU %d", device);
         return NULL;
     }
     pthread_mutex_init(&dev->lock, NULL);
@@ -396,7 +402,8 @@ failed:
     return NULL;
 }
 
-/* Makes dev->scratch hold at least bytes. At graph build, never in a step: waits for the device. */
+/* Makes dev->scratch hold at least bytes. Waits for the device, so call it when a graph is built, never in a
+ * step. */
 static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t bytes, ddp_error *err)
 {
     size_t unused = 0, total = 0;
@@ -410,7 +417,7 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&unused, &total);
         return ddp__fail(err, DDP_MEMORY,
-                         "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu are "
+                         "GPU %d: the operators need %zu bytes of scratch memory, but only %zu of %zu are "
                          "free; use a smaller batch",
                          dev->device, bytes, unused, total);
     }
@@ -421,20 +428,21 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 /* ---- launches, for nvcc and for the stand-in of tests/cuda_on_cpu ---- */
 
 /* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
- * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
- * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
+ * DDP__RUN(kernel, blocks, threads, args...): on dev->stream, without shared_bytes
+ * DDP__EACH(kernel, n, threads, args...): one thread per item, for n items, in blocks of threads
  *
- * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its
- * kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are
- * numbers or dim3.
+ * A variable `ddp__cuda *dev` must be in scope: it records the first failed launch with the kernel's name.
+ * Write a kernel with template arguments in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers
+ * or dim3.
  *
- * DDP__SHARED(type, name) declares name as the start of the shared_bytes of the launch. */
+ * DDP__SHARED(type, name) declares name as a pointer to the launch's shared_bytes. */
 #if defined(DDP_CUDA_ON_CPU)
 #define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
     cuda_on_cpu::launch(#kernel, dim3(blocks), dim3(threads), bytes, stream, kernel, __VA_ARGS__)
 #define DDP__SHARED(type, name) type *name = (type *)cuda_on_cpu::dynamic_shared()
 #else
-/* More than 48 KiB must be asked for. A refusal shows as the launch's own error. */
+/* CUDA requires a call for more than 48 KiB of shared memory. If it fails, the launch fails too and reports
+ * the error. */
 template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t bytes)
 {
     if (bytes > 48 * 1024)
@@ -456,7 +464,7 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 #define DDP__EACH(kernel, n, threads, ...) \
     DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
 
-/* Notes the error of the launch just made, if any. */
+/* Records the error of the launch before it, if any. */
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
@@ -465,21 +473,21 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
                        kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
-/* Blocks that cover n items with per_block each; at least one. */
+/* Number of blocks for n items with per_block each; at least 1. */
 static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }
 
 /* ==== cuda/ops.cuh ==== [cuda] */
-/* The operators of a GPU: how their calls run, and the table of them. Calls that nothing comes between become
- * a CUDA graph, one launch from the third time on. Where streams wait, for messages, lies between those
- * lists. */
+/* The operators of a GPU: how their calls run, and their table. Consecutive calls without other work between
+ * them form a list. From the third time that a list occurs, it runs as a CUDA graph with one launch. Waits of
+ * a stream for messages are between lists. */
 
 /* ---- lists of calls ---- */
 
 enum { DDP__CUDA_DUE = 64, DDP__CUDA_REPLAYS = 256 };
 
-/* One operator's call, or both of a pair. */
+/* A call of one operator, or of both operators of a pair. */
 typedef struct ddp__cuda_due {
-    void (*one)(const ddp_op_call *c); /* NULL: both */
+    void (*one)(const ddp_op_call *c); /* NULL: `both` is set */
     void (*both)(const ddp_op_call *first, const ddp_op_call *second);
     ddp_op_call first, second;
 } ddp__cuda_due;
@@ -487,17 +495,17 @@ typedef struct ddp__cuda_due {
 typedef struct ddp__cuda_replay {
     ddp__cuda_due *due; /* [count] */
     int count;
-    cudaGraphExec_t graph; /* NULL: the list came once */
+    cudaGraphExec_t graph; /* NULL: the list has occurred once */
 } ddp__cuda_replay;
 
 typedef struct ddp__cuda_lists {
-    ddp__cuda_due due[DDP__CUDA_DUE]; /* called, and not run yet */
+    ddp__cuda_due due[DDP__CUDA_DUE]; /* called, not launched yet */
     ddp__cuda_replay replay[DDP__CUDA_REPLAYS];
     int count, replays;
 } ddp__cuda_lists;
 
-/* Graphs go when memory does that calls may point at, or dev->scratch: nothing else that kernels depend on is
- * outside a list's bytes. */
+/* Drops the graphs. Called when memory that calls may point to, or dev->scratch, is freed. Kernels depend on
+ * nothing else outside the bytes of a list. */
 static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
 {
     while (dev->lists && dev->lists->replays > 0) {
@@ -517,7 +525,7 @@ static inline void ddp__cuda_run(const ddp__cuda_due *list, int count)
     }
 }
 
-/* The list's entry; NULL where it comes for the first time, and is noted. */
+/* Finds the entry of the list. On its first occurrence, adds an entry and returns NULL. */
 static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int count)
 {
     const size_t bytes = (size_t)count * sizeof *x->due;
@@ -535,7 +543,7 @@ static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int coun
     return NULL;
 }
 
-/* NULL where there is no memory for it. */
+/* Returns NULL if memory is short. */
 static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda_due *list, int count)
 {
     cudaGraph_t graph = NULL;
@@ -554,7 +562,7 @@ static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda
     return e == cudaSuccess ? out : NULL;
 }
 
-/* Before all else that is given to dev->stream. */
+/* Call it before queueing any other work on dev->stream. */
 static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
 {
     ddp__cuda_lists *x = dev->lists;
@@ -571,7 +579,7 @@ static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
         ddp__cuda_run(x->due, count);
 }
 
-/* second may be NULL. No operator that comes here reads `random`. */
+/* second may be NULL. No operator that is queued here reads `random`. */
 static inline void ddp__cuda_add(void (*one)(const ddp_op_call *),
                                  void (*both)(const ddp_op_call *, const ddp_op_call *),
                                  const ddp_op_call *first, const ddp_op_call *second)
@@ -590,7 +598,7 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *),
     if (d == &now) ddp__cuda_run(d, 1);
 }
 
-/* F as the table has it: an operator; a pair; one that draws other numbers each time. */
+/* F as an entry of the table: an operator; a pair; an operator that draws new random numbers each time. */
 template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c)
 {
     ddp__cuda_add(F, NULL, c, NULL);
@@ -608,7 +616,7 @@ template <void (*F)(const ddp_op_call *)> static void ddp__cuda_apart(const ddp_
 
 /* ---- the table of operators ---- */
 
-/* Adds the entries of a family. */
+/* Adds the entries of a family of operators. */
 template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_entry (&list)[N])
 {
     for (int i = 0; i < N; i++) {
@@ -624,7 +632,7 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
     }
 }
 
-/* The function for the numbers of the device, of two templates of its arrays' type. */
+/* Chooses between two instances of a template over the array type, by the number mode of the device. */
 template <void (*Single)(ddp__cuda *, const ddp_op_call *), void (*Half)(ddp__cuda *, const ddp_op_call *)>
 static void ddp__cuda_typed(const ddp_op_call *c)
 {
@@ -643,7 +651,8 @@ static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *se
 }
 #define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16>>
 
-/* Entries: of both directions, f_forward and f_backward; of templates of the arrays' type. */
+/* Entries of the table with f_forward and f_backward. PLAIN: functions. ENTRY: templates over the array type.
+ * */
 #define DDP__LATER(...) ddp__cuda_later<__VA_ARGS__>
 #define DDP__PLAIN(name, f, scratch)                                     \
     {                                                                    \
@@ -654,7 +663,8 @@ static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *se
         name, DDP__LATER(DDP__TYPED(f##_forward)), DDP__LATER(DDP__TYPED(f##_backward)), scratch \
     }
 
-/* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
+/* DDP__FAMILY(name, entries...) defines the function name(dev), which adds the entries to the table of a
+ * device. */
 #define DDP__FAMILY(name, ...)                              \
     static DDP__UNUSED void name(ddp__cuda *dev)            \
     {                                                       \
@@ -662,7 +672,7 @@ static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *se
         ddp__cuda_add_ops(dev, ops);                        \
     }
 
-/* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
+/* The device's operator of that name, or NULL. Borrowed until ddp__cuda_close. */
 static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
 {
     for (int i = 0; i < dev->ops; i++)
@@ -670,9 +680,9 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. (size_t)-1: it would read or write rows
- * of an array of four dimensions, which lie apart, channels-last. The operators named here know images, or go
- * element by element. */
+/* Bytes of dev->scratch that a node needs; op is a result of ddp__cuda_op. (size_t)-1: the operator would
+ * access rows of an array of four dimensions, which are not contiguous in channels-last order. The operators
+ * named here support images, or work element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
     static const char *const fine[] = {
@@ -688,8 +698,8 @@ static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *
 }
 
 /* ==== cuda/rows.cuh ==== [cuda] */
-/* What kernels share: 16 bytes at a time, the way between bfloat16 and float, pieces of a row, sums
- * over a warp and a block, and sums down the columns of many rows. */
+/* Helpers of several kernels: 16-byte loads and stores, conversion between bfloat16 and float, pieces of a
+ * row, sums over a warp and a block, and sums of the columns of many rows. */
 
 /* 4 floats or 8 bfloat16; or W elements. */
 template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec
@@ -708,7 +718,7 @@ template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(floa
     return __float2bfloat16_rn(x);
 }
 
-/* p must be a multiple of the vector's bytes. */
+/* p must be aligned to the vector's bytes. */
 template <typename T, int W = ddp__vec<T>::width>
 __device__ static __forceinline__ ddp__vec<T, W> ddp__vec_load(const T *p)
 {
@@ -734,7 +744,7 @@ __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W>
 #endif
 }
 
-/* 1: every pointer given allows 16 bytes at a time; NULL does. On host and device. */
+/* 1: all pointers are aligned to 16 bytes; NULL counts as aligned. On host and device. */
 __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const void *b = NULL,
                                                             const void *c = NULL, const void *d = NULL)
 {
@@ -743,8 +753,8 @@ __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const
 
 #define DDP__ALL_LANES 0xffffffffu
 
-/* Before a loop whose counter chooses among registers: arrays that it indexes must not become
- * memory. _4: loads of four rounds are under way at once. */
+/* Use it before a loop whose counter indexes local arrays, so that the arrays stay in registers. _4: keeps
+ * the loads of four iterations in flight. */
 #if defined(__CUDACC__)
 #define DDP__UNROLL   _Pragma("unroll")
 #define DDP__UNROLL_4 _Pragma("unroll 4")
@@ -753,8 +763,8 @@ __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const
 #define DDP__UNROLL_4
 #endif
 
-/* The elements at of p from at on as floats, at most 16 bytes of them; beyond n: 0. wide: the row
- * is a multiple of 16 bytes and begins at one, and at is a multiple of the piece. */
+/* Loads the elements of row p from index at on as floats, at most 16 bytes of them; zeros past n. wide: the
+ * row is aligned to 16 bytes, its length is a multiple of 16 bytes, and at is a multiple of the piece. */
 template <typename T>
 __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n, int wide)
 {
@@ -768,7 +778,7 @@ __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, lon
     }
 }
 
-/* The way back; add: to what is there. */
+/* The reverse: stores a piece. add: adds to memory. */
 template <typename T>
 __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide,
                                                         int add)
@@ -788,10 +798,11 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
     }
 }
 
-/* A piece as it lies in memory: kept in 4 registers, where the floats of bfloat16 take 8. */
+/* A piece as in memory: it takes 4 registers, where bfloat16 as floats would take 8. */
 typedef ddp__vec<uint32_t> ddp__raw;
 
-/* Its floats. The compiler must not know that they are those of the last time: it would keep them. */
+/* The piece as floats. Hides from the compiler that repeated calls give equal floats, which it would
+ * otherwise keep in registers. */
 template <typename T> __device__ static __forceinline__ void ddp__raw_floats(float *v, ddp__raw &r)
 {
     DDP__UNROLL for (int i = 0; i < 4; i++) asm volatile("" : "+r"(r.v[i]));
@@ -801,7 +812,7 @@ template <typename T> __device__ static __forceinline__ void ddp__raw_floats(flo
                                        : r.v[i / 2] << 16);
 }
 
-/* Of floats that T holds exactly. */
+/* The raw piece of floats that T represents exactly. */
 template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(const float *v)
 {
     ddp__raw r = ddp__raw();
@@ -810,8 +821,8 @@ template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(con
     return r;
 }
 
-/* A lane's part of a wide row, every 32nd piece; beyond n: 0. Used later, so that all loads are under way at
- * once. */
+/* Loads a lane's part of a wide row, every 32nd piece; zeros past n. The values are used later, so that all
+ * loads are in flight together. */
 template <typename T, int N>
 __device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *p, long n)
 {
@@ -822,13 +833,13 @@ __device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *
     }
 }
 
-/* Pieces of 16 bytes in n elements. */
+/* Number of 16-byte pieces in n elements. */
 template <typename T> __host__ __device__ static __forceinline__ long ddp__pieces(long n)
 {
     return (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
 }
 
-/* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
+/* 1: rows of n elements at these addresses can be read 16 bytes at a time. */
 template <typename T>
 static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
                             const void *d = NULL)
@@ -836,14 +847,15 @@ static inline int ddp__wide(long n, const void *a, const void *b = NULL, const v
     return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
 }
 
-/* The sum over each `lanes` lanes of a warp, a power of 2; every lane gets the same bits. */
+/* Sum over `lanes` lanes of a warp, a power of 2. All lanes get bit-identical results. */
 template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
 {
     DDP__UNROLL for (int step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
-/* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: an N, which has +=, for each. */
+/* Sum over a block of THREADS threads, a power of 2, in a fixed tree. shared: one N per thread; N defines +=.
+ * */
 template <int THREADS, typename N>
 __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 {
@@ -858,15 +870,15 @@ __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 
 /* ---- column sums of a gradient ----
  * Two passes: blocks sum parts of the rows, then the parts are added in order. The division into parts
- * depends on the number of rows alone, so the bits do not depend on the device. */
+ * depends only on the number of rows, so results are bit-identical on all devices. */
 
 enum {
-    DDP__COLUMN_PARTS = 256, /* most parts */
+    DDP__COLUMN_PARTS = 256, /* maximum number of parts */
     DDP__COLUMN_WARPS = 8,
-    DDP__COLUMN_ROWS = 16 /* fewest rows of a part */
+    DDP__COLUMN_ROWS = 16 /* minimum number of rows per part */
 };
 
-/* What is summed: dy; dy h and dy with h = (x - mean) rstd; dy h with h = x rstd. */
+/* Terms of the sums. PLAIN: dy. NORM: dy h and dy, with h = (x - mean) rstd. RMS: dy h, with h = x rstd. */
 enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
 
 static inline long ddp__column_part(long rows)
@@ -878,13 +890,13 @@ static inline long ddp__column_part(long rows)
 
 static inline long ddp__column_parts(long rows) { return ddp__blocks(rows, ddp__column_part(rows)); }
 
-/* Bytes of scratch for sums sums of n columns. */
+/* Bytes of scratch for `sums` column sums of n columns. */
 static inline size_t ddp__column_scratch(long rows, long n, int sums)
 {
     return (size_t)(ddp__column_parts(rows) * n * sums) * sizeof(float);
 }
 
-/* sum[j] of a block's warps, in their order, to to[at + j]. */
+/* Adds sum[j] over the warps of a block, in order, and stores it in to[at + j]. */
 template <int N>
 __device__ static __forceinline__ void ddp__column_join(float (*shared)[32 * N], const float *sum, float *to,
                                                         long at, long n)
@@ -899,8 +911,8 @@ __device__ static __forceinline__ void ddp__column_join(float (*shared)[32 * N],
     __syncthreads();
 }
 
-/* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
- * take turns at the rows. part: (sums, parts, n). */
+/* Block (x, y): columns from 32 x pieces on, part y of the rows. Each lane has a piece of the columns, and
+ * the warps take turns at the rows. part: (sums, parts, n). */
 template <typename T, int KIND>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
     ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height,
@@ -929,8 +941,8 @@ static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
     if (KIND != DDP__COLUMN_RMS) ddp__column_join<width>(shared, sum, part, at, n);
 }
 
-/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. Row 1 of
- * blocks does so for next, whose parts follow. */
+/* grad[j] += the parts of column j, 32 columns per block. Each of eight warps adds every eighth part. Row 1
+ * of the blocks does the same for next, whose parts follow. */
 static __global__ void ddp__k_columns_add(float *grad, float *next, const float *part, long n, long parts)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -951,7 +963,7 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
     grad[j] += sum;
 }
 
-/* The second pass, of one sum or two; NULL: not wanted. */
+/* The second pass, for one or two sums; NULL: not wanted. */
 static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n,
                                          long parts)
 {
@@ -960,7 +972,7 @@ static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next,
                  (float *)grad, (float *)next, part, n, parts);
 }
 
-/* Both passes over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
+/* Both passes, over dev->scratch. plain receives the sums of dy, scaled receives the sums of dy h. */
 template <typename T, int KIND>
 static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, const void *dy, const void *x,
                                      const void *stat, long rows, long n)
@@ -976,10 +988,10 @@ static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, 
 }
 
 /* ==== cuda/feedback.cuh ==== [cuda] */
-/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback,
- * on device arrays. */
+/* How the compression calls queue their kernels and record invalid data in the verdict; and error feedback on
+ * device arrays. */
 
-/* In the order in which they are said, where several are found. */
+/* In the order in which they are reported if there are several. */
 enum {
     DDP__SAYS_NOTHING,
     DDP__SAYS_NAN,
@@ -993,7 +1005,7 @@ enum {
     DDP__SAYS_DIFFERENCE
 };
 
-/* The launches of one call: what DDP__RUN knows of a device. */
+/* The launches of one call: the members of a device that DDP__RUN needs. */
 typedef struct ddp__cuda_queue {
     cudaStream_t stream;
     ddp_error error;
@@ -1005,7 +1017,7 @@ static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess && dev->error.code == DDP_OK)
-        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel,
+        (void)ddp__fail(&dev->error, DDP_FAILED, "cannot launch the kernel %s: %s", kernel,
                         cudaGetErrorString(e));
 }
 
@@ -1015,14 +1027,15 @@ static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_e
     return dev->error.code;
 }
 
-/* Notes a find; of several the one said first, and of those the lowest place, stays. */
+/* Records an invalid element. If there are several, the kind that is reported first remains, at its lowest
+ * index. */
 static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, size_t at)
 {
     atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
 }
 
-/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1:
- * found. */
+/* Ends a check of the data; runs in a later kernel. Turns a recorded element into the verdict; f(v) fills in
+ * its values. Returns 1 if there was one. */
 template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
 {
     const unsigned long long found = v->pending;
@@ -1039,7 +1052,7 @@ template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
     (void)ddp__verdict_end(v, f);
 }
 
-/* Elements of one or two arrays (NULL: 0). */
+/* Reads the values at the index from one or two arrays (NULL: 0). */
 struct ddp__verdict_values {
     const float *a, *b;
 
@@ -1100,7 +1113,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
 
 enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
 
-/* Blocks for n elements, which their threads then take in strides. */
+/* Number of blocks for n elements; their threads loop with a stride. */
 static unsigned ddp__feedback_blocks(size_t n)
 {
     const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
@@ -1113,8 +1126,8 @@ static unsigned ddp__feedback_blocks(size_t n)
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
-/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both
- * arrays allow 16 bytes at a time. */
+/* ADD 0: checks the sums. ADD 1: writes them, from the end, where the gradient is still in the cache. wide:
+ * both arrays are aligned to 16 bytes. */
 template <int ADD>
 static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
                                        ddp_cuda_verdict *v)
@@ -1180,49 +1193,50 @@ ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *ind
 }
 
 /* ==== cuda/topk.cuh ==== [cuda] */
-/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what
- * reaches it. The second makes a list of what reaches the first digit, which the others read: 2 reads of the
- * array. Where the list has no room, the third makes it of what reaches two digits (3 reads), or nobody does
- * (4 reads). */
+/* The k elements of largest magnitude, exactly. Three passes find the digits of the k-th magnitude by
+ * counting, and a fourth pass writes the elements that reach it. The second pass also lists the elements that
+ * reach the first digit, and later passes read only the list: 2 reads of the array. If the list overflows,
+ * the third pass lists the elements that reach two digits (3 reads). If that list overflows too, all passes
+ * read the array (4 reads). */
 
 enum {
     DDP__TOPK_THREADS = 512,
     DDP__TOPK_WARPS = DDP__TOPK_THREADS / 32,
-    DDP__TOPK_BLOCKS = 264, /* at most, and not above THREADS; two to a multiprocessor of a large GPU */
-    DDP__TOPK_EACH = 16,    /* elements of a thread at a time */
+    DDP__TOPK_BLOCKS = 264, /* maximum, not above THREADS; two per multiprocessor of a large GPU */
+    DDP__TOPK_EACH = 16,    /* elements per thread at a time */
     DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
-    DDP__TOPK_DIGIT = 2048 /* values of the first digit, which has 11 bits; the others have 10 */
+    DDP__TOPK_DIGIT = 2048 /* number of values of the first digit, which has 11 bits; the others have 10 */
 };
 
-/* What a pass begins with: the k-th as far as it is known. */
+/* State at the start of a pass: the known digits of the k-th element. */
 typedef struct ddp__topk_step {
-    uint32_t prefix;         /* its digits that have been counted */
+    uint32_t prefix;         /* the digits counted so far */
     uint32_t digit;          /* the last of them */
     int listed;              /* 1: this pass reads the list */
-    int make;                /* 1: this pass makes it */
-    unsigned long long rank; /* the k-th is so many-th of those equal to the prefix */
+    int make;                /* 1: this pass writes the list */
+    unsigned long long rank; /* rank of the k-th element among the elements with this prefix */
 } ddp__topk_step;
 
-/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the
- * array. */
+/* The range of the array that a block reads or, once there is a list, the range of the list that it wrote. So
+ * results stay in the order of the array. */
 typedef struct ddp__topk_chunk {
     unsigned long long begin, end;
 } ddp__topk_chunk;
 
 /* Device memory of a call. */
 typedef struct ddp__topk_room {
-    unsigned long long *total; /* [3][DIGIT] how often each digit is */
+    unsigned long long *total; /* [3][DIGIT] number of elements with each digit */
     ddp__topk_step *step;      /* [4] */
     ddp__topk_chunk *chunk;    /* [blocks] */
-    uint32_t *part;            /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in
-                                  turn */
+    uint32_t *part;            /* [2][blocks][DIGIT] number of elements of a chunk that reach each digit;
+                                * passes alternate */
     uint32_t *bits;            /* [most] the list: elements */
-    uint64_t *index;           /* and their places */
+    uint64_t *index;           /* and their indexes */
     unsigned long long most, n, k;
     int blocks;
 } ddp__topk_room;
 
-/* The sum over the warp's lanes up to this one. */
+/* Sum over the lanes of the warp up to and including this one. */
 template <typename T> static inline __device__ T ddp__topk_up_to(T mine)
 {
     for (int far = 1; far < 32; far *= 2) {
@@ -1232,7 +1246,7 @@ template <typename T> static inline __device__ T ddp__topk_up_to(T mine)
     return mine;
 }
 
-/* The sum over the block's threads before this one; *all: over all. */
+/* Sum over the threads of the block before this one. *all: sum over all threads. */
 template <typename T> static inline __device__ T ddp__topk_before(T mine, T *all)
 {
     __shared__ T sum[DDP__TOPK_WARPS];
@@ -1247,17 +1261,17 @@ template <typename T> static inline __device__ T ddp__topk_before(T mine, T *all
         if (w < warp) before += sum[w];
         *all += sum[w];
     }
-    __syncthreads(); /* sum may be written again */
+    __syncthreads(); /* sum may be overwritten by the next call */
     return before;
 }
 
-/* Chooses the digit of the k-th that the pass before counted. */
+/* Chooses the digit of the k-th element from the counts of the previous pass. */
 template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(const ddp__topk_room &r)
 {
     enum { COUNT = PASS > 1 ? DDP__TOPK_DIGIT / 2 : DDP__TOPK_DIGIT, EACH = COUNT / DDP__TOPK_THREADS };
     __shared__ ddp__topk_step next;
     const ddp__topk_step s = PASS > 1 ? r.step[PASS - 1] : ddp__topk_step{0, 0, 0, 0, r.k};
-    const int top = COUNT - 1 - (int)threadIdx.x * EACH; /* the first thread has the largest */
+    const int top = COUNT - 1 - (int)threadIdx.x * EACH; /* the first thread has the largest digits */
     const unsigned long long *total = r.total + (PASS - 1) * DDP__TOPK_DIGIT + top;
     unsigned long long mine = 0, before, all;
 
@@ -1265,7 +1279,7 @@ template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(con
     before = ddp__topk_before(mine, &all);
     for (int i = 0; i < EACH; i++) {
         const unsigned long long these = total[-i];
-        if (before < s.rank && s.rank <= before + these) { /* once in the block */
+        if (before < s.rank && s.rank <= before + these) { /* true in one thread of the block */
             next.digit = (uint32_t)(top - i);
             next.prefix = s.prefix << 10 | next.digit;
             next.rank = s.rank - before;
@@ -1278,13 +1292,14 @@ template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(con
     return next;
 }
 
-/* Where a thread's elements of a tile lie: fours, 128 apart. */
+/* Offset of a thread's elements in a tile: groups of four, 128 apart. */
 static inline __device__ unsigned ddp__topk_place(int i)
 {
     return threadIdx.x / 32 * (32 * DDP__TOPK_EACH) + threadIdx.x % 32 * 4 + (unsigned)(i / 4 * 128 + i % 4);
 }
 
-/* The thread's elements of the tile at `at`. Returns which are before the end, as bits; the others are 0. */
+/* Loads the thread's elements of the tile at `at`. Returns a bit mask of the elements before the end; the
+ * others are 0. */
 static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at,
                                                  unsigned long long end, int wide, uint32_t *x)
 {
@@ -1309,14 +1324,15 @@ static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned 
     return there;
 }
 
-/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns
- * how many there are. One barrier: sum must not be that of the last call. */
+/* Counts the tile's elements in mask. *before: for each of this thread's groups of four, 16 bits with the
+ * number of elements before it. Returns the number of elements in the tile. One barrier: the caller must
+ * alternate `sum` between calls. */
 static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long long *before, unsigned *sum)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     unsigned own = 0, up, row, count;
 
-    /* 8 bits for each: fours of a warp are 128 elements */
+    /* 8 bits for each: four elements per lane make 128 per warp */
     DDP__UNROLL for (int j = 0; j < 4; j++) own |= (unsigned)__popc(mask >> 4 * j & 15) << 8 * j;
     up = ddp__topk_up_to(own);
     row = __shfl_sync(DDP__ALL_LANES, up, 31);
@@ -1334,7 +1350,7 @@ static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long lo
     return __reduce_add_sync(DDP__ALL_LANES, count);
 }
 
-/* What *before says of the first element in left, which is then counted. */
+/* Returns the number in *before for the first element in left, and increments it. */
 static inline __device__ unsigned ddp__topk_next(unsigned long long *before, unsigned left)
 {
     const int at = (__ffs((int)left) - 1) / 4 * 16;
@@ -1343,8 +1359,8 @@ static inline __device__ unsigned ddp__topk_next(unsigned long long *before, uns
     return is;
 }
 
-/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have.
- * reach: those of the chunk that reach the prefix. */
+/* Ends a counting pass: stores for each digit how many elements of the chunk reach it, and adds the counts
+ * over all chunks. reach: number of elements of the chunk that reach the prefix. */
 template <int COUNT>
 static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass, const unsigned *bins,
                                                 unsigned reach)
@@ -1363,11 +1379,11 @@ static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pas
         below += bins[b];
         if (bins[b]) atomicAdd(&total[b], (unsigned long long)bins[b]);
     }
-    if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* above the prefix */
+    if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* the elements above the prefix */
 }
 
-/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the
- * cache. */
+/* Pass 0 counts the first digit of all elements. It runs backwards, so that the next pass finds the last
+ * elements that it read in the cache. */
 static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
 {
@@ -1382,7 +1398,8 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     if (v->what) return;
     for (int b = (int)threadIdx.x; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[b] = 0;
     if (threadIdx.x == 0) {
-        bins[0] -= left * (unsigned)tile - (unsigned)(end - begin); /* which will be counted behind the end */
+        bins[0] -= left * (unsigned)tile - (unsigned)(end - begin); /* cancels the zeros that are counted past
+                                                                     * the end */
         r.chunk[blockIdx.x] = {begin, end};
     }
     __syncthreads();
@@ -1392,7 +1409,7 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
         uint32_t e[DDP__TOPK_EACH];
 
         DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) e[i] = ahead[i];
-        if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* in flight meanwhile */
+        if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* loads the next tile meanwhile */
         DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++)
         {
             atomicAdd(&bins[e[i] >> 20 & (DDP__TOPK_DIGIT - 1)], 1u);
@@ -1405,9 +1422,9 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     ddp__topk_counted<DDP__TOPK_DIGIT>(r, 0, bins, (unsigned)(end - begin));
 }
 
-/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that
- * reach it. Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the
- * front. */
+/* Passes 1 and 2 count the next digit of the elements with the prefix, and one of them writes the list of all
+ * elements that reach it. Pass 3 writes the elements above the k-th and, from the front, as many elements
+ * equal to it as its rank. */
 template <int PASS>
 static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
@@ -1422,7 +1439,7 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
     for (int b = t; b < COUNT; b += DDP__TOPK_THREADS) bins[b] = 0;
     const ddp__topk_step s = ddp__topk_choose<PASS>(r);
     const ddp__topk_chunk c = r.chunk[block];
-    /* what reaches the prefix, here and in the chunks before */
+    /* number of elements that reach the prefix, in this chunk and in the chunks before it */
     const uint32_t *const part = r.part + (PASS + 1) % 2 * (size_t)r.blocks * DDP__TOPK_DIGIT + s.digit;
     const unsigned reach = part[(size_t)block * DDP__TOPK_DIGIT];
     (void)ddp__topk_before(t < block ? part[(size_t)t * DDP__TOPK_DIGIT] : 0ull, &out);
@@ -1449,8 +1466,8 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
         }
         take &= there;
         same &= there;
-        there = ddp__topk_load(from, at + DDP__TOPK_TILE, c.end, wide, m); /* in flight meanwhile */
-        if (PASS == 3) { /* leaves out the ties behind the rank */
+        there = ddp__topk_load(from, at + DDP__TOPK_TILE, c.end, wide, m); /* loads the next tile meanwhile */
+        if (PASS == 3) {                                                   /* drops the ties after the rank */
             found = ddp__topk_rank(same, &before, sum[turn][0]);
             for (unsigned left = same; left; left &= left - 1)
                 if (equal + ddp__topk_next(&before, left) >= s.rank) take &= ~(left & (0u - left));
@@ -1460,7 +1477,7 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
         for (unsigned left = take; left; left &= left - 1) {
             const unsigned long long place = at + ddp__topk_place(__ffs((int)left) - 1);
             const unsigned long long to = out + ddp__topk_next(&before, left);
-            const uint32_t bits = from[place]; /* again, but of few, and out of the cache */
+            const uint32_t bits = from[place]; /* a second load, but of few elements, from the cache */
             if (PASS == 3) {
                 index[to] = s.listed ? r.index[place] : place;
                 if (value) value[to] = __uint_as_float(bits);
@@ -1480,7 +1497,7 @@ static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
 
 /* ---- on the host ---- */
 
-/* Cuts the scratch into arrays; returns its bytes, 0 where they do not fit a size_t. */
+/* Divides the scratch into arrays. Returns its size in bytes, or 0 on overflow of size_t. */
 static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
 {
     const size_t tiles = (n - 1) / DDP__TOPK_TILE + 1, extra = 65536;
@@ -1495,7 +1512,7 @@ static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_ro
     r->k = k;
     r->most = most;
     r->blocks = (int)blocks;
-    if (scratch) { /* all but the last are multiples of 16 bytes */
+    if (scratch) { /* the sizes of all but the last are multiples of 16 bytes */
         r->total = (unsigned long long *)scratch;
         r->chunk = (ddp__topk_chunk *)(void *)(r->total + 3 * DDP__TOPK_DIGIT);
         r->part = (uint32_t *)(void *)(r->chunk + blocks);
@@ -1523,7 +1540,7 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
                                index, err));
     if (!verdict || (uintptr_t)scratch % 16)
         return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
+                         "ddp_cuda_topk: verdict is NULL, or scratch is not aligned to 16 bytes");
     (void)ddp__topk_cut_room(n, k, scratch, &r);
     (void)cudaMemsetAsync(r.total, 0, 3 * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
     DDP__RUN(ddp__k_topk_first, r.blocks, DDP__TOPK_THREADS, r, x, verdict);
@@ -1538,7 +1555,7 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
 
 enum { DDP__MAP_THREADS = 256 };
 
-/* y = f(a) or f(a, b), where b is another input or a gradient; d += or = in backward. */
+/* y = f(a) or f(a, b), where b is a second input or a gradient. Backward computes d = or d +=. */
 struct ddp__map_gelu {
     __device__ float operator()(float x, float) const
     {
@@ -1553,7 +1570,7 @@ struct ddp__map_gelu_grad {
         return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
     }
 };
-/* NaN passes; the gradient at 0 is 0. */
+/* NaN stays NaN; the gradient at 0 is 0. */
 struct ddp__map_relu {
     __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
 };
@@ -1567,12 +1584,12 @@ struct ddp__map_copy {
     __device__ float operator()(float a, float) const { return a; }
 };
 struct ddp__map_scaled {
-    const float *by; /* on the device */
+    const float *by; /* in device memory */
     __device__ float operator()(float a, float) const { return a * *by; }
 };
 
-/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
- * arrays are multiples of 16 bytes. */
+/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]). b NULL reads as 0. out may be a or b. wide: all arrays are
+ * aligned to 16 bytes. */
 template <typename T, typename F>
 static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int add, int wide, F f)
 {
@@ -1596,7 +1613,7 @@ static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, co
               n, add, ddp__aligned(out, a, b), f);
 }
 
-/* The map over n elements of the type that arrays of shape have on the device. */
+/* Applies the map to n elements of the type that arrays of this shape have on the device. */
 template <typename F>
 static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
 {
@@ -1608,7 +1625,7 @@ static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a,
         ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
 
-/* Of one input. */
+/* Forward of an operator with one input. */
 template <typename F> static void ddp__cuda_map_forward(const ddp_op_call *c)
 {
     ddp__cuda_map(c, c->out, c->in[0], NULL, 0, F());
@@ -1619,7 +1636,7 @@ template <typename F> static void ddp__cuda_map_backward(const ddp_op_call *c)
     if (c->grad_in[0]) ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], F());
 }
 
-/* The gradient of input k is that of the output. */
+/* The gradient of input k equals the gradient of the output. */
 static DDP__UNUSED void ddp__cuda_copy_grad(const ddp_op_call *c, int k)
 {
     if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
@@ -1631,7 +1648,7 @@ static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
     ddp__cuda_map(c, c->out, c->in[0], c->in[1], 0, ddp__map_add());
 }
 
-/* Input by input: both may be the same array, the second then adding to the first. */
+/* One input after the other: they may be the same array, and then the second adds to the first. */
 static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 {
     ddp__cuda_copy_grad(c, 0);
@@ -1645,9 +1662,9 @@ DDP__FAMILY(ddp__cuda_elementwise_ops,
              DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
             DDP__PLAIN("add", ddp__cuda_add, NULL))
 
-/* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
+/* ---- swiglu: y = silu(a) b; a and b are the halves of each row of one input, or two inputs ---- */
 
-/* Rows of a and of b are row elements apart. */
+/* Consecutive rows of a and of b are row elements apart. */
 template <typename T>
 static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
@@ -1663,7 +1680,7 @@ static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, 
     ddp__piece_store(out + r * n, x, at, n, wide, 0);
 }
 
-/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
+/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, and each may be NULL. */
 template <typename T>
 static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows,
                                           long n, long row, int add_a, int add_b, int wide)
@@ -1686,7 +1703,7 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
     if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
 }
 
-/* Where the factors lie in the arrays given per input; NULL stays NULL. */
+/* Positions of the two factors in arrays given per input; NULL stays NULL. */
 template <typename T>
 static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first, const void *second,
                                             const T **a, const T **b)
@@ -1719,17 +1736,17 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
               c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
-/* ---- dropout: the CPU's mask bit for bit, drawn again where it is needed; of images, channels-last here, by
- * where they lie ---- */
+/* ---- dropout: bit-identical to the CPU's mask, generated again wherever it is needed. Channels-last images
+ * use the index that an element has on the CPU ---- */
 
-/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
+/* The random bits of elements i and i + 1 (i even) of the stream: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
 {
     const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
     return ddp__mix64(stream + draw * DDP__RNG_STEP);
 }
 
-/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
+/* out = or += in / (1 - p) for kept elements. out may be in. bound 0: all elements are kept. */
 template <typename T>
 static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed, uint32_t bound,
                                       float scale, int add, int wide)
@@ -1742,7 +1759,7 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
     if (at >= n) return;
     wide = wide && at + width <= n;
     ddp__piece_load(v, in, at, n, wide);
-    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
+    for (int k = 0; k < width; k += 2) { /* a piece does not cross a block of random bits */
         const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
         v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
         v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
@@ -1772,27 +1789,26 @@ template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, con
 }
 
 /* ==== cuda/batch_norm.cuh ==== [cuda] */
-/* Batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running
- * averages; and with the relu behind it as one, which forward is a write more, and backward reads and writes
- * nothing of its own. Images lie channels-last: a row of channels to each pixel. The pixels are cut into
- * parts that depend on the shape alone; a block sums a part of some channels, and a channel's parts are
- * joined in a fixed order, in double. */
+/* Batch norm with the semantics of ops/batch_norm.c: the same shape rule, saved statistics (mean and rstd per
+ * channel) and running averages. A following relu is fused: forward writes one more array, and backward needs
+ * no extra pass for it. Images are channels-last: each pixel is a row of channels. The pixels are divided
+ * into parts that depend only on the shape. A block sums one part of some channels, and the parts of a
+ * channel are added in a fixed order, in double. */
 
 enum {
     DDP__CHANNEL_THREADS = 256,
-    DDP__CHANNEL_PART = 4096,   /* elements of a block at least */
-    DDP__CHANNEL_COLUMNS = 128, /* channels of a block, about */
-    DDP__CHANNEL_BLOCKS = 528,  /* about so many that sum */
-    DDP__CHANNEL_MAPS = 2112    /* and so many that do not */
+    DDP__CHANNEL_PART = 4096,   /* minimum number of elements per block */
+    DDP__CHANNEL_COLUMNS = 128, /* target number of channels per block */
+    DDP__CHANNEL_BLOCKS = 528,  /* target number of blocks for kernels that sum */
+    DDP__CHANNEL_MAPS = 2112    /* target number of blocks for other kernels */
 };
 
 typedef struct ddp__channels {
-    long pixels, channels; /* of all images */
-    long parts, part;      /* of the pixels; pixels of a part, the last has the rest */
+    long pixels, channels; /* pixels of all images */
+    long parts, part;      /* number of parts; pixels per part (the last part may be shorter) */
 } ddp__channels;
 
-/* Of dy and of dy (x - mean); or of d and of d d, where d is x as a difference from the part's first
- * pixel. */
+/* Sums of dy and dy (x - mean); or of d and d d, where d is x minus the first pixel of the part. */
 struct ddp__channel_sum {
     double sum, product;
 
@@ -1815,7 +1831,7 @@ static ddp__channels ddp__channels_of(const ddp_shape *s, long blocks = DDP__CHA
     return c;
 }
 
-/* Threads side by side, each with wide channels. */
+/* Number of threads next to each other in a row of a block, each with `wide` channels. */
 __host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels, int wide)
 {
     int lanes = 1;
@@ -1823,9 +1839,9 @@ __host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels,
     return lanes;
 }
 
-/* Walks a block over part blockIdx.y: its threads are rows of lanes, a lane has `wide` channels from
- * `channel` on, and rows take turns at the pixels. at = element of the array; left <= 0: nothing is left to
- * do. */
+/* Walks a block over part blockIdx.y. The threads of a block form rows of lanes. A lane owns `wide` channels,
+ * starting at `channel`, and the rows take turns at the pixels. at: index of the current element. left <= 0:
+ * the walk has ended. */
 struct ddp__channel_walk {
     long pixel, at, left, step, hop;
     int lanes, channel;
@@ -1850,7 +1866,8 @@ struct ddp__channel_walk {
     }
 };
 
-/* N elements from p on as floats, 16 bytes at a time; W, channels of a lane, is 1 where that may not be. */
+/* Loads N elements at p as floats, 16 bytes at a time. W is the number of channels per lane, or 1 if the
+ * array is not aligned for 16-byte loads. */
 template <int W, int N, typename T>
 __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T *p)
 {
@@ -1863,8 +1880,8 @@ __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T 
     }
 }
 
-/* For each lane the sum over the rows of a block, in a fixed tree, in row 0; shared: an N, which has +=, for
- * each thread. */
+/* Adds, for each lane, the values of all rows of the block in a fixed tree. Row 0 returns the sum. shared:
+ * one N per thread; N defines +=. */
 template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N &mine, N *shared, int lanes)
 {
     shared[threadIdx.x] = mine;
@@ -1876,8 +1893,7 @@ template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N 
     return shared[threadIdx.x];
 }
 
-/* What batch norm makes of a lane's channels, y = x factor + offset, rounded. scale NULL: no relu stands
- * behind it. */
+/* Batch norm for the channels of a lane: y = x factor + offset, rounded to T. scale NULL: no relu follows. */
 template <typename T, int W> struct ddp__batch_line {
     float mean[W], factor[W], offset[W];
     int relu;
@@ -1905,12 +1921,14 @@ template <typename T, int W> struct ddp__batch_line {
         return ddp__to_float(ddp__from_float<T>(x * factor[e] + offset[e]));
     }
 
-    /* dy, or what relu lets pass of it where x lies; without a branch, which loads would not pass. */
+    /* dy, or 0 where the relu blocks the gradient of x. No branch, so that the compiler can move loads across
+     * it. */
     __device__ float back(float dy, float x, int e) const { return (relu & !(of(x, e) > 0)) ? 0 : dy; }
 };
 
-/* Of one part of each channel. stat: mean and rstd per channel; scale, shift: of a relu behind it, or NULL.
- * stat NULL: dy is x, and as differences from a value at hand, so that a mean far from 0 costs no digits. */
+/* Sums one part of each channel. stat: mean and rstd per channel. scale, shift: of the batch norm that a relu
+ * follows, else NULL. stat NULL: dy is x, summed as differences from a nearby value, so that a mean far from
+ * 0 loses no digits. */
 template <typename T, int W>
 __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat,
                                     const T *scale, const T *shift, ddp__channels c)
@@ -1943,8 +1961,8 @@ __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T
     }
 }
 
-/* What a warp finds the parts of a channel to sum to. x: as differences from its first pixel; NULL: as they
- * are. */
+/* Adds the parts of a channel, with one warp. x: the parts are differences from their first pixel. x NULL:
+ * they are plain sums. */
 template <typename T>
 __device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp__channel_sum *part,
                                                                       const T *x, const ddp__channels &c,
@@ -1962,7 +1980,8 @@ __device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp_
     return ddp__channel_sum{ddp__warp_sum(all.sum), ddp__warp_sum(all.product)};
 }
 
-/* From parts to what each channel needs, a warp for each; training 0 reads the running statistics. */
+/* Computes each channel's statistics from its parts, one warp per channel. training 0: reads the running
+ * statistics. */
 template <typename T>
 __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
                                              const ddp__channel_sum *part, const T *x, ddp__channels c,
@@ -1989,8 +2008,8 @@ __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, f
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
-/* Gradients of scale and shift (NULL: not wanted), and slope (3, channels): what dx takes of dy, of x, and
- * besides. */
+/* Gradients of scale and shift (NULL: not wanted). slope (3, channels): factor of dy, factor of x, and
+ * constant term of dx. */
 template <typename T>
 __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift,
                                          const ddp__channel_sum *part, const float *stat, const T *scale,
@@ -2010,7 +2029,7 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
     slope[2 * c.channels + i] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
-/* y of each channel, and relu of it into z, unless that is NULL. */
+/* Writes y of each channel. z, unless NULL, receives relu(y). */
 template <typename T, int W>
 __global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale,
                                         const T *shift, ddp__channels c)
@@ -2055,7 +2074,7 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
     return (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-/* kernel<T, W>(args..., c) over the parts of all channels of c; wide 1: pixels are read 16 bytes at a
+/* Launches kernel<T, W>(args..., c) over the parts of all channels of c. wide 1: reads pixels 16 bytes at a
  * time. */
 #define DDP__WALK(kernel, wide, c, ...)                                                                    \
     do {                                                                                                   \
@@ -2066,7 +2085,7 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
                  __VA_ARGS__, c);                                                                          \
     } while (0)
 
-/* relu: what stands behind it as one; NULL: nothing does. */
+/* relu: the fused relu, or NULL. */
 template <typename T>
 static void ddp__cuda_batch_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
@@ -2116,7 +2135,8 @@ template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, 
     ddp__cuda_batch_backward<T>(dev, c, NULL);
 }
 
-/* As two where others than relu read the norm: their gradients are in relu's grad_in[0] by now. */
+/* Runs the relu and the norm separately if another operator also reads the norm's output: its gradient is
+ * already in the relu's grad_in[0]. */
 static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_call *relu)
 {
     ddp__cuda *dev = (ddp__cuda *)norm->pool;
@@ -2137,21 +2157,21 @@ DDP__FAMILY(ddp__cuda_batch_norm_ops,
             DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
 
 /* ==== cuda/mma.cuh ==== [cuda] */
-/* The tensor-core instructions that flash attention is made of, one function each, and copies to shared
- * memory; and tiles and products made of them, of bfloat16 or of floats that a product rounds to TF32. The
- * stand-in computes what the instructions are documented to compute, lane by lane, so that the same kernels
- * run there. */
+/* The tensor-core instructions of flash attention, one function each, copies to shared memory, and tiles and
+ * products built from them. Elements are bfloat16, or floats that a product rounds to TF32. The stand-in in
+ * tests/cuda_on_cpu computes the documented result of each instruction lane by lane, so that the same kernels
+ * run on the CPU. */
 
-enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine brings at a time */
+enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine loads at a time */
 
 #if defined(DDP_CUDA_ON_CPU)
 #include <mma_on_cpu.h>
 #else
 
-/* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds
- * c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. Of bfloat16 (K = 16), two to a register,
- * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. Of floats (K =
- * 8) a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
+/* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds c[g][2t],
+ * c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. For bfloat16 (K = 16, two per register), it holds a[g][2t..],
+ * a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. For floats (K = 8), it
+ * holds a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
 template <typename T>
 __device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1);
@@ -2169,7 +2189,8 @@ template <>
 __device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1)
 {
-    const uint32_t half = 0x1000; /* of the last place that the instruction reads: it cuts, this rounds */
+    const uint32_t half = 0x1000; /* half a unit in the last place that the instruction reads: the instruction
+                                   * truncates, adding this rounds */
     asm volatile(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};\n"
@@ -2178,8 +2199,8 @@ __device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&
           "r"(b1 + half));
 }
 
-/* Four matrices of eight rows of 16 bytes in shared memory: lane l names row l % 8 of matrix l / 8, and gets
- * 4 bytes of row l / 4 of each, the (l % 4)-th. */
+/* Loads four matrices of eight rows of 16 bytes from shared memory (ldmatrix). Lane l gives the address of
+ * row l % 8 of matrix l / 8, and receives bytes 4 (l % 4) to 4 (l % 4) + 3 of row l / 4 of each matrix. */
 template <typename T> __device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const T *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -2188,7 +2209,8 @@ template <typename T> __device__ static __forceinline__ void ddp__matrices(uint3
                  : "memory");
 }
 
-/* The same of turned matrices of bfloat16: elements (2 (l % 4), l / 4) and the one below. */
+/* The same, transposed, for bfloat16: lane l receives elements (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4).
+ * */
 __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], const ddp__bf16 *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -2197,7 +2219,7 @@ __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], co
                  : "memory");
 }
 
-/* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
+/* Starts to copy 16 bytes to shared memory; writes zeros if present is 0. */
 template <typename T>
 __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
 {
@@ -2207,7 +2229,8 @@ __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int
         : "memory");
 }
 
-/* This thread's copies since the last call are one group; until all but the last N groups are there. */
+/* commit: closes a group of this thread's copies since the last call. wait: waits until at most N groups are
+ * unfinished. */
 __device__ static __forceinline__ void ddp__copy_commit(void)
 {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -2218,7 +2241,7 @@ template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* Hopper's wgmma: four warps, a group, multiply as one. It is there where this was compiled for sm_90a. */
+/* Hopper's wgmma: a group of four warps multiplies together. Available if compiled for sm_90a. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define DDP__WGMMA          1
 #define DDP__GROUP_ASM(...) asm volatile(__VA_ARGS__)
@@ -2260,14 +2283,14 @@ __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t
                    : "l"(a), "l"(b), "r"(add));
 }
 
-/* Registers that were written are there for it. */
+/* Makes written registers visible to wgmma. */
 __device__ static __forceinline__ void ddp__group_begin(void)
 {
     DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-/* c is there behind it, and a register of a left factor is in use until then: the compiler does not know
- * either. */
+/* c is complete after this call, and a register of the left factor is in use until then. The compiler does
+ * not know either fact, so this call states them. */
 __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
 {
     DDP__GROUP_ASM("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
@@ -2279,9 +2302,9 @@ __device__ static __forceinline__ void ddp__group_keep(uint32_t (&a)[4])
     DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
 
-/* The copy engine (TMA) brings pieces of arrays into shared memory. One thread asks; an mbarrier there counts
- * the bytes that are due, and its round is over when they are there and that thread has said that it asked
- * for all. */
+/* The copy engine (TMA) loads pieces of arrays into shared memory. One thread issues the copies. An mbarrier
+ * counts the expected bytes. A phase of the barrier ends when the bytes have arrived and the thread has
+ * announced all of them. */
 __device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
 {
     DDP__GROUP_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;\n" ::"r"(
@@ -2289,7 +2312,8 @@ __device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
                    : "memory");
 }
 
-/* Begins to fill a tile: 64 columns of a head, 64 rows of a sequence from row on; zeros beyond the array. */
+/* Starts to load a tile: 64 columns of a head and 64 rows of a sequence, from row on; zeros outside the
+ * array. */
 __device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map,
                                                   int head, int row, int sequence)
 {
@@ -2307,7 +2331,7 @@ __device__ static __forceinline__ void ddp__arrivals_sent(uint64_t *bar)
                    : "memory");
 }
 
-/* Until the round of this parity is over: 0 for the first, then 1 and 0 in turn. */
+/* Waits until the phase of this parity ends: 0 for the first phase, then 1 and 0 in turn. */
 __device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int parity)
 {
     DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
@@ -2324,7 +2348,8 @@ __device__ static __forceinline__ float ddp__exp2(float x)
     return y;
 }
 
-/* Two bfloat16 in a register, the first in the low half; and two elements into shared memory. */
+/* Packs two bfloat16 into a register, the first in the low half; the other function stores two elements to
+ * shared memory. */
 __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float second)
 {
     uint32_t r;
@@ -2344,19 +2369,19 @@ __device__ static __forceinline__ void ddp__put_pair(float *to, float first, flo
 
 #endif
 
-/* A tile of rows of D elements in shared memory. The 16-byte pieces of a row change places with its
- * number, so that the same piece of eight rows lies in eight different banks. */
+/* Index of an element in a tile with rows of D elements in shared memory. The 16-byte pieces of a row are
+ * permuted by the row number (swizzle), so that the same piece of eight rows is in eight different banks. */
 template <int D, typename T>
 __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int piece)
 {
     return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
 
-enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, behind the tiles */
+enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, after the tiles */
 
-/* What is on its way into two rooms of shared memory that are filled in turn. GROUP: by the copy engine. */
+/* Loads in flight to two buffers of shared memory that are used in turn. GROUP: loads by the copy engine. */
 template <int GROUP> struct ddp__arrivals {
-    uint64_t *bar; /* of each room */
+    uint64_t *bar; /* one per buffer */
     int asked, waited;
 
     __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
@@ -2366,7 +2391,7 @@ template <int GROUP> struct ddp__arrivals {
             ddp__arrivals_open(bar);
             ddp__arrivals_open(bar + 1);
         }
-        __syncthreads(); /* it is open to all */
+        __syncthreads(); /* make the initialised barriers visible to all threads */
     }
     __device__ __forceinline__ void sent(void)
     {
@@ -2386,15 +2411,15 @@ template <int GROUP> struct ddp__arrivals {
     }
 };
 
-/* An array of sequences of count rows of heads of d columns, of which kernels take tiles: rows of one
- * head. */
+/* An array of sequences; a sequence is count rows, and a row is heads of d columns. Kernels load tiles: rows
+ * of one head. */
 template <typename T> struct ddp__tiles {
     CUtensorMap map; /* for the copy engine */
     const T *base;
     int heads, count, d;
 
-    /* Begins to copy ROWS rows from row first on; zeros beyond the array. A second tile, unless it is NULL,
-     * gets the head `beyond` further. By all THREADS threads of the block. */
+    /* Starts to copy ROWS rows from row first on; zeros outside the array. second, unless NULL, receives the
+     * same rows of the head `beyond` heads later. All THREADS threads of the block must call it. */
     template <int D, int ROWS, int THREADS, int GROUP>
     __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond,
                                          int sequence, int head, int first) const
@@ -2432,7 +2457,8 @@ template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(f
         DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
-/* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
+/* Rows of a tile as the left factor of products: 16 MR rows, from `rows` on. HOLD: keeps them in registers.
+ * */
 template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     static const int steps = D / (2 * ddp__vec<T>::width);
     const T *rows;
@@ -2457,16 +2483,17 @@ template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     }
 };
 
-/* What wgmma calls the matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes: such
- * rows, whose pieces ddp__tile_at exchanges as its 128-byte swizzle does, eight of them in 1,024 bytes. The
- * tile begins at those. */
+/* The wgmma descriptor of a matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes.
+ * Eight rows take 1,024 bytes, to which the tile is aligned. The permutation of ddp__tile_at equals the
+ * 128-byte swizzle of wgmma. */
 __device__ static __forceinline__ uint64_t ddp__group_piece(const ddp__bf16 *tile, int at)
 {
     const uint64_t begin = ((uint32_t)__cvta_generic_to_shared(tile) >> 4) + (uint32_t)at;
     return (begin & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. GROUP: four warps do it as one; MR 1, N and D 64. */
+/* c (16 MR x N) = a (16 MR x D) b^T, where b (N x D) is a tile. GROUP: four warps compute it together, with
+ * MR 1, and N and D 64. */
 template <int GROUP, int N, typename T, int D, int MR, int HOLD>
 __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4],
                                                         const ddp__tile_rows<T, D, MR, HOLD> &a, const T *b)
@@ -2475,7 +2502,7 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
 
     if constexpr (GROUP) {
         static_assert(!HOLD, "wgmma reads a from shared memory");
-        const T *mine = a.rows - (int)threadIdx.x / 32 % 4 * 16 * D; /* the group's */
+        const T *mine = a.rows - (int)threadIdx.x / 32 % 4 * 16 * D; /* the group's rows */
         ddp__group_begin();
         DDP__UNROLL for (int step = 0; step < 4; step++)
             ddp__group_mma(c[0], ddp__group_piece(mine, 2 * step), ddp__group_piece(b, 2 * step), step > 0);
@@ -2501,7 +2528,8 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
     }
 }
 
-/* What a lane holds of 16 columns of a product is what it must hold of the next one's left factor. */
+/* Packs a lane's part of 16 columns of one product: it is exactly the lane's part of the left factor of the
+ * next. */
 __device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4],
                                                       const float (&q)[4])
 {
@@ -2511,7 +2539,8 @@ __device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const fl
     a[3] = ddp__pack_pair(q[2], q[3]);
 }
 
-/* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it. */
+/* c (16 MR x D) += p (16 MR x N) b, where b (N x D) is a tile, and p has the layout that ddp__tile_scores
+ * writes. */
 template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const ddp__bf16 *b)
@@ -2547,7 +2576,7 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
     }
 }
 
-/* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t
+/* The same for floats. A product may add over K in any order: slots t and t + 4 of a step read rows 2t and 2t
  * + 1. */
 template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
@@ -2569,8 +2598,8 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
     }
 }
 
-/* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
- * that this warp alone uses, through which they become 16 bytes per lane. */
+/* to = or += c by, for d columns of the rows from first on that are below count. tile: 16 MR rows of shared
+ * memory for this warp alone, which convert c to 16 bytes per lane. */
 template <int D, int MR, typename T>
 __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first, int count, int d, int add,
                                                        const float (&c)[MR][D / 8][4], float by, T *tile)
@@ -2597,25 +2626,25 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
 }
 
 /* ==== cuda/conv_product.cuh ==== [cuda] */
-/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.c). One operand is an image
- * batch seen through a sliding window, whose matrix (im2col) never exists in memory: each block gathers the
- * tiles it needs. Images lie channels-last, so that what a position sees at a tap is a row of channels, read
- * 16 bytes at a time. */
+/* The two matrix products of a convolution (ops/conv_product.c has them for the CPU). One operand is the
+ * im2col matrix of an image batch. It never exists in memory: each block gathers the tiles that it needs.
+ * Images are channels-last, so that the input of one position at one tap is a row of channels, read 16 bytes
+ * at a time. */
 
 #include <mma.h>
 
-/* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
- * (float32; the reference for the others), or on tensor cores in bf16 or TF32
+/* ---- multiplying two tiles in shared memory, with plain multiply-adds (float32; the reference for the
+ * others) or on tensor cores (bf16 or TF32)
  *
- * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has BM / 2 rows
- * and 32 columns. Tiles arrive in pieces of 16 bytes: a row's or a column's next k or, Slow, what lies beside
- * it at one k. Their rows in memory are 16 bytes longer than what they hold, so that the lanes of a load meet
- * different banks. ---- */
+ * A block multiplies a tile of BM rows of A by a tile of 128 columns of B, both `depth` deep, with 8 warps.
+ * Each warp computes BM / 2 rows and 32 columns. Tiles are loaded in pieces of 16 bytes: consecutive k of one
+ * row or column or, with Slow, consecutive rows or columns at one k. Each row in memory has 16 bytes of
+ * padding, so that the lanes of a load access different banks. ---- */
 
 enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36, DDP__CONV_STAGES = 4 };
 
 template <typename T, int BM, bool Slow> struct ddp__conv_layout {
-    typedef T tile; /* of the tensors, and in shared memory */
+    typedef T tile; /* element type, in the tensors and in shared memory */
     enum {
         tall = BM,
         depth = 64 / (int)sizeof(tile),
@@ -2643,7 +2672,7 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
         for (int i = 0; i < BM / 2; i++) sum[i] = 0;
     }
 
-    /* m, n: where the warp's rows and columns begin. */
+    /* m, n: first row and column of the warp. */
     __device__ void multiply(const float *p, int m, int n, int lane)
     {
         for (int k = 0; k < at::depth && Slow; k++) {
@@ -2660,7 +2689,8 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
         }
     }
 
-    /* Rows 16 i on of the warp's sums into a room of 16 rows of DDP__CONV_SHOWN floats. */
+    /* Copies 16 rows of the warp's sums, from row 16 i, into a buffer of 16 rows of DDP__CONV_SHOWN floats.
+     * */
     __device__ void show(float *room, int lane, int i) const
     {
         DDP__UNROLL for (int r = 0; r < 16; r++) room[r * DDP__CONV_SHOWN + lane] = sum[16 * i + r];
@@ -2669,7 +2699,8 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
 
 /* ---- tensor cores ---- */
 
-/* One of the two number formats: a tile element, the products' depth, and what rounds a fragment. */
+/* One of the two number formats: type of a tile element, depth of the instruction, and rounding of a
+ * fragment. */
 struct ddp__mma_bf16 {
     typedef ddp__bf16 tile, element;
     enum { k = 16 };
@@ -2730,8 +2761,9 @@ template <typename N, int BM, bool Slow> struct ddp__conv_mma : ddp__conv_layout
 template <int BM, bool Slow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (Slow)>;
 template <int BM, bool Slow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (Slow)>;
 
-/* Multiplies tiles 0 to count - 1, each of which load(tile, to) and put(to) bring to a stage of shared
- * memory: load, some tiles ahead, by copies that arrive meanwhile or into registers, and put from those. */
+/* Multiplies tiles 0 to count - 1. load(tile, to) starts to load a tile into a stage of shared memory,
+ * several tiles ahead, by asynchronous copies or into registers. put(to) then stores the tile from the
+ * registers. */
 template <typename M, typename Load, typename Put>
 __device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M::tile *store, long count,
                                                           int m, int n, Load load, Put put)
@@ -2743,7 +2775,7 @@ __device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M
         typename M::tile *next = store + (i + ahead) % DDP__CONV_STAGES * M::size;
         if (i >= 0) {
             ddp__copy_wait<DDP__CONV_STAGES - 2>();
-            __syncthreads(); /* tile i is there, and nobody reads the one before any more */
+            __syncthreads(); /* tile i is complete, and no warp reads the tile before it any more */
         }
         if (i + ahead < count) load(i + ahead, next);
         if (i >= 0) product.multiply(store + i % DDP__CONV_STAGES * M::size, m, n, (int)threadIdx.x % 32);
@@ -2753,8 +2785,8 @@ __device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M
     __syncthreads();
 }
 
-/* put(row, column, sum) for each of the warp's sums, through a room of its own. Down: neighbouring lanes have
- * neighbouring rows; else columns. */
+/* Calls put(row, column, sum) for each of the warp's sums, through the warp's own buffer. Down: neighbouring
+ * lanes get neighbouring rows; otherwise neighbouring columns. */
 template <bool Down, typename M, typename Put>
 __device__ static __forceinline__ void ddp__conv_each(const M &product, float *room, Put put)
 {
@@ -2772,35 +2804,35 @@ __device__ static __forceinline__ void ddp__conv_each(const M &product, float *r
     }
 }
 
-/* ---- what is multiplied ---- */
+/* ---- operands ---- */
 
-/* Images of `channels` through a window of kh x kw taps that stops at rows x cols positions of each image,
- * and what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step
- * + b) of h x w, or 0 where there is none; of it, group g has channels g planes on. Image i begins at x +
- * i*image. */
+/* Images of `channels` seen through a window of kh x kw taps at rows x cols positions of each image, and the
+ * other operand. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of the h x
+ * w image, or 0 outside the image. Group g reads `planes` channels, from channel g planes. Image i begins at
+ * x + i*image. */
 typedef struct ddp__cuda_conv {
     const void *x;
     long image;
     int channels, planes, h, w, rows, cols, step, top, left, kh, kw;
-    int m, groups; /* rows of the other matrix, of each group */
-    long pixels;   /* images x rows x cols: positions */
-    void *y;       /* element (i, r, c) of an image: y_image, y_row, y_col; its channels lie
-                                 together */
+    int m, groups; /* rows of the other matrix per group */
+    long pixels;   /* number of positions: images x rows x cols */
+    void *y;       /* strides of an element (i, r, c): y_image, y_row, y_col; the channels are contiguous */
     long y_image, y_row, y_col;
     const void *bias;   /* [groups x m], or NULL */
-    int add;            /* y is added to */
-    const void *weight; /* packed, m_pad rows of k_pad for each group */
+    int add;            /* 1: add to y */
+    const void *weight; /* packed: m_pad rows of k_pad for each group */
     int m_pad, k_pad;
     const struct ddp__conv_reach *taps; /* [k_pad] */
 } ddp__cuda_conv;
 
-/* What column k of the packed weights multiplies: an element that far from a position's first. */
+/* Offset of the element that column k of the packed weights multiplies, relative to the first element of the
+ * position. */
 typedef struct ddp__conv_reach {
     long at;
-    int a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
+    int a, b; /* row and column in the window; a = DDP__CONV_NOWHERE: no element */
 } ddp__conv_reach;
 
-enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
+enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row far below all images */
 
 static inline __device__ ddp__conv_reach ddp__conv_reach_of(const ddp__cuda_conv &v, int k)
 {
@@ -2808,8 +2840,8 @@ static inline __device__ ddp__conv_reach ddp__conv_reach_of(const ddp__cuda_conv
     return {((long)a * v.w + b) * v.channels + k % v.planes, a < v.kh ? a : (int)DDP__CONV_NOWHERE, b};
 }
 
-/* A position: where its window begins in the image's first channel, and the element of y. Positions past the
- * last have a window that lies nowhere. */
+/* A position: the start of its window in the first channel of the image, and its element of y. For positions
+ * past the last, the window is outside all images. */
 typedef struct ddp__conv_place {
     long x, y;
     int row, col;
@@ -2820,7 +2852,7 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     ddp__conv_place p;
     const long plane = (long)v.rows * v.cols;
     const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
-                                             : pixel / plane; /* four times as slow */
+                                             : pixel / plane; /* a 64-bit division takes four times as long */
     const int rest = (int)(pixel - image * plane);
     const int r = rest / v.cols, c = rest - r * v.cols, real = pixel < v.pixels;
 
@@ -2831,14 +2863,14 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     return p;
 }
 
-/* 1: a position sees an element of the image at that tap. */
+/* 1: the element of the image at that tap exists. */
 static inline __device__ int ddp__conv_sees(const ddp__cuda_conv &v, const ddp__conv_place &p, int a, int b)
 {
     return (unsigned)(p.row + a) < (unsigned)v.h && (unsigned)(p.col + b) < (unsigned)v.w;
 }
 
-/* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
- * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
+/* How to pack weights for the product: column (a kw + b) planes + p of row i of each group is w[g*group +
+ * i*row + p*plane + a*kh_step + b*kw_step]. The remaining columns are zeros. */
 typedef struct ddp__conv_pack {
     const void *w;
     long group, row, plane, kh_step, kw_step;
@@ -2866,9 +2898,9 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
 
 /* ---- over images: y(position, i) = sum over (a, b, p) of weight(i, a, b, p) x(position, a, b, p)
  *
- * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups.
- * Whole: planes are a multiple of the depth, so that a tile is of one tap, and channels can be read 16 bytes
- * at a time. ---- */
+ * Grid: x: row tiles x position tiles, row tiles first, so that neighbouring blocks read the same positions;
+ * y: groups. Whole: planes is a multiple of the depth, so that each tile has one tap, and channels can be
+ * read 16 bytes at a time. ---- */
 
 template <typename M, bool Whole>
 __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
@@ -2885,7 +2917,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__
     const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top + line) * v.k_pad + part;
     ddp__vec<tile> right[B];
     ddp__conv_place from[B];
-    int a = 0, b = 0, p = 0; /* of the next tile, where Whole */
+    int a = 0, b = 0, p = 0; /* of the next tile, if Whole */
     M product;
 
     for (int i = 0; i < B; i++) {
@@ -2934,10 +2966,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__
 
 /* ---- over weights: grad(i, column) = sum over positions of y(position, i) x(position, column)
  *
- * columns are (a, b, p). Here y is only read, and its positions lie together. Wide: y's rows and a tap's
- * channels can be read 16 bytes at a time. Grid: row tiles x column tiles; y: parts of the positions, each of
- * `part`; z: groups. Part s writes out + s*groups*m*columns; a single part adds to out; both as the weights
- * lie, (p, a, b). ---- */
+ * A column is (a, b, p). Here y is read only, and its positions are contiguous. Wide: the rows of y and the
+ * channels of a tap can be read 16 bytes at a time. Grid: x: row tiles x column tiles; y: parts of the
+ * positions, `part` positions each; z: groups. Part s writes to out + s*groups*m*columns. A single part adds
+ * to out. In both, weights are stored in the order (p, a, b). ---- */
 
 template <typename M, bool Wide>
 __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
@@ -2955,7 +2987,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
     const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
     const int warp_m = warp / 4 * M::tall / 2, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
     const long begin = (long)blockIdx.y * part, end = begin + part < v.pixels ? begin + part : v.pixels;
-    const int row = t % Across_a * (int)W, column = t % Across_b * (int)W; /* of this thread's pieces */
+    const int row = t % Across_a * (int)W, column = t % Across_b * (int)W; /* of the pieces of this thread */
     const tile *x = (const tile *)v.x + (long)group * v.planes;
     const tile *y = (const tile *)v.y + (long)group * v.m + top + row;
     ddp__vec<tile> rows[V], cols[C];
@@ -2968,7 +3000,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
         for (int i = 0; i < V; i++) {
             const int k = t / Across_a + i * (DDP__CONV_THREADS / Across_a);
             const long pixel = begin + n * M::depth + k;
-            const int left_m = pixel < end ? v.m - top - row : 0; /* rows that there are from this one on */
+            const int left_m = pixel < end ? v.m - top - row : 0; /* number of rows from this one on */
             const tile *at = y + pixel * y_channels;
             if (Wide) ddp__copy16(to + M::a_at(row, k), left_m > 0 ? at : (const tile *)v.y, left_m > 0);
             for (int e = 0; e < (int)W && !Wide; e++)
@@ -3004,7 +3036,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
         });
 }
 
-/* grad[i] += part 0's + part 1's + ... */
+/* grad[i] += part 0 + part 1 + ... */
 static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long n, int parts)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -3014,7 +3046,7 @@ static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long
     grad[i] += sum;
 }
 
-/* grad += the parts that lie in dev->scratch. */
+/* Adds the parts in dev->scratch to grad. */
 static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 {
     DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);
@@ -3022,14 +3054,14 @@ static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 
 /* ==== cuda/blas.cuh ==== [cuda] */
 /* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a
- * product are kept per shape: the library is asked once, at the first step. */
+ * product are cached per shape: only the first step runs the heuristic of cuBLASLt. */
 
-/* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
- * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
+/* c (m x n) = or += op(a) op(b), row-major. op(a) is m x k and op(b) is k x n. turned: the array is stored
+ * transposed (a: k x m, b: n x k). With count > 1, consecutive matrices are *_step elements apart. */
 typedef struct ddp__cuda_product_shape {
     long m, n, k, count, a_step, b_step, c_step;
     int a_turned, b_turned;
-    int half, half_out; /* a and b, and c, hold bfloat16 */
+    int half, half_out; /* type of a and b, and of c: 1 is bfloat16 */
 } ddp__cuda_product_shape;
 
 typedef struct ddp__cuda_product {
@@ -3038,18 +3070,17 @@ typedef struct ddp__cuda_product {
     void *c;
     int add;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int gelu;         /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
-                         gelu'(before), with add 0. Not every library has them in every type and shape */
-    void *before;     /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not
-                           wanted */
-    void *sums;       /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
-                         bias or count > 1: not wanted. As rare as gelu */
+    int gelu;         /* 1: c = gelu(product + bias); needs a bias and add 0. -1: c = product * gelu'(before);
+                       * needs add 0. Not every version of the library supports it for every type and shape */
+    void *before;     /* with gelu: the input of gelu, in rows of a multiple of 16 bytes; NULL: not wanted */
+    void *sums;       /* receives the sums of the rows of op(a), m elements of c's type. NULL: not wanted;
+                       * must be NULL with bias or count > 1. As rarely supported as gelu */
 } ddp__cuda_product;
 
-/* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
+/* Cache key of a product. The alignment of the pointers is part of the key: fast algorithms need 16 bytes. */
 typedef struct ddp__cuda_product_key {
     ddp__cuda_product_shape shape;
-    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias or sums */
+    int epilogue, a_align, b_align, c_align, d_align; /* d: alignment of c, and of bias or sums */
 } ddp__cuda_product_key;
 
 typedef struct ddp__cuda_product_plan {
@@ -3058,8 +3089,8 @@ typedef struct ddp__cuda_product_plan {
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
     size_t workspace;
-    float waves; /* of blocks on the device */
-    int none;    /* of gelu and sums: the library has no such product */
+    float waves; /* of the algorithm, on this device */
+    int none;    /* 1: the library does not support this product with gelu or sums */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -3076,7 +3107,7 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     const int vector = ddp__cuda_alignment(p->sums ? p->sums : p->bias);
     ddp__cuda_product_key k;
 
-    memset(&k, 0, sizeof k); /* keys are compared as bytes */
+    memset(&k, 0, sizeof k); /* keys are compared as bytes, padding included */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu < 0            ? CUBLASLT_EPILOGUE_DGELU
                  : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
@@ -3091,7 +3122,8 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     return k;
 }
 
-/* Of one pair of matrices; half: all three, until shape.half_out says otherwise of c. */
+/* Describes a product of one pair of matrices. half: the type of a, b and c, until the caller changes
+ * shape.half_out. */
 static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void *a, int a_turned,
                                               const void *b, int b_turned, void *c, int half)
 {
@@ -3099,7 +3131,7 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
     return {s, a, b, c, 0, NULL, 0, NULL, NULL};
 }
 
-/* These return 1 after a failure, as DDP__BLAS does. */
+/* Return 1 after a failure, as DDP__BLAS does. */
 static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows, long cols,
                             long count, long step)
 {
@@ -3122,8 +3154,8 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p, cublasL
     return DDP__BLAS(dev, cublasLtMatmulDescSetAttribute(p->product, what, value, bytes));
 }
 
-/* The library counts columns first, so it is asked for c^T = op(b)^T op(a)^T, whose arrays are the
- * same bytes: our b is its A, and sums over the rows of op(a) are those over k of its B. */
+/* cuBLASLt is column-major, so it computes c^T = op(b)^T op(a)^T, which has the same memory layout. Its A is
+ * our b, and sums over the rows of op(a) are sums over k of its B. */
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_shape *s = &p->key.shape;
@@ -3148,7 +3180,7 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
            ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
 }
 
-/* Per call: where bias, sums and the array before GELU lie. The heuristic wants to see them too. */
+/* Sets the pointers to bias, sums and the input of gelu for this call. The heuristic also reads them. */
 static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
     const void *vector = q->sums ? q->sums : q->bias;
@@ -3179,7 +3211,7 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
         DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                             &workspace, sizeof workspace)) ||
-        /* parts of a sum are added as floats too, not as bfloat16 */
+        /* partial sums of a split k are added as floats too, not as bfloat16 */
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                          CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align) ||
@@ -3194,8 +3226,8 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
     if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED,
-                       "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
-                       "by %ld x %ld in %s; use sizes that are multiples of 8",
+                       "GPU %d: cuBLASLt has no algorithm for %ld x %ld by %ld x %ld in %s; use sizes that "
+                       "are multiples of 8",
                        dev->device, s->m, s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
     }
     p->algo = best.algo;
@@ -3213,7 +3245,7 @@ static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
     DDP_FREE(p);
 }
 
-/* ddp__cuda_close calls it through the device. */
+/* ddp__cuda_close calls it through a pointer in the device. */
 static void ddp__cuda_products_free(ddp__cuda *dev)
 {
     ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
@@ -3233,7 +3265,7 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         if (!memcmp(&p->key, &key, sizeof key)) return p;
     p = (ddp__cuda_product_plan *)ddp__calloc(1, sizeof *p);
     if (!p) {
-        ddp__cuda_fail(dev, DDP_MEMORY, "no memory for the plan of a matrix product");
+        ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the plan of a matrix product");
         return NULL;
     }
     memcpy(&p->key, &key, sizeof key);
@@ -3242,7 +3274,8 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         ddp__cuda_product_drop(p);
         return NULL;
     }
-    if (q->sums) { /* not where they cost the algorithm that fills the device, by cutting a long k */
+    if (q->sums) { /* no fused sums if they rule out split-k, the algorithm that fills the device when k is
+                    * long */
         ddp__cuda_product plain = *q;
         plain.sums = NULL;
         other = ddp__cuda_product_plan_of(dev, &plain);
@@ -3254,8 +3287,9 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
     return p;
 }
 
-/* Queues the product on the device's stream. A failure is noted in the device, and nothing is
- * computed after it. 0 and nothing: it is one with gelu or sums that the library does not have. */
+/* Queues the product on the device's stream. A failure is recorded in the device, and later calls compute
+ * nothing. Returns 0 without queueing anything if the library does not support the product with gelu or sums.
+ * */
 static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;
@@ -3272,9 +3306,9 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
 }
 
 /* ==== cuda/linear.cuh ==== [cuda] */
-/* linear, linear_no_bias, linear_tied and convolutions of 1 x 1: products of cuBLASLt. */
+/* linear, linear_no_bias, linear_tied and 1 x 1 convolutions: products of cuBLASLt. */
 
-/* Elements of a row; of images, of a position. */
+/* Elements of a row, or channels of a pixel of an image. */
 static long ddp__linear_row(const ddp_shape *s) { return s->dim[s->dims == 4 ? 1 : s->dims - 1]; }
 
 /* x (m, k), weight (n, k), y (m, n). */
@@ -3293,7 +3327,8 @@ static void ddp__cuda_linear_forward(const ddp_op_call *c)
     (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
 }
 
-/* dW += dy^T x in float32, db += column sums of dy, by the product of dW where it can; dx = or += dy W. */
+/* dW += dy^T x in float32. db += column sums of dy, computed by the product of dW if cuBLASLt supports it. dx
+ * = or += dy W. */
 static void ddp__cuda_linear_backward(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
@@ -3340,11 +3375,11 @@ static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
 }
 
 /* ==== cuda/conv.cuh ==== [cuda] */
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1
- * windows, one of cuBLASLt; and, for groups of one channel in, no product but walks over windows. Images lie
- * channels-last. */
+/* Convolution on the GPU, with the semantics of ops/conv.c. Most shapes use a product of conv_product.cuh,
+ * and 1x1 windows use one of cuBLASLt. Groups with one input channel use direct loops over windows instead.
+ * Images are channels-last. */
 
-/* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
+/* ---- groups with one input channel and one or more output channels: three direct loops over windows ---- */
 
 enum { DDP__DEPTHWISE_THREADS = 256 };
 
@@ -3370,7 +3405,7 @@ template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v,
     ((T *)v.y)[i] = ddp__from_float<T>(sum);
 }
 
-/* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
+/* dx at one row and column: the sum over all windows that contain it. One thread per input; y is dy. */
 template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / v.groups, group = i % v.groups;
@@ -3396,8 +3431,8 @@ template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T
     dx[i] = ddp__from_float<T>(sum);
 }
 
-/* part[part][(channel out, tap)]: each block sums one tap after the other over a part of the outputs of its
- * channels; c describes those. */
+/* part[part][(output channel, tap)]: each block computes the sums of its channels tap by tap over one part of
+ * the outputs. c describes the channels. */
 template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
 {
     __shared__ double all[DDP__CHANNEL_THREADS];
@@ -3451,11 +3486,11 @@ static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call
 
 enum {
     DDP__CONV_BUSY = 264, /* blocks that fill a large GPU twice */
-    DDP__CONV_PART = 512  /* positions at least that a block sums a weight's gradient over */
+    DDP__CONV_PART = 512  /* minimum number of positions that a block sums for the gradient of a weight */
 };
 
-/* The same product with the numbers that kernels count with and images channels-last; its arrays come later,
- * and the packed weights. */
+/* Converts the product to the integer types of the kernels and to channels-last strides. The caller sets the
+ * arrays and the packed weights. */
 static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 {
     const ddp__conv_view &w = g.view;
@@ -3484,22 +3519,22 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
     return v;
 }
 
-/* 1: a window of one element that skips none: every position by itself, a linear operator. Other sizes the
- * library multiplies more slowly, if at all. */
+/* 1: the window is one element and skips none, so the convolution is a linear operator on each position.
+ * cuBLASLt is slower for other sizes, or does not support them. */
 static int ddp__cuda_conv_point(const ddp_op_spec *s)
 {
     return s->arg[1] == 1 && s->arg[2] == 1 && s->arg[3] == 0 && s->arg[4] == 1 && s->in[0].dim[1] % 8 == 0 &&
            s->out.dim[1] % 8 == 0;
 }
 
-/* Tall tiles where they fill the GPU. The sums are the same in both. */
+/* Uses tall tiles if they fill the GPU. The sums are the same for both tile heights. */
 static int ddp__conv_tall(int m, long columns, int groups)
 {
     return m > 64 &&
            ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
 }
 
-/* Packed weights are whole tiles, of that depth. */
+/* Pads the packed weights to whole tiles of that depth. */
 static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
 {
     v->m_pad = (v->m + 127) / 128 * 128;
@@ -3515,8 +3550,8 @@ static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
            (size_t)v.k_pad * sizeof(ddp__conv_reach);
 }
 
-/* Parts that the positions are cut into for the weights' gradient: of the shape alone, so that
- * the sums are the same on every GPU. */
+/* Number of parts of the positions in the gradient of the weights. It depends only on the shape, so that the
+ * sums are the same on every GPU. */
 static int ddp__conv_splits(const ddp__cuda_conv &v)
 {
     const long tiles =
@@ -3531,7 +3566,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     ddp__conv_product g;
     ddp__cuda_conv v;
     const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
-    size_t most = ddp__cuda_linear_scratch(s, half); /* of a bias too */
+    size_t most = ddp__cuda_linear_scratch(s, half); /* includes the bias */
 
     ddp__conv_product_of(s, &g);
     v = ddp__cuda_conv_of(g);
@@ -3539,7 +3574,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     if (ddp__cuda_depthwise(v)) return ddp__larger(most, weights * (size_t)c.parts);
     most = ddp__larger(most, weights * (size_t)ddp__conv_splits(v));
     most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
-    v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
+    v.m = v.planes; /* gradient of the input; with a stride, one phase at a time */
     v.planes = (int)(s->out.dim[1] / v.groups);
     return ddp__larger(most, ddp__conv_packed_bytes(v, half));
 }
@@ -3557,7 +3592,7 @@ template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp
         DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
 }
 
-/* v, as g has it, by weights that begin at w. */
+/* The product g, converted to v, with the weights at w. */
 template <template <int, bool> class M>
 static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_product &g, const void *w)
 {
@@ -3607,7 +3642,7 @@ static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *gr
         ddp__conv_run_weights<M<64, true>>(dev, v, grad);
 }
 
-/* f(dev, args...) with the products of the device's numbers. */
+/* Calls f(dev, args...) with the product type for the number mode of the device. */
 #define DDP__CONV_RUN(f, dev, ...)                       \
     ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__) \
      : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__) \
@@ -3644,7 +3679,7 @@ static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call,
     ddp__cuda_conv v;
     long w, y;
 
-    if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
+    if (in.kh < in.step && !call->add_in[0]) /* no window contains some of the elements */
         (void)DDP__CUDA(dev,
                         cudaMemsetAsync(call->grad_in[0], 0,
                                         (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes), dev->stream));
@@ -3686,13 +3721,13 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
 DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
 
 /* ==== cuda/pool.cuh ==== [cuda] */
-/* Pooling and flatten on the GPU, as ops/pool.c, of images that lie channels-last: every output, and in
- * backward every input, is summed by one thread, window by window. A thread has W channels, which are read 16
- * bytes at a time. */
+/* Pooling and flatten on the GPU, with the semantics of ops/pool.c, for channels-last images. One thread
+ * computes each output and, in backward, each input, window by window. A thread has W channels, read 16 bytes
+ * at a time. */
 
 enum { DDP__POOL_THREADS = 256 };
 
-/* A thread's first element of images of rows x cols: which image's, where in it, which channel's. */
+/* A thread's first element in images of rows x cols: image, position and channel. */
 struct ddp__pool_spot {
     long o, image;
     int row, col, channel;
@@ -3710,8 +3745,8 @@ struct ddp__pool_spot {
     }
 };
 
-/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the sum
- * times part. */
+/* MAX: the first of equal elements is the maximum, and NaN counts as the maximum; place receives its position
+ * in the window. Otherwise the sum times part. */
 template <typename T, int MAX, int W>
 __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)
 {
@@ -3745,7 +3780,7 @@ __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, fl
         ddp__piece_store(place + s.o, at + e, e, W, W > 1, 0);
 }
 
-/* The first and the last of `count` windows that hold element i of a side. */
+/* The first and the last of `count` windows that contain element i of a side. */
 static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first,
                                                 int *last)
 {
@@ -3754,7 +3789,8 @@ static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, 
     *last = at / z.stride < count ? at / z.stride : count - 1;
 }
 
-/* MAX: from the windows that took this element; else part of each that holds it. */
+/* MAX: adds the gradients of the windows whose maximum is this element. Otherwise adds `part` of the gradient
+ * of each window that contains it. */
 template <typename T, int MAX, int W>
 __global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z,
                                  float part, int channels)
@@ -3779,7 +3815,7 @@ __global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add
     ddp__piece_store(dx + s.o, sum, 0, W, W > 1, 0);
 }
 
-/* Each image of in, rows x cols, turned into cols x rows. */
+/* Transposes each image of `in` from rows x cols to cols x rows. */
 template <typename T>
 __global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long rows, long cols)
 {
@@ -3792,7 +3828,8 @@ __global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long ro
 
 /* ---- on the host ---- */
 
-/* The mean of a channel is that of one window, which holds all. part: of an element in a window's mean. */
+/* The mean of a channel is one window over the whole image. part: weight of an element in the mean of a
+ * window. */
 static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
 {
     const int all = s->out.dims == 2;
@@ -3833,7 +3870,7 @@ template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *de
                   channels);
 }
 
-/* Rows have an image channel by channel; what are no images keep their order. */
+/* Flattened rows store an image channel by channel. Arrays that are not images keep their order. */
 template <typename T, int BACK> static void ddp__cuda_flatten(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
@@ -3862,19 +3899,19 @@ DDP__FAMILY(ddp__cuda_pool_ops,
 
 /* ==== cuda/flash.cuh ==== [cuda] */
 /* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2,
- * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys
- * for dk and dv, whose scores are then computed turned. So every softmax weight and its gradient is made in
- * the registers in which the next product wants it, none passes through shared memory, and no sum is shared
- * by two warps. Tiles of the other side arrive while the one before is worked on. GROUP: a group of four
- * warps multiplies by Hopper's wgmma, in bfloat16 for heads up to 64 wide, and its copy engine brings the
- * tiles; all else is the same. */
+ * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: rows of queries in forward and for dq, rows
+ * of keys for dk and dv, where it computes the transposed scores. Each softmax weight and its gradient is
+ * therefore computed in the registers where the next product reads it. No weight passes through shared
+ * memory, and no two warps add to the same sum. The next tile of the other operand is loaded while the
+ * current one is used. GROUP: a group of four warps multiplies with Hopper's wgmma, in bfloat16 for heads up
+ * to 64 wide, and the copy engine (TMA) loads the tiles. Everything else is the same. */
 
 enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
 #define DDP__LOG2E 1.44269504088896340736f
 
-/* Forward of the keys of one tile, first on: scores s of the warp's rows from on, then weights, of
- * which acc and sum (a part per lane) take account. */
+/* Forward for one tile of keys, from key first on. s: scores of the warp's rows, from row from on; they
+ * become weights. acc and sum (one part per lane) are rescaled and updated. */
 template <int D, int MR, int N>
 __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
                                                           float (&sum)[MR][2], float (&acc)[MR][D / 8][4],
@@ -3911,8 +3948,8 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
     }
 }
 
-/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
- * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
+/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries stay in
+ * registers. The second launch bound is the number of blocks whose registers fit a multiprocessor. */
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static __global__ void __launch_bounds__(THREADS, 2)
     ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
@@ -3921,12 +3958,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
     const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
-    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
+    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* start the longest sums first */
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
     const int sequence = (int)(head / z.heads), query = (int)(head % z.heads),
               key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
-    T *kv = q + rows * D; /* two rooms of keys and values */
+    T *kv = q + rows * D; /* two buffers of keys and values */
     ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
     ddp__tile_rows<T, D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
@@ -3945,7 +3982,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
         due.wait();
-        __syncthreads(); /* the tile is there, and nobody works on the one before any more */
+        __syncthreads(); /* the tile is complete, and no warp uses the tile before it any more */
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
@@ -3954,8 +3991,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             due.sent();
         }
         if (first > (GROUP ? from | 63 : from + 16 * MR - 1))
-            continue; /* no query of this warp or group sees
-                                                                           these keys */
+            continue; /* no query of this warp or group sees these keys */
         ddp__tile_scores<GROUP, N>(s, left, k);
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
         ddp__tile_add<GROUP, D, MR, N>(acc, s, k + N * D);
@@ -3987,7 +4023,7 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
     return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
 }
 
-/* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
+/* Block: dq of a tile of 16 MR queries per warp of one head. HOLD: queries and dout stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
     ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in,
@@ -4057,7 +4093,8 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
                            q + 16 * MR * warp * D);
 }
 
-/* Queries and dout of a tile of N of a head, and what their weights need, into a room of shared memory. */
+/* Loads a tile of N queries and dout of one head, and the statistics of their weights, into a buffer in
+ * shared memory. */
 template <int D, int N, int GROUP, typename T>
 __device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &due, T *to, float *sums,
                                                           const ddp__tiles<T> &in, const ddp__tiles<T> &dout,
@@ -4075,8 +4112,8 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &
     }
 }
 
-/* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
- * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
+/* Block: dk and dv of a tile of 16 MR keys per warp of one head of keys, over the queries of all heads that
+ * share it, in tiles of N. HOLD: keys and values stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
     ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in,
@@ -4091,12 +4128,12 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     const long at = ddp__heads_k(&z, kv_head), values = z.kv_heads * z.d;
     const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads),
               query = (int)(key * z.group);
-    const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* tiles of queries */
+    const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* in tiles of queries */
     const int all = (int)z.group * steps;
     const float scale = z.scale * DDP__LOG2E;
     DDP__SHARED(T, k);
     T *v = k + rows * D, *qo = v + rows * D;
-    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both rooms */
+    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both buffers */
     ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N));
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
@@ -4150,8 +4187,8 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
                            v + 16 * MR * warp * D);
 }
 
-/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide, numbers that
- * round. */
+/* 1: the tensor-core kernels support these arrays: multiples of 16 bytes, heads up to 128 wide, bfloat16 or
+ * TF32. */
 static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
                                   const void *dout, const void *grad)
 {
@@ -4159,7 +4196,8 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
            ddp__aligned(in, out, dout, grad);
 }
 
-/* The tiles of an array with so many heads to a row, for the copy engine too where it is used. */
+/* The tiles of an array with that number of heads per row; also encodes the map for the copy engine if it is
+ * used. */
 template <typename T>
 static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)
 {
@@ -4179,11 +4217,10 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
                      each, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (e)
-        ddp__cuda_fail(
-            dev, DDP_FAILED,
-            "GPU %d: cuTensorMapEncodeTiled: error %d of the driver; compile with -arch=sm_90, whose "
-            "attention does without it",
-            dev->device, e);
+        ddp__cuda_fail(dev, DDP_FAILED,
+                       "GPU %d: cuTensorMapEncodeTiled failed with driver error %d; compile with "
+                       "-arch=sm_90, whose attention does not use it",
+                       dev->device, e);
     return s;
 }
 
@@ -4197,7 +4234,7 @@ static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, con
                 (float *)c->saved, ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z), *z);
 }
 
-/* N queries to a tile for dk and dv, NK keys for dq. */
+/* Tiles have N queries for dk and dv, and NK keys for dq. */
 template <typename T, int D, int MR, int N, int NK, int GROUP>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
@@ -4216,7 +4253,8 @@ static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, co
                 mean, *z, c->add_in[0]);
 }
 
-/* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
+/* Floats use smaller tiles: they need twice the shared memory, and a block may have only 99 KiB on some GPUs.
+ * */
 static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const int threads = DDP__FLASH_THREADS;
@@ -4248,11 +4286,10 @@ static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const
         ddp__cuda_flash_backward_of<float, 128, 1, 16, 16, 0>(dev, c, z);
 }
 
-/* 1 in *yes: this was compiled with wgmma. */
+/* Sets *yes to 1 if the program was compiled with wgmma. */
 static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
 
-/* Whether attention takes wgmma: a GPU that has it, a program compiled for it alone (sm_90a), and
- * bfloat16. */
+/* 1: attention uses wgmma. This needs a GPU that supports it, a program compiled for sm_90a, and bfloat16. */
 static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 {
     int yes = 0;
@@ -4265,17 +4302,20 @@ static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 }
 
 /* ==== cuda/attention.cuh ==== [cuda] */
-/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and heads up
- * to 512 wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked
- * against it. Saved per row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two
- * passes, one for queries and one for keys and values, so that no sum is shared by two blocks. */
+/* attention without tensor cores: float32 arithmetic on tiles of 16 R queries and keys, for every number type
+ * and heads up to 512 wide. This file also chooses between these kernels and the tensor-core kernels of
+ * flash.cuh, which are tested against these. Forward saves the same two values per row and head as the CPU:
+ * the maximum of the scaled scores, and 1 / sum. Backward takes two passes, one over queries and one over
+ * keys and values, so that no two blocks add to the same sum. */
 
 enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
 
-/* Row length in shared memory of d floats: rows of one piece each lie in different banks. */
+/* Row length in shared memory for rows of d floats. Threads that read the same 16-byte piece of different
+ * rows access different banks. */
 __host__ __device__ static __forceinline__ int ddp__attend_row(int d) { return (d + 3) / 4 * 4 + 4; }
 
-/* Rows first.. of an array into shared memory, zeros beyond count rows and d columns. */
+/* Loads up to R x 16 rows, starting at row first, into shared memory. Rows past count and columns past d are
+ * zeros. */
 template <typename T, int R>
 __device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count, int d)
 {
@@ -4286,7 +4326,7 @@ __device__ static void ddp__attend_load(float *tile, const T *from, long ld, lon
                 first + r < count && c < d ? ddp__to_float(from[(first + r) * ld + c]) : 0.0f;
 }
 
-/* s[i][j] = row y + 16 i of a times row x + 16 j of b. */
+/* s[i][j] = dot product of row y + 16 i of a and row x + 16 j of b. */
 template <int R>
 __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
 {
@@ -4307,7 +4347,7 @@ __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, cons
     }
 }
 
-/* The largest over the 16 threads of a row. */
+/* Maximum over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
     for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
@@ -4315,7 +4355,7 @@ __device__ static __forceinline__ float ddp__attend_max(float v)
     return v;
 }
 
-/* Block (tile of queries, head). C: columns per thread, so that 16 C >= d. */
+/* One block per (tile of queries, head). C: columns per thread, with 16 C >= d. */
 template <typename T, int R, int C>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
@@ -4323,7 +4363,7 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, head = blockIdx.x / tiles;
-    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* start the longest sums first */
     const T *keys = in + ddp__heads_k(&z, head / z.group);
     DDP__SHARED(float, shared);
     float *q = shared, *kv = q + tile * ld, *p = kv + tile * ld;
@@ -4379,8 +4419,8 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     }
 }
 
-/* p and d = p (dp - mean) scale of a tile of queries from on and of keys first on, into rows of
- * shared memory; by all threads. */
+/* Computes p and d = p (dp - mean) scale for the tile of queries at from and the tile of keys at first, and
+ * stores them as rows in shared memory. All threads of the block must call it. */
 template <int R>
 __device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k, const float *v,
                                          const float *dout, const float *stat, const float *mean,
@@ -4404,8 +4444,8 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     }
 }
 
-/* KEYS 0: block (tile of queries, head): dq. KEYS 1: block (tile of keys, head of keys): dk and dv over the
- * queries of all heads that share it. */
+/* KEYS 0: computes dq, one block per (tile of queries, head). KEYS 1: computes dk and dv over the queries of
+ * all heads that share the head of keys, one block per (tile of keys, head of keys). */
 template <typename T, int R, int C, int KEYS>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
@@ -4415,12 +4455,13 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, block = blockIdx.x / tiles, values = z.kv_heads * z.d;
     const long mine =
-        (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+        (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* start the longest sums first
+                                                                              * */
     const long shared_head = KEYS ? block : block / z.group, at = ddp__heads_k(&z, shared_head);
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float one[R][C], two[R][C]; /* dk and dv; dq and nothing */
+    float one[R][C], two[R][C]; /* KEYS 1: dk and dv; KEYS 0: dq and unused */
 
     for (int i = 0; i < R; i++)
         for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
@@ -4431,7 +4472,7 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
         ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
     for (long turn = 0; turn < (KEYS ? z.group : 1); turn++)
         for (long other = KEYS ? mine : 0; KEYS ? other < z.t : other <= mine; other += tile) {
-            const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* of queries, of keys */
+            const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* first query, first key */
             const long head = KEYS ? shared_head * z.group + turn : block;
             __syncthreads();
             ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t,
@@ -4464,8 +4505,8 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     }
 }
 
-/* mean[head t + row] = out . dout of a row of a head: the mean of dp under p. lanes threads each, a
- * power of 2 up to 32. */
+/* mean[head t + row] = out . dout for one row of one head, which is the mean of dp weighted by p. Uses lanes
+ * threads per row, a power of 2 up to 32. */
 template <typename T>
 static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes,
                                           int wide)
@@ -4495,7 +4536,7 @@ static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__he
                 (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
 }
 
-/* Bytes of shared memory of a block of backward. */
+/* Bytes of shared memory that a block of the backward kernel needs. */
 static inline long ddp__attend_grad_bytes(int r, int d)
 {
     const long tile = DDP__ATTEND_SIDE * r;
@@ -4519,7 +4560,7 @@ static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const dd
     ddp__cuda_attend_grad_of<T, R, C, 1>(dev, c, z);
 }
 
-/* R and C for heads up to 64 wide: larger tiles in float32, which has no other kernels. */
+/* R and C for heads up to 64 wide. float32 has no other kernels, so it uses larger tiles. */
 #define DDP__ATTEND_SMALL_R(T) (sizeof(T) == 4 ? 4 : 2)
 #define DDP__ATTEND_SMALL(T)   DDP__ATTEND_SMALL_R(T), sizeof(T) == 4 ? 4 : 8
 
@@ -4550,7 +4591,7 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
     if (ddp__flash_fits(dev, &z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
     else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
-                              (long)dev->props.sharedMemPerBlockOptin) /* not all GPUs have it */
+                              (long)dev->props.sharedMemPerBlockOptin) /* some GPUs have less */
         ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128)
         ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);
@@ -4565,9 +4606,9 @@ static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
 }
 
 /* ==== cuda/embedding.cuh ==== [cuda] */
-/* embedding, position and rope: what makes numbers of tokens and of where they stand. The gradient
- * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
- * rows; blocks add a segment of them each, and what lies in several segments is joined in their order. */
+/* embedding, position and rope: operators that depend on tokens and their positions. The gradient of the
+ * token table needs no atomics. Rows are sorted by token, and rows with the same token keep their order. Each
+ * block adds one segment of the sorted rows. A token that spans several segments gets their sums in order. */
 
 enum {
     DDP__EMBEDDING_THREADS = 128,
@@ -4594,9 +4635,9 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
-/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones
- * with the same. Every row is compared with every other: for the rows of a batch that takes less time than a
- * sort's launches. */
+/* order[place of row] = row. The place is the number of rows with a smaller token plus the number of earlier
+ * rows with the same token. The kernel compares all pairs of rows: for the rows of a batch this takes less
+ * time than the launches of a sort. */
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     ddp__k_embedding_order(int *order, const int *token, long rows)
 {
@@ -4611,7 +4652,7 @@ static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
         int i, count = 0;
         __syncthreads();
         for (i = (int)threadIdx.x; i < DDP__EMBEDDING_TILE; i += DDP__EMBEDDING_THREADS)
-            one[i] = i < n ? token[from + i] : INT_MAX; /* which is below no token */
+            one[i] = i < n ? token[from + i] : INT_MAX; /* INT_MAX is below no token */
         __syncthreads();
         if (from + DDP__EMBEDDING_TILE <= row)
             for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
@@ -4630,9 +4671,9 @@ static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     if (row < rows) order[place] = (int)row;
 }
 
-/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment
- * alone goes into the table; of one that is in the segment before, or in the next, the sum is kept: part[2
- * segment] or the one behind. */
+/* One block per (segment of places, columns): adds the rows of each of its tokens, in order. If a token is
+ * only in this segment, the sum is added to the table. If the token continues from the previous segment, the
+ * sum goes to part[2 segment]; if it continues into the next one, to part[2 segment + 1]. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order,
@@ -4661,8 +4702,8 @@ static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     }
 }
 
-/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in
- * order. */
+/* One block per (segment, columns): for a token that begins in this segment and continues in the next ones,
+ * adds the sums of all its segments to the table, in order. */
 static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token,
                                              const int *order, long rows, long v, long n)
 {
@@ -4674,7 +4715,7 @@ static __global__ void ddp__k_embedding_join(float *table, const float *part, co
 
     if (at >= n || mine < 0 || mine >= v || token[order[next - 1]] != mine) return;
     if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine)
-        return; /* it begins before */
+        return; /* the token begins in an earlier segment */
     sum = part[(2 * (long)blockIdx.x + 1) * n + at];
     for (long s = blockIdx.x + 1;
          s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
@@ -4716,7 +4757,8 @@ static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
     return rows * sizeof(int) + 2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
 }
 
-/* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
+/* ---- position: each thread owns a piece of the n elements of a sequence and adds the sequences in order
+ * ---- */
 
 template <typename T>
 static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
@@ -4771,13 +4813,13 @@ template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, co
               ddp__wide<T>(n, c->grad_in[0], c->grad_out));
 }
 
-/* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
- * and heads that a block turns ---- */
+/* ---- rope: a block computes the angles of a position once, in double as on the CPU, and uses them for
+ * several sequences and all heads ---- */
 
 enum { DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
 
-/* Block (position, group of sequences). to = or += the rotation of from by direction times the
- * angles; columns from turned on are copied. to may be from. */
+/* One block per (position, group of sequences). to = or += from, rotated by direction times the angles.
+ * Columns from `turned` on are copied. to may be from. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
     ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
@@ -4842,29 +4884,30 @@ template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const 
 }
 
 /* ==== cuda/loss.cuh ==== [cuda] */
-/* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may
- * take their place; probabilities are never stored. linear_cross_entropy: both at once, the second time out
- * of the cache. */
+/* cross_entropy: one block per row reads the logits once in forward and once in backward, where the gradient
+ * may overwrite them. Probabilities are never stored. linear_cross_entropy: one kernel does both, and the
+ * second read comes from the cache. */
 
 enum {
     DDP__LOSS_THREADS = 256,
-    DDP__HEAD_THREADS = 1024, /* fewer rows at a time: they stay in the cache from one read to the next */
+    DDP__HEAD_THREADS = 1024, /* more threads per row, so fewer rows at a time: the rows stay in the cache
+                               * between the two reads */
     DDP__LOSS_SUM_THREADS = 1024,
-    DDP__LOSS_PIECES = 4 /* whose loads are under way at once */
+    DDP__LOSS_PIECES = 4 /* loads in flight per thread */
 };
 
-/* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
+/* Merges (max, sum of e^(x - max)) of two sets. Symmetric, so all lanes get bit-identical results. */
 __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
                                                       float other_sum)
 {
     const float top = fmaxf(*max, other_max);
-    /* an empty set has max -inf, whose exponential of a difference would be of NAN */
+    /* an empty set has max -inf, for which expf(*max - top) would be NAN */
     *sum = (*max == top ? *sum : *sum * expf(*max - top)) +
            (other_max == top ? other_sum : other_sum * expf(other_max - top));
     *max = top;
 }
 
-/* A block. dx = or += (softmax(x) - [j == mine]) by, from max and sum of a row. dx may be the logits x. */
+/* One block. dx = or += (softmax(x) - [j == mine]) by, from max and sum of the row. dx may be x. */
 template <typename T, int THREADS>
 __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int mine, float max, float sum,
                                                           float by, long n, int add, int wide)
@@ -4880,7 +4923,7 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
     for (long j = (long)threadIdx.x * width; j < n; j += THREADS * width) {
         ddp__piece_load(v, x, j, n, wide);
         for (int i = 0; i < width; i++) {
-            /* a row that does not count may hold anything, its gradient is 0 */
+            /* a row without a label may hold any values; its gradient is 0 */
             v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
             if (j + i == mine) v[i] -= by;
         }
@@ -4888,8 +4931,9 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
     }
 }
 
-/* stat: max and sum of a row, or NULL; loss: its loss, 0 where the label is -1, NAN where it is no column.
- * by: the gradient of a row's loss, and that of the logits takes their place; or NULL. */
+/* stat: receives max and sum of a row, or NULL. loss: receives the loss of a row: 0 if the label is -1, NAN
+ * if it is out of range. by: the gradient of the row's loss, or NULL; if given, the gradient of the logits
+ * overwrites them. */
 template <typename T, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
@@ -4946,8 +4990,8 @@ static __global__ void __launch_bounds__(THREADS)
     ddp__loss_row_grad<T, THREADS>(x, x, mine, max, sum, *by, n, 0, wide);
 }
 
-/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out = *grad /
- * their number; grad NULL: 1. */
+/* One block. With losses, out = their mean over the labels that are not -1. Without losses, out = *grad /
+ * number of those labels; grad NULL means 1. */
 static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
     ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
 {
@@ -5018,16 +5062,16 @@ static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)
 }
 
 /* ==== cuda/norm.cuh ==== [cuda] */
-/* layer_norm and rms_norm, alone or with the residual sum before them: a warp per row. Sums over a
- * row and down the columns have a fixed order. */
+/* layer_norm and rms_norm, with or without a residual sum before them: one warp per row. Sums over a row and
+ * over a column have a fixed order. */
 
 enum {
-    DDP__NORM_ROWS = 8,  /* warps of a block of forward */
-    DDP__NORM_PIECES = 4 /* most pieces of a row that a lane keeps */
+    DDP__NORM_ROWS = 8,  /* warps per block in forward */
+    DDP__NORM_PIECES = 4 /* maximum number of pieces of a row that a lane keeps */
 };
 
-/* PIECES > 0: a row is wide and that many pieces for each lane, which keeps them: it is read once.
- * 0: any row; each pass over it reads it again. The order of sums is the same. */
+/* PIECES > 0: rows are wide, and each lane keeps that many pieces of the row in registers, so the row is read
+ * once. 0: any row; each pass reads it again. Both use the same order of sums. */
 #define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
     DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j<n; p += PIECES> 0, j += 32 * width)
 
@@ -5041,7 +5085,7 @@ __device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, 
         ddp__piece_load(v, row, j, n, wide);
 }
 
-/* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
+/* plus: normalises in + plus and stores that sum in sum_out, which may be `in`. plus NULL: normalises in. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
     ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift, float *stat,
@@ -5099,18 +5143,18 @@ static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
     }
 }
 
-/* Where the gradient of a norm's input goes: with old (NULL: 0) added to it, to each of at that is
- * not NULL; add: to what is there. */
+/* Destination of the gradient of a norm's input: old (NULL: 0) is added to it, and each array of `at` that is
+ * not NULL receives the result. add: adds to the array. */
 template <typename T> struct ddp__norm_to {
     const T *old;
     T *at[2];
     int add[2];
 };
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d).
- * Block b takes part b of the rows. With PIECES part receives the block's sums of dy h and of dy as
- * ddp__k_columns leaves them. There are at most 256 blocks: two find room on a multiprocessor, but where the
- * sums alone take 64 registers. */
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)). RMS: mean is 0, and the term
+ * mean(d) is absent. Block b computes part b of the rows. With PIECES, part receives the block's sums of dy h
+ * and of dy in the layout of ddp__k_columns. There are at most 256 blocks. Two blocks fit a multiprocessor,
+ * unless the sums alone take 64 registers. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS,
                                          (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
@@ -5165,7 +5209,7 @@ static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS,
             for (int i = 0; i < width; i++)
                 x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
             if (to.old) ddp__norm_take<PIECES>(a, old[p], to.old + row * n, j, n, wide);
-            for (int i = 0; i < width; i++) /* as an array of T would hold it */
+            for (int i = 0; i < width; i++) /* rounded to T */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
             DDP__UNROLL for (int i = 0; i < 2; i++) if (to.at[i])
                 ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
@@ -5181,7 +5225,7 @@ static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS,
     }
 }
 
-/* The versions of kernel k by PIECES, and which of them takes rows of n elements. */
+/* The instances of kernel k by PIECES, and the choice for rows of n elements. */
 #define DDP__NORM_VERSIONS(k)                                                               \
     {                                                                                       \
         k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES> \
@@ -5192,7 +5236,7 @@ template <typename T> static long ddp__norm_pieces(long n, int wide)
     return wide && pieces <= DDP__NORM_PIECES ? pieces : 0;
 }
 
-/* sum: the addition whose output is the input; NULL: it has run. */
+/* sum: the addition that writes the input; NULL: it has already run. */
 template <typename T, int RMS>
 static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
@@ -5240,7 +5284,7 @@ static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, cons
     if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
 }
 
-/* Behind its addition it is a pair. */
+/* The norm alone. With the addition before it, the two run as a pair. */
 template <ddp__cuda_both Single, ddp__cuda_both Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
 {
     ddp__cuda_typed_both<Single, Half>(NULL, c);
@@ -5255,12 +5299,12 @@ static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 }
 
 /* ==== cuda/text.cuh ==== [cuda] */
-/* The operators that text models are made of, and which two of them run as one. */
+/* The operators of text models, and the pairs of them that run as one kernel. */
 
-/* ---- linear, and the gelu behind it ---- */
+/* ---- linear, with or without a gelu after it ---- */
 
-/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken
- * of must be multiples of 16 bytes. */
+/* The product writes its gelu and, for the backward pass, itself. Rows of the input of gelu must be multiples
+ * of 16 bytes. */
 static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op_call *second)
 {
     ddp__cuda_product p = ddp__cuda_linear_product(first);
@@ -5284,7 +5328,7 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
     ddp__cuda_linear_backward(&c);
 }
 
-/* ---- linear_cross_entropy; a chunk has twice the rows where elements have half the bytes ---- */
+/* ---- linear_cross_entropy; a chunk has twice as many rows if elements have half the bytes ---- */
 
 template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
@@ -5347,8 +5391,8 @@ DDP__FAMILY(ddp__cuda_text_ops, DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda
             DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
             DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
-/* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
- * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
+/* Pairs: the residual sum and the norm that reads it; and, from compute capability 9.0 on, a product and its
+ * gelu. Older GPUs are expected to gain nothing from the second pair (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
                                                         const char *second)
 {
@@ -5365,8 +5409,8 @@ static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, co
 }
 
 /* ==== cuda/quantise.cuh ==== [cuda] */
-/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four
- * to each. */
+/* Block quantisation on the GPU, byte-identical to compress/quantise.c. 16 lanes share a block of 64
+ * elements, four each. */
 
 enum { DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
 
@@ -5376,7 +5420,7 @@ typedef struct ddp__quantised {
     float *scale; /* [blocks] */
     unsigned char *level;
     size_t n, blocks;
-    int levels, wide; /* 127 or 7; 1: a byte each */
+    int levels, wide; /* 127 or 7; 1: one byte per level */
     unsigned char want[DDP_PACK_HEAD];
 } ddp__quantised;
 
@@ -5402,7 +5446,7 @@ static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_
         if (ddp__magnitude(x[i]) >= DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NO_LEVEL, i);
 }
 
-/* The largest magnitude of a block, of which a lane holds four elements. All lanes of a warp. */
+/* The largest magnitude of a block; each lane passes its four elements. All lanes of a warp must call it. */
 static inline __device__ uint32_t ddp__quantise_most(const float *e)
 {
     uint32_t most = 0;
@@ -5416,7 +5460,7 @@ static inline __device__ uint32_t ddp__quantise_most(const float *e)
     return most;
 }
 
-/* The levels of elements at.. of which there are four, or fewer at the end. */
+/* Stores the levels of four elements from index at on, or of fewer at the end of the array. */
 static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const int *level, size_t at)
 {
     uint32_t word = 0;
@@ -5433,9 +5477,9 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
     }
 }
 
-/* SPLIT: as blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of
- * values that are not finite the largest magnitude is the scale, which is refused where it is read. Else all
- * of the message, of values that the verdict holds nothing against. */
+/* SPLIT: as the split of blocks.c: writes only the payload, and x keeps the residual. A block with a denormal
+ * scale is sent as zeros. If values are not finite, their magnitude becomes the scale, which the receiver
+ * rejects. Otherwise writes the whole message; the verdict has already checked the values. */
 template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
@@ -5445,7 +5489,7 @@ template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x,
     if (!SPLIT && v->what) return;
     if (!SPLIT && ddp__thread_first() < DDP_PACK_HEAD)
         q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
-    /* all lanes of a warp go on together: their shuffles meet */
+    /* all lanes of a warp stay in the loop together, for the shuffles */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
         float e[4], scale;
@@ -5510,7 +5554,7 @@ struct ddp__verdict_quantised {
     }
 };
 
-/* Product and sum are each rounded, as on the CPU. */
+/* Product and sum are rounded separately, as on the CPU. */
 static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how,
                                               const ddp_cuda_verdict *v)
 {
@@ -5525,7 +5569,7 @@ static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__u
 
 /* ---- on the host ---- */
 
-/* Packing, pointers and size; *need = bytes of the message. */
+/* Checks packing, pointers and size. *need: bytes of the message. */
 static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing, const void *x, size_t n,
                                            const void *message, const ddp_cuda_verdict *verdict, size_t *need,
                                            ddp_error *err)
@@ -5604,38 +5648,39 @@ ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, 
 }
 
 /* ==== cuda/nccl.cuh ==== [cuda] */
-/* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
+/* Averaging between GPUs by NCCL: in place, on its own stream next to the computing stream.
  *
- * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll,
- * which the hooks call: NCCL's own error, or an average that takes longer than the time-out. Then
- * ddp__nccl_leave(n, 1) gives up what is in flight, which holds anything after that. */
+ * The host queues work and never waits for a peer inside a step. The hooks call ddp__nccl_poll, which returns
+ * an error if a peer is lost: an error of NCCL, or an average that exceeds the time-out. The caller then uses
+ * ddp__nccl_leave(n, 1) to abort the operations in flight, which also block all later work. */
 
 #include <nccl.h>
 
-/* What an operation makes of its arrays. */
+/* What an operation does with its arrays. */
 typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
 typedef struct ddp__cuda_nccl {
     ddp__cuda *dev;
-    ncclComm_t comm; /* NULL: alone, or given up */
+    ncclComm_t comm; /* NULL: one rank, or aborted */
     ddp_backend_peers peers;
-    ddp_error why; /* it was given up; code 0: it was not */
+    ddp_error why; /* the reason of the abort; code 0: not aborted */
     cudaStream_t stream;
     cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
-    cudaEvent_t *done;  /* [slots] they are averages */
-    double *since;      /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
+    cudaEvent_t *done;  /* [slots] the arrays are averages */
+    double *since;      /* [slots] ddp_now() when the average was queued; 0: none in flight */
     int slots;
 } ddp__cuda_nccl;
 
-/* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
+/* Converts an NCCL result to a status. ncclInProgress is no error. An error that a peer caused is
+ * DDP_PEER_LOST. */
 static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what,
                                                ddp_error *err)
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
         return ddp__fail(err, DDP_ARG,
-                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
-                         "already; give each rank a GPU of its own, or use the transport tcp",
+                         "NCCL rejects rank %d on GPU %d: the GPU is in use, by another rank or another "
+                         "program; give each rank a separate GPU, or use the transport tcp",
                          n->peers.rank, n->dev->device);
     if (r == ncclRemoteError || r == ncclSystemError)
         return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->peers.rank,
@@ -5644,8 +5689,8 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r
                      n->peers.world, n->dev->device, ncclGetErrorString(r));
 }
 
-/* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
- * that is known to be lost. */
+/* Waits until the communicator has accepted the queued work, for at most join_timeout_s. Stops early if a
+ * peer is known to be lost. */
 static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, const char *what, ddp_error *err)
 {
     const double until = ddp_now() + n->peers.join_timeout_s;
@@ -5656,15 +5701,17 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, const char *wh
         if (r != ncclSuccess) state = r;
         if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
         if (ddp_now() > until)
-            return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s", what,
-                             n->peers.world, n->peers.join_timeout_s);
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "%s: some of the %d ranks did not connect within %g s; start all ranks, or "
+                             "raise the connect time-out",
+                             what, n->peers.world, n->peers.join_timeout_s);
         if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
         ddp__sleep_until(ddp_now() + 5e-5);
     }
 }
 
-/* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer
- * to all that is asked of n from here on. */
+/* Aborts the operations in flight without waiting for a peer, so that the stream continues. All later
+ * operations on n return `why`. */
 static DDP__UNUSED void ddp__nccl_give_up(ddp__cuda_nccl *n, const ddp_error *why)
 {
     if (n->comm) (void)ncclCommAbort(n->comm);
@@ -5672,7 +5719,7 @@ static DDP__UNUSED void ddp__nccl_give_up(ddp__cuda_nccl *n, const ddp_error *wh
     n->why = *why;
 }
 
-/* Why it was given up, if it was. */
+/* The reason of the abort, or DDP_OK. */
 static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *err)
 {
     if (n->why.code && err) *err = n->why;
@@ -5688,8 +5735,8 @@ static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
     return 1;
 }
 
-/* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation
- * older than the time-out. */
+/* Returns the first failure of a peer, without waiting: a failure that another part of the program has seen,
+ * an error of NCCL, or an operation older than the time-out. */
 static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
@@ -5703,14 +5750,16 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
-                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
-                         n->peers.rank, n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
+        return ddp__fail(
+            err, DDP_TIMEOUT,
+            "averaging over NCCL: rank %d of %d waited %.1f s for its peers; a peer has stopped or is slow; "
+            "if it is slow, raise DREAMDDP_OP_TIMEOUT (now %g s)",
+            n->peers.rank, n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
-/* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
+/* Waits for the operations in flight and ends the communicator with the peers. Returns 0 if a peer is lost.
+ * */
 static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
 {
     ddp_error why;
@@ -5723,7 +5772,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
            !ddp__nccl_settle(n, "ncclCommFinalize", &why);
 }
 
-/* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
+/* on_error 1: aborts the operations in flight first. Frees n; NULL is allowed. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     if (!n) return;
@@ -5750,14 +5799,14 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_
     n->done = ddp__cuda_events(dev, slots, cudaEventDisableTiming);
     n->since = (double *)ddp__calloc((size_t)slots, sizeof *n->since);
     if (!n->ready || !n->done || !n->since)
-        return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the events of %d messages", slots);
     (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
     (void)DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest));
     return ddp__cuda_status(dev, err);
 }
 
-/* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
- * on failure; freed by ddp__nccl_leave. */
+/* Connects to the other ranks; collective. slots: maximum number of averages in flight. Returns NULL and sets
+ * err on failure; freed by ddp__nccl_leave. */
 static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
                                                   ddp_error *err)
 {
@@ -5767,7 +5816,7 @@ static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_back
     ncclResult_t r;
 
     if (!n) {
-        (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
+        (void)ddp__fail(err, DDP_MEMORY, "out of memory for the state of NCCL");
         return NULL;
     }
     n->dev = dev;
@@ -5790,7 +5839,7 @@ failed:
     return NULL;
 }
 
-/* One array, in place. */
+/* Queues one array, in place. */
 static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x,
                                                 size_t count)
 {
@@ -5799,8 +5848,8 @@ static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_ver
                          n->stream);
 }
 
-/* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
- * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
+/* Queues an operation that starts when the work queued so far is done. ddp__nccl_finish makes the computing
+ * stream wait for it. The arrays become their mean or sum over the ranks, or the arrays of rank 0. */
 static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb,
                                               float *const *arrays, const size_t *counts, int arrays_count,
                                               ddp_error *err)
@@ -5819,35 +5868,35 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
         end = ncclGroupEnd();
         DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
         DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
-        /* an event recorded before NCCL has queued its kernels would pass at once */
+        /* before NCCL has queued its kernels, the event would complete at once */
         DDP__TRY(ddp__nccl_settle(n, "ncclAllReduce", err));
     }
     n->since[slot] = ddp_now();
     return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err) : DDP_OK;
 }
 
-/* Later work on the computing stream waits for the slot's operation; the host does not. */
+/* Makes later work on the computing stream wait for the slot's operation; does not block the host. */
 static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
 
 /* ==== cuda/self.cuh ==== [cuda] */
-/* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and
- * messages over the host, as src/device/stager.c asks for them. */
+/* State of a context on a GPU in addition to the device: copies of its parameters, timing marks of its work,
+ * and the functions for messages over the host that src/device/stager.c calls. */
 
 #include <nvtx3/nvToolsExt.h>
 
 enum {
-    DDP__UPLOAD_PARTS = 4,       /* uploads that may be under way */
-    DDP__UPLOAD_BYTES = 4 << 20, /* of each */
-    DDP__CLIP_PARTS = 1024       /* partial sums of squares */
+    DDP__UPLOAD_PARTS = 4,       /* uploads that may be in flight */
+    DDP__UPLOAD_BYTES = 4 << 20, /* size of each */
+    DDP__CLIP_PARTS = 1024       /* number of partial sums of squares */
 };
 
-/* cuStreamWaitValue32 of the driver's API. */
+/* Type of the driver function cuStreamWaitValue32. */
 typedef int (*ddp__cuda_waits)(cudaStream_t stream, unsigned long long there, unsigned turn, unsigned how);
 
-/* bfloat16 copy of a layer's parameters, which operators read in their place. */
+/* A bfloat16 copy of a layer's parameters, which operators read instead of the parameters. */
 typedef struct ddp__cuda_mirror {
     float *master;
     ddp__bf16 *copy;
@@ -5858,31 +5907,32 @@ typedef struct ddp__cuda_mirror {
 typedef struct ddp__cuda_self {
     ddp__cuda *dev;
     ddp__cuda_mirror *mirror;
-    /* uploads pass through pinned memory, part after part */
+    /* uploads pass through pinned memory, in parts */
     char *ring;
     cudaEvent_t *ring_free; /* [DDP__UPLOAD_PARTS] */
     int ring_next;
-    float *early; /* pinned: a copy of *early_from, once early_done has come */
+    float *early; /* pinned: a copy of *early_from, complete after early_done */
     const float *early_from;
     cudaEvent_t early_done;
-    double *squares; /* [DDP__CLIP_PARTS] and their sum behind them */
+    double *squares; /* [DDP__CLIP_PARTS], then their sum */
     /* messages over the host */
-    cudaStream_t out, in;  /* to the host, and back */
+    cudaStream_t out, in;  /* streams to the host, and from it */
     cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
-    unsigned *flag;        /* [slots] pinned: the turn that may pass */
-    unsigned *flag_there;  /* as the device sees them */
-    ddp__cuda_waits waits; /* NULL: the driver has none */
+    unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
+    unsigned *flag_there;  /* the device address of flag */
+    ddp__cuda_waits waits; /* NULL: the driver does not have it */
     int slots;
     ddp__cuda_nccl *nccl;
-    /* times */
-    cudaEvent_t *mark; /* [marks], and one behind them: the start */
+    /* timing */
+    cudaEvent_t *mark; /* [marks], then one more: the start */
     int marks;
     int base;      /* the mark that was read last */
-    double base_s; /* and when it was, ddp_now() */
-    int ranged;    /* an NVTX range is open */
+    double base_s; /* ddp_now() at that mark */
+    int ranged;    /* 1: an NVTX range is open */
 } ddp__cuda_self;
 
-/* What the functions of the table are given: what open gave, or the device or the network of it. */
+/* Converts the first argument of a table function: to the state that open returned, or to its device or
+ * network. */
 struct ddp__cuda_given {
     void *self;
 
@@ -5891,8 +5941,8 @@ struct ddp__cuda_given {
     operator ddp__cuda_nccl *() const { return ((ddp__cuda_self *)self)->nccl; }
 };
 
-/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. DDP__ORDERED(f): behind the
- * operators that are due; the context's thread. */
+/* DDP__GIVEN(f): adapts f, whose first argument is one of these types, to the table. DDP__ORDERED(f): also
+ * launches the queued operators first; for the context's thread only. */
 template <auto F> struct ddp__cuda_entry_of;
 template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
     static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
@@ -5905,11 +5955,11 @@ template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cu
 #define DDP__GIVEN(f)   ddp__cuda_entry_of<f>::call
 #define DDP__ORDERED(f) ddp__cuda_entry_of<f>::ordered
 
-/* ---- times ---- */
+/* ---- timing ---- */
 
-/* The event behind the marks says where the device's clock stands on the host's: between two looks at this
- * one, which are near each other unless the thread was held up. No time of the device may lie ahead of the
- * host's. */
+/* Relates the device's clock to the host's. The last event is recorded and waited for, and the host reads its
+ * clock just before. It retries if the two are more than 0.2 ms apart, because the thread was delayed. A time
+ * of the device must never be later than the host's time of the same moment. */
 static int ddp__cuda_marks(ddp__cuda_self *c, int marks)
 {
     ddp__cuda *dev = c->dev;
@@ -5932,7 +5982,7 @@ static void ddp__cuda_mark(ddp__cuda_self *c, int mark)
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
 }
 
-/* From mark to mark: milliseconds in a float are exact only over short times. */
+/* Measures from mark to mark: milliseconds in a float are exact only over short intervals. */
 static double ddp__cuda_marked(ddp__cuda_self *c, int mark)
 {
     const cudaError_t e = ddp__cuda_asked(cudaEventQuery(c->mark[mark]));
@@ -5961,7 +6011,7 @@ static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
     if (i < n) out[i] = __float2bfloat16_rn(in[i]);
 }
 
-/* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
+/* The bfloat16 copy of the floats at p, or NULL. *left: number of elements of the copy from there on. */
 static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p, size_t *left)
 {
     for (const ddp__cuda_mirror *m = c->mirror; m; m = m->next) {
@@ -5972,7 +6022,7 @@ static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const f
     return NULL;
 }
 
-/* The floats from p on have changed: their copy follows, on a stream. */
+/* Updates the copy of the floats at p, which have changed, on a stream. */
 static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
                                           cudaStream_t stream)
 {
@@ -5986,26 +6036,26 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
     DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
 }
 
-/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in
- * pinned memory, which the stager raises when the answer has been copied back ---- */
+/* ---- messages over the host: copies have their own streams; the computing stream waits for a number in
+ * pinned memory, which the stager raises when it has copied the result back ---- */
 
-/* NULL: the driver has no such waits, or the device cannot. */
+/* NULL: the driver or the device does not support such waits. */
 static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
 {
     const ddp__cuda_waits waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
     return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
 }
 
-/* All that is given to stream from here on waits until the flag of slot is at least turn. Where the driver
- * has no such waits the calling thread waits, which overlaps less and orders the same. */
+/* All later work on stream waits until the flag of slot is at least turn. Without driver support the calling
+ * thread waits, which overlaps less but gives the same order. */
 static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream, int slot, unsigned turn)
 {
-    enum { GEQ = 0 }; /* of the difference, as a number with a sign */
+    enum { GEQ = 0 }; /* compares the signed difference with 0 */
 
     if (c->waits) {
         const int e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, GEQ);
         if (e)
-            ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32: error %d of the driver",
+            ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32 failed with driver error %d",
                            c->dev->device, e);
         return;
     }
@@ -6029,7 +6079,8 @@ static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
         DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
         DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
         return 0;
-    /* a kernel that is loaded at its first launch may wait for what is held: load it now */
+    /* load this kernel now: a kernel that is loaded at its first launch may wait for a stream that waits for
+     * a flag */
     DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
     c->waits = ddp__cuda_waits_of(c);
     return ddp__cuda_status(dev, NULL) == DDP_OK;
@@ -6040,8 +6091,8 @@ static void ddp__cuda_raise_all(ddp__cuda_self *c)
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
-/* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
- * event NULL: for all that was queued. */
+/* Waits for event (NULL: for all queued work). If a peer is lost, the wait must end: it aborts the messages
+ * in flight between devices. */
 static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
@@ -6105,9 +6156,9 @@ static void ddp__cuda_hold(ddp__cuda_self *c, int slot, unsigned turn)
 
 /* ==== cuda/update.cuh ==== [cuda] */
 /* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass over
- * parameter, gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the
- * bfloat16 copy. Every element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so
- * that replicas on unlike processors stay equal bit for bit. */
+ * parameter, gradient and state. It also zeroes the gradient if the layer owns it, and writes the bfloat16
+ * copy. Each product and each sum is rounded separately, as on the CPU (nn/optimizer.c), so that replicas on
+ * different processors stay bit-identical. */
 
 enum { DDP__UPDATE_THREADS = 256 };
 
@@ -6146,8 +6197,8 @@ struct ddp__rule_adam {
 
 static __device__ inline int ddp__is_no_gradient(float x) { return __float_as_uint(x) == 0x80000000u; }
 
-/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. A gradient that is
- * none stays -0.0: other threads look at it. */
+/* zero: sets g to 0. wide: all float arrays are aligned to 16 bytes. copy may be NULL. A missing gradient
+ * stays -0.0, because other threads test for it. */
 template <typename R>
 static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy, long n,
                                      int zero, int wide, R rule)
@@ -6172,7 +6223,7 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
     for (int k = 0; copy && k < 4 && i + k < n; k++) copy[i + k] = __float2bfloat16_rn(vw[k]);
 }
 
-/* x[i] = f(x[i], i): the arithmetic of the table. */
+/* x[i] = f(x[i], i), for the arithmetic functions of the table. */
 template <typename F> static __global__ void ddp__k_each(float *x, long n, F f)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -6326,8 +6377,8 @@ static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_
     if (n) DDP__STRIDE(ddp__k_quantise<1>, q.blocks * DDP__PACK_LANES, q, x, (const ddp_cuda_verdict *)NULL);
 }
 
-/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for what is
- * held. */
+/* Loads the kernels that strategies launch after a message: a kernel that is loaded at its first launch may
+ * wait for a stream that waits for a flag. */
 static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 {
     ddp__cuda *dev = c->dev;
@@ -6342,7 +6393,7 @@ static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 static void ddp__cuda_clip_add(ddp__cuda_self *c, const float *x, size_t n, int first)
 {
     ddp__cuda *dev = c->dev;
-    long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
+    long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* the order of the sum depends only on n */
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
     DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
     DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts,
@@ -6356,8 +6407,8 @@ static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float li
 }
 
 /* ==== cuda/backend.cuh ==== [cuda] */
-/* The backend table of a GPU (base/backend.h): opening, memory, copies, averages, and which of its
- * functions stand elsewhere. */
+/* The backend table of a GPU (base/backend.h): opening, memory, copies and averages. The other files of this
+ * directory define the remaining functions of the table. */
 
 /* ---- opening ---- */
 
@@ -6398,8 +6449,8 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     int device = b->device, n = 0;
     ddp__cuda *dev;
 
-    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of a GPU");
-    if (device < 0) { /* the ranks of a machine share its GPUs out */
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of the GPU");
+    if (device < 0) { /* the ranks on one machine share its GPUs */
         device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
         (void)cudaGetLastError();
     }
@@ -6416,14 +6467,15 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_flash_open(dev);
     if (dev->own_stream)
         dev->lists =
-            (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* another's may be in a capture */
+            (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* with the default mode, another thread's
+                                                                    * call could break a capture */
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
     if (c->ring_free && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
     if (!dev->failed && !c->ring_free)
-        ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
+        ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of the GPU");
     ddp__cuda_load_arithmetic(c);
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
@@ -6437,7 +6489,8 @@ static ddp_status ddp__cuda_wait(ddp__cuda_self *c, ddp_error *err) { return ddp
 
 /* ---- memory ---- */
 
-/* Too little of it is no failure of the device: the caller says what it was for. */
+/* Running out of memory is not recorded as a failure of the device: the caller reports what the memory was
+ * for. */
 static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
 {
     void *p = NULL;
@@ -6520,11 +6573,11 @@ static uint16_t ddp__bf16_bits(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
-    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* NaN stays one */
+    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* NaN stays NaN */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* Sends bytes part by part through the ring: fill(part, at, n) makes the n from at on. */
+/* Sends bytes through the pinned ring, part by part. fill(part, at, n) writes the n bytes at offset at. */
 template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, size_t bytes, F fill)
 {
     ddp__cuda *dev = c->dev;
@@ -6534,8 +6587,8 @@ template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, si
         const int part = c->ring_next;
         char *from = c->ring + (size_t)part * DDP__UPLOAD_BYTES;
         n = bytes - at < (size_t)DDP__UPLOAD_BYTES ? bytes - at : (size_t)DDP__UPLOAD_BYTES;
-        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* what was copied from it has arrived; poll says
-                                                               it again */
+        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* wait until the part's last upload has ended;
+                                                             * poll reports an error again */
         fill(from, at, n);
         (void)DDP__CUDA(dev, cudaMemcpyAsync((char *)to + at, from, n, cudaMemcpyHostToDevice, dev->stream));
         (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[part], dev->stream));
@@ -6550,9 +6603,9 @@ static void ddp__cuda_upload(ddp__cuda_self *c, void *to, const void *from, size
     ddp__cuda_refresh(c, to, bytes, c->dev->stream);
 }
 
-/* f(i, k) for elements at..end-1 of an array as the device has it, where images lie channels-last: i is k on
- * the host. The channels of 64 pixels come in turn, while those are in the cache; `at` and `end` may part a
- * pixel. */
+/* Calls f(i, k) for elements at to end - 1 of the device's array. For channels-last images, k is the index of
+ * element i on the host. The loop visits 64 pixels at a time for each channel, so that they stay in the
+ * cache. `at` and `end` may lie inside a pixel. */
 template <typename F> static inline void ddp__cuda_places(const ddp_shape *s, long at, long end, F f)
 {
     const long channels = s->dims == 4 ? s->dim[1] : 1, plane = s->dims == 4 ? s->dim[2] * s->dim[3] : end;
@@ -6593,7 +6646,7 @@ static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *fr
                                      ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
-    /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
+    /* a copy to unpinned memory waits for all earlier work, even if a peer is lost */
     DDP__TRY(ddp__cuda_wait(c, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
     return ddp__cuda_wait(c, err);
@@ -6673,14 +6726,14 @@ static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, 
     if (!c->waits)
         return ddp__fail(
             err, DDP_UNSUPPORTED,
-            "GPU %d: its driver has no stream memory operations (cuStreamWaitValue32), which NCCL beside "
-            "messages over the host needs: set nccl to 0, or install a newer driver",
+            "GPU %d: the driver has no stream memory operations (cuStreamWaitValue32), which are needed to "
+            "use NCCL together with messages over the host; set nccl to 0, or install a newer driver",
             c->dev->device);
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
 
-/* The copies that operators read follow the arrays that are final. */
+/* Refreshes the bfloat16 copies of arrays that are final. */
 static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays, const size_t *counts,
                                   int arrays_count, ddp_error *err)
 {
@@ -6768,12 +6821,12 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     DDP__OF(pair);
     DDP__OF(scratch);
     DDP__OF(reserve);
-    b.compute = DDP__GIVEN(ddp__cuda_compute); /* while calls become due */
+    b.compute = DDP__GIVEN(ddp__cuda_compute); /* runs while calls are being queued */
     DDP__OF(slots);
     DDP__OF(record);
     DDP__OF(hold);
     b.fetch = DDP__GIVEN(ddp__cuda_fetch);
-    b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
+    b.give = DDP__GIVEN(ddp__cuda_give); /* called by other threads */
     b.raise = DDP__GIVEN(ddp__cuda_raise);
     b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
     DDP__OF(join);
