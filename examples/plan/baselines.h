@@ -1,4 +1,4 @@
-/* plan baselines: a GPT's step on a network as DT-FM places it, and under the systems that it is compared
+/* plan baselines: predicts a GPT's step on a network under DT-FM and under the systems that DT-FM is compared
  * with. */
 #ifndef EXAMPLES_PLAN_BASELINES_H
 #define EXAMPLES_PLAN_BASELINES_H
@@ -45,7 +45,7 @@ static void baselines_json(FILE *f, const baselines_case *c, const baselines_row
     baselines_number(f, "over_dtfm", r->step_s / c->dtfm_s, known && c->dtfm_s > 0);
     baselines_number(f, "memory_gb", 1e-9 * r->memory, known);
     fprintf(f, ", \"fits\": %s, \"why\": \"", baselines_fits(c, r) ? "true" : "false");
-    for (const char *at = r->why; *at; at++) { /* it names groups */
+    for (const char *at = r->why; *at; at++) { /* names of groups may need escapes */
         if (*at == '"' || *at == '\\') fputc('\\', f);
         if ((unsigned char)*at >= 32) fputc(*at, f);
     }
@@ -71,9 +71,10 @@ static void baselines_print(plan_output *out, const baselines_case *c, const bas
             c->dtfm_s > 0 ? r->step_s / c->dtfm_s : 1, baselines_fits(c, r) ? "yes" : "no ", r->why);
 }
 
-/* ---- Megatron's and DeepSpeed's own search ---- */
+/* ---- the grid search of Megatron and DeepSpeed ---- */
 
-/* Each grid that divides what it must; tensor 1 where `most` is. The fastest that fits into *best. */
+/* Evaluates every grid that divides the devices, heads, layers and batch, with a tensor degree of at most
+ * `most`. *best receives the fastest grid that fits into memory. */
 static ddp_status baselines_search(baselines_case *c, baselines_row *best, const baselines_way *w, int most,
                                    long layouts, plan_output *out, ddp_error *err)
 {
@@ -143,7 +144,7 @@ static ddp_status baselines_all(baselines_case *c, plan_output *out, ddp_error *
     for (int i = 0; i < 4 && s == DDP_OK; i++) {
         static const char *const name[] = {"megatron", "megatron_random", "zero1_pipe", "zero1_pipe_random"};
         baselines_row_of(&r, c, name[i]);
-        r.pipeline = r.data = r.tensor = 0; /* where no grid fits */
+        r.pipeline = r.data = r.tensor = 0; /* printed if no grid fits */
         s = baselines_search(c, &r, i < 2 ? &megatron : &deepspeed, i < 2 ? most : 1, i % 2 ? a->seeds : 0,
                              a->all && i == 0 ? out : NULL, err);
         if (s == DDP_OK) baselines_print(out, c, &r);
@@ -196,7 +197,7 @@ static int baselines_run(baselines_case *c)
     return plan_output_close(&out, "plan baselines", s, c->a->json, NULL);
 }
 
-/* The exit code of a mistake, after its sentence; -1: there is none. */
+/* Checks the options. Returns -1, or the exit code after printing an error. */
 static int baselines_mistake(const baselines_arguments *a)
 {
     static const char me[] = "plan baselines";
@@ -218,16 +219,14 @@ static int baselines_mistake(const baselines_arguments *a)
         return plan_refuse(me, "--gradient-bytes", a->gradient_bytes, "more than 0");
     if (a->seeds < 1 || a->seeds > 1000) return plan_refuse(me, "--seeds", (double)a->seeds, "1 to 1000");
     if (a->candidates == 0)
-        return plan_refuse(me, "--candidates", 0, "at least 1; leave it out for the search's usual number");
-    if (a->pipelines == 0)
-        return plan_refuse(me, "--pipelines", 0, "at least 1; leave it out for the network's own");
-    if (a->degrees == 0) return plan_refuse(me, "--degrees", 0, "at least 1; leave it out for any");
-    if (a->stages == 0)
-        return plan_refuse(me, "--stages", 0, "at least 1; leave it out for the network's own");
+        return plan_refuse(me, "--candidates", 0, "at least 1; leave it out for the default");
+    if (a->pipelines == 0) return plan_refuse(me, "--pipelines", 0, "at least 1; leave it out to use D_dp");
+    if (a->degrees == 0) return plan_refuse(me, "--degrees", 0, "at least 1; leave it out for no limit");
+    if (a->stages == 0) return plan_refuse(me, "--stages", 0, "at least 1; leave it out to use D_pp");
     return -1;
 }
 
-/* DT-FM's grid: the network's, or as the options say. */
+/* Sets the grid of DT-FM from the options, else from the network. Returns -1, or the exit code. */
 static int baselines_shape(baselines_case *c)
 {
     const baselines_arguments *a = c->a;
@@ -238,22 +237,24 @@ static int baselines_shape(baselines_case *c)
     if (a->pipelines > 0 && a->stages < 0 && N % c->n.pipelines == 0) c->n.stages = N / c->n.pipelines;
     if (a->stages > 0 && a->pipelines < 0 && N % c->n.stages == 0) c->n.pipelines = N / c->n.stages;
     if (c->n.pipelines < 1 || c->n.stages < 1)
-        return plan_usage("plan baselines", "%s gives no D_dp and D_pp: --pipelines and --stages are needed",
+        return plan_usage("plan baselines", "%s has no D_dp and D_pp; give --pipelines and --stages",
                           a->network);
     if ((long)c->n.pipelines * c->n.stages != N) {
-        fprintf(stderr, "plan baselines: %d pipelines of %d stages are not the network's %d devices\n",
+        fprintf(stderr,
+                "plan baselines: %d pipelines of %d stages do not match the %d devices of the network\n",
                 c->n.pipelines, c->n.stages, N);
         return 2;
     }
     if (a->layers % c->n.stages) {
         fprintf(stderr,
-                "plan baselines: %ld layers are no multiple of %d stages; --layers or --stages must change\n",
+                "plan baselines: %ld layers are not a multiple of %d stages; change --layers or --stages\n",
                 a->layers, c->n.stages);
         return 2;
     }
     if (a->batch % (c->n.pipelines * a->micro_batch)) {
         fprintf(stderr,
-                "plan baselines: a batch of %ld is no multiple of %d pipelines' micro-batches of %ld\n",
+                "plan baselines: a batch of %ld is not a multiple of %d pipelines x %ld sequences per "
+                "micro-batch\n",
                 a->batch, c->n.pipelines, a->micro_batch);
         return 2;
     }
@@ -263,25 +264,23 @@ static int baselines_shape(baselines_case *c)
 static int plan_baselines(int argc, char **argv)
 {
     static const char about[] =
-        "How long is a GPT's step on this network, as DT-FM places it and under the systems that it is "
-        "compared\n"
-        "with? A line for each: dtfm, its random layouts, Megatron and ZeRO-1 with pipelines (the best of "
-        "their\n"
-        "grids, in the file's order and on random layouts), ZeRO-1, ZeRO-3, FSDP, GPipe in the file's order.";
+        "Predicts a GPT's step on this network under DT-FM and the systems that DT-FM is compared with.\n"
+        "Prints a line for each: dtfm, its random layouts, Megatron and ZeRO-1 with pipelines (the best\n"
+        "of their grids, in file order and on random layouts), ZeRO-1, ZeRO-3, FSDP, and GPipe in file\n"
+        "order.";
     baselines_arguments a = {NULL, NULL, NULL, 24,  2048,  16, 2048, 50257, 1024, 1, -1, -1, -1,
                              0,    3,    -1,   125, 0.385, 16, 2,    0,     0,    0, 0,  0};
     const cli_option table[] = {
         {"Network", CLI_GROUP, NULL, NULL, NULL},
         {"--network", CLI_TEXT, &a.network, "NET.json", "devices, links, D_dp and D_pp, as for `plan place`"},
-        {"--variant", CLI_TEXT, &a.variant, "NAME",
-         "object of the network file whose members are used, such as as_in_code"},
+        {"--variant", CLI_TEXT, &a.variant, "NAME", "variant of the network file, such as as_in_code"},
         {"--peak", CLI_REAL, &a.peak, "TFLOPS",
-         "10^12 operations per second of a device (default: 125, a V100)"},
+         "peak rate of a device in 10^12 operations per second (default: 125, a V100)"},
         {"--share", CLI_REAL, &a.share, "X", "fraction of --peak that a device reaches (default: 0.385)"},
         {"--memory", CLI_REAL, &a.memory, "GB",
-         "memory of a device; grids that need more are left out (default: 16)"},
+         "memory of a device; the search skips grids that need more (default: 16)"},
         {"--machines", CLI_FLAG, &a.machines, "",
-         "groups with faster links inside are machines, whose devices share the way out"},
+         "treat each group with faster links inside as a machine whose devices share its network card"},
         {"Model", CLI_GROUP, NULL, NULL, NULL},
         {"--layers", CLI_COUNT, &a.layers, "N", "layers of the GPT (default: 24)"},
         {"--dim", CLI_COUNT, &a.dim, "N", "width (default: 2048)"},
@@ -290,20 +289,24 @@ static int plan_baselines(int argc, char **argv)
         {"--vocab", CLI_COUNT, &a.vocab, "N", "rows of the embedding (default: 50257)"},
         {"--batch", CLI_COUNT, &a.batch, "N", "sequences per step (default: 1024)"},
         {"--micro-batch", CLI_COUNT, &a.micro_batch, "N",
-         "sequences of a pipeline's micro-batch (default: 1)"},
+         "sequences per micro-batch of a pipeline (default: 1)"},
         {"--keep-activations", CLI_FLAG, &a.keep, "", "store all activations, recompute none"},
         {"--gradient-bytes", CLI_REAL, &a.gradient_bytes, "B",
-         "bytes of a gradient on the wire of pipelines (default: 2)"},
+         "bytes sent per gradient value by grids with pipelines (default: 2)"},
         {"Plan", CLI_GROUP, NULL, NULL, NULL},
-        {"--pipelines", CLI_COUNT, &a.pipelines, "N", "DT-FM, GPipe: replaces D_dp of the network"},
-        {"--stages", CLI_COUNT, &a.stages, "N", "DT-FM, GPipe: replaces D_pp of the network"},
+        {"--pipelines", CLI_COUNT, &a.pipelines, "N",
+         "DT-FM, GPipe: number of pipelines, in place of D_dp of the network"},
+        {"--stages", CLI_COUNT, &a.stages, "N",
+         "DT-FM, GPipe: stages per pipeline, in place of D_pp of the network"},
         {"--degrees", CLI_COUNT, &a.degrees, "N",
-         "largest degree in the search of grids (default: any; the paper: 8)"},
-        {"--overlap", CLI_FLAG, &a.overlap, "", "Megatron and ZeRO-1 with pipelines compute while they send"},
+         "largest degree in the grid search (default: no limit; the paper uses 8)"},
+        {"--overlap", CLI_FLAG, &a.overlap, "",
+         "let Megatron and ZeRO-1 with pipelines compute while they send"},
         {"--seed", CLI_COUNT, &a.seed, "N",
          "seed of the search, and of the first random layout (default: 0)"},
         {"--seeds", CLI_COUNT, &a.seeds, "N", "number of random layouts (default: 3)"},
-        {"--candidates", CLI_COUNT, &a.candidates, "N", "limit of DT-FM's search (default: 4000000 moves)"},
+        {"--candidates", CLI_COUNT, &a.candidates, "N",
+         "largest number of moves in DT-FM's search (default: 4000000)"},
         {"Output", CLI_GROUP, NULL, NULL, NULL},
         {"--all", CLI_FLAG, &a.all, "", "print a line for each of Megatron's grids"},
         {"--text", CLI_FLAG, &a.text, "", "print a table in place of JSON lines"},

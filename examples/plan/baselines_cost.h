@@ -1,5 +1,5 @@
-/* What a GPT's step costs on a network under DT-FM, Megatron, ZeRO, FSDP. Formulas, sources:
- * docs/explanation/placement.md. */
+/* The cost of a GPT's step on a network under DT-FM, Megatron, ZeRO and FSDP. docs/explanation/placement.md
+ * has the formulas and their sources. */
 #ifndef EXAMPLES_PLAN_BASELINES_COST_H
 #define EXAMPLES_PLAN_BASELINES_COST_H
 
@@ -9,26 +9,26 @@ typedef struct baselines_arguments {
     const char *network, *variant, *json;
     long layers, dim, heads, seq, vocab, batch, micro_batch, pipelines, stages, degrees, seed, seeds,
         candidates;
-    double peak, share, memory, gradient_bytes; /* TFLOP/s, 0..1, GB, bytes of a value */
+    double peak, share, memory, gradient_bytes; /* in TFLOP/s, 0..1, GB, bytes per value */
     int keep, overlap, machines, all, text;
 } baselines_arguments;
 
 typedef struct baselines_case {
     const baselines_arguments *a;
-    ddp_network n; /* the bytes are DT-FM's grid's; rates: what a device has of its machine's */
-    double *whole; /* [devices x devices] rates as the file has them */
-    int *machine;  /* [devices] the first device of the same machine */
-    int *leaving;  /* [devices] for counting */
+    ddp_network n; /* bytes: for DT-FM's grid; rates: the share of each device */
+    double *whole; /* [devices x devices] rates as in the file */
+    int *machine;  /* [devices] first device of the same machine */
+    int *leaving;  /* [devices] scratch for counts */
     double params;
-    double layer_s;                       /* forward of one layer for one sequence, on one device */
-    double back;                          /* a backward is so many forwards */
-    double hop_bytes;                     /* one sequence's activations at a boundary */
-    double flops;                         /* of a step, what is computed again included */
-    double dtfm_s;                        /* 0: not known yet */
-    int tensor_share;                     /* of the grid's tensor rings, so many leave a machine */
-    int *order;                           /* [devices] the device of a rank */
+    double layer_s;                       /* forward time of one layer for one sequence on one device */
+    double back;                          /* backward time divided by forward time */
+    double hop_bytes;                     /* bytes of one sequence's activations at a boundary */
+    double flops;                         /* per step, recomputation included */
+    double dtfm_s;                        /* step time under DT-FM; 0: not computed yet */
+    int tensor_share;                     /* tensor rings of the grid that share a machine's external link */
+    int *order;                           /* [devices] rank -> device */
     int *at;                              /* [devices] (replica x stages + stage) x tensor + part -> device */
-    ddp_stage_cost *stage, *stage_before; /* [devices] of a pipeline */
+    ddp_stage_cost *stage, *stage_before; /* [devices] stages of a pipeline */
     ddp_boundary *edge, *edge_before;
 } baselines_case;
 
@@ -36,11 +36,11 @@ typedef struct baselines_row {
     const char *scheme;
     int tensor, pipeline, data;
     long micro_batch;                   /* sequences */
-    long flushes;                       /* of a pipeline in a step; ZeRO: micro-steps */
-    double step_s, compute_s, bubble_s; /* the rest is communication that nothing hides; step_s 0:
-                                           impossible */
-    double best_s;                      /* of several layouts, of which step_s is the mean; else 0 */
-    double memory;                      /* bytes of the fullest device */
+    long flushes;                       /* pipeline flushes per step; ZeRO: micro-steps per step */
+    double step_s, compute_s, bubble_s; /* the rest of step_s is exposed communication; step_s 0:
+                                         * impossible */
+    double best_s;                      /* best of several layouts, whose mean is step_s; else 0 */
+    double memory;                      /* largest memory of a device in bytes */
     char why[320];
 } baselines_row;
 
@@ -53,8 +53,8 @@ static void baselines_costs(baselines_case *c)
 {
     const baselines_arguments *a = c->a;
     const double s = (double)a->seq, d = (double)a->dim, L = (double)a->layers, batch = (double)a->batch;
-    const double forward = 24 * s * d * d * (1 + s / (6 * d)); /* of a layer and sequence (Narayanan and
-                                                                  others 2021) */
+    const double forward = 24 * s * d * d * (1 + s / (6 * d)); /* per layer and sequence (Narayanan and others
+                                                                * 2021) */
 
     c->back = a->keep ? 2 : 3;
     c->params = L * (12 * d * d + 13 * d) + (double)a->vocab * d + s * d;
@@ -65,7 +65,7 @@ static void baselines_costs(baselines_case *c)
     c->n.pp_bytes = batch / c->n.pipelines * c->hop_bytes;
 }
 
-/* ---- links: both directions averaged, as the placement has them ---- */
+/* ---- links: the mean of both directions, as in the placement ---- */
 
 static double baselines_mean(const baselines_case *c, const double *matrix, int x, int y)
 {
@@ -74,9 +74,9 @@ static double baselines_mean(const baselines_case *c, const double *matrix, int 
     return (matrix[(size_t)x * N + (size_t)y] + matrix[(size_t)y * N + (size_t)x]) / 2;
 }
 
-/* A machine is a group whose links inside are faster than all others that its devices have. They share its
- * way out: where all devices of the larger of two machines send to the other, each has so small a part of the
- * rate. */
+/* Finds the machines. A machine is a group whose internal links are faster than the other links of its
+ * devices, which share its external link. The rate between two machines is divided by the number of devices
+ * of the larger one, as if all of them send at the same time. */
 static void baselines_machines(baselines_case *c)
 {
     const int N = c->n.devices;
@@ -99,7 +99,8 @@ static void baselines_machines(baselines_case *c)
         }
 }
 
-/* Of rings at c->at + i x step with `count` members `stride` apart: the most links that leave one machine. */
+/* Counts the links of rings that leave a machine, and returns the largest number for one machine. Ring i has
+ * `count` devices, `stride` apart, from c->at + i x step on. */
 static int baselines_leaving(baselines_case *c, int rings, int step, int count, int stride)
 {
     int most = 1;
@@ -114,9 +115,9 @@ static int baselines_leaving(baselines_case *c, int rings, int step, int count, 
     return most;
 }
 
-/* One pass of a ring (a reduce-scatter or an all-gather) over device[0], device[stride], ...: count - 1 turns
- * at the rate of the slowest link, what began at one device passing all links but one. *slow: where the
- * slowest one begins. */
+/* Returns the seconds of one pass over a ring of device[0], device[stride], ...: a reduce-scatter or an
+ * all-gather. The pass has count - 1 turns at the rate of the slowest link, and the delays of all links but
+ * the one with the shortest delay. *slow receives the index at which the slowest link begins. */
 static double baselines_ring(const baselines_case *c, const int *device, int count, int stride, double bytes,
                              int share, int *slow)
 {
@@ -138,7 +139,7 @@ static double baselines_ring(const baselines_case *c, const int *device, int cou
 
 /* ---- memory ---- */
 
-/* What a layer's activations take for b sequences (Korthikanti and others 2022, Eq. 2). */
+/* Returns the bytes of a layer's activations for b sequences (Korthikanti and others 2022, Eq. 2). */
 static double baselines_working(const baselines_case *c, double b, int tensor)
 {
     const double s = (double)c->a->seq, d = (double)c->a->dim, heads = (double)c->a->heads;
@@ -146,7 +147,7 @@ static double baselines_working(const baselines_case *c, double b, int tensor)
     return s * b * d * (10 + 24.0 / tensor + 5 * heads * s / (d * tensor));
 }
 
-/* `held` micro-batches of `layers` layers and a state of so many bytes per parameter. */
+/* Returns the bytes of `held` micro-batches of `layers` layers, and of `state` bytes per parameter. */
 static double baselines_memory(const baselines_case *c, double params, double state, double layers, double b,
                                double held, int tensor)
 {
@@ -160,26 +161,27 @@ static double baselines_memory(const baselines_case *c, double params, double st
 
 typedef struct baselines_way {
     ddp_pipeline schedule;
-    int blocking; /* a stage does not compute while it sends */
-    int sharded;  /* state of the optimizer, over the replicas */
-    int eq2;      /* gradients by DT-FM's sharded server, else by rings */
+    int blocking; /* 1: a stage does not compute while it sends */
+    int sharded;  /* 1: the optimizer state is sharded over the replicas */
+    int eq2;      /* 1: gradients are averaged by DT-FM's sharded server, 0: by rings */
 } baselines_way;
 
-/* What a message occupies its sender for. */
+/* Returns the seconds for which a message occupies its sender. */
 static double baselines_send(const baselines_case *c, const baselines_way *w, double bytes, int x, int y)
 {
     return bytes / baselines_mean(c, c->n.rate, x, y) +
            (w->blocking ? baselines_mean(c, c->n.delay_s, x, y) : 0);
 }
 
-/* Stage p of replica d: what a micro-batch costs it. */
+/* Sets the costs of a micro-batch in stage p of replica d. */
 static void baselines_stage(baselines_case *c, const baselines_row *r, const baselines_way *w, int d, int p)
 {
     const int T = r->tensor, P = r->pipeline, *mine = c->at + (d * P + p) * T, *next = mine + T,
               *before = mine - T;
     const double layers = (double)c->a->layers / P, b = (double)r->micro_batch, bytes = b * c->hop_bytes;
     const double reduce =
-        2 * baselines_ring(c, mine, T, 1, bytes, c->tensor_share, NULL); /* two in a layer and pass */
+        2 * baselines_ring(c, mine, T, 1, bytes, c->tensor_share, NULL); /* two all-reduces per layer and
+                                                                          * pass */
     double forward = layers * (b * c->layer_s / T + 2 * reduce), up = 0, down = 0;
     double backward = layers * (c->back * b * c->layer_s / T + 2 * (c->back - 1) * reduce);
 
@@ -203,7 +205,7 @@ static void baselines_stage(baselines_case *c, const baselines_row *r, const bas
         c->edge[p].alpha_s = fmax(c->edge[p].alpha_s, baselines_mean(c, c->n.delay_s, mine[t], next[t]));
 }
 
-/* The slowest replica's pipeline, and what it would be if links cost nothing. */
+/* Computes the pipeline time of the slowest replica, and the ideal time without communication. */
 static ddp_status baselines_pipelines(baselines_case *c, const baselines_row *r, const baselines_way *w,
                                       long micro_batches, double *out, double *ideal, ddp_error *err)
 {
@@ -220,14 +222,14 @@ static ddp_status baselines_pipelines(baselines_case *c, const baselines_row *r,
     costs.boundaries = r->pipeline - 1;
     costs.boundary = c->edge;
     *out = 0;
-    /* equal stages without links: M + P - 1 forwards and backwards, under either schedule */
+    /* equal stages without communication: M + P - 1 forward and backward passes, under both schedules */
     *ideal = (double)(micro_batches + r->pipeline - 1) * (double)c->a->layers / r->pipeline * (1 + c->back) *
              (double)r->micro_batch * c->layer_s / r->tensor;
     for (int d = 0; d < r->data && s == DDP_OK; d++) {
         for (int p = 0; p < r->pipeline; p++) baselines_stage(c, r, w, d, p);
         if (d > 0 && !memcmp(c->stage, c->stage_before, P * sizeof *c->stage) &&
             !memcmp(c->edge, c->edge_before, (P - 1) * sizeof *c->edge))
-            continue; /* as the last one */
+            continue; /* same costs as the previous replica */
         memcpy(c->stage_before, c->stage, P * sizeof *c->stage);
         memcpy(c->edge_before, c->edge, (P - 1) * sizeof *c->edge);
         s = ddp_pipeline_time(&costs, &t, err);
@@ -237,7 +239,7 @@ static ddp_status baselines_pipelines(baselines_case *c, const baselines_row *r,
     return s;
 }
 
-/* Averaging the gradients of the slowest stage. */
+/* Computes the time to average the gradients of the slowest stage. */
 static ddp_status baselines_average(baselines_case *c, const baselines_row *r, const baselines_way *w,
                                     double *out, ddp_error *err)
 {
@@ -254,7 +256,7 @@ static ddp_status baselines_average(baselines_case *c, const baselines_row *r, c
     return DDP_OK;
 }
 
-/* c->at and the row's grid and micro-batch are given; a row that cannot be says why. */
+/* Computes a row from c->at and from the row's grid and micro-batch. */
 static ddp_status baselines_grid(baselines_case *c, baselines_row *r, const baselines_way *w, ddp_error *err)
 {
     const int P = r->pipeline;
@@ -266,7 +268,8 @@ static ddp_status baselines_grid(baselines_case *c, baselines_row *r, const base
     double pipeline = 0, ideal = 0, average = 0;
     ddp_status s;
 
-    for (;; m--) { /* gpipe keeps them all: as many as fit, several times */
+    for (;; m--) { /* gpipe stores all micro-batches of a flush: use the largest flush that fits into
+                    * memory */
         const double held = w->schedule == DDP_PIPELINE_GPIPE ? (double)m : fmin((double)all, P);
         r->memory = baselines_memory(c, params, state, layers, (double)r->micro_batch, held, r->tensor);
         if (w->schedule != DDP_PIPELINE_GPIPE || m == 1 || (all % m == 0 && r->memory <= room)) break;
@@ -278,14 +281,16 @@ static ddp_status baselines_grid(baselines_case *c, baselines_row *r, const base
     r->compute_s = (double)all * layers * (1 + c->back) * (double)r->micro_batch * c->layer_s / r->tensor;
     r->bubble_s = (double)r->flushes * ideal - r->compute_s;
     r->step_s = (double)r->flushes * pipeline + average;
-    snprintf(r->why, sizeof r->why, "%s %ld x %ld micro-batches of %ld %s: %.4g s; averaging %.4g s by %s",
+    snprintf(r->why, sizeof r->why,
+             "%s %ld x %ld micro-batches of %ld, transfers %s: %.4g s; averaging %.4g s by %s",
              ddp_pipeline_name(w->schedule), r->flushes, m, r->micro_batch,
-             w->blocking ? "and transfers that block" : "beside transfers", (double)r->flushes * pipeline,
-             average, w->eq2 ? "a sharded server" : "rings");
+             w->blocking ? "blocking" : "overlapped", (double)r->flushes * pipeline, average,
+             w->eq2 ? "a sharded server" : "rings");
     return s;
 }
 
-/* Megatron's ranks: tensor parts next to each other, then replicas, then stages. */
+/* Assigns devices in Megatron's order of ranks: neighbouring ranks are tensor parts, then replicas, then
+ * stages. */
 static void baselines_megatron_ranks(baselines_case *c, const baselines_row *r)
 {
     const int T = r->tensor, P = r->pipeline, D = r->data;
@@ -297,7 +302,8 @@ static void baselines_megatron_ranks(baselines_case *c, const baselines_row *r)
 
 /* ---- layouts ---- */
 
-/* layout -1: as the file has it; else that of a seed. */
+/* Sets the order of the devices. Layout -1 is the order of the file; others are random, with the seed
+ * --seed + layout. */
 static ddp_status baselines_order(baselines_case *c, long layout, ddp_error *err)
 {
     ddp_place_options o;
@@ -334,7 +340,7 @@ static ddp_status baselines_dtfm(baselines_case *c, baselines_row *r, ddp_error 
     return s == DDP_OK ? baselines_grid(c, r, &way, err) : s;
 }
 
-/* The mean of the layouts into *r, with the words of the last one. */
+/* Computes the mean of the layouts into *r. The rest of *r is from the last layout. */
 static ddp_status baselines_layouts(baselines_case *c, baselines_row *r, const baselines_way *w, int megatron,
                                     long layouts, ddp_error *err)
 {
@@ -373,7 +379,8 @@ static void baselines_link_name(const ddp_network *n, int x, int y, char *out, s
         snprintf(out, room, "devices %d - %d", x, y);
 }
 
-/* Largest micro-batch that fits: a micro-step's traffic does not depend on it. */
+/* Computes a row of ZeRO or FSDP. It uses the largest micro-batch that fits into memory, because the traffic
+ * of a micro-step does not depend on its size. */
 static void baselines_zero(baselines_case *c, baselines_row *r, baselines_zero_kind kind)
 {
     const int N = c->n.devices;
@@ -388,7 +395,7 @@ static void baselines_zero(baselines_case *c, baselines_row *r, baselines_zero_k
     r->tensor = r->pipeline = 1;
     r->data = N;
     if (c->a->batch % N) {
-        snprintf(r->why, sizeof r->why, "a batch of %ld is no multiple of %d devices", c->a->batch, N);
+        snprintf(r->why, sizeof r->why, "a batch of %ld is not a multiple of %d devices", c->a->batch, N);
         return;
     }
     for (r->micro_batch = mine;; r->micro_batch--) {
@@ -410,12 +417,13 @@ static void baselines_zero(baselines_case *c, baselines_row *r, baselines_zero_k
         r->step_s =
             (double)r->flushes * (g + (L - 1) * fmax(g, f) + f + 2 * g + (L - 1) * fmax(2 * g, b) + b);
     baselines_link_name(&c->n, slow, (slow + 1) % N, link, sizeof link);
-    snprintf(r->why, sizeof r->why,
-             "%ld micro-steps of %ld; a ring's pass takes %.4g s for %s, at the rate of %s (%.4g Gbit/s)",
-             r->flushes, r->micro_batch, kind == BASELINES_ZERO1 ? whole : g,
-             kind == BASELINES_ZERO1 ? "all parameters, twice a step"
-                                     : "a layer, three of each in a micro-step",
-             link, N > 1 ? 8e-9 * baselines_mean(c, c->whole, slow, (slow + 1) % N) : 0);
+    snprintf(
+        r->why, sizeof r->why,
+        "%ld micro-steps of %ld; one pass over the ring takes %.4g s for %s, limited by %s (%.4g Gbit/s)",
+        r->flushes, r->micro_batch, kind == BASELINES_ZERO1 ? whole : g,
+        kind == BASELINES_ZERO1 ? "all parameters, 2 passes per step"
+                                : "a layer, 3 passes per layer and micro-step",
+        link, N > 1 ? 8e-9 * baselines_mean(c, c->whole, slow, (slow + 1) % N) : 0);
 }
 
 #endif /* EXAMPLES_PLAN_BASELINES_COST_H */

@@ -1,5 +1,5 @@
-/* plan choose: which strategy suits a model, a network and a number of workers, by the planners' own
- * predictions; plan bandwidth: how fast links must be for each. */
+/* plan choose: predicts the step time of every strategy with its planner, and chooses a strategy for a model,
+ * a network and a number of workers. plan bandwidth: computes the link rate that each strategy needs. */
 #ifndef EXAMPLES_PLAN_CHOOSE_H
 #define EXAMPLES_PLAN_CHOOSE_H
 
@@ -8,43 +8,46 @@
 
 typedef struct choose_arguments {
     const char *program, *profile, *model, *net, *delay, *json, *svg, *draw;
-    double speed, aim; /* TFLOP/s of a worker; utilisation in per cent */
+    double speed, aim; /* TFLOP/s of a worker; target utilisation in percent */
     long workers, period, batch;
-    int text; /* a table in the place of JSON lines */
+    int text; /* print a table in place of JSON lines */
 } choose_arguments;
 
-/* What is trained where. */
+/* The model and the cluster. */
 typedef struct choose_case {
-    ddp_profile p;    /* comm_s and alpha_s are those of the link that is looked at */
-    double compute_s; /* of a step */
-    double bytes;     /* of all parameters */
-    double delay_s;   /* one way */
+    ddp_profile p;    /* comm_s and alpha_s are set by choose_link */
+    double compute_s; /* compute time per step */
+    double bytes;     /* size of all parameters */
+    double delay_s;   /* one-way delay of a link */
     int workers;
 } choose_case;
 
-/* How far training is from S-SGD: nearer ones are preferred where they are fast enough. */
+/* How much training differs from S-SGD, in increasing order. Of the strategies that are fast enough, the
+ * first kind is preferred. */
 typedef enum choose_kind { CHOOSE_EXACT, CHOOSE_AVERAGED, CHOOSE_LATE, CHOOSE_OUTER } choose_kind;
 
 static const char *const choose_why[] = {
-    "parameters after each step are those of ssgd, bit for bit",
-    "every layer is averaged once in a period, nothing is late",
-    "parts of the gradient are applied an iteration or more late",
-    "changes of a whole period are averaged, by an outer optimizer",
+    "parameters are bit-identical to ssgd after each step",
+    "every layer is averaged once per period, without delay",
+    "parts of the gradient are applied at least one iteration late",
+    "an outer optimizer averages the parameter deltas of a period",
 };
 
 typedef struct choose_entry choose_entry;
 
 struct choose_entry {
-    const char *strategy, *options; /* as the trainers take them */
+    const char *strategy, *options; /* names and options of the trainers */
     choose_kind kind;
-    int longest;  /* period that is tried; 0: it has none */
-    double share; /* bytes of a change, as a part of float32's */
-    /* Seconds of a step; *sent is what a worker sends in it, as a part of the model's bytes on the wire. */
+    int longest;  /* longest period to try; 0: the strategy has no period */
+    double share; /* bytes of a parameter delta, divided by its bytes in float32 */
+    /* Predicts the seconds of a step. *sent receives the bytes that a worker sends per step, divided by the
+     * bytes of the model. */
     ddp_status (*step)(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
                        ddp_error *err);
 };
 
-/* A worker's part of an all-reduce: it sends its segments and the results of its own. */
+/* The bytes that a worker sends in an all-reduce, divided by the bytes of the model: its values of the other
+ * workers' segments, and the result of its own segment. */
 static double choose_all_reduce(const choose_case *c) { return 2.0 * (c->workers - 1) / c->workers; }
 
 static double choose_comm_s(const choose_case *c)
@@ -56,7 +59,7 @@ static double choose_comm_s(const choose_case *c)
     return sum;
 }
 
-/* ssgd, wfbp and those that follow a timeline. */
+/* ssgd, wfbp and the other schemes of ddp_plan_timeline. */
 static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, int period, double *step_s,
                                   double *sent, ddp_error *err)
 {
@@ -68,8 +71,8 @@ static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, i
 
     (void)period;
     memset(&o, 0, sizeof o);
-    p.alpha_s = 0;              /* a latency, which ddp_timeline_exposed adds */
-    o.partition_params = 6.5e6; /* ddp_config.gradient.partition_bytes */
+    p.alpha_s = 0;              /* added by ddp_timeline_exposed, as a latency */
+    o.partition_params = 6.5e6; /* the default of ddp_config.gradient.partition_bytes */
     s = ddp_scheme_named(e->strategy, &o.scheme, err);
     if (o.scheme == DDP_SCHEME_WFBP || o.scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = 26214400;
     if (s == DDP_OK) s = ddp_plan_timeline(&p, &o, &t, err);
@@ -82,9 +85,9 @@ static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, i
     return s;
 }
 
-/* Merging more than two iterations into one update is another training, which its Preserver refuses
- * (docs/explanation/deft.md): then the step is stretched until two are enough, which plans reach within some
- * per cent (ddp_delayed_plan.lower_bound_s). */
+/* DeFT's Preserver rejects plans that merge more than two iterations into one update, because training would
+ * change too much (docs/explanation/deft.md). For such links the step is lengthened until merging two
+ * iterations is enough. Plans come within a few percent of this time (ddp_delayed_plan.lower_bound_s). */
 static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int period, double *step_s,
                               double *sent, ddp_error *err)
 {
@@ -97,13 +100,13 @@ static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int p
     (void)e;
     (void)period;
     memset(&o, 0, sizeof o);
-    p.alpha_s = 0; /* a latency: what is late is late once a step */
+    p.alpha_s = 0; /* a latency, paid once per step and added below */
     o.partition_params = 6.5e6;
     *step_s = comm * most > c->compute_s ? comm * most : c->compute_s;
     *step_s += c->p.alpha_s;
     *sent = choose_all_reduce(c) * most;
     s = ddp_plan_delayed(&p, &o, &plan, err);
-    if (s == DDP_ARG || s == DDP_UNSUPPORTED) return DDP_OK; /* too slow a link to be planned for */
+    if (s == DDP_ARG || s == DDP_UNSUPPORTED) return DDP_OK; /* the link is too slow for a plan */
     if (s != DDP_OK) return s;
     if (plan.update_frequency >= most) {
         *step_s = plan.iteration_s + c->p.alpha_s;
@@ -113,8 +116,8 @@ static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int p
     return DDP_OK;
 }
 
-/* Servers on the workers: a push and a pull are what an all-reduce is. On workers that are alike asp, ssp and
- * r2sp wait for their own pull, and for nobody. */
+/* Servers on the workers: a push and a pull send as many bytes as an all-reduce. If all workers are equally
+ * fast, a worker under asp, ssp and r2sp waits only for its own pull. */
 static ddp_status choose_server(const choose_entry *e, const choose_case *c, int period, double *step_s,
                                 double *sent, ddp_error *err)
 {
@@ -126,7 +129,8 @@ static ddp_status choose_server(const choose_entry *e, const choose_case *c, int
     return DDP_OK;
 }
 
-/* Late layers travel while the next step computes, as many as that hides. */
+/* Late layers are sent during the compute of the next step. As many layers are late as that compute can
+ * overlap. */
 static ddp_status choose_osp(const choose_entry *e, const choose_case *c, int period, double *step_s,
                              double *sent, ddp_error *err)
 {
@@ -171,7 +175,8 @@ static ddp_status choose_partial(const choose_entry *e, const choose_case *c, in
     return DDP_OK;
 }
 
-/* A change has the whole next period to travel; only a link that is busy all the time delays training. */
+/* The transfer of a parameter delta may take the whole next period. It delays training only if the link is
+ * always busy. */
 static ddp_status choose_overlapped(const choose_entry *e, const choose_case *c, int period, double *step_s,
                                     double *sent, ddp_error *err)
 {
@@ -183,7 +188,7 @@ static ddp_status choose_overlapped(const choose_entry *e, const choose_case *c,
     return DDP_OK;
 }
 
-/* What everybody kept goes to everybody. */
+/* Every worker sends its top-k values to every other worker. */
 static ddp_status choose_gathered(const choose_entry *e, const choose_case *c, int period, double *step_s,
                                   double *sent, ddp_error *err)
 {
@@ -193,8 +198,8 @@ static ddp_status choose_gathered(const choose_entry *e, const choose_case *c, i
     return DDP_OK;
 }
 
-/* Ordered by how far training is from S-SGD, simpler ones first. Shares: four bits a value with a float's
- * scale for each 64; 64 of 4096 values with 14 bits each and a scale (docs/explanation/diloco.md). */
+/* Ordered by kind, simpler strategies first. Shares: int4 sends 4 bits per value and a float scale per 64
+ * values. sparseloco sends 64 of 4096 values with 14 bits each, and a scale (docs/explanation/diloco.md). */
 static const choose_entry choose_table[] = {
     {"ssgd", "", CHOOSE_EXACT, 0, 1, choose_timeline},
     {"bsp", "--servers colocated", CHOOSE_EXACT, 0, 1, choose_server},
@@ -219,7 +224,8 @@ static const choose_entry choose_table[] = {
 enum { CHOOSE_ENTRIES = sizeof choose_table / sizeof choose_table[0], CHOOSE_LEVELS = 5 };
 static const double choose_level[CHOOSE_LEVELS] = {50, 80, 90, 95, 99};
 
-/* All layers over a link of `rate` bytes per second, by direct all-reduce: two one-way delays. */
+/* Sets the transfer times of all layers for a link of `rate` bytes per second. The direct all-reduce has two
+ * one-way delays. */
 static void choose_link(choose_case *c, double rate)
 {
     int l;
@@ -240,8 +246,8 @@ static ddp_status choose_utilisation(const choose_entry *e, choose_case *c, doub
     return s;
 }
 
-/* The slowest link, in bytes per second and to 1 %, that gives `level` per cent; DBL_MAX where delay forbids
- * it. */
+/* Finds the slowest link, in bytes per second and to within 1 %, that gives a utilisation of `level` percent.
+ * *out is DBL_MAX if no rate is enough, because of the delay. */
 static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period, double level, double *out,
                               ddp_error *err)
 {
@@ -263,12 +269,12 @@ static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period,
 }
 
 typedef struct choose_answer {
-    int period; /* 0 where it has none */
-    int rank;   /* 1 = the best */
+    int period; /* 0 if the strategy has none */
+    int rank;   /* 1 is the best strategy */
     double step_s, sent, utilisation, rate[CHOOSE_LEVELS];
 } choose_answer;
 
-/* The shortest usual period that reaches the aim, or the longest that is usual. */
+/* Chooses the shortest of the usual periods that reaches the target utilisation, else the longest one. */
 static ddp_status choose_period(const choose_entry *e, choose_case *c, const choose_arguments *a, double rate,
                                 int *out, ddp_error *err)
 {
@@ -285,7 +291,8 @@ static ddp_status choose_period(const choose_entry *e, choose_case *c, const cho
     return s;
 }
 
-/* rate 0: no link is given, what links need is all that is asked for. */
+/* Fills the answer for one strategy. With rate 0 no link is given, and only the required link rates are
+ * computed. */
 static ddp_status choose_answer_of(const choose_entry *e, choose_case *c, const choose_arguments *a,
                                    double rate, choose_answer *out, ddp_error *err)
 {
@@ -304,8 +311,8 @@ static ddp_status choose_answer_of(const choose_entry *e, choose_case *c, const 
     return s;
 }
 
-/* Below 0 where a is better: a shorter step; without a link, a slower one that computing for 90 % needs, or
- * for less where none is enough for that. */
+/* Returns a value below 0 if a is better: it has a shorter step or, if no link is given, needs a lower rate
+ * for 90 % utilisation. If no rate gives 90 % under both, compares the rates for 80 %, then 50 %. */
 static int choose_order(const choose_answer *a, const choose_answer *b)
 {
     int k;
@@ -317,7 +324,7 @@ static int choose_order(const choose_answer *a, const choose_answer *b)
     return a->rate[k] < b->rate[k] ? -1 : a->rate[k] > b->rate[k];
 }
 
-/* Among equals the nearest to S-SGD is the better one. */
+/* Ranks the strategies. Of equal strategies the one that differs less from S-SGD is better. */
 static void choose_rank(choose_answer *r)
 {
     int i, k;
@@ -331,7 +338,7 @@ static void choose_rank(choose_answer *r)
     }
 }
 
-/* What the trainers need beside --strategy. */
+/* Writes the options that a trainer needs in addition to --strategy. */
 static void choose_options(FILE *f, const choose_entry *e, const choose_answer *r)
 {
     fprintf(f, "\"options\": \"%s", e->options);
@@ -360,7 +367,7 @@ static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, co
     fprintf(f, "}}\n");
 }
 
-/* Mbit/s that a link needs, or that none is fast enough. */
+/* Prints the required rate in Mbit/s, or - if no rate is enough. */
 static void choose_cell(FILE *f, double rate)
 {
     if (rate < DBL_MAX)
@@ -369,13 +376,13 @@ static void choose_cell(FILE *f, double rate)
         fprintf(f, "%10s", "-");
 }
 
-/* A row for each, the best first. */
+/* Prints a row for each strategy, the best first. */
 static void choose_table_text(FILE *f, const choose_case *c, const choose_answer *r)
 {
     const int steps = r[0].step_s > 0;
     int rank, i, k;
 
-    fprintf(f, "%*s\n%-15s%-34s%6s", steps ? 136 : 105, "Mbit/s for so much computing", "strategy", "options",
+    fprintf(f, "%*s\n%-15s%-34s%6s", steps ? 136 : 105, "Mbit/s for this utilisation", "strategy", "options",
             "H");
     if (steps) fprintf(f, "%10s%12s%9s", "step ms", "computing %", "MB/step");
     for (k = 0; k < CHOOSE_LEVELS; k++) fprintf(f, "%8g %%", choose_level[k]);
@@ -402,8 +409,9 @@ static int choose_is_better(const choose_answer *a, const choose_answer *than)
     return a->step_s < (half ? 1.01 : 0.99) * than->step_s;
 }
 
-/* The nearest to S-SGD that reaches the aim, among equals the fastest, of two within 1 % one with half the
- * period, else the simpler; the fastest of all where none reaches it. */
+/* Returns the fastest strategy of the first kind that reaches the target utilisation. If two step times
+ * differ by less than 1 %, a strategy with at most half the period is better, else the simpler one. If no
+ * strategy reaches the target, returns the fastest one. */
 static int choose_best(const choose_answer *r, double aim)
 {
     int best = -1, i;
@@ -423,10 +431,10 @@ static void choose_because(FILE *f, const choose_answer *r, double aim, int best
     const char *why = choose_why[choose_table[best].kind];
 
     if (r[best].utilisation < aim)
-        fprintf(f, "no strategy computes %g %% of the time on this link; this one is the fastest: %s", aim,
-                why);
+        fprintf(f, "no strategy reaches a utilisation of %g %% on this link; this one is the fastest: %s",
+                aim, why);
     else
-        fprintf(f, "of those that compute at least %g %% of the time it is nearest to S-SGD: %s", aim, why);
+        fprintf(f, "closest to S-SGD of the strategies with a utilisation of at least %g %%: %s", aim, why);
 }
 
 static void choose_say(FILE *f, const choose_answer *r, double aim, int event)
@@ -453,13 +461,13 @@ static void choose_say_text(FILE *f, const choose_answer *r, double aim)
     fputc('\n', f);
 }
 
-/* ---- the picture: utilisation against the link's rate ---- */
+/* ---- chart: utilisation by link rate ---- */
 
 enum { CHOOSE_POINTS = 61, CHOOSE_LEFT = 64, CHOOSE_TOP = 64, CHOOSE_WIDE = 620, CHOOSE_HIGH = 360 };
 
 typedef struct choose_picture {
     FILE *f;
-    double low, high; /* rates, bytes per second */
+    double low, high; /* rates in bytes per second */
     int curves;
 } choose_picture;
 
@@ -500,7 +508,7 @@ static void choose_axes(const choose_picture *v, double rate)
                 choose_x(v, rate), CHOOSE_TOP, CHOOSE_HIGH);
 }
 
-/* Whether a list "A,B,.." names entry e: by its strategy, or by its strategy and options. */
+/* Returns 1 if a list "A,B,.." names entry e, by its strategy or by its strategy and options. */
 static int choose_named(const char *list, const choose_entry *e)
 {
     const size_t name = strlen(e->strategy), options = strlen(e->options);
@@ -516,8 +524,8 @@ static int choose_named(const char *list, const choose_entry *e)
     return !list;
 }
 
-/* A strategy's curve, and its name in the list of place `row` to the right. With at most 8 curves each has a
- * colour that is easy to distinguish. */
+/* Draws the curve of a strategy, and its name in row `row` of the list on the right. Up to 8 curves get
+ * colours that are easy to distinguish. */
 static ddp_status choose_curve(choose_picture *v, int i, int row, choose_case *c, const choose_answer *r,
                                ddp_error *err)
 {
@@ -582,9 +590,10 @@ static ddp_status choose_svg(FILE *f, choose_case *c, const choose_answer *r, co
     return s;
 }
 
-/* ---- the case ---- */
+/* ---- model and cluster ---- */
 
-/* Layers of a model as its graph names them, "layer/operator"; backward is twice forward. */
+/* Makes a profile of a model. A layer has the operators of one module; its backward time is twice its forward
+ * time. */
 static ddp_status choose_model(const choose_arguments *a, ddp_profile *p, ddp_error *err)
 {
     const double seconds_per_flop = 1e-12 / a->speed;
@@ -609,7 +618,7 @@ static ddp_status choose_model(const choose_arguments *a, ddp_profile *p, ddp_er
 
 static ddp_status choose_read(const choose_arguments *a, choose_case *c, ddp_error *err)
 {
-    const ddp_link any = {0, 1}; /* comm_s is made by choose_link */
+    const ddp_link any = {0, 1}; /* comm_s is set by choose_link */
     ddp_status s = a->model ? choose_model(a, &c->p, err) : ddp_profile_read(a->profile, &any, &c->p, err);
     int l;
 
@@ -619,8 +628,7 @@ static ddp_status choose_read(const choose_arguments *a, choose_case *c, ddp_err
     }
     if (s == DDP_OK && !(c->bytes > 0 && c->compute_s > 0)) {
         snprintf(err->msg, sizeof err->msg,
-                 "%s: columns params, forward_s and backward_s are needed, with more than "
-                 "zeros",
+                 "%s: the columns params, forward_s and backward_s are needed, with values above 0",
                  a->model ? a->model : a->profile);
         return err->code = DDP_ARG;
     }
@@ -657,7 +665,7 @@ static int choose_run(const choose_arguments *a, choose_case *c, double rate)
     return plan_output_close(&out, a->program, s, a->json, a->svg);
 }
 
-/* The exit code of a mistake, after its sentence; -1: there is none. */
+/* Checks the options. Returns -1, or the exit code after printing an error. */
 static int choose_mistake(choose_arguments *a)
 {
     const char *me = a->program;
@@ -665,16 +673,17 @@ static int choose_mistake(choose_arguments *a)
 
     if (!a->profile == !a->model) return plan_usage(me, "either --profile or %s is needed", "--model");
     if (a->model && !plan_given(a->speed))
-        return plan_usage(me, "--model needs %s, the rate that a worker reaches", "--speed TFLOPS");
+        return plan_usage(me, "--model needs %s, the rate of a worker", "--speed TFLOPS");
     if (a->model && !(a->speed > 0)) return plan_refuse(me, "--speed", a->speed, "above 0");
     if (a->profile && plan_given(a->speed))
-        return plan_usage(me, "--profile and %s exclude each other", "--speed");
+        return plan_usage(me, "--profile and %s cannot be combined", "--speed");
     code = plan_count(me, "--workers", "N", a->workers, 2, 1000000);
     if (code >= 0) return code;
     if (a->batch == 0)
-        return plan_refuse(me, "--batch", 0, "at least 1; leave it out for the model's usual number");
+        return plan_refuse(me, "--batch", 0, "at least 1; leave it out for the default of the model");
     if (a->period == 0)
-        return plan_refuse(me, "--period", 0, "at least 1; leave it out for as many as each strategy needs");
+        return plan_refuse(me, "--period", 0,
+                           "at least 1; leave it out for the period that each strategy needs");
     if (a->batch < 0) a->batch = 0;
     if (a->period < 0) a->period = 0;
     if (a->period > 1000000) return plan_refuse(me, "--period", (double)a->period, "at most 1000000");
@@ -688,7 +697,7 @@ static int choose_mistake(choose_arguments *a)
     return -1;
 }
 
-/* rate 0: of any link. */
+/* Prints the answer. With rate 0 no link is given. */
 static int choose_tell(const choose_arguments *a, double rate, double delay)
 {
     choose_case c;
@@ -709,25 +718,25 @@ static int choose_tell(const choose_arguments *a, double rate, double delay)
     return code;
 }
 
-#define CHOOSE_OPTIONS(a)                                                                                 \
-    {"Model", CLI_GROUP, NULL, NULL, NULL},                                                               \
-        {"--profile", CLI_TEXT, &(a).profile, "P.csv", "layers and their times; its comm_s is not used"}, \
-        {"--model", CLI_TEXT, &(a).model, "NAME",                                                         \
-         "or a model (plan fence --help lists them), with --speed"},                                      \
-        {"--speed", CLI_REAL, &(a).speed, "TFLOPS", "10^12 operations per second that a worker reaches"}, \
-        {"--batch", CLI_COUNT, &(a).batch, "N", "samples per step (default: the model's usual number)"},  \
-        {"Cluster", CLI_GROUP, NULL, NULL, NULL},                                                         \
-    {                                                                                                     \
-        "--workers", CLI_COUNT, &(a).workers, "N", "number of workers, at least 2"                        \
+#define CHOOSE_OPTIONS(a)                                                                               \
+    {"Model", CLI_GROUP, NULL, NULL, NULL},                                                             \
+        {"--profile", CLI_TEXT, &(a).profile, "P.csv", "profile of the layers; comm_s is not used"},    \
+        {"--model", CLI_TEXT, &(a).model, "NAME",                                                       \
+         "in place of --profile: name of a model, as for `plan fence`; needs --speed"},                 \
+        {"--speed", CLI_REAL, &(a).speed, "TFLOPS", "rate of a worker in 10^12 operations per second"}, \
+        {"--batch", CLI_COUNT, &(a).batch, "N", "samples per step (default: 3 to 128, by model)"},      \
+        {"Cluster", CLI_GROUP, NULL, NULL, NULL},                                                       \
+    {                                                                                                   \
+        "--workers", CLI_COUNT, &(a).workers, "N", "number of workers, at least 2"                      \
     }
-#define CHOOSE_OUTPUT(a)                                                                              \
-    {"Output", CLI_GROUP, NULL, NULL, NULL},                                                          \
-        {"--text", CLI_FLAG, &(a).text, "", "print a table, the best first, in place of JSON lines"}, \
-        {"--svg", CLI_TEXT, &(a).svg, "FILE", "chart of utilisation over the rate of the link"},      \
-        {"--draw", CLI_TEXT, &(a).draw, "A,B,..",                                                     \
-         "strategies in the chart, each with or without its options (default: all)"},                 \
-    {                                                                                                 \
-        "--json", CLI_TEXT, &(a).json, "FILE", "file for the JSON lines, which are also printed"      \
+#define CHOOSE_OUTPUT(a)                                                                                   \
+    {"Output", CLI_GROUP, NULL, NULL, NULL},                                                               \
+        {"--text", CLI_FLAG, &(a).text, "", "print a table, best strategy first, in place of JSON lines"}, \
+        {"--svg", CLI_TEXT, &(a).svg, "FILE", "chart of utilisation by link rate"},                        \
+        {"--draw", CLI_TEXT, &(a).draw, "A,B,..",                                                          \
+         "strategies in the chart, each with or without its options (default: all)"},                      \
+    {                                                                                                      \
+        "--json", CLI_TEXT, &(a).json, "FILE", "file for the JSON lines, which are also printed"           \
     }
 
 static choose_arguments choose_defaults(const char *program)
@@ -745,18 +754,17 @@ static choose_arguments choose_defaults(const char *program)
 static int plan_choose(int argc, char **argv)
 {
     static const char about[] =
-        "Which strategy for this model, network and number of workers? A line for each: the step that its\n"
-        "planner predicts, how much of it is computing, bytes that a worker sends, its rank by step, and "
-        "the\n"
-        "link rate that it needs to compute 50, 80, 90, 95 and 99 % of the time. The last line chooses.";
+        "Chooses a strategy for a model, a network and a number of workers. Prints for each strategy:\n"
+        "the predicted step time, the utilisation (share of the step that is compute), the bytes sent\n"
+        "per worker, the rank by step time, and the link rate for a utilisation of 50, 80, 90, 95 and\n"
+        "99 %. The last line is the choice.";
     choose_arguments a = choose_defaults("plan choose");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "link of each worker, such as 100mbit,20ms"},
         {"--period", CLI_COUNT, &a.period, "H",
-         "steps between averages (default: for each strategy as many as it needs)"},
-        {"--utilisation", CLI_REAL, &a.aim, "PCT",
-         "wanted share of computing in a step, in percent (default: 90)"},
+         "steps between averages (default: as many as each strategy needs)"},
+        {"--utilisation", CLI_REAL, &a.aim, "PCT", "target utilisation, in percent (default: 90)"},
         CHOOSE_OUTPUT(a),
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
@@ -773,29 +781,28 @@ static int plan_choose(int argc, char **argv)
 
 static int plan_bandwidth(int argc, char **argv)
 {
-    static const char about[] = "How fast must links be? A line for each strategy: the rate in Mbit/s at "
-                                "which its planner predicts that\n"
-                                "workers compute 50, 80, 90, 95 and 99 % of the time, and its rank by the "
-                                "rate for 90 %; null or -: no\n"
-                                "rate is enough, because of the delay.";
+    static const char about[] =
+        "Computes how fast links must be. Prints for each strategy the link rate in Mbit/s for a\n"
+        "utilisation (share of the step that is compute) of 50, 80, 90, 95 and 99 %, and its rank by\n"
+        "the rate for 90 %. null or - means that no rate is enough, because of the delay.";
     choose_arguments a = choose_defaults("plan bandwidth");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
         {"--delay", CLI_TEXT, &a.delay, "TIME",
          "delay of a link in one direction, such as 20ms (default: 0)"},
         {"--period", CLI_COUNT, &a.period, "H",
-         "steps between averages (default: 5, for outer optimizers 50)"},
+         "steps between averages (default: 5; 50 for outer optimizers)"},
         CHOOSE_OUTPUT(a),
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
-    char net[80]; /* with any rate, it is read as --net is */
+    char net[80]; /* parsed like --net, with an arbitrary rate */
     double any = 0, delay = 0;
 
     if (code < 0) code = choose_mistake(&a);
     if (code >= 0) return code;
     snprintf(net, sizeof net, "1gbit,%.60s", a.delay ? a.delay : "0ms");
     if (ddp_net_parse(net, &any, &delay, NULL) != DDP_OK)
-        return plan_usage(a.program, "--delay %s: a time such as 20ms", a.delay);
+        return plan_usage(a.program, "--delay %s is not a time such as 20ms", a.delay);
     return choose_tell(&a, 0, delay);
 }
 

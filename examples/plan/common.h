@@ -1,16 +1,16 @@
-/* What the subcommands of the planner share. */
+/* Functions that the subcommands of the planner share. */
 #ifndef EXAMPLES_PLAN_COMMON_H
 #define EXAMPLES_PLAN_COMMON_H
 
 #include "../common/cli.h"
 
-/* The value of an option that was not given. It is no NaN, because -ffast-math removes comparisons that would
- * find one. */
+/* The value of an option that was not given. It is not NaN, because -ffast-math removes the comparisons that
+ * detect NaN. */
 #define PLAN_NOT_GIVEN (-DBL_MAX)
 
 static inline int plan_given(double x) { return x > PLAN_NOT_GIVEN; }
 
-/* 0.000123 -> "123 us" */
+/* Formats a time: 0.000123 -> "123 us". */
 static const char *plan_time(double s, char *out, size_t room)
 {
     if (s >= 1)
@@ -46,8 +46,8 @@ static const char *plan_exact(double v, char *out, size_t room)
     return out;
 }
 
-/* A whole file or none: written beside its name, then renamed; a device or pipe as it is. Returns
- * the exit code. */
+/* Writes a complete file or none: writes a temporary file and renames it. Writes to a device or pipe
+ * directly. Returns the exit code. */
 static int plan_save(const char *path, const char *text, size_t n)
 {
     size_t room = strlen(path) + 32;
@@ -69,14 +69,14 @@ static int plan_save(const char *path, const char *text, size_t n)
     return why != 0;
 }
 
-/* What goes to standard output, to --json and to --svg, kept back until all of it is there. */
+/* The text for standard output, --json and --svg, buffered until all of it is complete. */
 typedef struct plan_output {
     FILE *line, *json, *svg;
     char *text[3];
     size_t size[3];
 } plan_output;
 
-/* 1, or 0 after a sentence. */
+/* Returns 1, or 0 after printing an error. */
 static int plan_output_open(plan_output *o, const char *program)
 {
     memset(o, 0, sizeof *o);
@@ -94,8 +94,8 @@ static int plan_output_open(plan_output *o, const char *program)
     return 0;
 }
 
-/* Writes the files (NULL: none), then prints the lines, nothing of it after a failure. Returns the
- * exit code. */
+/* Writes the files (NULL: none), then prints the lines. After a failure it writes nothing. Returns the exit
+ * code. */
 static int plan_output_close(plan_output *o, const char *program, ddp_status status, const char *json,
                              const char *svg)
 {
@@ -120,7 +120,7 @@ static int plan_output_close(plan_output *o, const char *program, ddp_status sta
     return code;
 }
 
-/* A mistake on the command line: the sentence, and the exit code. */
+/* Prints an error in the command line. Returns the exit code. */
 static int plan_usage(const char *program, const char *fmt, const char *what)
 {
     fprintf(stderr, "%s: ", program);
@@ -129,15 +129,16 @@ static int plan_usage(const char *program, const char *fmt, const char *what)
     return 2;
 }
 
-/* Prints the value of an option that is out of range, and its range. */
+/* Prints an option that is out of range, with its value and its range. Returns the exit code. */
 static int plan_refuse(const char *program, const char *option, double value, const char *remedy)
 {
-    fprintf(stderr, "%s: %s is %.15g, it must be %s; --help lists the options\n", program, option, value,
+    fprintf(stderr, "%s: %s is %.15g, but must be %s; --help lists the options\n", program, option, value,
             remedy);
     return 2;
 }
 
-/* An option that must be given, a whole number; below 0: it was not. Returns -1, or the exit code. */
+/* Checks a required option, a whole number. A value below 0 means that it was not given. Returns -1, or the
+ * exit code. */
 static int plan_count(const char *program, const char *option, const char *letter, long value, long least,
                       long most)
 {

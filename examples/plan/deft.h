@@ -1,10 +1,10 @@
-/* Scheme deft of `plan timeline`: DeFT's steady period as JSON and as a drawing. */
+/* Scheme deft of `plan timeline`: the steady period of DeFT as JSON and as a chart. */
 #ifndef EXAMPLES_PLAN_DEFT_H
 #define EXAMPLES_PLAN_DEFT_H
 
 #include "common.h"
 
-/* What `plan timeline` passes on. Zero: one link, no alpha, no partition, select release. */
+/* The options of `plan timeline` for DeFT. All zero: one link, no alpha, no partition, select release. */
 typedef struct plan_deft_request {
     long links; /* 0, 1 or 2 */
     double mu, alpha_s;
@@ -35,7 +35,8 @@ static const char *deft_bucket(const deft_picture *v, int i, char *out, size_t r
     return out;
 }
 
-/* An interval. Its title on hover: what, the bucket, part (-1 = whole), length and start. */
+/* Draws an interval. Its tooltip has `what`, the bucket, the part (-1: the whole bucket), length and
+ * start. */
 static void deft_box(const deft_picture *v, int i, const char *what, int part, double from, double to, int y,
                      int pale)
 {
@@ -61,7 +62,7 @@ static void deft_label(const deft_picture *v, int y, const char *text)
             y + DEFT_LANE - 3, text);
 }
 
-/* One iteration: computing, the fast link, the slow link, and what is applied at its end. */
+/* Draws one iteration: compute, the fast link, the slow link, and the updates at its end. */
 static void deft_row(const deft_picture *v, int t, int y)
 {
     const ddp_delayed_step *s = &v->plan->step[t];
@@ -101,7 +102,7 @@ static void deft_row(const deft_picture *v, int t, int y)
                     l ? s->applied_now : s->applied);
 }
 
-/* About six marks at 1, 2 or 5 times a power of ten. */
+/* Draws the time axis, with about six marks at multiples of 1, 2 or 5 times a power of ten. */
 static void deft_axis(const deft_picture *v, double longest, int y)
 {
     double step = pow(10, floor(log10(longest / 4))), at;
@@ -129,7 +130,7 @@ static void deft_legend(const deft_picture *v)
     double x = deft_left;
     int i;
 
-    if (v->p->layers > 10) return; /* colours too similar to be told apart; titles name them */
+    if (v->p->layers > 10) return; /* the colours would be too similar; the tooltips have the names */
     for (i = 0; i < v->p->layers; i++, x += 86) {
         snprintf(name, sizeof name, "%.12s", deft_bucket(v, i, own, sizeof own));
         fprintf(v->f,
@@ -167,13 +168,13 @@ static void deft_svg(FILE *f, const ddp_profile *p, const plan_deft_request *r, 
             deft_width, height, deft_width, height);
     fprintf(f,
             "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">DeFT (%s), %d buckets "
-            "in %d parts: %s an iteration, %d update%s in %d iteration%s</text>\n",
+            "in %d parts: %s per iteration, %d update%s in %d iteration%s</text>\n",
             v.select, plan->buckets, plan->parts, plan_time(plan->iteration_s, t, sizeof t), plan->updates,
             plan->updates == 1 ? "" : "s", plan->period, plan->period == 1 ? "" : "s");
     fprintf(f,
             "<text x=\"12\" y=\"44\" class=\"small\">one row per iteration of the steady period"
-            "%s; dashed: forward ends; computing: pale = forward; links: pale = gradient of "
-            "earlier iterations, full = of this one</text>\n",
+            "%s; dashed: end of forward; compute: pale = forward; links: pale = gradient of "
+            "earlier iterations, dark = of this one</text>\n",
             rows < plan->period ? " (the first 8)" : "");
     deft_legend(&v);
     fprintf(f, "<text x=\"12\" y=\"%d\" class=\"small\">iteration</text>\n", DEFT_TOP - 12);
@@ -182,7 +183,8 @@ static void deft_svg(FILE *f, const ddp_profile *p, const plan_deft_request *r, 
     fprintf(f, "</svg>\n");
 }
 
-/* What each iteration does, those before the steady period first: a training loop repeats it. */
+/* Writes the schedule of each iteration: first the warm-up, then the steady period, which a training loop
+ * repeats. */
 static void deft_schedule(FILE *f, const ddp_delayed_plan *plan)
 {
     char s[2][32];
@@ -234,9 +236,10 @@ static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select,
     fprintf(f, "}\n");
 }
 
-/* The first steady iteration from its backward on, then the forward of the next: what a picture
- * can set beside the baselines. Lanes are links, + DEFT_PENDING for what is no gradient of this
- * backward or, without barrier, is sent later. DDP_MEMORY: *out holds nothing. */
+/* Builds a timeline that can be compared with the timelines of the baselines: the first steady iteration from
+ * its backward pass on, then the next forward pass. The lane of a transfer is its link; DEFT_PENDING is added
+ * for an older gradient and, without barrier, for a transfer after this backward pass. On DDP_MEMORY *out is
+ * empty. */
 static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *plan, ddp_timeline *out,
                                 ddp_error *err)
 {
@@ -261,7 +264,7 @@ static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *pl
     out->lower_bound_s = plan->lower_bound_s;
     for (i = 0; i < 2 * p->layers; i++) {
         ddp_interval *x = &out->interval[out->intervals++];
-        if (i == p->layers) now = s[0]->backward_s; /* the stage may outlast its computing */
+        if (i == p->layers) now = s[0]->backward_s; /* the stage may last longer than its compute */
         x->kind = i < p->layers ? DDP_INTERVAL_BACKWARD : DDP_INTERVAL_FORWARD;
         x->bucket = x->last = i < p->layers ? p->layers - 1 - i : i - p->layers;
         x->begin_s = now;
@@ -289,7 +292,8 @@ static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *pl
     return DDP_OK;
 }
 
-/* Where no partition is asked for: as the baselines', but without params in the profile there is none. */
+/* Sets the default partition, the same as for the baselines. Without params in the profile there is no
+ * partition. */
 static void deft_default_partition(const ddp_profile *p, plan_deft_request *r)
 {
     int l;
@@ -313,8 +317,8 @@ static ddp_status deft_options(const plan_deft_request *r, ddp_delayed_options *
     return r->select ? ddp_delayed_select_named(r->select, &o->select, err) : DDP_OK;
 }
 
-/* Plans p; *plan is freed by the caller, untouched on error. Writes one line with a JSON object to
- * `line` and, with "event": "plan" in front, to `json`. */
+/* Plans p. Writes one line with a JSON object to `line` and, with "event": "plan" in front, to `json`. The
+ * caller frees *plan, which is unchanged on error. */
 static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r, ddp_delayed_plan *plan,
                             FILE *line, FILE *json, ddp_error *err)
 {
@@ -326,7 +330,8 @@ static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r, dd
     if (status != DDP_OK) return status;
     start = ddp_now() - start;
     if (plan->limited)
-        fprintf(stderr, "plan timeline: deft: the search was ended after %.1f s; a better plan may exist\n",
+        fprintf(stderr,
+                "plan timeline: deft: the search reached its limit after %.1f s; a better plan may exist\n",
                 start);
     deft_json(line, plan, ddp_delayed_select_name(o.select), start, 0, r->schedule);
     deft_json(json, plan, ddp_delayed_select_name(o.select), start, 1, r->schedule);

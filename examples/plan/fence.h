@@ -12,25 +12,25 @@ typedef struct fence_arguments {
     int allow_idle, no_memory, forward_only, uniform;
 } fence_arguments;
 
-enum { FENCE_MOST = 4 }; /* plans of one run */
+enum { FENCE_MOST = 4 }; /* number of plans per run */
 
 typedef struct fence_plans {
     const ddp_oplist *list;
     const ddp_network *net;
     const char *what; /* the model's name or the graph's file */
     long microbatches;
-    ddp_adatopk_options compress; /* ratio 0: none */
+    ddp_adatopk_options compress; /* ratio 0: no compression */
     ddp_fence_plan plan[FENCE_MOST];
     int idle[FENCE_MOST];
     int count;
 } fence_plans;
 
-/* ---- the figure: a panel per plan, a row per device in pipeline order ---- */
+/* ---- chart: one panel per plan, one row per device in pipeline order ---- */
 
 enum { FENCE_TOP = 78, FENCE_HEAD = 40, FENCE_FOOT = 44, FENCE_LEFT = 86 };
 enum { FENCE_TAPE = 440, FENCE_GAP = 46, FENCE_BARS = 400, FENCE_WIDTH = 1000 };
 
-/* Where s seconds end on the logarithmic scale from `least` to `most` (powers of ten). */
+/* The length of a bar of s seconds, on a logarithmic scale from `least` to `most` (powers of ten). */
 static double fence_x(double s, double least, double most)
 {
     return s > least ? (double)FENCE_BARS * log10(s / least) / log10(most / least) : 0;
@@ -56,7 +56,7 @@ static void fence_operator(FILE *f, const ddp_oplist *list, int i)
         fprintf(f, "operator %d", i);
 }
 
-/* One device: its operators on the list, and what it computes and receives. */
+/* Draws one device: its operators, its compute time and its receive time. */
 static void fence_svg_row(FILE *f, const fence_plans *v, const ddp_fence_plan *p, int device,
                           const ddp_fence_segment *s, double y, double least, double most)
 {
@@ -75,7 +75,7 @@ static void fence_svg_row(FILE *f, const fence_plans *v, const ddp_fence_plan *p
         fence_operator(f, v->list, s->first);
         fprintf(f, " to ");
         fence_operator(f, v->list, s->end - 1);
-        fprintf(f, "), computes %s, receives %s per micro-batch, keeps %.3g GB</title>",
+        fprintf(f, "), compute %s, receive %s per micro-batch, memory %.3g GB</title>",
                 plan_time(c, t[0], sizeof t[0]), plan_time(r, t[1], sizeof t[1]),
                 p->work.memory_bytes[device] / 1e9);
     }
@@ -154,7 +154,7 @@ static void fence_svg_panel(FILE *f, const fence_plans *v, int which, double y, 
 
     fprintf(f,
             "<text x=\"12\" y=\"%.1f\"><tspan font-weight=\"bold\">%s%s</tspan>: latency %s, "
-            "iteration %s, %.3g samples/s; %d of %d devices at work</text>\n",
+            "iteration %s, %.3g samples/s; %d of %d devices in use</text>\n",
             y + 24, ddp_fence_solver_name(p->solver), v->idle[which] ? ", idle devices allowed" : "",
             plan_time(p->work.latency_s, t[0], sizeof t[0]), plan_time(p->work.pipeline_s, t[1], sizeof t[1]),
             p->work.throughput, p->segments, p->devices);
@@ -184,7 +184,7 @@ static void fence_svg(FILE *f, const fence_plans *v)
         }
     }
     if (!(most > 0)) most = least = 1;
-    most = pow(10, ceil(log10(most) + 0.15)); /* room for the label of the longest */
+    most = pow(10, ceil(log10(most) + 0.15)); /* space for the label of the longest bar */
     least = pow(10, floor(log10(least)));
     if (least < most * 1e-6) least = most * 1e-6;
     fprintf(f,
@@ -198,10 +198,10 @@ static void fence_svg(FILE *f, const fence_plans *v)
     plan_xml(f, v->what);
     fprintf(f,
             ": %d operators over %d devices, %ld micro-batch%s</text>\n"
-            "<text x=\"12\" y=\"44\" class=\"small\">Rows: devices in pipeline order; a colour is "
-            "a cluster of near devices (Louvain). Left: the operators that a device runs.</text>\n"
-            "<text x=\"12\" y=\"60\" class=\"small\">Right, logarithmic: what it computes "
-            "(coloured) and receives (grey; red from a tenth of the latency on), forward and "
+            "<text x=\"12\" y=\"44\" class=\"small\">Rows: devices in pipeline order; one colour per "
+            "cluster of near devices (Louvain). Left: the operators of each device.</text>\n"
+            "<text x=\"12\" y=\"60\" class=\"small\">Right, logarithmic: compute time "
+            "(coloured) and receive time (grey; red: at least a tenth of the latency), forward and "
             "backward.</text>\n",
             v->list->count, v->net->devices, v->microbatches, v->microbatches == 1 ? "" : "es");
     for (i = 0; i < v->count; i++) {
@@ -211,9 +211,9 @@ static void fence_svg(FILE *f, const fence_plans *v)
     fprintf(f, "</svg>\n");
 }
 
-/* ---- the result ---- */
+/* ---- output ---- */
 
-/* small: the same plan with compressed messages, or NULL. */
+/* small: costs of the same plan with compressed messages, or NULL. */
 static void fence_json(FILE *f, const ddp_oplist *list, const ddp_fence_plan *p, const ddp_workload *small,
                        int idle, double seconds, int event)
 {
@@ -249,7 +249,8 @@ static void fence_json(FILE *f, const ddp_oplist *list, const ddp_fence_plan *p,
             seconds * 1e3);
 }
 
-/* Solves with one solver and prints it; in a series a baseline that cannot is a remark. */
+/* Runs one solver and prints its plan. In a series (--solver all), a baseline that finds no plan is skipped
+ * with a message. */
 static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int series, FILE *line, FILE *json)
 {
     int baseline = o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS;
@@ -263,7 +264,7 @@ static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int se
     if (status != DDP_OK) {
         int remark = series && (baseline || !o->allow_idle) &&
                      (status == DDP_FAILED || (status == DDP_ARG && v->list->count < v->net->devices));
-        fprintf(stderr, "plan fence: %s%s\n", err.msg, remark ? " (left out)" : "");
+        fprintf(stderr, "plan fence: %s%s\n", err.msg, remark ? " (skipped)" : "");
         return remark ? DDP_OK : status;
     }
     v->idle[v->count] = !baseline && o->allow_idle;
@@ -304,7 +305,7 @@ static int fence_run(const fence_arguments *a, fence_plans *v, ddp_fence_options
     return code;
 }
 
-/* Samples of a micro-batch: as asked for, else the model's usual number, else 1. */
+/* Samples of a micro-batch: --batch, else the default of the model, else 1. */
 static long fence_batch(const fence_arguments *a)
 {
     int i;
@@ -317,34 +318,35 @@ static long fence_batch(const fence_arguments *a)
 static int plan_fence(int argc, char **argv)
 {
     static const char about[] =
-        "Which device runs which operators of a model (FusionLLM's OP-Fence)? A graph is a JSON "
-        "list\n"
-        "of {name, args, flops, output_bytes, param_bytes} in topological order, per micro-batch; "
-        "a\n"
-        "network has groups, delay_ms, bandwidth_gbps, tflops and memory_gb.";
+        "Assigns the operators of a model to devices (FusionLLM's OP-Fence). A graph is a JSON list of\n"
+        "{name, args, flops, output_bytes, param_bytes} in topological order, for one micro-batch. A\n"
+        "network file has groups, delay_ms, bandwidth_gbps, tflops and memory_gb.";
     fence_arguments a = {NULL, NULL, NULL,           NULL,           "fence", NULL, NULL, NULL,
                          1,    -1,   PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,       0,    0,    0};
     const cli_option table[] = {
         {"Model", CLI_GROUP, NULL, NULL, NULL},
         {"--model", CLI_TEXT, &a.model, "NAME",
          "gpt2-xl, resnet18, resnet101, ... (an unknown name lists all)"},
-        {"--graph", CLI_TEXT, &a.graph, "G.json", "or a graph: your own, or of a trainer's --write-graph"},
+        {"--graph", CLI_TEXT, &a.graph, "G.json",
+         "in place of --model: a graph, written by you or by --write-graph of a trainer"},
         {"--write-graph", CLI_TEXT, &a.write, "G.json",
-         "file for the operators of --model, input of --graph; no plan"},
-        {"--microbatches", CLI_COUNT, &a.microbatches, "N", "micro-batches of an iteration (default: 1)"},
+         "file for the operators of --model, input of --graph; prints no plan"},
+        {"--microbatches", CLI_COUNT, &a.microbatches, "N", "micro-batches per iteration (default: 1)"},
         {"--batch", CLI_COUNT, &a.batch, "N",
-         "samples of a micro-batch (default: the model's usual number; for --graph 1)"},
+         "samples per micro-batch (default: 3 to 128, by model; with --graph 1)"},
         {"--forward-only", CLI_FLAG, &a.forward_only, "", "inference: no backward pass"},
         {"Network", CLI_GROUP, NULL, NULL, NULL},
         {"--network", CLI_TEXT, &a.network, "NET.json", "devices and their links"},
-        {"--variant", CLI_TEXT, &a.variant, "NAME", "variant in the network file"},
+        {"--variant", CLI_TEXT, &a.variant, "NAME", "variant of the network file, such as as_in_code"},
         {"--no-memory", CLI_FLAG, &a.no_memory, "", "ignore the memory limits of the devices"},
         {"Plan", CLI_GROUP, NULL, NULL, NULL},
         {"--solver", CLI_TEXT, &a.solver, "NAME", "fence, equal_ops, equal_flops or all (default: fence)"},
         {"--allow-idle", CLI_FLAG, &a.allow_idle, "", "fence: allow devices without operators"},
-        {"--compress", CLI_REAL, &a.compress, "R", "also predict AdaTopK, which keeps 1 in R values"},
+        {"--compress", CLI_REAL, &a.compress, "R",
+         "also predict AdaTopK compression, which sends 1 of R values"},
         {"--factor", CLI_REAL, &a.factor, "F", "factor of AdaTopK (default: 3)"},
-        {"--uniform", CLI_FLAG, &a.uniform, "", "every link keeps 1 in R values, whatever its time"},
+        {"--uniform", CLI_FLAG, &a.uniform, "",
+         "send 1 of R values over every link, whatever its transfer time"},
         {"Output", CLI_GROUP, NULL, NULL, NULL},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the plans"},
         {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
@@ -370,21 +372,22 @@ static int plan_fence(int argc, char **argv)
     if (code >= 0) return code;
     if (a.batch == 0)
         return plan_refuse("plan fence", "--batch", 0,
-                           "at least 1; leave it out for the model's usual number");
+                           "at least 1; leave it out for the default of the model");
     if (a.batch < 0) a.batch = 0;
     if (strcmp(a.solver, "all") && ddp_fence_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan fence", "%s", err.msg);
     if (plan_given(a.compress) && a.compress < 1)
         return plan_refuse("plan fence", "--compress", a.compress,
-                           "at least 1; leave it out for messages as they are");
+                           "at least 1; leave it out for no compression");
     if ((plan_given(a.factor) || a.uniform) && !plan_given(a.compress))
-        return plan_usage("plan fence", "--factor and --uniform belong to %s", "--compress R");
+        return plan_usage("plan fence", "--factor and --uniform need %s", "--compress R");
     if (plan_given(a.factor) && a.factor <= 0)
-        return plan_refuse("plan fence", "--factor", a.factor, "more than 0; leave it out for AdaTopK's 3");
+        return plan_refuse("plan fence", "--factor", a.factor,
+                           "more than 0; leave it out for the default, 3");
     v.compress.ratio = plan_given(a.compress) ? a.compress : 0;
     v.compress.factor = plan_given(a.factor) ? a.factor : 0;
     v.compress.uniform = a.uniform;
-    v.compress.packing = DDP_PACK_I64; /* the paper's, which its factor belongs to */
+    v.compress.packing = DDP_PACK_I64; /* the format of the paper, which its factor assumes */
     o.work.microbatches = (int)a.microbatches;
     o.work.samples = (double)fence_batch(&a) * (double)a.microbatches;
     o.work.forward_only = a.forward_only;

@@ -1,4 +1,4 @@
-/* plan knapsack: which transfers hide, on one link or two. */
+/* plan knapsack: selects the transfers that fit one or two links. */
 #ifndef EXAMPLES_PLAN_KNAPSACK_H
 #define EXAMPLES_PLAN_KNAPSACK_H
 
@@ -10,8 +10,8 @@ typedef struct knapsack_arguments {
     long links;
 } knapsack_arguments;
 
-/* "1,2.5,3" -> *out (freed by the caller) and its length; 0 and a sentence naming the part that is
- * no number. */
+/* Parses "1,2.5,3" into *out, which the caller frees, and returns the number of values. Returns 0 after an
+ * error that names the part that is not a number. */
 static int knapsack_numbers(const char *program, const char *option, const char *text, double **out)
 {
     size_t room = strlen(text) + 1;
@@ -83,14 +83,15 @@ static int knapsack_run(const knapsack_arguments *a, const ddp_knapsack_problem 
     return code;
 }
 
-/* The two forms of the command: capacities, or release times and a deadline. -1 = fine. */
+/* Checks that the options give either capacities, or release times and a deadline. Returns -1, or the exit
+ * code. */
 static int knapsack_form(const knapsack_arguments *a)
 {
     if (!a->items) return plan_usage("plan knapsack", "%s is needed", "--items c1,c2,..");
     if (!a->capacity && !plan_given(a->deadline))
         return plan_usage("plan knapsack", "%s is needed", "--capacity A[,B] or --deadline D");
     if (a->capacity && (a->ready || plan_given(a->deadline) || plan_given(a->mu) || a->links >= 0))
-        return plan_usage("plan knapsack", "--capacity stands without %s",
+        return plan_usage("plan knapsack", "--capacity cannot be combined with %s",
                           "--ready, --deadline, --mu, --links");
     if (a->capacity) return -1;
     if (a->links == 0 || a->links > 2)
@@ -99,7 +100,7 @@ static int knapsack_form(const knapsack_arguments *a)
         return plan_usage("plan knapsack", "--links 2 needs %s", "--mu X");
     if (plan_given(a->mu) && a->mu < 1)
         return plan_refuse("plan knapsack", "--mu", a->mu,
-                           "at least 1, the time on the slow link over the time on the fast one");
+                           "at least 1: time on the slow link divided by time on the fast link");
     return -1;
 }
 
@@ -142,19 +143,19 @@ static int knapsack_solve(const knapsack_arguments *a, ddp_knapsack_solver solve
 static int plan_knapsack(int argc, char **argv)
 {
     static const char about[] =
-        "Which items fill one link, or two, best? Either --capacity A[,B], items and both\n"
-        "capacities in fast-link time; or --ready, --deadline, --mu and --links: item i starts at\n"
-        "or after r_i, takes c_i on link 0 and X times c_i on link 1, and all end by D.";
+        "Selects the items that fill one or two links best. With --capacity A[,B], items and capacities\n"
+        "are times on the fast link. With --deadline D, item i starts at its --ready time or later,\n"
+        "takes c_i on link 0 and --mu times c_i on link 1, and ends by D.";
     knapsack_arguments a = {NULL, NULL, NULL, "exact", NULL, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, -1};
     const cli_option table[] = {
         {"--items", CLI_TEXT, &a.items, "C1,C2,..", "times of the items on the fast link"},
         {"--capacity", CLI_TEXT, &a.capacity, "A[,B]", "capacity of each link"},
-        {"--ready", CLI_TEXT, &a.ready, "R1,R2,..", "when each item is ready (default: at once)"},
-        {"--deadline", CLI_REAL, &a.deadline, "D", "when all items must have arrived"},
-        {"--mu", CLI_REAL, &a.mu, "X", "time on link 1 over time on link 0, at least 1"},
-        {"--links", CLI_COUNT, &a.links, "1|2", "links (default 2 where --mu is given)"},
-        {"--solver", CLI_TEXT, &a.solver, "NAME", "exact (default) or greedy"},
-        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON line to FILE as well"},
+        {"--ready", CLI_TEXT, &a.ready, "R1,R2,..", "earliest start of each item (default: 0)"},
+        {"--deadline", CLI_REAL, &a.deadline, "D", "latest end of all items"},
+        {"--mu", CLI_REAL, &a.mu, "X", "time on link 1 divided by time on link 0, at least 1"},
+        {"--links", CLI_COUNT, &a.links, "1|2", "number of links (default: 2 with --mu, else 1)"},
+        {"--solver", CLI_TEXT, &a.solver, "NAME", "exact or greedy (default: exact)"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON line, which is also printed"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     ddp_knapsack_solver solver;

@@ -1,4 +1,4 @@
-/* The models that the planner knows by name, as operator lists; nothing of them is allocated. */
+/* Operator lists of the models that the planner knows by name. No parameters are allocated. */
 #ifndef EXAMPLES_PLAN_MODELS_H
 #define EXAMPLES_PLAN_MODELS_H
 
@@ -12,9 +12,9 @@ typedef enum plan_model_family {
 typedef struct plan_model_entry {
     const char *name;
     plan_model_family family;
-    int depth;       /* of an image model; blocks of GPT-2 */
+    int depth;       /* layers of an image model; blocks of GPT-2 */
     long heads, dim; /* GPT-2 */
-    long batch;      /* samples per micro-batch, unless the caller says otherwise */
+    long batch;      /* default number of samples per micro-batch */
 } plan_model_entry;
 
 /* Batches of ResNet-18, ResNet-101 and GPT-2 XL: FusionLLM, Table 6. */
@@ -27,8 +27,8 @@ static const plan_model_entry plan_model_table[] = {
 
 enum { PLAN_MODEL_COUNT = (int)(sizeof plan_model_table / sizeof *plan_model_table) };
 
-/* Images are 224 x 224 in 1,000 classes, texts 1,024 tokens of 50,257, the MLP is
- * 784-512-512-10. */
+/* Adds a model to the graph. Images have 224 x 224 pixels and 1,000 classes, texts 1,024 tokens and a
+ * vocabulary of 50,257. The MLP has the widths 784-512-512-10. */
 static ddp_node *plan_model_add(ddp_graph *g, const plan_model_entry *e, long batch)
 {
     ddp_mlp_config mlp;
@@ -71,7 +71,7 @@ static ddp_node *plan_model_add(ddp_graph *g, const plan_model_entry *e, long ba
     return NULL;
 }
 
-/* "there is no model 'x': take mlp, gpt2, ...". */
+/* Sets the error of an unknown name, with all names. */
 static int plan_model_unknown(const char *name, ddp_error *err)
 {
     char list[160] = "";
@@ -83,13 +83,14 @@ static int plan_model_unknown(const char *name, ddp_error *err)
                                  plan_model_table[i].name);
     if (err) {
         err->code = DDP_ARG;
-        snprintf(err->msg, sizeof err->msg, "there is no model '%.60s': take one of %s", name, list);
+        snprintf(err->msg, sizeof err->msg, "model '%.60s' is unknown; use one of %s", name, list);
     }
     return DDP_ARG;
 }
 
-/* The operators of that model for micro-batches of batch samples (0: a usual number). Returns 0 or
- * a ddp_status; *out is untouched on error, else freed by ddp_oplist_free. */
+/* Builds the operator list of a model for micro-batches of `batch` samples (0: the default of the model).
+ * Returns 0 or a ddp_status. On success the caller frees *out with ddp_oplist_free; on error *out is
+ * unchanged. */
 static int plan_model_oplist(const char *name, long batch, ddp_oplist *out, ddp_error *err)
 {
     ddp_graph *g;
@@ -100,7 +101,7 @@ static int plan_model_oplist(const char *name, long batch, ddp_oplist *out, ddp_
     if (i == PLAN_MODEL_COUNT) return plan_model_unknown(name, err);
     g = ddp_graph_new(NULL);
     plan_model_add(g, &plan_model_table[i], batch ? batch : plan_model_table[i].batch);
-    code = (int)ddp_graph_oplist(g, out, err); /* it has the sentence of whatever failed before */
+    code = (int)ddp_graph_oplist(g, out, err); /* reports the first error of the graph */
     ddp_graph_free(g);
     return code;
 }

@@ -7,7 +7,7 @@
 typedef struct osp_arguments {
     const char *profile, *net, *importance, *rule, *svg, *json;
     double loss_rate, share, budget; /* budget: bytes, or PLAN_NOT_GIVEN */
-    double loss, first_loss;         /* of the last and the first epoch, or PLAN_NOT_GIVEN */
+    double loss, first_loss;         /* loss of the last and of the first epoch, or PLAN_NOT_GIVEN */
     long workers;
     int literal;
 } osp_arguments;
@@ -15,11 +15,11 @@ typedef struct osp_arguments {
 enum { OSP_RULES = 4, OSP_LEFT = 96, OSP_WIDTH = 900, OSP_ROW = 112, OSP_HEAD = 70 };
 static const char *const osp_rule_name[OSP_RULES] = {"walk", "stop", "density", "knapsack"};
 
-/* Of one rule. */
+/* The split that one rule selects. */
 typedef struct osp_split {
     int rule;
     unsigned char *gib;
-    double deferred, importance; /* bytes, and their share of all importance */
+    double deferred, importance; /* deferred bytes, and their share of the total importance */
     double osp_s;
 } osp_split;
 
@@ -50,7 +50,7 @@ static void osp_json(FILE *f, const osp_plan *v, const osp_split *s, int event)
     fprintf(f, "]}\n");
 }
 
-/* Layers side by side, as wide as their bytes and as high as their importance. */
+/* Draws a row of blocks, one per layer: the width is its bytes, the height its importance. */
 static void osp_svg_row(FILE *f, const osp_plan *v, const osp_split *s, double y)
 {
     double x = OSP_LEFT, top = 0, h, w;
@@ -61,8 +61,8 @@ static void osp_svg_row(FILE *f, const osp_plan *v, const osp_split *s, double y
     fprintf(f,
             "<text x=\"12\" y=\"%.0f\" font-weight=\"bold\">%s</text><text x=\"12\" y=\"%.0f\" "
             "class=\"small\">%s</text><text x=\"%d\" y=\"%.0f\" class=\"small\">%.3g %% of the "
-            "bytes and %.3g %% of the importance travel during the next computation: an "
-            "iteration takes %s instead of %s</text>\n",
+            "bytes and %.3g %% of the importance are sent during the next iteration's compute: "
+            "%s per iteration instead of %s</text>\n",
             y + 40, osp_rule_name[s->rule], y + 56, plan_time(s->osp_s, t[0], sizeof t[0]), OSP_LEFT, y + 12,
             100 * s->deferred / v->model, 100 * s->importance, plan_time(s->osp_s, t[0], sizeof t[0]),
             plan_time(v->bsp_s, t[1], sizeof t[1]));
@@ -100,18 +100,18 @@ static void osp_svg(FILE *f, const osp_plan *v)
             "%d %d\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n"
             "<style>.small{fill:#555;font-size:11px}</style>\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">OSP: %d layers, of "
-            "%.4g MB at most %.4g MB late</text>\n"
-            "<text x=\"12\" y=\"44\" class=\"small\">a block is a layer from the input on: as "
-            "wide as its bytes, as high as its importance; dark: sent at once, pale: "
+            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">OSP: %d layers, "
+            "%.4g MB, of which at most %.4g MB are deferred</text>\n"
+            "<text x=\"12\" y=\"44\" class=\"small\">one block per layer, input side first: "
+            "width = bytes, height = importance; dark: sent at once, pale: "
             "one iteration late</text>\n",
             OSP_WIDTH, height, OSP_WIDTH, height, v->p->layers, v->model * 1e-6, v->budget * 1e-6);
     for (i = 0; i < v->count; i++) osp_svg_row(f, v, &v->split[i], OSP_HEAD + i * OSP_ROW);
     fprintf(f, "</svg>\n");
 }
 
-/* One number per layer from a file of numbers; without a file a layer's parameters, so that all
- * parameters count the same. 0 after a sentence. */
+/* Reads one number per layer from the file of --importance. Without a file the importance of a layer is its
+ * number of parameters, which gives each parameter the same weight. Returns 0 after printing an error. */
 static int osp_importance(const osp_arguments *a, const ddp_profile *p, double *out)
 {
     FILE *f;
@@ -123,8 +123,9 @@ static int osp_importance(const osp_arguments *a, const ddp_profile *p, double *
         for (l = 0; l < p->layers; l++) out[l] = p->params[l];
         return 1;
     }
-    if (!stat(a->importance, &st) && !S_ISREG(st.st_mode)) { /* a pipe would wait for its writer */
-        fprintf(stderr, "plan osp: cannot read %s: a file is needed\n", a->importance);
+    if (!stat(a->importance, &st) && !S_ISREG(st.st_mode)) { /* reading a pipe would block until a writer
+                                                              * opens it */
+        fprintf(stderr, "plan osp: cannot read %s: not a regular file\n", a->importance);
         return 0;
     }
     f = fopen(a->importance, "r");
@@ -139,7 +140,8 @@ static int osp_importance(const osp_arguments *a, const ddp_profile *p, double *
         l--;
     if (!ok)
         fprintf(stderr, "plan osp: %s: %s; %d numbers are needed, one per layer of the profile\n",
-                a->importance, l < p->layers ? "too few numbers, or not a number" : "too many", p->layers);
+                a->importance, l < p->layers ? "too few numbers, or not a number" : "too many numbers",
+                p->layers);
     fclose(f);
     return ok;
 }
@@ -216,25 +218,27 @@ static int osp_run(const osp_arguments *a, const ddp_profile *p, double rate)
 static int plan_osp(int argc, char **argv)
 {
     static const char about[] =
-        "Which layers may a parameter server receive one iteration late (OSP), and what does an\n"
-        "iteration take then? Importance is the sum of |gradient x parameter| over a layer.";
+        "Selects the layers that a parameter server may receive one iteration late (OSP), and predicts\n"
+        "the time of an iteration. The importance of a layer is the sum of |gradient x parameter| over\n"
+        "it.";
     osp_arguments a = {NULL,           NULL,           NULL,           "walk",         NULL, NULL, 0,
                        PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, -1,   0};
     const cli_option table[] = {
         {"Input", CLI_GROUP, NULL, NULL, NULL},
-        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the layers (.gz is read too)"},
+        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the layers (.csv or .csv.gz)"},
         {"--net", CLI_TEXT, &a.net, "RATE", "link of the server in each direction, such as 1gbit"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers of the server"},
         {"--importance", CLI_TEXT, &a.importance, "FILE",
-         "file with a number per layer (default: its parameters)"},
+         "file with one number per layer (default: number of parameters of each layer)"},
         {"--loss-rate", CLI_REAL, &a.loss_rate, "LR", "fraction of lost packets, 0 to 1 (default: 0)"},
         {"Plan", CLI_GROUP, NULL, NULL, NULL},
         {"--rule", CLI_TEXT, &a.rule, "NAME", "walk, stop, density, knapsack or all (default: walk)"},
-        {"--share", CLI_REAL, &a.share, "X", "fraction of U_max to defer at most, 0 to 1 (default: 1)"},
-        {"--budget", CLI_REAL, &a.budget, "BYTES", "or bytes to defer at most"},
-        {"--loss", CLI_REAL, &a.loss, "X", "or the loss of the last epoch, from which OSP sets the share"},
+        {"--share", CLI_REAL, &a.share, "X", "largest share of U_max to defer, 0 to 1 (default: 1)"},
+        {"--budget", CLI_REAL, &a.budget, "BYTES", "in place of --share: largest number of bytes to defer"},
+        {"--loss", CLI_REAL, &a.loss, "X",
+         "in place of --share: loss of the last epoch, from which OSP computes the share"},
         {"--first-loss", CLI_REAL, &a.first_loss, "X", "loss of the first epoch, with --loss"},
-        {"--literal", CLI_FLAG, &a.literal, "", "U_max as the paper prints it"},
+        {"--literal", CLI_FLAG, &a.literal, "", "compute U_max by the formula as printed in the paper"},
         {"Output", CLI_GROUP, NULL, NULL, NULL},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the split"},
         {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
@@ -251,12 +255,12 @@ static int plan_osp(int argc, char **argv)
     code = plan_count("plan osp", "--workers", "N", a.workers, 1, 1000000);
     if (code >= 0) return code;
     if (plan_given(a.loss) != plan_given(a.first_loss))
-        return plan_usage("plan osp", "--loss and %s belong together", "--first-loss");
+        return plan_usage("plan osp", "--loss and %s need each other", "--first-loss");
     if (plan_given(a.loss) && (plan_given(a.share) || plan_given(a.budget)))
-        return plan_usage("plan osp", "--loss and %s exclude each other",
+        return plan_usage("plan osp", "--loss and %s cannot be combined",
                           plan_given(a.share) ? "--share" : "--budget");
     if (plan_given(a.share) && plan_given(a.budget))
-        return plan_usage("plan osp", "--share and %s exclude each other", "--budget");
+        return plan_usage("plan osp", "--share and %s cannot be combined", "--budget");
     if (!plan_given(a.share)) a.share = 1;
     if (!(a.share >= 0 && a.share <= 1)) return plan_refuse("plan osp", "--share", a.share, "0 to 1");
     if (plan_given(a.budget) && a.budget < 0)
@@ -268,7 +272,7 @@ static int plan_osp(int argc, char **argv)
                           a.rule);
     if (ddp_net_parse(a.net, &rate, &delay, &err) != DDP_OK) return plan_usage("plan osp", "%s", err.msg);
     if (!(rate > 0)) return plan_usage("plan osp", "--net needs a %s above 0", "rate");
-    memset(&link, 0, sizeof link); /* comm_s is not used */
+    memset(&link, 0, sizeof link); /* comm_s of the profile is not used */
     link.beta_s = 1 / rate;
     if (ddp_profile_read(a.profile, &link, &p, &err) != DDP_OK) {
         fprintf(stderr, "plan osp: %s\n", err.msg);

@@ -20,7 +20,7 @@ static const char *partial_layer_name(const ddp_profile *p, int l, char *out, si
     return out;
 }
 
-/* One hue per layer, the same in both lanes and in every step. */
+/* The hue of a layer, the same in both lanes and in every step. */
 static int partial_hue(int l, int layers) { return layers > 1 ? 300 * l / (layers - 1) : 210; }
 
 typedef struct partial_picture {
@@ -50,7 +50,8 @@ static void partial_svg_box(const partial_picture *v, int l, const char *what, d
             plan_time(from, t[1], sizeof t[1]));
 }
 
-/* One step: a lane of backward, below it the link in order of backward end. */
+/* Draws one step: a lane for the backward pass, and below it the transfers in the order in which their layers
+ * end. */
 static void partial_svg_step(const partial_picture *v, int h, int y)
 {
     const ddp_profile *p = v->p;
@@ -152,7 +153,8 @@ static void partial_json_sets(FILE *f, const char *key, const ddp_plan *plan, in
     fprintf(f, "], ");
 }
 
-/* The layers' names, which a run with --plan compares with its own; "" where one is not plain ASCII. */
+/* Writes the names of the layers, which a run with --plan compares with its own. A name that is not plain
+ * ASCII is written as "". */
 static void partial_json_names(FILE *f, const ddp_profile *p)
 {
     fprintf(f, "\"names\": [");
@@ -166,8 +168,8 @@ static void partial_json_names(FILE *f, const ddp_profile *p)
     fprintf(f, "], ");
 }
 
-/* Lines of a file say what they are, and whose layers they are of; those on standard output are the answer
- * and nothing else. */
+/* Writes one plan. Lines of a file (event 1) also have an event name and the names of the layers. Lines on
+ * standard output have only the plan. */
 static void partial_json(FILE *f, const ddp_profile *p, const ddp_plan *plan, const int *layer_of,
                          double seconds, int event)
 {
@@ -190,7 +192,8 @@ static void partial_json(FILE *f, const ddp_profile *p, const ddp_plan *plan, co
     fprintf(f, "%s\"solve_ms\": %.6f}\n", layer_of ? "], " : "", seconds * 1e3);
 }
 
-/* Solves with one solver and prints it; in a series a solver that cannot is a remark. */
+/* Runs one solver and prints its plan. In a series (--solver all), a solver that does not support the profile
+ * is skipped with a message. */
 static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o, int series,
                                 const int *layer_of, FILE *line, FILE *json, ddp_plan *best)
 {
@@ -201,7 +204,7 @@ static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o,
 
     seconds = ddp_now() - start;
     if (status != DDP_OK) {
-        fprintf(stderr, "plan: %s%s\n", err.msg, series ? " (left out)" : "");
+        fprintf(stderr, "plan: %s%s\n", err.msg, series ? " (skipped)" : "");
         return series && status == DDP_UNSUPPORTED ? DDP_OK : status;
     }
     partial_json(line, p, &plan, layer_of, seconds, 0);
@@ -248,7 +251,7 @@ static void partial_curve_json(FILE *f, const ddp_plan_options *o, const double 
     fprintf(f, "]}\n");
 }
 
-/* What stays exposed in a period of 1, 2, ... H steps. */
+/* Prints the exposed time of periods of 1, 2, ... H steps. */
 static int partial_curve(const partial_arguments *a, const ddp_profile *p, const ddp_plan_options *o)
 {
     double *exposed = (double *)calloc((size_t)o->period, sizeof *exposed);
@@ -272,7 +275,7 @@ static int partial_curve(const partial_arguments *a, const ddp_profile *p, const
     return plan_output_close(&out, "plan partial", status, a->json, NULL);
 }
 
-/* Puts its parts in place of the profile. */
+/* Replaces the profile with the profile of its parts. */
 static ddp_status partial_split(partial_arguments *a, ddp_profile *p, ddp_error *err)
 {
     ddp_profile parts;
@@ -288,30 +291,34 @@ static ddp_status partial_split(partial_arguments *a, ddp_profile *p, ddp_error 
 static int plan_partial(int argc, char **argv)
 {
     static const char about[] =
-        "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
-        "per\n"
-        "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
+        "Selects the step of the period in which DreamDDP averages each layer. The profile is a CSV\n"
+        "file with one row per layer, input side first: layer,params,forward_s,backward_s,comm_s (times\n"
+        "in seconds).";
     partial_arguments a = {NULL, "scatter", "window", "none",         NULL,           NULL, NULL,
                            -1,   -1,        0,        PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0,    NULL};
     const cli_option table[] = {
         {"Input", CLI_GROUP, NULL, NULL, NULL},
-        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the layers (.gz is read too)"},
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "link for rows without comm_s, such as 100mbit,20ms"},
-        {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
+        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the layers (.csv or .csv.gz)"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
+         "link, such as 100mbit,20ms, from which a missing comm_s is computed"},
+        {"--workers", CLI_COUNT, &a.workers, "N", "with --net: number of workers"},
         {"--gap", CLI_REAL, &a.gap, "S", "per-message overhead of the link in seconds (default: 0)"},
         {"--alpha", CLI_REAL, &a.alpha, "S",
-         "start-up time that is part of every comm_s, in seconds, for --split-params"},
+         "with --split-params: start-up time included in every comm_s, in seconds"},
         {"Plan", CLI_GROUP, NULL, NULL, NULL},
         {"--period", CLI_COUNT, &a.period, "H", "steps in which each layer is averaged once"},
         {"--solver", CLI_TEXT, &a.solver, "NAME",
          "optimal, dfs, enp, brute, scatter or all (default: scatter)"},
         {"--cost", CLI_TEXT, &a.cost, "NAME",
-         "timeline, sum, or window: transfers may end in the next forward pass (default: window)"},
+         "cost model: timeline, sum, or window, in which transfers may end in the next forward pass "
+         "(default: "
+         "window)"},
         {"--fill", CLI_TEXT, &a.fill, "NAME",
-         "none, exact or eq12: average more layers where it costs no time (default: none)"},
+         "additional averages that cost no time: none, exact or eq12 (default: none)"},
         {"--split-params", CLI_REAL, &a.split, "N",
-         "layers of more than N parameters are planned in parts, each a row"},
-        {"--curve", CLI_FLAG, &a.curve, "", "print the exposed time of periods 1 to H, contiguous sets"},
+         "split layers of more than N parameters into parts, and plan each part as a row"},
+        {"--curve", CLI_FLAG, &a.curve, "",
+         "print the exposed time of the periods 1 to H with contiguous sets, in place of a plan"},
         {"Output", CLI_GROUP, NULL, NULL, NULL},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the best plan's period"},
         {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
@@ -332,7 +339,7 @@ static int plan_partial(int argc, char **argv)
     if (code >= 0) return code;
     if (plan_given(a.alpha) && !plan_given(a.split))
         return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
-    if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s exclude each other", "--svg");
+    if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s cannot be combined", "--svg");
     if (a.workers >= 0 && !a.net) return plan_usage("plan partial", "--workers needs %s", "--net RATE,DELAY");
     if (a.net && a.workers < 2)
         return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");

@@ -1,5 +1,5 @@
-/* plan pipeline: in which order the stages of a pipeline run their micro-batches, how long a step takes, what
- * is held. */
+/* plan pipeline: predicts the step time of pipeline schedules, and the micro-batches that each stage
+ * stores. */
 #ifndef EXAMPLES_PLAN_PIPELINE_H
 #define EXAMPLES_PLAN_PIPELINE_H
 
@@ -11,7 +11,7 @@ typedef struct pipeline_arguments {
     double weights, bytes;
 } pipeline_arguments;
 
-/* ---- the answer ---- */
+/* ---- output ---- */
 
 static void pipeline_json(FILE *f, const ddp_pipeline_shape *p, const ddp_pipeline_times *t, int event)
 {
@@ -71,7 +71,7 @@ static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, ddp_pipel
 
 /* ---- the command line ---- */
 
-/* One number for all stages, or one for each. 1, or 0: the text is neither. */
+/* Parses one number for all stages, or one number per stage. Returns 0 if the text is neither. */
 static int pipeline_list(const char *text, int n, double *out)
 {
     const char *at = text;
@@ -88,7 +88,7 @@ static int pipeline_list(const char *text, int n, double *out)
     return count == 1 || count == n;
 }
 
-/* Stages in a chain. 0: they are filled; else the exit code. */
+/* Fills the costs of a chain of stages. Returns 0, or the exit code. */
 static int pipeline_costs(const pipeline_arguments *a, ddp_stage_cost *stage, ddp_boundary *edge,
                           double *number)
 {
@@ -98,11 +98,11 @@ static int pipeline_costs(const pipeline_arguments *a, ddp_stage_cost *stage, dd
 
     snprintf(text, sizeof text, "%ld", a->stages);
     if (!pipeline_list(a->forward, (int)a->stages, number))
-        return plan_usage("plan pipeline", "--forward-s is one number, or one for each of the %s stages",
+        return plan_usage("plan pipeline", "--forward-s needs one number, or one for each of the %s stages",
                           text);
     for (long s = 0; s < a->stages; s++) stage[s].forward_s = number[s];
     if (a->backward && !pipeline_list(a->backward, (int)a->stages, number))
-        return plan_usage("plan pipeline", "--backward-s is one number, or one for each of the %s stages",
+        return plan_usage("plan pipeline", "--backward-s needs one number, or one for each of the %s stages",
                           text);
     if (a->net && ddp_net_parse(a->net, &rate, &alpha, &err) != DDP_OK)
         return plan_usage("plan pipeline", "%s", err.msg);
@@ -127,7 +127,7 @@ static int pipeline_check(const pipeline_arguments *a)
     if (a->ahead > 65536) return plan_refuse("plan pipeline", "--ahead", (double)a->ahead, "at most 65536");
     if (!(a->weights >= 0) || a->weights > 1)
         return plan_refuse("plan pipeline", "--weights", a->weights,
-                           "0 to 1, the share of weight gradients in a backward pass");
+                           "0 to 1, the share of weight gradients in the backward time");
     if (!(a->bytes >= 0)) return plan_refuse("plan pipeline", "--bytes", a->bytes, "at least 0");
     if (a->bytes > 0 && !a->net) return plan_usage("plan pipeline", "--bytes needs %s", "--net RATE,DELAY");
     return -1;
@@ -136,9 +136,9 @@ static int pipeline_check(const pipeline_arguments *a)
 static int plan_pipeline(int argc, char **argv)
 {
     static const char about[] =
-        "How long is a step of a pipeline, and which memory does each stage need? Stages "
-        "are a chain; a micro-batch's\n"
-        "activations go forward over each boundary and its gradients come back.";
+        "Predicts the step time of a pipeline, and the number of micro-batches that each stage stores.\n"
+        "The stages form a chain: activations of a micro-batch are sent forward over each boundary,\n"
+        "gradients backward.";
     pipeline_arguments a = {"all", "1", NULL, NULL, NULL, NULL, -1, -1, 0, 0.5, 0};
     const cli_option table[] = {
         {"Pipeline", CLI_GROUP, NULL, NULL, NULL},
@@ -149,11 +149,11 @@ static int plan_pipeline(int argc, char **argv)
          "1f1b, zb: additional forward passes before a stage's first backward pass (default: 0)"},
         {"Times", CLI_GROUP, NULL, NULL, NULL},
         {"--forward-s", CLI_TEXT, &a.forward, "S[,S..]",
-         "seconds of each stage's forward pass of a micro-batch (default: 1)"},
+         "forward time of a micro-batch in seconds: one for all stages, or one per stage (default: 1)"},
         {"--backward-s", CLI_TEXT, &a.backward, "S[,S..]",
-         "seconds of its backward pass (default: twice the forward pass)"},
+         "backward time of a micro-batch in seconds (default: twice the forward time)"},
         {"--weights", CLI_REAL, &a.weights, "X",
-         "share of weight gradients in a backward pass, 0 to 1 (default: 0.5)"},
+         "share of weight gradients in the backward time, 0 to 1 (default: 0.5)"},
         {"--bytes", CLI_REAL, &a.bytes, "B",
          "bytes of a micro-batch's activations between two stages (default: 0)"},
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "link of each stage, such as 100mbit,20ms"},

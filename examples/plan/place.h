@@ -1,4 +1,4 @@
-/* build/plan place: which device runs which stage of which pipeline (DT-FM). */
+/* plan place: assigns devices to the stages of pipelines (DT-FM). */
 #ifndef EXAMPLES_PLAN_PLACE_H
 #define EXAMPLES_PLAN_PLACE_H
 
@@ -6,8 +6,8 @@
 
 typedef struct place_arguments {
     const char *network, *variant, *solver, *svg, *json;
-    long pipelines, stages, seed, candidates, noise; /* but for seed -1 = not given */
-    double seconds, dp_bytes, pp_bytes;              /* -infinity = not given */
+    long pipelines, stages, seed, candidates, noise; /* -1: not given, except for seed */
+    double seconds, dp_bytes, pp_bytes;              /* or PLAN_NOT_GIVEN */
 } place_arguments;
 
 static void place_json(FILE *f, const char *solver, const ddp_placement *p, int event)
@@ -30,13 +30,13 @@ static void place_json(FILE *f, const char *solver, const ddp_placement *p, int 
             p->solve_s, p->candidates);
 }
 
-/* ---- the picture: pipelines x stages, a colour per group, with the cost of each column ---- */
+/* ---- chart: pipelines x stages, one colour per group, with the cost of each column ---- */
 
 typedef struct place_picture {
     FILE *f;
     const ddp_network *n;
-    const ddp_placement *p;   /* the one that is drawn */
-    const ddp_placement *all; /* [count] of all solvers asked for */
+    const ddp_placement *p;   /* the placement to draw */
+    const ddp_placement *all; /* [count] placements of the requested solvers */
     const char **solver;      /* [count] their names */
     int count;
     double cell, row; /* size of a cell */
@@ -46,11 +46,11 @@ enum { PLACE_SOLVERS = DDP_PLACE_EXACT - DDP_PLACE_DEFAULT };
 
 #define PLACE_LEFT   96
 #define PLACE_TOP    176
-#define PLACE_BARS   84 /* height of a row of bars with its numbers */
+#define PLACE_BARS   84 /* height of a row of bars with its labels */
 #define PLACE_WIDTH  1000
-#define PLACE_RIGHT  170  /* right of the curves, for their names */
-#define PLACE_CURVES 130  /* their height */
-#define PLACE_LEAST  1e-4 /* seconds at the left of the curves */
+#define PLACE_RIGHT  170  /* width to the right of the curves, for their names */
+#define PLACE_CURVES 130  /* height of the curves */
+#define PLACE_LEAST  1e-4 /* time at the left end of the curves, in seconds */
 
 static int place_group(const ddp_network *n, int device) { return n->group ? n->group[device] : 0; }
 
@@ -64,7 +64,7 @@ static void place_group_name(FILE *f, const ddp_network *n, int g)
         fprintf(f, "devices");
 }
 
-/* Golden-angle hues: neighbours in the list differ. */
+/* Writes the colour of a group. The golden angle gives neighbours in the list different hues. */
 static void place_fill(FILE *f, const ddp_network *n, int g)
 {
     int groups = n->group ? n->groups : 1;
@@ -111,7 +111,7 @@ static double place_hop_cost(const place_picture *v, int j)
     return most;
 }
 
-/* One bar of a row of bars that begins at y and grows upwards (or downwards). */
+/* Draws one bar from y upwards, or downwards if `down` is set. */
 static void place_bar(const place_picture *v, double x, double y, double value, double most, int down,
                       const char *colour, const char *what, int first)
 {
@@ -130,7 +130,7 @@ static void place_bar(const place_picture *v, double x, double y, double value, 
 
 static void place_columns(const place_picture *v, double bottom)
 {
-    enum { STAGES = 512 }; /* a picture of more has no room for its bars */
+    enum { STAGES = 512 }; /* a chart with more stages has no space for bars */
     double data[STAGES], hop[STAGES], top = 0, slow = 0, scale, x;
     int S = v->p->stages < STAGES ? v->p->stages : STAGES, j, worst = 0, slowest = 0;
     char what[64];
@@ -147,7 +147,7 @@ static void place_columns(const place_picture *v, double bottom)
             slowest = j;
         }
     }
-    scale = top > slow ? top : slow; /* both kinds of bars: they add up */
+    scale = top > slow ? top : slow; /* one scale for both kinds of bars, because the costs are added */
     for (j = 0; j < S; j++) {
         x = PLACE_LEFT + (j + 0.5) * v->cell;
         snprintf(what, sizeof what, "averaging of stage %d", j);
@@ -199,7 +199,7 @@ static void place_cells(const place_picture *v)
     }
 }
 
-/* The groups' colours, four to a line; returns the height. */
+/* Draws the colours of the groups, six per line. Returns the height. */
 static double place_legend(const place_picture *v, double y)
 {
     int groups = v->n->group ? v->n->groups : 1, g;
@@ -215,7 +215,7 @@ static double place_legend(const place_picture *v, double y)
     return (g + 5) / 6 * 18 + 14;
 }
 
-/* Time as a logarithm. */
+/* The x of a time, on a logarithmic scale. */
 static double place_x(double t, double end)
 {
     double least = PLACE_LEAST, w = PLACE_WIDTH - PLACE_LEFT - PLACE_RIGHT;
@@ -224,7 +224,7 @@ static double place_x(double t, double end)
     return PLACE_LEFT + w * log(t / least) / log(end / least);
 }
 
-/* A logarithm too, from the top of the picture down. */
+/* The y of a cost, on a logarithmic scale, counted from `top` downwards. */
 static double place_y(double cost, double low, double top)
 {
     return PLACE_CURVES * log(top / cost) / log(top / low);
@@ -253,7 +253,8 @@ static void place_axes(const place_picture *v, double y, double end, double low,
     }
 }
 
-/* The best cost against time, a line per solver; names where the lines end, but apart. */
+/* Draws the best cost over time, one line per solver. The names are next to the ends of the lines, without
+ * overlap. */
 static void place_curves(const place_picture *v, double y)
 {
     static const char *const colour[] = {"#2b5c9e", "#b3261e", "#c77700", "#1b6e3c", "#777", "#7a3fa0"};
@@ -261,10 +262,10 @@ static void place_curves(const place_picture *v, double y)
     const ddp_placement *p;
     int i, k, order[PLACE_SOLVERS];
 
-    if (!(v->p->cost_s > 0)) return; /* a logarithm of nothing */
+    if (!(v->p->cost_s > 0)) return; /* 0 has no logarithm */
     fprintf(v->f,
-            "<text x=\"%d\" y=\"%.1f\" font-weight=\"bold\">best cost against the time "
-            "of the search</text>\n",
+            "<text x=\"%d\" y=\"%.1f\" font-weight=\"bold\">best cost by search "
+            "time</text>\n",
             PLACE_LEFT, y);
     y += 16;
     for (i = 0; i < v->count; i++) {
@@ -275,7 +276,7 @@ static void place_curves(const place_picture *v, double y)
     }
     low = 0.95 * v->p->cost_s;
     place_axes(v, y, end, low, top);
-    for (i = v->count - 1; i >= 0; i--) { /* the best on top */
+    for (i = v->count - 1; i >= 0; i--) { /* the best solver is drawn last, on top */
         p = &v->all[order[i]];
         fprintf(v->f, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" d=\"", colour[order[i] % 6]);
         for (k = 0; k < p->points; k++)
@@ -284,7 +285,7 @@ static void place_curves(const place_picture *v, double y)
         fprintf(v->f, "H%.2f\"/>\n", place_x(p->solve_s, end));
     }
     last = y + PLACE_CURVES + 17;
-    for (i = 0; i < v->count && v->count > 1; i++) { /* from the best upwards */
+    for (i = 0; i < v->count && v->count > 1; i++) { /* from the best solver, at the bottom, upwards */
         p = &v->all[order[i]];
         label = y + place_y(p->cost_s, low, top) + 4;
         if (label > last - 13) label = last - 13;
@@ -338,11 +339,11 @@ static void place_svg(FILE *f, const place_arguments *a, const ddp_network *n, c
     place_network_name(f, a);
     fprintf(f, ", %s: %.5g s per iteration = %.4g s averaging + %.4g s along the pipeline%s</text>\n",
             solver[best], p->cost_s, p->datap_s, p->pipelinep_s, p->proven ? " (proven optimal)" : "");
-    fprintf(f, "<text x=\"12\" y=\"44\" class=\"s\">a cell is a device, its colour the group "
-               "it belongs to; a row is a pipeline, a column holds the replicas of one stage.</text>"
-               "<text x=\"12\" y=\"60\" class=\"s\">above: averaging inside the column, the "
-               "largest (red) counts; below: the slowest pipeline between two columns, all "
-               "count</text>\n");
+    fprintf(f, "<text x=\"12\" y=\"44\" class=\"s\">one cell per device, one colour per group; "
+               "rows: pipelines; columns: the replicas of a stage.</text>"
+               "<text x=\"12\" y=\"60\" class=\"s\">above: averaging time of each column, of which the "
+               "largest (red) counts; below: slowest hop between two columns, of which the sum "
+               "counts</text>\n");
     place_cells(&v);
     place_columns(&v, bottom);
     y += place_legend(&v, y);
@@ -352,7 +353,7 @@ static void place_svg(FILE *f, const place_arguments *a, const ddp_network *n, c
 
 /* ---- the subcommand ---- */
 
-/* Every solver asked for; the best placement is drawn. */
+/* Runs each requested solver and draws the best placement. */
 static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_options *o)
 {
     int first = (int)o->solver, last = first, code, count = 0, k;
@@ -388,30 +389,29 @@ static int place_run(const place_arguments *a, const ddp_network *n, ddp_place_o
 static int plan_place(int argc, char **argv)
 {
     static const char about[] =
-        "Which device runs which stage of which pipeline? The network is JSON: N, D_dp "
-        "(pipelines),\n"
-        "D_pp (stages), c_dp_bytes, c_pp_bytes, delay_ms and bandwidth_gbps, N x N or per group.";
+        "Assigns devices to the stages of pipelines (DT-FM). The network is a JSON file with N, D_dp\n"
+        "(pipelines), D_pp (stages), c_dp_bytes, c_pp_bytes, delay_ms and bandwidth_gbps, N x N or per\n"
+        "group.";
     place_arguments a = {NULL, NULL, "anneal",       NULL,           NULL,          -1, -1, 0,
                          -1,   -1,   PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN};
     const cli_option table[] = {
         {"Network", CLI_GROUP, NULL, NULL, NULL},
-        {"--network", CLI_TEXT, &a.network, "NET.json", "network file (.gz is read too)"},
-        {"--variant", CLI_TEXT, &a.variant, "NAME",
-         "object of the network file whose members are used, such as as_in_code"},
-        {"--pipelines", CLI_COUNT, &a.pipelines, "N", "replaces D_dp of the network"},
-        {"--stages", CLI_COUNT, &a.stages, "N", "replaces D_pp of the network"},
-        {"--dp-bytes", CLI_REAL, &a.dp_bytes, "B", "replaces c_dp_bytes of the network"},
-        {"--pp-bytes", CLI_REAL, &a.pp_bytes, "B", "replaces c_pp_bytes of the network"},
+        {"--network", CLI_TEXT, &a.network, "NET.json", "network file (.json or .json.gz)"},
+        {"--variant", CLI_TEXT, &a.variant, "NAME", "variant of the network file, such as as_in_code"},
+        {"--pipelines", CLI_COUNT, &a.pipelines, "N", "number of pipelines, in place of D_dp of the network"},
+        {"--stages", CLI_COUNT, &a.stages, "N", "stages per pipeline, in place of D_pp of the network"},
+        {"--dp-bytes", CLI_REAL, &a.dp_bytes, "B", "bytes, in place of c_dp_bytes of the network"},
+        {"--pp-bytes", CLI_REAL, &a.pp_bytes, "B", "bytes, in place of c_pp_bytes of the network"},
         {"--noise", CLI_COUNT, &a.noise, "SEED",
-         "seed of random links: lognormal factors, 0.25 on rates and 0.1 on delays"},
+         "seed of random factors on the links: lognormal, sigma 0.25 for rates and 0.1 for delays"},
         {"Search", CLI_GROUP, NULL, NULL, NULL},
         {"--solver", CLI_TEXT, &a.solver, "NAME",
          "anneal, genetic, genetic-code, kl, random, exact or all (default: anneal)"},
         {"--seconds", CLI_REAL, &a.seconds, "T", "time limit of a solver, in seconds"},
         {"--candidates", CLI_COUNT, &a.candidates, "N",
-         "limit by count (default: 5000; anneal: 4000000 moves; exact: 60 s)"},
+         "largest number of candidates (default: 5000; anneal: 4000000 moves; exact: 60 s)"},
         {"--seed", CLI_COUNT, &a.seed, "N",
-         "seed; the same seed and count give the same placement (default: 0)"},
+         "seed of the search; the same seed and --candidates give the same placement (default: 0)"},
         {"Output", CLI_GROUP, NULL, NULL, NULL},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the best placement"},
         {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
@@ -429,17 +429,17 @@ static int plan_place(int argc, char **argv)
         return plan_refuse("plan place", "--seconds", a.seconds,
                            "more than 0; leave it out for no time limit");
     if (a.candidates == 0)
-        return plan_refuse("plan place", "--candidates", 0, "at least 1; leave it out for no such limit");
+        return plan_refuse("plan place", "--candidates", 0, "at least 1; leave it out for the default");
     if (a.pipelines == 0)
-        return plan_refuse("plan place", "--pipelines", 0, "at least 1; leave it out for the network's own");
+        return plan_refuse("plan place", "--pipelines", 0, "at least 1; leave it out to use D_dp");
     if (a.stages == 0)
-        return plan_refuse("plan place", "--stages", 0, "at least 1; leave it out for the network's own");
+        return plan_refuse("plan place", "--stages", 0, "at least 1; leave it out to use D_pp");
     if (plan_given(a.dp_bytes) && a.dp_bytes < 0)
         return plan_refuse("plan place", "--dp-bytes", a.dp_bytes,
-                           "at least 0; leave it out for the network's own");
+                           "at least 0; leave it out to use c_dp_bytes");
     if (plan_given(a.pp_bytes) && a.pp_bytes < 0)
         return plan_refuse("plan place", "--pp-bytes", a.pp_bytes,
-                           "at least 0; leave it out for the network's own");
+                           "at least 0; leave it out to use c_pp_bytes");
     if (strcmp(a.solver, "all") && ddp_place_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan place", "%s", err.msg);
     o.seed = (uint64_t)a.seed;
@@ -459,8 +459,8 @@ static int plan_place(int argc, char **argv)
         code = place_run(&a, &n, &o);
     } else {
         fprintf(stderr,
-                "plan place: %s gives neither c_dp_bytes nor c_pp_bytes; without bytes "
-                "there is nothing to place for\n",
+                "plan place: %s has neither c_dp_bytes nor c_pp_bytes; add one of them, or give "
+                "--dp-bytes or --pp-bytes\n",
                 a.network);
         code = 1;
     }

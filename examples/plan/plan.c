@@ -1,4 +1,4 @@
-/* The planner as a program: one JSON object per solver on standard output.
+/* The planner as a program. Prints one JSON object per solver on standard output.
  *
  *   cc -O2 -I. examples/plan/plan.c -o plan -lm -lpthread
  *   ./plan partial --profile profile.csv --period 10 --solver all --svg period.svg */
@@ -23,18 +23,18 @@ typedef struct subcommand {
 } subcommand;
 
 static const subcommand subcommands[] = {
-    {"partial", "in which step of the period each layer is averaged (DreamDDP)", plan_partial},
-    {"timeline", "how long an iteration takes under the baselines and DeFT", plan_timeline},
-    {"knapsack", "which transfers fit one or two links (DeFT)", plan_knapsack},
-    {"preserve", "whether merged batches still converge (DeFT)", plan_preserve},
-    {"osp", "which layers a parameter server receives late (OSP)", plan_osp},
-    {"place", "which device runs which stage of which pipeline (DT-FM)", plan_place},
-    {"fence", "which device runs which operators (FusionLLM)", plan_fence},
-    {"baselines", "a GPT's step as DT-FM places it, under Megatron, ZeRO, FSDP, GPipe", plan_baselines},
-    {"pipeline", "how stages run their micro-batches: gpipe, 1f1b, zero-bubble", plan_pipeline},
-    {"choose", "which strategy, for a model, a network and a number of workers", plan_choose},
-    {"bandwidth", "how fast links must be, for a model and a number of workers", plan_bandwidth},
-    {"speed", "which fraction of its peak a device reaches (FusionLLM)", plan_speed},
+    {"partial", "select the step of the period in which each layer is averaged (DreamDDP)", plan_partial},
+    {"timeline", "predict the time of an iteration under DeFT and its baselines", plan_timeline},
+    {"knapsack", "select the transfers that fit one or two links (DeFT)", plan_knapsack},
+    {"preserve", "check whether training with merged batches converges (DeFT)", plan_preserve},
+    {"osp", "select the layers that a parameter server receives late (OSP)", plan_osp},
+    {"place", "assign devices to the stages of pipelines (DT-FM)", plan_place},
+    {"fence", "assign operators to devices (FusionLLM)", plan_fence},
+    {"baselines", "predict a GPT's step under DT-FM, Megatron, ZeRO, FSDP and GPipe", plan_baselines},
+    {"pipeline", "predict the step of a pipeline: gpipe, 1f1b, zero-bubble", plan_pipeline},
+    {"choose", "choose a strategy for a model, a network and a number of workers", plan_choose},
+    {"bandwidth", "compute the link rates that a model and a number of workers need", plan_bandwidth},
+    {"speed", "measure the fraction of its peak that a device reaches (FusionLLM)", plan_speed},
 };
 enum { SUBCOMMANDS = sizeof subcommands / sizeof subcommands[0] };
 
@@ -54,9 +54,8 @@ int main(int argc, char **argv)
     if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
         printf("usage: plan SUBCOMMAND [options]\n\nSubcommands:\n");
         for (i = 0; i < SUBCOMMANDS; i++) printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
-        printf(
-            "\n`plan SUBCOMMAND --help` lists the options of one; `plan --version` prints the version of the "
-            "library\n");
+        printf("\n`plan SUBCOMMAND --help` lists the options of a subcommand; `plan --version` prints the "
+               "version of the library\n");
         return 0;
     }
     if (argc > 1 && !strcmp(argv[1], "--version")) {

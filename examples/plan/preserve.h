@@ -1,11 +1,12 @@
-/* plan preserve: DeFT's Preserver on a batch-size sequence, or on the plan for a profile. */
+/* plan preserve: applies DeFT's Preserver to a sequence of batch sizes, or to the plan of a profile. */
 #ifndef EXAMPLES_PLAN_PRESERVE_H
 #define EXAMPLES_PLAN_PRESERVE_H
 
 #include "common.h"
 #include "deft.h"
 
-/* "1,1,2" -> *out (freed by the caller); 0 and an error message if a number is not whole. */
+/* Parses "1,1,2" into *out, which the caller frees, and returns the number of values. Returns 0 after
+ * printing an error if a value is not a whole number. */
 static int preserve_sequence(const char *text, int **out)
 {
     size_t n = 0, room = strlen(text) + 1;
@@ -42,7 +43,7 @@ static void preserve_json(FILE *f, const ddp_preserved *r, int event)
             r->accepted ? "true" : "false");
 }
 
-/* The plan that was accepted, or came nearest to it. */
+/* Prints the accepted plan, or the plan with the best ratio if none was accepted. */
 static void preserve_plan_json(FILE *f, const ddp_delayed_plan *p, const ddp_preserved *r, int event)
 {
     char t[4][32];
@@ -81,7 +82,7 @@ static ddp_status preserve_solve(const char *path, plan_deft_request *r, const d
     return status;
 }
 
-/* The profile's own plan, its capacity grown until the Preserver accepts. */
+/* Plans the profile with a growing knapsack capacity until the Preserver accepts the plan. */
 static int preserve_profile(const char *path, plan_deft_request *r, const ddp_preserver *m, const char *json)
 {
     plan_output out;
@@ -107,9 +108,10 @@ static int preserve_print(const ddp_preserved *r, const char *json)
 static int plan_preserve(int argc, char **argv)
 {
     static const char about[] =
-        "Does merging iterations into one update harm convergence? The expected loss after the\n"
-        "sequence k, and after as many plain updates, in the random walk of DeFT's Preserver.\n"
-        "With --profile: DeFT's plan for it, its knapsacks grown by 1.1 until the test accepts.";
+        "Checks whether merging iterations into one update harms convergence. Compares the expected\n"
+        "loss after the updates of --k with the loss after as many iterations without merging, in the\n"
+        "random walk of DeFT's Preserver. With --profile, plans with DeFT and multiplies the capacity\n"
+        "of its knapsacks by 1.1 until the check accepts the plan.";
     ddp_preserver m;
     double eta = PLAN_NOT_GIVEN, mu = PLAN_NOT_GIVEN, sigma = PLAN_NOT_GIVEN, batch = PLAN_NOT_GIVEN,
            start = PLAN_NOT_GIVEN;
@@ -121,29 +123,30 @@ static int plan_preserve(int argc, char **argv)
         {"Model of the loss", CLI_GROUP, NULL, NULL, NULL},
         {"--eta", CLI_REAL, &eta, "X", "learning rate"},
         {"--mu", CLI_REAL, &mu, "X", "mean progress: squared norm of the gradient"},
-        {"--sigma", CLI_REAL, &sigma, "X", "deviation of the progress of one sample"},
-        {"--batch", CLI_REAL, &batch, "B", "samples in an unmerged update"},
+        {"--sigma", CLI_REAL, &sigma, "X", "standard deviation of the progress of one sample"},
+        {"--batch", CLI_REAL, &batch, "B", "samples in an update without merging"},
         {"--start", CLI_REAL, &start, "S", "current loss"},
-        {"--target", CLI_REAL, &target, "S*", "lowest loss (default: 0)"},
+        {"--target", CLI_REAL, &target, "S*", "lowest possible loss (default: 0)"},
         {"Updates", CLI_GROUP, NULL, NULL, NULL},
-        {"--k", CLI_TEXT, &sequence, "1,1,2", "iterations merged in each update"},
+        {"--k", CLI_TEXT, &sequence, "1,1,2", "number of iterations merged into each update"},
         {"--profile", CLI_TEXT, &profile, "P.csv",
-         "or a profile to plan, as `plan timeline --scheme deft` does"},
+         "in place of --k: profile to plan, as with `plan timeline --scheme deft`"},
         {"--link-mu", CLI_REAL, &request.mu, "X",
-         "with --profile: two links, time on the slow one divided by time on the fast one"},
+         "with --profile: plan two links; time on the slow link divided by time on the fast link"},
         {"--alpha", CLI_REAL, &request.alpha_s, "S",
-         "with --profile: start-up time that is part of every comm_s, in seconds"},
+         "with --profile: start-up time included in every comm_s, in seconds"},
         {"--partition", CLI_REAL, &request.partition_params, "PARAMS",
          "with --profile: parameters per part (default: 6.5e6)"},
         {"--partition-s", CLI_REAL, &request.partition_s, "SECONDS",
-         "with --profile: or link time per part, in seconds"},
+         "with --profile, in place of --partition: link time per part in seconds"},
         {"--no-barrier", CLI_FLAG, &request.no_barrier, "",
-         "with --profile: allow sends that straddle forward and backward"},
-        {"Judgement", CLI_GROUP, NULL, NULL, NULL},
-        {"--tolerance", CLI_REAL, &tolerance, "E", "accepted distance of the ratio from 1 (default: 0.01)"},
-        {"--sum", CLI_FLAG, &sum, "", "merged gradients are summed, not averaged"},
+         "with --profile: plan transfers that overlap both forward and backward passes"},
+        {"Check", CLI_GROUP, NULL, NULL, NULL},
+        {"--tolerance", CLI_REAL, &tolerance, "E",
+         "largest accepted difference of the ratio from 1 (default: 0.01)"},
+        {"--sum", CLI_FLAG, &sum, "", "use the sum of merged gradients, not their mean"},
         {"--one-sided", CLI_FLAG, &one_sided, "", "accept every ratio above 1"},
-        {"--rotations", CLI_FLAG, &rotations, "", "judge by the worst rotation of --k"},
+        {"--rotations", CLI_FLAG, &rotations, "", "use the worst rotation of --k"},
         {"Output", CLI_GROUP, NULL, NULL, NULL},
         {"--json", CLI_TEXT, &json, "FILE", "file for the JSON line, which is also printed"},
     };
@@ -188,7 +191,7 @@ static int plan_preserve(int argc, char **argv)
     m.batch = batch;
     m.start = start;
     m.target = target;
-    /* 0 would ask for the default; asked for, it leaves room for rounding only */
+    /* 0 in ddp_preserver means the default; --tolerance 0 allows for rounding only */
     m.tolerance = tolerance == 0 ? DBL_MIN : plan_given(tolerance) ? tolerance : 0;
     m.sum = sum;
     m.one_sided = one_sided;

@@ -1,4 +1,4 @@
-/* plan speed: which fraction of its peak a device reaches, from measured operators. */
+/* plan speed: fits the fraction of its peak that a device reaches to measured operators. */
 #ifndef EXAMPLES_PLAN_SPEED_H
 #define EXAMPLES_PLAN_SPEED_H
 
@@ -9,7 +9,7 @@ typedef struct speed_samples {
     int n;
 } speed_samples;
 
-/* The next line without its end, which is LF, CRLF or CR; 0 at the end of the file. */
+/* Reads the next line without its end, which is LF, CRLF or CR. Returns 0 at the end of the file. */
 static int speed_line(FILE *f, char *text, size_t room)
 {
     size_t n = 0;
@@ -21,8 +21,8 @@ static int speed_line(FILE *f, char *text, size_t room)
     return n > 0 || c != EOF;
 }
 
-/* The samples of a CSV file with lines `flops,seconds`; a first line of names may stand above them. 1, or 0
- * after a sentence. */
+/* Reads the samples of a CSV file with lines `flops,seconds` and an optional header line. Returns 1, or 0
+ * after printing an error. */
 static int speed_read(const char *path, speed_samples *s)
 {
     FILE *f = fopen(path, "r");
@@ -80,14 +80,14 @@ static int speed_print(const speed_samples *s, double peak, double lambda, const
 static int plan_speed(int argc, char **argv)
 {
     static const char about[] =
-        "Which fraction lambda of its peak does a device reach? A least-squares fit to measured\n"
-        "operators. \"tflops\" = lambda x peak is what the network file of `plan fence` asks for.";
+        "Fits lambda, the fraction of its peak that a device reaches, to measured operators (least\n"
+        "squares). Also prints \"tflops\" = lambda x peak, for the network file of `plan fence`.";
     const char *samples = NULL, *json = NULL;
     double peak = PLAN_NOT_GIVEN, lambda;
     const cli_option table[] = {
         {"--samples", CLI_TEXT, &samples, "S.csv", "lines of flops,seconds, one for each operator"},
-        {"--peak-tflops", CLI_REAL, &peak, "X", "what the device could do at most"},
-        {"--json", CLI_TEXT, &json, "FILE", "write the JSON line to FILE as well"},
+        {"--peak-tflops", CLI_REAL, &peak, "X", "peak rate of the device"},
+        {"--json", CLI_TEXT, &json, "FILE", "file for the JSON line, which is also printed"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     ddp_status status;

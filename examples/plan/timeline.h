@@ -1,4 +1,4 @@
-/* plan timeline: how long an iteration takes under the baselines and under DeFT. */
+/* plan timeline: predicts the time of an iteration under DeFT and its baselines. */
 #ifndef EXAMPLES_PLAN_TIMELINE_H
 #define EXAMPLES_PLAN_TIMELINE_H
 
@@ -14,14 +14,14 @@ typedef struct timeline_arguments {
     int no_barrier, schedule;
 } timeline_arguments;
 
-/* ---- the picture: per scheme a lane of computing and below it the link ---- */
+/* ---- chart: for each scheme a compute lane, and below it the link ---- */
 
 typedef struct timeline_picture {
     FILE *f;
     const ddp_profile *p;
-    double scale, top; /* points per second; where the lanes of a scheme begin */
-    double frequency;  /* deft: updates per iteration; the others have one in each */
-    int pending;       /* lanes from here on: older gradients, on lane - pending */
+    double scale, top; /* points per second; y of the first lane of the current scheme */
+    double frequency;  /* deft: updates per iteration; 1 under the other schemes */
+    int pending;       /* lanes from this one on carry older gradients; they are drawn on lane - pending */
 } timeline_picture;
 
 static const double timeline_left = 118, timeline_width = 1080;
@@ -71,7 +71,7 @@ static int timeline_pending(const ddp_timeline *t)
     return t->scheme == DDP_SCHEME_DEFT ? (int)DEFT_PENDING : INT_MAX;
 }
 
-/* Lanes of the link that are ever in use: several under ascwfbp, sharing one lane's height. */
+/* The number of lanes that the link uses. ascwfbp uses several, which share the height of one lane. */
 static int timeline_lanes(const ddp_timeline *t)
 {
     int i, lane, most = 0;
@@ -120,7 +120,7 @@ static void timeline_draw(timeline_picture *v, const ddp_timeline *t)
     v->top += timeline_height(t);
 }
 
-/* 1, 2 or 5 times a power of ten, about an eighth of the whole. */
+/* The distance between ticks: 1, 2 or 5 times a power of ten, about an eighth of the axis. */
 static double timeline_tick(double whole)
 {
     double unit = pow(10, floor(log10(whole / 8)));
@@ -146,7 +146,7 @@ static void timeline_axis(const timeline_picture *v, double longest)
             timeline_left + longest / 2 * v->scale, v->top + 24, longest < 1 ? "ms" : "s");
 }
 
-/* The grid lies below the lanes, so the height of all is needed first. */
+/* The grid is drawn before the lanes, so the total height is computed first. */
 static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all, int count, double frequency)
 {
     double longest = 0, bottom = timeline_head;
@@ -173,11 +173,11 @@ static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all,
             "One iteration of %d buckets, by scheme</text>\n",
             timeline_width, bottom + 36, timeline_width, bottom + 36, p->layers);
     fprintf(f, "<text x=\"12\" y=\"44\" class=\"small\">"
-               "upper lane: backward (strong), then the forward that needs its gradients (pale); "
-               "lower lane: the link (deft: fast and slow; pale = older gradients).</text>\n"
+               "upper lane: backward (dark), then the forward that uses its gradients (pale); "
+               "lower lane: transfers (deft: fast and slow link; pale: older gradients).</text>\n"
                "<text x=\"12\" y=\"58\" class=\"small\">"
-               "A colour is a bucket, numbered from the input side; red: the end; dashed: the "
-               "lower bound</text>\n");
+               "One colour per bucket, numbered from the input side; red: end of the iteration; "
+               "dashed: lower bound</text>\n");
     v.top = bottom;
     timeline_axis(&v, longest);
     v.top = timeline_head;
@@ -192,7 +192,7 @@ static void timeline_svg(FILE *f, const ddp_profile *p, const ddp_timeline *all,
     fprintf(f, "</svg>\n");
 }
 
-/* ---- the answer ---- */
+/* ---- output ---- */
 
 static void timeline_json(FILE *f, const ddp_timeline *t, double seconds, int event)
 {
@@ -222,7 +222,7 @@ static void timeline_deft_request(const timeline_arguments *a, const ddp_profile
     deft_default_partition(p, r);
 }
 
-/* The library names its fields; a user of the program has options. */
+/* Prints an error of the library, with the names of options in place of the names of fields. */
 static void timeline_say(const char *scheme, const ddp_error *err)
 {
     static const char *const field[] = {"partition_s", "alpha_s", "bucket_bytes"};
@@ -243,7 +243,8 @@ static void timeline_say(const char *scheme, const ddp_error *err)
     fputc('\n', stderr);
 }
 
-/* Schemes that are refused for one reason share its sentence: names, said by the next one with another. */
+/* Collects in `names` the schemes that fail with the same error, so that it is printed once. A different
+ * error first prints the collected one. */
 static void timeline_collect(char *names, size_t room, const char *scheme, ddp_error *said,
                              const ddp_error *err)
 {
@@ -255,7 +256,8 @@ static void timeline_collect(char *names, size_t room, const char *scheme, ddp_e
     *said = *err;
 }
 
-/* One scheme: its line, and its drawing in *drawn, or with deft alone in out->svg. */
+/* Plans one scheme and writes its line. Its timeline goes to *drawn; if deft is the only scheme, its chart
+ * goes to out->svg instead. */
 static ddp_status timeline_one(const timeline_arguments *a, const ddp_profile *p,
                                const ddp_timeline_options *o, int alone, ddp_timeline *drawn,
                                double *frequency, plan_output *out, ddp_error *err)
@@ -285,8 +287,8 @@ static ddp_status timeline_one(const timeline_arguments *a, const ddp_profile *p
     return status;
 }
 
-/* All schemes, or one. Of all, one that cannot be planned costs a remark, the same remark once; if none can
- * be, the status is the last one's. */
+/* Plans all schemes, or one. With all, a scheme that fails is skipped with a message; equal messages are
+ * printed once. If all fail, returns the status of the last one. */
 static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile *p, ddp_timeline_options *o,
                                  plan_output *out)
 {
@@ -324,7 +326,8 @@ static int timeline_run(const timeline_arguments *a, const ddp_profile *p, ddp_t
 
 /* ---- the command line ---- */
 
-/* A number that was given must be above 0 (alpha: at least 0). Returns -1, or the exit code. */
+/* Checks the options. Every given number must be above 0 (alpha: at least 0). Returns -1, or the exit
+ * code. */
 static int timeline_check(timeline_arguments *a)
 {
     const char *name[] = {"--alpha",      "--partition",        "--partition-s",      "--credit",
@@ -343,14 +346,14 @@ static int timeline_check(timeline_arguments *a)
             return plan_refuse("plan timeline", name[i], value[i], i ? "above 0" : "at least 0");
     if (plan_given(a->mu) && a->mu < 1)
         return plan_refuse("plan timeline", "--mu", a->mu,
-                           "at least 1, the time on the slow link over the time on the fast one");
+                           "at least 1: time on the slow link divided by time on the fast link");
     if (a->links < 0) a->links = plan_given(a->mu) ? 2 : 1;
     if (a->links < 1 || a->links > 2)
         return plan_refuse("plan timeline", "--links", (double)a->links, "1 or 2");
     if (a->links == 2 && !plan_given(a->mu))
         return plan_usage("plan timeline", "--links 2 needs %s", "--mu X");
     if (plan_given(a->partition) && plan_given(a->partition_s))
-        return plan_usage("plan timeline", "--partition and %s exclude each other", "--partition-s");
+        return plan_usage("plan timeline", "--partition and %s cannot be combined", "--partition-s");
     if (a->select && strcmp(a->select, "release") && strcmp(a->select, "paper"))
         return plan_usage("plan timeline", "selection '%s' is unknown; use release or paper", a->select);
     if (a->operations == 0) return plan_refuse("plan timeline", "--operations", 0, "at least 1");
@@ -371,9 +374,9 @@ static void timeline_options(const timeline_arguments *a, ddp_timeline_options *
 static int plan_timeline(int argc, char **argv)
 {
     static const char about[] =
-        "How long is an iteration when gradients are sent by S-SGD, WFBP, MG-WFBP, ASC-WFBP,\n"
-        "ByteScheduler, US-Byte or DeFT? The profile is CSV, one row per bucket from the input\n"
-        "side: layer,params,forward_s,backward_s,comm_s (seconds).";
+        "Predicts the time of an iteration under S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler, US-Byte\n"
+        "and DeFT. The profile is a CSV file with one row per bucket, input side first:\n"
+        "layer,params,forward_s,backward_s,comm_s (times in seconds).";
     timeline_arguments a = {NULL,
                             "all",
                             NULL,
@@ -397,32 +400,39 @@ static int plan_timeline(int argc, char **argv)
                             0};
     const cli_option table[] = {
         {"Input", CLI_GROUP, NULL, NULL, NULL},
-        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the layers (.gz is read too)"},
-        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "link for rows without comm_s, such as 100mbit,20ms"},
-        {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
-        {"--alpha", CLI_REAL, &a.alpha, "S", "start-up time that is part of every comm_s, in seconds"},
+        {"--profile", CLI_TEXT, &a.profile, "P.csv", "profile of the buckets (.csv or .csv.gz)"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
+         "link, such as 100mbit,20ms, from which a missing comm_s is computed"},
+        {"--workers", CLI_COUNT, &a.workers, "N", "with --net: number of workers"},
+        {"--alpha", CLI_REAL, &a.alpha, "S", "start-up time included in every comm_s, in seconds"},
         {"--gap", CLI_REAL, &a.gap, "S", "per-message overhead of the link in seconds (default: 0)"},
         {"Schemes", CLI_GROUP, NULL, NULL, NULL},
         {"--scheme", CLI_TEXT, &a.scheme, "NAME",
          "ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte, deft or all (default: all)"},
         {"--partition", CLI_REAL, &a.partition, "PARAMS",
          "bytescheduler, usbyte, deft: parameters per part (default: 6.5e6)"},
-        {"--partition-s", CLI_REAL, &a.partition_s, "SECONDS", "or link time per part, in seconds"},
+        {"--partition-s", CLI_REAL, &a.partition_s, "SECONDS",
+         "in place of --partition: link time per part in seconds"},
         {"--credit", CLI_REAL, &a.credit, "X", "bytescheduler: parts in flight (default: 1)"},
         {"--operations", CLI_COUNT, &a.operations, "K", "ascwfbp: concurrent operations (default: 4)"},
         {"--bucket-mib", CLI_REAL, &a.bucket, "MIB",
-         "wfbp, ascwfbp: size up to which rows are joined; PyTorch DDP uses 25 (default: one row each)"},
-        {"--first-bucket-mib", CLI_REAL, &a.first_bucket, "MIB", "size of the first bucket (default: 1)"},
+         "wfbp, ascwfbp: join rows into buckets of this size; PyTorch DDP uses 25 (default: no joining)"},
+        {"--first-bucket-mib", CLI_REAL, &a.first_bucket, "MIB",
+         "with --bucket-mib: size of the first bucket (default: 1)"},
         {"DeFT", CLI_GROUP, NULL, NULL, NULL},
         {"--links", CLI_COUNT, &a.links, "1|2", "number of links (default: 2 with --mu, else 1)"},
         {"--mu", CLI_REAL, &a.mu, "X", "time on the slow link divided by time on the fast link"},
-        {"--select", CLI_TEXT, &a.select, "NAME", "release or paper (default: release)"},
-        {"--target-frequency", CLI_REAL, &a.frequency, "PHI", "least number of updates per iteration"},
-        {"--capacity", CLI_REAL, &a.capacity, "X", "factor of the knapsacks' capacity (default: 1)"},
-        {"--no-barrier", CLI_FLAG, &a.no_barrier, "", "allow sends that straddle forward and backward"},
+        {"--select", CLI_TEXT, &a.select, "NAME",
+         "rule that selects transfers: release, or paper for Algorithm 1 as printed (default: release)"},
+        {"--target-frequency", CLI_REAL, &a.frequency, "PHI",
+         "updates per iteration that the plan must reach"},
+        {"--capacity", CLI_REAL, &a.capacity, "X", "factor on the capacity of the knapsacks (default: 1)"},
+        {"--no-barrier", CLI_FLAG, &a.no_barrier, "",
+         "plan transfers that overlap both forward and backward passes"},
         {"--schedule", CLI_FLAG, &a.schedule, "", "print the schedule of each iteration"},
         {"Output", CLI_GROUP, NULL, NULL, NULL},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "chart of the iterations; of deft alone its steady period"},
+        {"--svg", CLI_TEXT, &a.svg, "FILE",
+         "chart of the iterations; with --scheme deft, of the steady period"},
         {"--json", CLI_TEXT, &a.json, "FILE", "file for the JSON lines, which are also printed"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));

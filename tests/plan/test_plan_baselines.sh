@@ -60,12 +60,12 @@ command -v python3 >/dev/null || skip_script "no python3"
     takes zero1 "1 1 2" 36.6 $two
     # a layer's 1380 x 2 bytes: 7.4 s a pass, three passes of two layers
     takes zero3 "1 1 2" 52.4 $two
-    shows '1 micro-steps of 1; a ring'
+    shows '1 micro-steps of 1; one pass over the ring'
     takes fsdp "1 1 2" 48.4 $two # 7.4 + 7.4 + 1 forward, 14.8 + 14.8 + 3 backward
     # two sequences each in one micro-step or, where memory is for one, in two with all traffic twice
     takes zero3 "1 1 2" 60.4 $two --batch 4
     takes zero3 "1 1 2" 104.8 $two --batch 4 --memory 0.000035
-    shows '2 micro-steps of 1; a ring'
+    shows '2 micro-steps of 1; one pass over the ring'
     takes zero1 "1 1 2" 44.6 $two --batch 4 --memory 0.000035
     # memory: 1380 x 16 + 4400 of a layer's work + 200 for each of the micro-batches held
     takes dtfm "1 2 1" 15 $two --memory 0.00002688
@@ -84,7 +84,7 @@ command -v python3 >/dev/null || skip_script "no python3"
     shows '"memory_gb": 1.86e-05'
     takes dtfm "1 2 2" 43.6 --network four.json --batch 4 $gpt --gradient-bytes 4
     has '"scheme": "zero1", "grid": {"tensor": 1, "pipeline": 1, "data": 4}, "step_s": null' --network four.json --batch 2 $gpt
-    has 'a batch of 2 is no multiple of 4 devices' --network four.json --batch 2 $gpt
+    has 'a batch of 2 is not a multiple of 4 devices' --network four.json --batch 2 $gpt
 
     # replicas inside a machine, 6.9 s; hops of 1 s, and of 2 s where two devices share the way out
     pairs="--network pairs.json --batch 4 $gpt --all"
@@ -108,25 +108,25 @@ command -v python3 >/dev/null || skip_script "no python3"
 
     says 2 '--network FILE is needed' $gpt
     says 1 'absent.json' --network absent.json
-    says 2 'a batch of 3 is no multiple of 2 pipelines' --network four.json --batch 3 $gpt
-    says 2 'a batch of 4 is no multiple of 2 pipelines'"'"' micro-batches of 4' --network four.json --batch 4 --micro-batch 4 $gpt
-    says 2 '2 layers are no multiple of 4 stages' --network four.json --stages 4 --batch 4 $gpt
-    says 2 '3 pipelines of 2 stages are not the network'"'"'s 4 devices' --network four.json --pipelines 3 $gpt
-    says 2 '--heads is 3, it must be a divisor of --dim' $two --heads 3
-    says 2 '--peak is 0, it must be more than 0' $two --peak 0
-    says 2 '--share is 1.5, it must be more than 0 and at most 1' $two --share 1.5
-    says 2 '--memory is 0, it must be more than 0' $two --memory 0
+    says 2 'a batch of 3 is not a multiple of 2 pipelines' --network four.json --batch 3 $gpt
+    says 2 'a batch of 4 is not a multiple of 2 pipelines x 4 sequences' --network four.json --batch 4 --micro-batch 4 $gpt
+    says 2 '2 layers are not a multiple of 4 stages' --network four.json --stages 4 --batch 4 $gpt
+    says 2 '3 pipelines of 2 stages do not match the 4 devices' --network four.json --pipelines 3 $gpt
+    says 2 '--heads is 3, but must be a divisor of --dim' $two --heads 3
+    says 2 '--peak is 0, but must be more than 0' $two --peak 0
+    says 2 '--share is 1.5, but must be more than 0 and at most 1' $two --share 1.5
+    says 2 '--memory is 0, but must be more than 0' $two --memory 0
     says 2 '--layers is 0' $two --layers 0
-    says 2 '--batch is 0, it must be 1 to 1000000' $two --batch 0
+    says 2 '--batch is 0, but must be 1 to 1000000' $two --batch 0
     says 2 '--micro-batch is 0' $two --micro-batch 0
-    says 2 '--seeds is 0, it must be 1 to 1000' $two --seeds 0
+    says 2 '--seeds is 0, but must be 1 to 1000' $two --seeds 0
     says 2 '--candidates is 0' $two --candidates 0
     says 2 '--pipelines is 0' $two --pipelines 0
     says 2 '--degrees is 0' $two --degrees 0
     sed 's/1.6e-6/0/' two.json >zero.json
     says 2 'carries 0 bytes/s' --network zero.json $gpt
     sed 's/"D_dp": 1, "D_pp": 2, //' two.json >shapeless.json
-    says 2 'gives no D_dp and D_pp: --pipelines and --stages are needed' --network shapeless.json $gpt
+    says 2 'has no D_dp and D_pp; give --pipelines and --stages' --network shapeless.json $gpt
     has '"scheme": "gpipe", "grid": {"tensor": 1, "pipeline": 2, "data": 1}' --network shapeless.json --batch 2 --stages 2 $gpt
     "$plan" baselines $two --json absent/p.json >out 2>err
     [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.json' err

@@ -35,12 +35,12 @@ predicts() {
     # half of the time computing: 100 KB in 3 s; never 99 % where two delays take a second
     has '"50": 0.26' $base
     has '"99": null' --profile p.csv --net 400kbit,500ms --workers 2
-    # the nearest to S-SGD that is fast enough: mgwfbp computes 79 % of the time, averages do 95
+    # the strategy closest to S-SGD that is fast enough: mgwfbp has a utilisation of 79 %, averages 95 %
     has '"choose": "mgwfbp", "options": ""' $base --utilisation 75
     has '"choose": "enp", "options": "--period 5"' $base --utilisation 90
     has '"choose": "ssgd"' --profile p.csv --net 1gbit --workers 2
     # 200 bit/s: not even sparse changes in every step are few enough
-    has 'no strategy computes 99 % of the time' --profile p.csv --net 200bit --workers 2 --utilisation 99 --period 1
+    has 'no strategy reaches a utilisation of 99 %' --profile p.csv --net 200bit --workers 2 --utilisation 99 --period 1
     has '"choose": ' --model resnet18 --speed 5 --net 1gbit,1ms --workers 4
     "$plan" choose $base --json p.json --svg p.svg >out 2>err
     [ "$(grep -c '<path fill="none"' p.svg)" -eq 19 ]
@@ -70,15 +70,15 @@ assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["s
     says 2 'either --profile or --model is needed' $base --model gpt2 --speed 1
     says 2 '--draw sgd names no strategy' $base --draw sgd
     says 2 '--model needs --speed TFLOPS' --model gpt2 --net 1mbit --workers 2
-    says 2 '--speed is 0, it must be above 0' --model gpt2 --speed 0 --net 1mbit --workers 2
-    says 2 '--profile and --speed exclude each other' $base --speed 1
+    says 2 '--speed is 0, but must be above 0' --model gpt2 --speed 0 --net 1mbit --workers 2
+    says 2 '--profile and --speed cannot be combined' $base --speed 1
     says 2 '--net RATE,DELAY is needed' --profile p.csv --workers 2
     says 2 '--net needs a rate above 0' --profile p.csv --workers 2 --net 0
-    says 2 '--workers is 1, it must be from 2' --profile p.csv --net 1mbit --workers 1
-    says 2 '--utilisation is 100, it must be above 0 and below 100' $base --utilisation 100
-    says 2 '--period is 0, it must be at least 1; leave it out' $base --period 0
-    says 2 '--batch is 0, it must be at least 1; leave it out' --model mlp --speed 1 --net 1mbit --workers 2 --batch 0
-    says 2 "there is no model 'gpt9'" --model gpt9 --speed 1 --net 1mbit --workers 2
+    says 2 '--workers is 1, but must be from 2' --profile p.csv --net 1mbit --workers 1
+    says 2 '--utilisation is 100, but must be above 0 and below 100' $base --utilisation 100
+    says 2 '--period is 0, but must be at least 1; leave it out' $base --period 0
+    says 2 '--batch is 0, but must be at least 1; leave it out' --model mlp --speed 1 --net 1mbit --workers 2 --batch 0
+    says 2 "model 'gpt9' is unknown" --model gpt9 --speed 1 --net 1mbit --workers 2
     says 1 'cannot read absent.csv' --profile absent.csv --net 1mbit --workers 2
     printf 'layer,forward_s,backward_s,comm_s\na,1,1,1\n' >bare.csv
     says 1 'column params is missing' --profile bare.csv --net 1mbit --workers 2
@@ -96,8 +96,8 @@ assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["s
     result $? "plan bandwidth: --svg draws 19 curves and no link" "$(cat err)"
     says 2 'either --profile or --model is needed' --workers 2
     says 2 '--workers N is needed, from 2' --profile p.csv
-    says 2 '--delay soon: a time such as 20ms' $link --delay soon
-    says 2 '--delay -1ms: a time such as 20ms' $link --delay -1ms
+    says 2 '--delay soon is not a time such as 20ms' $link --delay soon
+    says 2 '--delay -1ms is not a time such as 20ms' $link --delay -1ms
     says 2 '--net' $link --net 1gbit
     sub=choose
     "$plan" choose $base --json absent/p.json >out 2>err

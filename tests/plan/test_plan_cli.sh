@@ -44,7 +44,7 @@ base="partial --profile p.csv --period 3"
     says 2 'unknown subcommand nonsense; choose partial' nonsense
     says 2 '--profile FILE is needed' partial --period 3
     says 2 '--period H is needed' partial --profile p.csv
-    says 2 '--period is 0, it must be from 1 to 1000000' partial --profile p.csv --period 0
+    says 2 '--period is 0, but must be from 1 to 1000000' partial --profile p.csv --period 0
     says 2 '--period -1 is not a whole number' partial --profile p.csv --period -1
     says 2 "solver 'greedy' is unknown; use optimal, dfs" $base --solver greedy
     says 2 "cost 'cheap' is unknown; use timeline" $base --cost cheap
@@ -63,7 +63,7 @@ base="partial --profile p.csv --period 3"
     table=$root/tests/data/vgg19_table2.csv
     two=$("$plan" partial --profile "$table" --period 2 --solver optimal | sed 's/.*"exposed_s": \([0-9.e-]*\).*/\1/' | cut -c1-6)
     has ", $two" partial --profile "$table" --period 3 --curve
-    says 2 '--curve and --svg exclude each other' $base --curve --svg p.svg
+    says 2 '--curve and --svg cannot be combined' $base --curve --svg p.svg
     # 10 parameters of 4 s after a backward of 1 s: alone in its step 3 s late; in two parts each 1 s
     printf 'layer,params,forward_s,backward_s,comm_s\nin,0,,2,0\nhead,10,,1,4\n' >split.csv
     has '"exposed_s": 2,' partial --profile split.csv --period 2

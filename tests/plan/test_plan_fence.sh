@@ -64,7 +64,7 @@ base="--graph g.json --network net.json"
         END { exit !(NR == 4 && t[2] <= t[1] && t[3] < 0.97 * t[2] && t[4] < t[3] / 2) }' out
     result $? "plan fence: fence is faster than the baselines on the testbed" "$(cut -c1-200 out)"
     has '"solver": "fence"' --model resnet18 --network "$data/testbed24.json" --microbatches 5 --solver all
-    [ "$(wc -l <out)" -eq 2 ] && grep -q 'equal_flops: 21 modules cannot give each of 24 devices one.*left out' err
+    [ "$(wc -l <out)" -eq 2 ] && grep -q 'equal_flops: 21 modules cannot give each of 24 devices one.*skipped' err
     result $? "plan fence: equal_flops is left out where 21 modules are too few for 24 devices" "$(cut -c1-200 out err)"
 
     # a model's file gives the same plan
@@ -81,7 +81,7 @@ base="--graph g.json --network net.json"
     says 2 'one of --model NAME and --graph FILE is needed' --network net.json
     says 2 'one of --model NAME and --graph FILE is needed' --model gpt2 $base
     says 2 '--network FILE is needed' --graph g.json
-    says 2 '--microbatches is 0, it must be from 1 to 1000000' $base --microbatches 0
+    says 2 '--microbatches is 0, but must be from 1 to 1000000' $base --microbatches 0
     # the same plan with shorter messages; the dense figures stay
     has '"compressed": {"latency_s": ' $base --compress 100
     "$plan" fence $base >out 2>err && "$plan" fence $base --compress 1 --factor 1 >again 2>err
@@ -91,15 +91,15 @@ base="--graph g.json --network net.json"
     [ "$(sed 's/.*"latency_s": \([0-9.]*\), "pipeline_s": .*"compressed".*/\1/' again)" = \
       "$(sed 's/.*"compressed": {"latency_s": \([0-9.]*\).*/\1/' again)" ]
     result $? "plan fence: --compress 1 has the dense latency" "$(cat again)"
-    says 2 '--compress is 0.5, it must be at least 1' $base --compress 0.5
-    says 2 '--compress is 0, it must be at least 1; leave it out' $base --compress 0
-    says 2 '--factor is 0, it must be more than 0' $base --compress 10 --factor 0
-    says 2 '--factor and --uniform belong to --compress R' $base --factor 0
-    says 2 '--factor and --uniform belong to --compress R' $base --uniform
-    says 2 '--factor is -1, it must be more than 0' $base --compress 10 --factor -1
+    says 2 '--compress is 0.5, but must be at least 1' $base --compress 0.5
+    says 2 '--compress is 0, but must be at least 1; leave it out' $base --compress 0
+    says 2 '--factor is 0, but must be more than 0' $base --compress 10 --factor 0
+    says 2 '--factor and --uniform need --compress R' $base --factor 0
+    says 2 '--factor and --uniform need --compress R' $base --uniform
+    says 2 '--factor is -1, but must be more than 0' $base --compress 10 --factor -1
     says 2 "solver 'fast' is unknown; use fence, equal_ops or equal_flops" $base --solver fast
     says 2 'unknown option --microbatch' $base --microbatch 3
-    says 2 "there is no model 'gpt9'" --model gpt9 --network net.json
+    says 2 "model 'gpt9' is unknown" --model gpt9 --network net.json
     says 1 'cannot read absent.json' --graph absent.json --network net.json
     says 1 'cannot read absent.json' --graph g.json --network absent.json
     printf '[{"name": "a", "args": ["b"], "flops": 1, "output_bytes": 1}]' >loop.json
@@ -108,7 +108,7 @@ base="--graph g.json --network net.json"
     says 2 '1 operators cannot give each of 2 devices one' --graph one.json --network net.json
     sed 's/, "tflops": \[10, 30\]//' net.json >blind.json
     says 2 '"tflops"' --graph g.json --network blind.json
-    says 2 '--batch is 0, it must be at least 1' $base --batch 0
+    says 2 '--batch is 0, but must be at least 1' $base --batch 0
     sed 's/\[100, 100\]/[1, 2]/' net.json >small.json
     says 1 'no cut fits into memory' --graph g.json --network small.json
     says 1 'equal_ops: device 0 needs' --graph g.json --network small.json --solver equal_ops

@@ -25,8 +25,8 @@ has 'usage: plan knapsack' knapsack --help
 
 says 2 '--items c1,c2,.. is needed' knapsack --capacity 3
 says 2 '--capacity A[,B] or --deadline D is needed' knapsack --items 3
-says 2 '--capacity stands without' knapsack --items 3 --capacity 3 --deadline 2
-says 2 '--capacity stands without' knapsack --items 3 --capacity 3 --mu 2
+says 2 '--capacity cannot be combined with' knapsack --items 3 --capacity 3 --deadline 2
+says 2 '--capacity cannot be combined with' knapsack --items 3 --capacity 3 --mu 2
 says 2 '--items needs a value, but it is empty' knapsack --items '' --capacity 3
 says 2 "--items: 'x' is not a number" knapsack --items 1,x --capacity 3
 says 2 "--items: 'inf' is not a number" knapsack --items 1,inf --capacity 3
@@ -39,8 +39,8 @@ says 2 '--ready needs one number per item' knapsack --items 1,2 --ready 1 --dead
 says 2 'item 0 is ready at -1' knapsack --items 1 --ready -1 --deadline 3
 says 2 'the capacity of link 0 is 0' knapsack --items 1 --deadline 0
 says 2 '--links 2 needs --mu X' knapsack --items 1 --deadline 3 --links 2
-says 2 '--mu is 0.5, it must be at least 1' knapsack --items 1 --deadline 3 --links 2 --mu 0.5
-says 2 '--links is 3, it must be 1 or 2' knapsack --items 1 --deadline 3 --links 3 --mu 1
+says 2 '--mu is 0.5, but must be at least 1' knapsack --items 1 --deadline 3 --links 2 --mu 0.5
+says 2 '--links is 3, but must be 1 or 2' knapsack --items 1 --deadline 3 --links 3 --mu 1
 says 2 "solver 'brute' is unknown; use exact or greedy" knapsack --items 1 --capacity 1 --solver brute
 says 2 'unknown option --item' knapsack --item 1
 many=$(awk 'BEGIN { srand(1); for (i = 0; i < 60; i++) printf "%s%.6f", i ? "," : "", 0.1 + rand() }')
@@ -87,10 +87,10 @@ model="--eta 0.01 --mu 3.05 --sigma 0 --batch 256 --start 2.5"
     result $? "plan knapsack: --json writes the event to q.json"
     says 2 'either --k 1,1,2 or --profile P.csv is needed' preserve $vgg --k 1
     says 2 'needs --profile P.csv' preserve $model --k 1 --link-mu 2
-    says 2 '--link-mu is 0.3, it must be at least 1' preserve $vgg --link-mu 0.3
-    says 2 '--link-mu is 0, it must be at least 1' preserve $vgg --link-mu 0
-    says 2 '--partition is 0, it must be more than 0' preserve $vgg --partition 0
-    says 2 '--partition-s is 0, it must be more than 0' preserve $vgg --partition-s 0
+    says 2 '--link-mu is 0.3, but must be at least 1' preserve $vgg --link-mu 0.3
+    says 2 '--link-mu is 0, but must be at least 1' preserve $vgg --link-mu 0
+    says 2 '--partition is 0, but must be more than 0' preserve $vgg --partition 0
+    says 2 '--partition-s is 0, but must be more than 0' preserve $vgg --partition-s 0
     says 2 'needs --profile P.csv' preserve $model --k 1 --link-mu 0
     says 1 'cannot read none.csv' preserve $model --profile none.csv
 }

@@ -38,15 +38,15 @@ base="--profile p.csv --net 200bit --workers 1 --importance i.txt"
     says 2 '--profile FILE is needed'
     says 2 '--net RATE is needed' --profile p.csv
     says 2 '--workers N is needed' --profile p.csv --net 200bit
-    says 2 '--share is 1.5, it must be 0 to 1' $base --share 1.5
-    says 2 '--budget is -1, it must be at least 0' $base --budget -1
-    says 2 '--share and --budget exclude each other' $base --share 0.5 --budget 10
+    says 2 '--share is 1.5, but must be 0 to 1' $base --share 1.5
+    says 2 '--budget is -1, but must be at least 0' $base --budget -1
+    says 2 '--share and --budget cannot be combined' $base --share 0.5 --budget 10
     has '"budget_bytes": 1e+300' $base --budget 1e300
     u_max=$("$plan" osp $base --share 0.25 | sed 's/.*"budget_bytes": \([0-9.e+]*\).*/\1/;q')
     has "\"budget_bytes\": $u_max," $base --loss 1.5 --first-loss 2
     has '"budget_bytes": 0,' $base --loss 3 --first-loss 2
-    says 2 '--loss and --first-loss belong together' $base --loss 2
-    says 2 '--loss and --share exclude each other' $base --loss 2 --first-loss 3 --share 0.5
+    says 2 '--loss and --first-loss need each other' $base --loss 2
+    says 2 '--loss and --share cannot be combined' $base --loss 2 --first-loss 3 --share 0.5
     says 2 "rule 'best' is unknown; use walk, stop, density, knapsack or all" $base --rule best
     says 2 'loss' $base --loss-rate 2
     says 1 'cannot read absent.csv' --profile absent.csv --net 1mbit --workers 2
@@ -54,7 +54,7 @@ base="--profile p.csv --net 200bit --workers 1 --importance i.txt"
     echo '1 2 3' >few.txt
     says 1 'few.txt: too few numbers, or not a number; 4 numbers are needed' $base --importance few.txt
     echo '1 2 3 4 5' >many.txt
-    says 1 'many.txt: too many; 4 numbers are needed' $base --importance many.txt
+    says 1 'many.txt: too many numbers; 4 numbers are needed' $base --importance many.txt
     echo '1 2 -3 4' >negative.txt
     says 2 '-3' $base --importance negative.txt
     "$plan" osp $base --svg absent/p.svg >out 2>err

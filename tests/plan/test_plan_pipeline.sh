@@ -30,10 +30,10 @@ base="--stages 4 --microbatches 8"
     says 2 '--stages N is needed, from 1 to 1024' --microbatches 2
     says 2 '--microbatches M is needed, from 1 to 65536' --stages 2
     says 2 "unknown pipeline schedule '2f2b'; use gpipe, 1f1b or zb" $base --schedule 2f2b
-    says 2 'one number, or one for each of the 4 stages' $base --forward-s 1,2
-    says 2 'one number, or one for each of the 4 stages' $base --backward-s 1,2,3,4,5
-    says 2 'one number, or one for each of the 4 stages' $base --forward-s -1
-    says 2 '--weights is 1.5, it must be 0 to 1' $base --weights 1.5
+    says 2 'needs one number, or one for each of the 4 stages' $base --forward-s 1,2
+    says 2 'needs one number, or one for each of the 4 stages' $base --backward-s 1,2,3,4,5
+    says 2 'needs one number, or one for each of the 4 stages' $base --forward-s -1
+    says 2 '--weights is 1.5, but must be 0 to 1' $base --weights 1.5
     says 2 '--bytes needs --net RATE,DELAY' $base --bytes 5
     says 2 'for example 100mbit,20ms' $base --net slow
     "$plan" pipeline $base --svg absent/p.svg >out 2>err

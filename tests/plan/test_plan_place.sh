@@ -66,13 +66,13 @@ for l in open("out"):
     says 2 "net.json has no variant 'slow'; it has: fast" $base --variant slow
     says 2 '4 devices are not D_dp x D_pp = 3 x 1' $base --pipelines 3
     says 2 '4 devices are not D_dp x D_pp = 2 x 3' $base --pipelines 2 --stages 3
-    says 2 '--seconds is -1, it must be more than 0' $base --seconds -1
-    says 2 '--seconds is 0, it must be more than 0; leave it out' $base --seconds 0
-    says 2 '--candidates is 0, it must be at least 1' $base --candidates 0
-    says 2 '--pipelines is 0, it must be at least 1' $base --pipelines 0
-    says 2 '--stages is 0, it must be at least 1' $base --stages 0
-    says 2 '--dp-bytes is -1, it must be at least 0' $base --dp-bytes -1
-    says 2 '--pp-bytes is -1, it must be at least 0' $base --pp-bytes -1
+    says 2 '--seconds is -1, but must be more than 0' $base --seconds -1
+    says 2 '--seconds is 0, but must be more than 0; leave it out' $base --seconds 0
+    says 2 '--candidates is 0, but must be at least 1' $base --candidates 0
+    says 2 '--pipelines is 0, but must be at least 1' $base --pipelines 0
+    says 2 '--stages is 0, but must be at least 1' $base --stages 0
+    says 2 '--dp-bytes is -1, but must be at least 0' $base --dp-bytes -1
+    says 2 '--pp-bytes is -1, but must be at least 0' $base --pp-bytes -1
     says 2 '--seconds long is not a number' $base --seconds long
     says 2 'unknown option --sead' $base --sead 3
     sed 's/"N": 4/"N": 5/' net.json >five.json
@@ -86,7 +86,7 @@ for l in open("out"):
     sed 's/"c_pp_bytes": 1e8, //' net.json >forgot.json
     says 1 '"c_pp_bytes" is missing' --network forgot.json
     echo '{"delay_ms": [[0, 1], [1, 0]], "bandwidth_gbps": [[0, 1], [1, 0]]}' >bare.json
-    says 1 'gives neither c_dp_bytes nor c_pp_bytes' --network bare.json --stages 2
+    says 1 'has neither c_dp_bytes nor c_pp_bytes' --network bare.json --stages 2
     echo '{"N": 4' >torn.json
     says 1 'torn.json, line' --network torn.json
     "$plan" place $base --svg absent/p.svg >out 2>err

@@ -102,17 +102,17 @@ says 2 'shorter than the startup' --profile p.csv --scheme deft --alpha 5
 
 says 2 '--profile FILE is needed'
 says 2 "scheme 'gpipe' is unknown; use ssgd, wfbp" --profile p.csv --scheme gpipe
-says 2 '--mu is 0.5, it must be at least 1' --profile p.csv --mu 0.5
+says 2 '--mu is 0.5, but must be at least 1' --profile p.csv --mu 0.5
 says 2 '--mu nan is not a number' --profile p.csv --mu nan
-says 2 '--links is 3, it must be 1 or 2' --profile p.csv --links 3
-says 2 '--links is 0, it must be 1 or 2' --profile p.csv --links 0
+says 2 '--links is 3, but must be 1 or 2' --profile p.csv --links 3
+says 2 '--links is 0, but must be 1 or 2' --profile p.csv --links 0
 says 2 '--links 2 needs --mu X' --profile p.csv --links 2
-says 2 '--alpha is -1, it must be at least 0' --profile p.csv --alpha -1
-says 2 '--partition is 0, it must be above 0' --profile p.csv --partition 0
-says 2 '--partition-s is -3, it must be above 0' --profile p.csv --partition-s -3
-says 2 'exclude each other' --profile p.csv --partition-s 3 --partition 3
-says 2 '--credit is 0, it must be above 0' --profile p.csv --credit 0
-says 2 '--operations is 0, it must be at least 1' --profile p.csv --operations 0
+says 2 '--alpha is -1, but must be at least 0' --profile p.csv --alpha -1
+says 2 '--partition is 0, but must be above 0' --profile p.csv --partition 0
+says 2 '--partition-s is -3, but must be above 0' --profile p.csv --partition-s -3
+says 2 'cannot be combined' --profile p.csv --partition-s 3 --partition 3
+says 2 '--credit is 0, but must be above 0' --profile p.csv --credit 0
+says 2 '--operations is 0, but must be at least 1' --profile p.csv --operations 0
 says 2 "selection 'fast' is unknown" --profile p.csv --select fast
 says 2 'unknown option --parition' --profile p.csv --parition 3
 says 2 'shorter than the startup --alpha of 5 s' --profile p.csv --scheme wfbp --alpha 5

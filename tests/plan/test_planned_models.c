@@ -487,7 +487,7 @@ static void lists_that_cannot_be_made_are_refused_and_leave_the_output_alone(voi
     memset(&list, 0, sizeof list);
     list.count = 42;
     assert_int_equal(plan_model_oplist("resnet19", 1, &list, &err), DDP_ARG);
-    assert_string_equal(err.msg, "there is no model 'resnet19': take one of mlp, gpt2, gpt2-xl, "
+    assert_string_equal(err.msg, "model 'resnet19' is unknown; use one of mlp, gpt2, gpt2-xl, "
                                  "resnet18, resnet50, resnet101, vgg16, vgg19");
     assert_int_equal(plan_model_oplist("vgg16", -1, &list, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "batch -1 must be at least 1"));
