@@ -1,9 +1,10 @@
-/* Where a trainer computes: on the CPU, or on a GPU in a build by nvcc. */
+/* The device of a trainer: the CPU, or a GPU in a build with nvcc. */
 #ifndef EXAMPLES_TRAINER_DEVICE_H
 #define EXAMPLES_TRAINER_DEVICE_H
 
 #ifdef DREAMDDP_CUDA_CUH
-/* The ranks of a machine share its GPUs out. Nothing is asked of CUDA before they are started. */
+/* Configures the CUDA backend. The ranks of a machine distribute its GPUs among themselves. CUDA is not
+ * called before the ranks start. */
 static ddp_status choose_gpu(program *p, ddp_error *err)
 {
     const char *numbers = p->numbers ? p->numbers : "f32";
@@ -24,7 +25,7 @@ static ddp_status choose_gpu(program *p, ddp_error *err)
 static ddp_status choose_gpu(program *p, ddp_error *err)
 {
     snprintf(err->msg, sizeof err->msg,
-             "--device cuda: this build has no CUDA; build one with "
+             "--device cuda: this build has no CUDA; build the program with "
              "nvcc -O3 -arch=sm_90a -x cu -I. examples/train/%s.c -o build/%s_cuda -lcublas -lcublasLt "
              "-lnccl",
              p->name, p->name);
@@ -40,8 +41,7 @@ static ddp_status choose_device(program *p, ddp_error *err)
     }
     if (strcmp(p->device, "cuda")) return refuse(err, "unknown device %s; choose cpu or cuda", p->device);
     if (p->emulate)
-        return refuse(err,
-                      "--device cuda and --emulate-compute, which computes nothing: leave one of them out");
+        return refuse(err, "--device cuda cannot be combined with --emulate-compute, which computes nothing");
     return choose_gpu(p, err);
 }
 

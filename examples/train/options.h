@@ -1,4 +1,4 @@
-/* The options that train_gpt and train_image share: their defaults and checks. */
+/* The options that train_gpt, train_image and simulate share, with their defaults and checks. */
 #ifndef EXAMPLES_TRAINER_OPTIONS_H
 #define EXAMPLES_TRAINER_OPTIONS_H
 
@@ -6,12 +6,12 @@ struct pictures;
 
 typedef struct program {
     const char *name;    /* "train_gpt" */
-    const char *samples; /* what a batch is of: "sequence" */
+    const char *samples; /* one element of a batch: "sequence" */
     const char *strategy, *transport, *model, *optimizer, *schedule;
     const char *net, *data, *addr, *emulate, *json, *trace, *write_profile, *write_graph;
     const char *device, *numbers;
     int nccl, both_links;
-    ddp_backend backend; /* of --device cuda */
+    ddp_backend backend; /* backend of --device cuda */
     const char *report;
     long stages, ahead, min_replicas;
     const char *pipeline, *placement, *cut, *edge_wire;
@@ -20,34 +20,34 @@ typedef struct program {
     long layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, forward, temperature;
     const char *dump;
-    char dump_path[1024]; /* with %r in it */
+    char dump_path[1024]; /* path of --dump, with %r for the rank */
     int overwrite;
     int tied, recompute, quiet, join;
-    int launched; /* a launcher has started this process as one of the workers */
+    int launched; /* 1: a launcher started this process as one of the workers */
     ddp_config cfg;
     training t;
     ddp_llama2_config llama;
-    ddp_tokens *tokens;        /* of train_gpt */
-    struct pictures *pictures; /* of train_image */
+    ddp_tokens *tokens;        /* data of train_gpt */
+    struct pictures *pictures; /* data and model of train_image */
     const char *widths;
     ddp_profile emulated;
     const char *preset;
-    char preset_words[1024], preset_data[1024]; /* its options, cut into words; its data */
+    char preset_words[1024], preset_data[1024]; /* options of the preset, split into words; its data */
     char command[1024], described[128], host[128];
-    char strategies[400], help[450]; /* the library's: "ssgd, wfbp or dreamddp", and with the default behind
-                                          them */
-    /* what differs between trainers: checks of the command line, the data and the model of t, and
-       what goes to stdout before the results (or NULL) */
+    char strategies[400], help[450]; /* names of the library's strategies: "ssgd, wfbp or dreamddp", and with
+                                      * the default added */
+    /* functions of each trainer: check the command line, load the data and the model of t, and print to
+     * stdout before the results (or NULL) */
     ddp_status (*choose)(struct program *p, ddp_error *err);
     ddp_status (*load)(struct program *p, ddp_error *err);
     void (*print)(const struct program *p);
-    /* how its workers are started, and what else its results have; NULL: as ddp_launch does, nothing */
+    /* start the workers (NULL: ddp_launch), and add members to the results (NULL: none) */
     int (*launch)(struct program *p, ddp_error *err);
     void (*more)(const struct program *p, ddp_jsonl *j);
-    long most, places; /* workers that there may be; of them those that leave results behind, 0 = all */
+    long most, places; /* largest number of workers; number of workers whose results are stored, 0: all */
 } program;
 
-/* A mistake of the user, as the library reports its own. */
+/* Sets *err to an error of the user. Returns DDP_ARG. */
 static ddp_status refuse(ddp_error *err, const char *fmt, ...)
 {
     va_list args;
@@ -67,7 +67,7 @@ static void defaults(program *p, const char *name)
     p->steps = 100;
     p->batch = 4;
     p->accumulate = 1;
-    p->workers = p->rank = p->stages = -1; /* not given */
+    p->workers = p->rank = p->stages = -1; /* -1: not given */
     p->clip = -DBL_MAX;
     p->samples = "sequence";
     p->most = 256;
@@ -80,7 +80,7 @@ static void defaults(program *p, const char *name)
     p->forward = 0.5;
 }
 
-/* The names of the library's strategies, the first of which is the default, stand last. */
+/* Lists the names of the library's strategies. The first one, which is the default, is listed last. */
 static const char *strategy_help(program *p)
 {
     const char *first = ddp_strategy_name(ddp_strategy_number(0));
@@ -97,9 +97,9 @@ static const char *strategy_help(program *p)
 
 #include "presets.h"
 
-enum { OPTIONS = 160 }; /* rows of a program's table, at most */
+enum { OPTIONS = 160 }; /* largest number of rows in a program's table */
 
-/* own: the rows of the program itself. */
+/* Parses the command line. own: the rows of the program itself. Returns like cli_parse. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
 {
     const cli_option shared[] = {
@@ -107,12 +107,14 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--strategy", CLI_TEXT, &p->strategy, "NAME", strategy_help(p)},
         {"--period", CLI_SETTING, &p->cfg, "H", NULL},
         {"--workers", CLI_COUNT, &p->workers, "N",
-         "workers to start; with --rank, workers of the run [1, or as many as a launcher started]"},
+         "number of workers to start; with --rank, number of workers in the run [1, or as started by a "
+         "launcher]"},
         {"--transport", CLI_TEXT, &p->transport, "NAME",
          "tcp (processes), threads, or mpi under mpirun [tcp]"},
         {"--rank", CLI_COUNT, &p->rank, "R", "rank of this process; start the other ranks on their machines"},
         {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
-         "address of rank 0, or file://PATH; needs --rank or --join [127.0.0.1:29500]"},
+         "address of rank 0, or file://PATH; with --join, of a live worker; needs --rank or --join "
+         "[127.0.0.1:29500]"},
         {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
          "emulated link of each worker, such as 100mbit,20ms, or a topology FILE.json [unshaped]"},
         {"--wire", CLI_SETTING, &p->cfg, "NAME", NULL},
@@ -126,18 +128,19 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"Training", CLI_GROUP, NULL, NULL, NULL},
         {"--preset", CLI_TEXT, &p->preset, "NAME",
          "model, settings and network of a paper, scaled down; listed above"},
-        {"--steps", CLI_COUNT, &p->steps, "N", "number of steps [100]"},
+        {"--steps", CLI_COUNT, &p->steps, "N", "number of steps [100; train_image: 8 epochs]"},
         {"--epochs", CLI_COUNT, &p->epochs, "N", "passes over the data, in place of --steps"},
-        {"--batch", CLI_COUNT, &p->batch, "N", "sequences or images per worker and micro-batch [4]"},
+        {"--batch", CLI_COUNT, &p->batch, "N",
+         "sequences or images per worker and micro-batch [4; train_image: 128]"},
         {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
-        {"--microbatches", CLI_COUNT, &p->accumulate, "N", "another name of --accumulate"},
-        {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
+        {"--microbatches", CLI_COUNT, &p->accumulate, "N", "the same as --accumulate"},
+        {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003; train_image: 0.001]"},
         {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, nesterov, adam, adamw or muon [adamw]"},
         {"--muon-lr", CLI_REAL, &p->muon_lr, "X",
          "muon: learning rate of matrices; other parameters use --lr [0.02]"},
         {"--weight-decay", CLI_REAL, &p->weight_decay, "X", "weight decay [0.01]"},
         {"--schedule", CLI_TEXT, &p->schedule, "NAME",
-         "learning-rate schedule: constant, cosine or step [constant]"},
+         "learning-rate schedule: constant, cosine or step [constant; train_image: cosine]"},
         {"--warmup", CLI_COUNT, &p->warmup, "N", "steps of linear warm-up [0]"},
         {"--clip", CLI_REAL, &p->clip, "X", "limit of the global gradient norm; 0 = none [0]"},
         {"--seed", CLI_COUNT, &p->seed, "N", "seed of parameters, data order and sample [0]"},
@@ -145,51 +148,52 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "save memory: compute each block's activations again in the backward pass"},
         {"Pipeline", CLI_GROUP, NULL, NULL, NULL},
         {"--stages", CLI_COUNT, &p->stages, "N",
-         "stages of the model, one per worker; --workers is a multiple of it [1, or as the files say]"},
+         "number of pipeline stages; --workers must be a multiple of it [1, or as in --placement or --cut]"},
         {"--pipeline", CLI_TEXT, &p->pipeline, "NAME", "schedule of micro-batches: gpipe, 1f1b or zb [1f1b]"},
         {"--ahead", CLI_COUNT, &p->ahead, "N",
          "1f1b, zb: additional forward passes before a stage's first backward pass [0]"},
         {"--placement", CLI_TEXT, &p->placement, "FILE",
-         "stage and pipeline of each worker, from `plan place --json`; worker = device"},
+         "stage and pipeline of each worker, from `plan place --json`; worker i is device i"},
         {"--cut", CLI_TEXT, &p->cut, "FILE",
-         "operators of each stage, from `plan fence --json` [about equal FLOPs]"},
+         "operators of each stage, from `plan fence --json` [stages with about equal FLOPs]"},
         {"--edge-wire", CLI_TEXT, &p->edge_wire, "NAME",
          "format of activations between stages: f32, bf16, int8, topk:R, adatopk:R[:FACTOR], bottleneck:R "
          "or aq:BITS [f32]"},
         {"--edge-feedback", CLI_FLAG, &p->edge_feedback, "",
          "int8, topk, adatopk: error feedback; the residual is added to the next message"},
         {"--min-replicas", CLI_COUNT, &p->min_replicas, "N",
-         "complete pipelines with which the run continues after a loss; 0 = a loss ends the run [0]"},
+         "smallest number of complete pipelines with which the run continues after a loss; 0 = a loss ends "
+         "the run [0]"},
         {"Checkpoints", CLI_GROUP, NULL, NULL, NULL},
         {"--save", CLI_TEXT, &p->t.save, "FOLDER", "folder of the checkpoints to write"},
         {"--save-every", CLI_COUNT, &p->t.save_every, "N",
-         "steps between checkpoints; 0 = one at the end [0]"},
-        {"--keep", CLI_COUNT, &p->t.keep, "N", "number of checkpoints to retain, the newest; 0 = all [2]"},
+         "steps between checkpoints; 0 = only one, at the end [0]"},
+        {"--keep", CLI_COUNT, &p->t.keep, "N", "number of newest checkpoints to retain; 0 = all [2]"},
         {"--resume", CLI_TEXT, &p->t.resume, "FOLDER", "resume from the newest checkpoint in this folder"},
         {"--load", CLI_TEXT, &p->t.load, "PATH",
-         "initial weights: a safetensors file, an index of shards, or a folder of them"},
+         "initial weights: a safetensors file, an index of shards, or a folder with them"},
         {"--export", CLI_TEXT, &p->t.store, "FILE", "file for the trained weights (safetensors)"},
         {"Reports", CLI_GROUP, NULL, NULL, NULL},
         {"--eval-every", CLI_COUNT, &p->t.eval_every, "N",
-         "steps between evaluations on held-out data; 0 = one after the last step [0]"},
+         "steps between evaluations on held-out data; 0 = only one, after the last step [0]"},
         {"--json", CLI_TEXT, &p->json, "FILE", "file for the JSON lines of the run"},
         {"--report", CLI_TEXT, &p->report, "FILE.html",
-         "page with curves, schedule, transfers of each rank and parameter deltas"},
+         "HTML page with curves, the schedule, the transfers of each rank and parameter deltas"},
         {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run for Perfetto"},
         {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
          "file for the measured profile, input of --profile and `plan`"},
         {"--write-graph", CLI_TEXT, &p->write_graph, "G.json",
-         "file for the model's operators, input of `plan fence --graph`; no training"},
+         "file for the model's operators, input of `plan fence --graph`; trains nothing"},
         {"--quiet", CLI_FLAG, &p->quiet, "", "print no progress"},
         {"Emulation", CLI_GROUP, NULL, NULL, NULL},
         {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
-         "profile with the times that layers sleep; they compute nothing"},
+         "emulate compute: layers sleep for the times of this profile"},
         {"--forward", CLI_REAL, &p->forward, "F",
-         "ratio of a layer's forward time to its backward time, for a profile without forward times [0.5]"},
+         "ratio of forward to backward time, for a profile without forward times [0.5]"},
         {"--sleep", CLI_TEXT, &p->t.sleep, "S,S,..",
-         "seconds that each worker sleeps in a step; the last value applies to the other workers [0]"},
+         "seconds that worker 0, 1, .. sleeps in each step; the last value applies to all later workers [0]"},
         {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
-         "divisor of the parameters of --emulate-compute; divide the rate of --net by it too [1]"},
+         "divisor of the parameters in --emulate-compute; divide the rate of --net by it as well [1]"},
         {"--emulate-bytes", CLI_REAL, &p->t.emulate_bytes, "N",
          "with --stages: bytes of a micro-batch between two layers, before --emulate-scale [0]"},
         {"--average-state", CLI_SETTING, &p->cfg, "", NULL},
@@ -226,10 +230,12 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--op-timeout", CLI_SETTING, &p->cfg, "S", NULL},
         {"Elastic", CLI_GROUP, NULL, NULL, NULL},
         {"--min-world", CLI_COUNT, &p->min_world, "N",
-         "workers with which the run continues after a loss, also a majority; 0 = a loss ends the run [0]"},
+         "smallest number of workers with which the run continues after a loss; also needs a majority; 0 = a "
+         "loss ends the run [0]"},
         {"--max-world", CLI_COUNT, &p->max_world, "N",
-         "largest number of workers; those above --workers come with --join [--workers]"},
-        {"--join", CLI_FLAG, &p->join, "", "join a running elastic run at --addr, in place of a lost worker"},
+         "largest number of workers; workers beyond --workers join with --join [--workers]"},
+        {"--join", CLI_FLAG, &p->join, "",
+         "join a running elastic run at --addr, for example in place of a lost worker"},
         {"--insecure", CLI_SETTING, &p->cfg, "", NULL},
         {"--tls-psk", CLI_SETTING, &p->cfg, "FILE", NULL},
         {"--tls-ca", CLI_SETTING, &p->cfg, "FILE", NULL},
@@ -238,19 +244,21 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"Network", CLI_GROUP, NULL, NULL, NULL},
         {"--net2", CLI_SETTING, &p->cfg, "RATE,DELAY", NULL},
         {"--net-script", CLI_SETTING, &p->cfg, "FILE", NULL},
-        {"--probe", CLI_FLAG, &p->t.probe, "", "measure all links first; rings then use the fast links"},
+        {"--probe", CLI_FLAG, &p->t.probe, "",
+         "measure all links before training, so that rings use the fast links"},
         {"Device", CLI_GROUP, NULL, NULL, NULL},
-        {"--device", CLI_TEXT, &p->device, "NAME", "cpu, or cuda in a build by nvcc [cpu]"},
+        {"--device", CLI_TEXT, &p->device, "NAME", "cpu, or cuda in a build with nvcc [cpu]"},
         {"--numbers", CLI_TEXT, &p->numbers, "NAME",
          "--device cuda: f32, tf32, or bf16 with float32 master weights [f32]"},
-        {"--nccl", CLI_FLAG, &p->nccl, "", "--device cuda: send layers from GPU to GPU; one GPU per worker"},
+        {"--nccl", CLI_FLAG, &p->nccl, "",
+         "--device cuda: send layers between GPUs with NCCL; needs one GPU per worker"},
         {"--both-links", CLI_FLAG, &p->both_links, "",
-         "--device cuda: send layers from GPU to GPU and by --transport, each by the faster"},
+         "--device cuda: send each layer with NCCL or over --transport, whichever is faster"},
         {"Debug", CLI_GROUP, NULL, NULL, NULL},
         {"--overwrite", CLI_FLAG, &p->overwrite, "", "replace the checkpoints of another run in --save"},
         {"--check-writes", CLI_SETTING, &p->cfg, "", NULL},
         {"--dump", CLI_TEXT, &p->dump, "FILE",
-         "file for the last operations after an error or SIGUSR1, %r = rank [in --save]"},
+         "file for the last operations after an error or SIGUSR1; %r is the rank [in the folder of --save]"},
     };
 
     static const char *const order[] = {"Simulation", "Model",    "Data",        "Strategy",
@@ -262,7 +270,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
     int code;
 
     memset(table, 0, sizeof table);
-    for (int i = 0; i < ORDER; i++) { /* of the groups in --help */
+    for (int i = 0; i < ORDER; i++) { /* order of the groups in --help */
         table[i].name = order[i];
         table[i].kind = CLI_GROUP;
     }
@@ -272,18 +280,18 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
     presets_help(p->name, about, text, sizeof text);
     code = cli_parse(argc, argv, text, table, all);
     if (code < 0 && p->preset) code = preset_apply(p, table, all);
-    /* again: an option of the command line replaces the preset's, before or after --preset */
+    /* parsed again, so that options of the command line replace those that the preset has set */
     return code < 0 && p->preset ? cli_parse(argc, argv, text, table, all) : code;
 }
 
-/* An option that was not given can come from the environment. */
+/* Returns the value of an option, else of a variable, else a default. */
 static const char *or_environment(const char *given, const char *variable, const char *otherwise)
 {
     const char *v = given ? given : getenv(variable);
     return v && *v ? v : otherwise;
 }
 
-/* Names to enumerations. */
+/* Converts names to enumerations. */
 static ddp_status choose(program *p, ddp_error *err)
 {
     ddp_config *c = &p->cfg;
@@ -316,7 +324,7 @@ static ddp_status choose(program *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* The number of workers: of the option, or of the launcher that has started this process as one of them. */
+/* Sets the number of workers, from --workers or from the launcher that started this process. */
 static ddp_status choose_workers(program *p, ddp_error *err)
 {
     const int servers = p->cfg.server.count > 0 ? p->cfg.server.count : 0;
@@ -326,23 +334,23 @@ static ddp_status choose_workers(program *p, ddp_error *err)
     if (!p->join && !p->launch && ddp_launched(&launcher, &rank, &world, err)) return err->code;
     starter = launcher && !strcmp(launcher, "DREAMDDP_RANK") ? "ddprun (DREAMDDP_WORLD_SIZE)" : launcher;
     if (launcher && p->rank >= 0 && p->rank != rank)
-        return refuse(err, "--rank %ld, but this is rank %d, as %s says: leave --rank out", p->rank, rank,
-                      launcher);
+        return refuse(err, "--rank %ld, but this process is rank %d according to %s; leave --rank out",
+                      p->rank, rank, launcher);
     if (launcher && p->workers >= 0 && p->workers + servers != world)
-        return refuse(err, "--workers %ld%s, but %s started %d rank%s: leave --workers out, or start %ld",
+        return refuse(err, "--workers %ld%s, but %s started %d rank%s; leave --workers out, or start %ld",
                       p->workers, servers ? " and --servers" : "", starter, world, world == 1 ? "" : "s",
                       p->workers + servers);
     if (launcher && world <= servers)
-        return refuse(err,
-                      "--servers %d, but %s started %d rank%s: start the workers and the servers together",
-                      servers, starter, world, world == 1 ? "" : "s");
+        return refuse(
+            err, "--servers %d, but %s started %d rank%s; start one rank for each worker and each server",
+            servers, starter, world, world == 1 ? "" : "s");
     p->launched = launcher != NULL;
     if (launcher) p->workers = world - servers;
     if (p->workers < 0) p->workers = 1;
     return DDP_OK;
 }
 
-/* Who runs what, once the model is known. */
+/* Sets the stages and the workers that run them. Needs the model. */
 static ddp_status choose_stages(program *p, ddp_error *err)
 {
     training *t = &p->t;
@@ -356,15 +364,15 @@ static ddp_status choose_stages(program *p, ddp_error *err)
     if (s != DDP_OK) return s;
     if (p->stages < 0) p->stages = t->layout.stages ? t->layout.stages : 1;
     if (t->layout.stages && p->stages != t->layout.stages)
-        return refuse(err, "--stages %ld, and %s has %d: leave --stages out", p->stages,
+        return refuse(err, "--stages %ld, but %s has %d stages; leave --stages out", p->stages,
                       p->placement ? p->placement : p->cut, t->layout.stages);
     if (p->stages < 1 || p->workers % p->stages)
-        return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages,
-                      p->workers);
+        return refuse(err, "--stages %ld must be at least 1, and --workers %ld must be a multiple of it",
+                      p->stages, p->workers);
     if (p->emulate && p->accumulate > 1 && p->stages == 1)
         return refuse(err,
-                      "--accumulate %ld with --emulate-compute needs --stages N, at least 2: else it has one "
-                      "micro-batch",
+                      "--accumulate %ld with --emulate-compute needs --stages N, at least 2; without stages, "
+                      "emulated compute has one micro-batch",
                       p->accumulate);
     if (p->pipeline && p->stages == 1)
         return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
@@ -373,107 +381,122 @@ static ddp_status choose_stages(program *p, ddp_error *err)
                       t->emulate_bytes);
     if (p->ahead && p->stages == 1) return refuse(err, "--ahead %ld needs --stages N, at least 2", p->ahead);
     if (p->min_replicas && p->stages == 1)
-        return refuse(
-            err, "--min-replicas %ld needs --stages N, at least 2; whole models continue with --min-world",
-            p->min_replicas);
+        return refuse(err, "--min-replicas %ld needs --stages N, at least 2; without stages, use --min-world",
+                      p->min_replicas);
     if (p->min_replicas && p->placement)
         return refuse(err,
-                      "--min-replicas %ld with --placement %s: it places the ranks of one world; leave one "
-                      "of the two out",
+                      "--min-replicas %ld cannot be combined with --placement %s, which places the ranks of "
+                      "one fixed world",
                       p->min_replicas, p->placement);
     if (p->min_replicas > p->workers / p->stages)
-        return refuse(err, "--min-replicas %ld: --workers %ld make %ld pipelines of --stages %ld",
+        return refuse(err,
+                      "--min-replicas %ld is too high: --workers %ld make only %ld pipelines of --stages %ld",
                       p->min_replicas, p->workers, p->workers / p->stages, p->stages);
     if ((p->edge_wire || p->edge_feedback) && p->stages == 1)
-        return refuse(err, "%s%s needs --stages N, at least 2: without stages nothing crosses between them",
+        return refuse(err,
+                      "%s%s needs --stages N, at least 2; without stages there are no activations to send",
                       p->edge_wire ? "--edge-wire " : "--edge-feedback", p->edge_wire ? p->edge_wire : "");
     if (p->edge_feedback && (t->edge.coding < DDP_EDGE_INT8 || t->edge.coding > DDP_EDGE_ADATOPK))
         return refuse(
-            err, "--edge-feedback needs --edge-wire int8, topk:R or adatopk:R, whose rounding is sent later");
+            err,
+            "--edge-feedback needs --edge-wire int8, topk:R or adatopk:R; other formats have no residual");
     t->stages = (int)p->stages;
     return DDP_OK;
 }
 
-/* What ddp_open does not check itself. */
+/* Checks the options that ddp_open does not check. */
 static ddp_status check(const program *p, ddp_error *err)
 {
     if (p->workers < 1 || p->workers > p->most)
-        return refuse(err, "--workers %ld is not possible; 1 to %ld can be started", p->workers, p->most);
-    if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
-    if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
-    if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
+        return refuse(err, "--workers %ld must be from 1 to %ld", p->workers, p->most);
+    if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld must be at least 1", p->steps);
+    if (p->batch < 1) return refuse(err, "--batch 0 must be at least 1 %s", p->samples);
+    if (p->accumulate < 1) return refuse(err, "--accumulate 0 must be at least 1 micro-batch");
     if (p->accumulate > 1000000)
-        return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch",
+        return refuse(err, "--accumulate %ld must be at most 1000000 micro-batches; use a larger --batch",
                       p->accumulate);
     if (p->ahead > 1000000)
-        return refuse(err, "--ahead %ld: at most 1000000; as many as --microbatches is all there can be",
+        return refuse(err, "--ahead %ld must be at most 1000000; values above --microbatches have no effect",
                       p->ahead);
     if (!(p->t.emulate_bytes >= 0 && p->t.emulate_bytes <= 1e12))
-        return refuse(err, "--emulate-bytes %g: from 0 to 1e12 bytes", p->t.emulate_bytes);
-    if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
-    if (!(p->muon_lr > 0))
-        return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);
+        return refuse(err, "--emulate-bytes %g must be from 0 to 1e12", p->t.emulate_bytes);
+    if (!(p->lr > 0)) return refuse(err, "--lr %g must be above 0; 0.003 suits adamw", p->lr);
+    if (!(p->muon_lr > 0)) return refuse(err, "--muon-lr %g must be above 0; 0.02 suits muon", p->muon_lr);
     if (!(p->weight_decay >= 0))
-        return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
+        return refuse(err, "--weight-decay %g must not be negative", p->weight_decay);
     if (!(p->clip >= 0 || p->clip <= -DBL_MAX))
-        return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
+        return refuse(err, "--clip %g must be above 0, or 0 for no limit", p->clip);
     if (!(p->dropout >= 0 && p->dropout < 1))
-        return refuse(err, "--dropout %g: a probability from 0 to below 1; 0 is none", p->dropout);
+        return refuse(err, "--dropout %g must be a probability of at least 0 and below 1; 0 means no dropout",
+                      p->dropout);
     if (!(p->held_out >= 0 && p->held_out < 1))
-        return refuse(err, "--held-out %g: a fraction from 0 to below 1; the default is 0.1", p->held_out);
+        return refuse(err, "--held-out %g must be a fraction of at least 0 and below 1", p->held_out);
     if (!(p->forward >= 0 && p->forward <= 1000))
-        return refuse(err, "--forward %g: a multiple of the backward time, from 0 to 1000", p->forward);
+        return refuse(err, "--forward %g must be from 0 to 1000, a multiple of the backward time",
+                      p->forward);
     if (!(p->emulate_scale >= 1))
-        return refuse(err, "--emulate-scale %g: at least 1, which sends every byte", p->emulate_scale);
+        return refuse(err, "--emulate-scale %g must be at least 1; 1 sends every byte", p->emulate_scale);
     if (p->rank >= p->workers + (p->cfg.server.count > 0 ? p->cfg.server.count : 0))
-        return refuse(err, "--rank %ld is outside --workers %ld%s; ranks count from 0", p->rank, p->workers,
+        return refuse(err, "--rank %ld is outside --workers %ld%s; ranks start at 0", p->rank, p->workers,
                       p->cfg.server.count > 0 ? " and --servers" : "");
-    if (p->min_world > p->workers && !p->join) /* a joining worker takes both from the run */
+    if (p->min_world > p->workers && !p->join) /* a joining worker receives both from the run */
         return refuse(err, "--min-world %ld is more than --workers %ld", p->min_world, p->workers);
     if (p->max_world && ((p->max_world < p->workers && !p->join) || p->max_world > 64))
-        return refuse(err, "--max-world %ld: room for --workers %ld is needed, and 64 are the most",
-                      p->max_world, p->workers);
+        return refuse(err, "--max-world %ld must be at least --workers %ld and at most 64", p->max_world,
+                      p->workers);
     if (p->max_world && !p->min_world && !p->join)
         return refuse(err, "--max-world %ld needs --min-world", p->max_world);
     if (p->join && !p->addr) return refuse(err, "--join needs --addr with the address of a live worker");
     if (p->join && p->rank >= 0)
-        return refuse(err, "--join and --rank %ld: the run gives a joining worker its rank", p->rank);
+        return refuse(
+            err, "--join cannot be combined with --rank %ld; the run assigns the rank of a joining worker",
+            p->rank);
     if (p->join && (p->t.resume || p->t.load))
-        return refuse(err, "--join takes everything from the run; leave out --resume and --load");
+        return refuse(err, "--join cannot be combined with --resume or --load; a joining worker receives its "
+                           "state from the run");
     if (p->addr && p->rank < 0 && !p->join)
         return refuse(err,
-                      "--addr %s needs --rank R, or --join; each machine starts its own rank of --workers N",
+                      "--addr %s needs --rank R or --join; start one process per rank, each with its --rank",
                       p->addr);
     if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
-        return refuse(err, "--rank %ld needs --transport tcp; threads live in one process", p->rank);
+        return refuse(err, "--rank %ld needs --transport tcp; threads are ranks of one process", p->rank);
     if (p->rank >= 0 && p->cfg.transport == DDP_MPI)
-        return refuse(err, "--rank %ld needs --transport tcp; MPI's launcher gives ranks", p->rank);
+        return refuse(err, "--rank %ld needs --transport tcp; under mpi the launcher assigns ranks", p->rank);
     if (p->t.save_every && !p->t.save)
         return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
     if (p->overwrite && !p->t.save) return refuse(err, "--overwrite needs --save FOLDER");
     if (training_sleep_of(p->t.sleep, 0) < 0)
-        return refuse(err, "--sleep %s: seconds from 0 to 3600 of worker 0, 1, .., as 0.1,0.2", p->t.sleep);
+        return refuse(err, "--sleep %s must be seconds from 0 to 3600 for worker 0, 1, .., such as 0.1,0.2",
+                      p->t.sleep);
     if (p->t.sleep && p->emulate)
-        return refuse(err, "--sleep %s: --emulate-compute sleeps for the times of its file", p->t.sleep);
+        return refuse(
+            err,
+            "--sleep %s cannot be combined with --emulate-compute, which sleeps for the times of its file",
+            p->t.sleep);
     if (p->t.eval_every && p->emulate)
-        return refuse(err, "--eval-every %ld: --emulate-compute learns nothing to evaluate", p->t.eval_every);
-    if (p->t.eval_every && p->held_out <= 0)
-        return refuse(err, "--eval-every %ld needs data that are not trained on; add --held-out 0.1",
+        return refuse(err,
+                      "--eval-every %ld cannot be combined with --emulate-compute, which trains no model",
                       p->t.eval_every);
+    if (p->t.eval_every && p->held_out <= 0)
+        return refuse(err, "--eval-every %ld needs held-out data; add --held-out 0.1", p->t.eval_every);
     if (p->t.load && p->t.resume)
-        return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load,
-                      p->t.resume);
+        return refuse(err, "--load %s cannot be combined with --resume %s; a checkpoint contains its weights",
+                      p->t.load, p->t.resume);
     if (p->emulate && (p->t.load || p->t.store))
-        return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
+        return refuse(err,
+                      "--load and --export cannot be combined with --emulate-compute, which has no weights");
     if (p->emulate && p->epochs)
-        return refuse(err, "--epochs %ld with --emulate-compute, which has no data: use --steps", p->epochs);
+        return refuse(
+            err, "--epochs %ld cannot be combined with --emulate-compute, which has no data; use --steps",
+            p->epochs);
     if (p->emulate && p->write_graph)
-        return refuse(err, "--emulate-compute has no operators that --write-graph %s could write",
+        return refuse(err,
+                      "--write-graph %s cannot be combined with --emulate-compute, which has no operators",
                       p->write_graph);
     return DDP_OK;
 }
 
-/* Each rank needs a separate file. */
+/* Sets the path of the dump. Each rank needs a separate file, so %r is appended if missing. */
 static void choose_dump(program *p)
 {
     const char *name = or_environment(p->dump, "DREAMDDP_DUMP", NULL);
@@ -508,11 +531,12 @@ static void configure(program *p)
     c->micro_batches = (int)p->accumulate;
     p->t.edge.feedback = p->edge_feedback;
     if (p->emulate && !c->gradient.bucket_bytes)
-        c->gradient.bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
+        c->gradient.bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* scaled down like the
+                                                                               * layers */
     if (p->emulate && !c->gradient.partition_bytes)
         c->gradient.partition_bytes = (size_t)(26e6 / p->emulate_scale);
     c->clip_norm = p->clip > 0 ? (float)p->clip : 0;
-    if (p->clip == 0) (void)unsetenv("DREAMDDP_CLIP_NORM"); /* the library reads it for a limit of 0 */
+    if (p->clip == 0) (void)unsetenv("DREAMDDP_CLIP_NORM"); /* else the library would use this variable */
     c->debug.overwrite = p->overwrite;
     c->debug.trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
     c->cancel = &cli_interrupted;

@@ -1,25 +1,25 @@
-/* The papers' models, settings and networks, scaled to two cores: a preset is a command line that stands
- * before the user's own. docs/results/presets.md has what each paper's is and by which factor it was scaled.
- * */
+/* Presets: the models, settings and networks of the papers, scaled down to two cores. A preset is a command
+ * line that is parsed before the user's. docs/results/presets.md has the values of each paper and the factors
+ * of the scaling. */
 #ifndef EXAMPLES_TRAINER_PRESETS_H
 #define EXAMPLES_TRAINER_PRESETS_H
 
 typedef struct preset {
     const char *name, *trainer;
-    const char *about;   /* of --help: model, strategy, network, paper */
-    const char *data;    /* under $DDP_DATA */
-    const char *options; /* words between blanks */
+    const char *about;   /* for --help: model, strategy, network, paper */
+    const char *data;    /* path below $DDP_DATA */
+    const char *options; /* separated by spaces */
 } preset;
 
-/* Files of networks, placements and cuts are found from the root of the repository. */
+/* Paths of networks, placements and cuts are relative to the root of the repository. */
 static const preset presets[] = {
     {"dreamddp-resnet18", "train_image",
-     "DreamDDP: ResNet-18 whole, dreamddp H = 5, 4 workers of 40 Mbit/s, 1/16 of the batch", "cifar10",
+     "DreamDDP: full ResNet-18, dreamddp H = 5, 4 workers with 40 Mbit/s, 1/16 of the batch", "cifar10",
      "--model resnet18 --batch 8 --steps 30 --optimizer sgd --lr 0.00625 --weight-decay 0.0001 --schedule "
      "constant "
      "--test-batches 16 --strategy dreamddp --period 5 --workers 4 --net 40mbit,13ms"},
     {"dreamddp-gpt2", "train_gpt",
-     "DreamDDP: GPT-2 of 1/100 of the parameters, dreamddp H = 5, 4 workers of 34 Mbit/s",
+     "DreamDDP: GPT-2 with 1/100 of the parameters, dreamddp H = 5, 4 workers with 34 Mbit/s",
      "wikitext-2/train.txt.gz",
      "--model gpt2 --layers 6 --heads 4 --dim 128 --seq 128 --batch 4 --steps 200 --optimizer adam --lr "
      "0.001 "
@@ -28,24 +28,24 @@ static const preset presets[] = {
      "--model vgg19 --batch 32 --steps 20 --optimizer sgd --lr 0.01 --weight-decay 0.0001 --schedule step "
      "--test-batches 16 --strategy deft --workers 2 --net 445mbit,1ms --net2 270mbit,1ms"},
     {"osp-resnet50", "train_image",
-     "OSP: ResNet-50 whole, osp with 3 workers and a server of 920 Mbit/s, 1/4 of the batch", "cifar10",
+     "OSP: full ResNet-50, osp, 3 workers and a server with 920 Mbit/s, 1/4 of the batch", "cifar10",
      "--model resnet50 --batch 16 --steps 16 --optimizer sgd --lr 0.025 --schedule constant "
      "--test-batches 8 --strategy osp --defer 0.76 --servers 1 --workers 3 --net 920mbit,1ms"},
     {"dtfm-gpt", "train_gpt",
-     "DT-FM: a GPT in 4 stages x 2 pipelines over 8 of case 5's devices, placed by `plan place`",
+     "DT-FM: a GPT in 4 stages x 2 pipelines on 8 devices of case 5, placed by `plan place`",
      "wikitext-2/train.txt.gz",
      "--model gpt2 --layers 8 --heads 4 --dim 128 --seq 128 --batch 2 --steps 15 --optimizer adam --lr 0.001 "
      "--strategy ssgd --workers 8 --pipeline gpipe --microbatches 8 --net examples/train/dtfm-gpt.json "
      "--placement examples/train/dtfm-gpt.placement.json"},
     {"fusion-resnet101", "train_image",
-     "FusionLLM: ResNet-101 in 6 stages over testbed 1 / 4, cut by `plan fence`, AdaTopK 100", "cifar10",
+     "FusionLLM: ResNet-101 in 6 stages on testbed 1 / 4, cut by `plan fence`, AdaTopK 100", "cifar10",
      "--model resnet101 --batch 1 --steps 10 --optimizer sgd --lr 0.001 --schedule constant --test-batches 1 "
      "--strategy ssgd --workers 6 --pipeline gpipe --microbatches 5 --edge-wire adatopk:100 "
      "--net examples/train/fusion-resnet101.json --cut examples/train/fusion-resnet101.cut.json"},
 };
 enum { PRESETS = (int)(sizeof presets / sizeof presets[0]) };
 
-/* The first lines of a program's --help: what it does, and its presets. */
+/* Writes the first lines of --help: the purpose of the program, and its presets. */
 static void presets_help(const char *trainer, const char *about, char *out, size_t room)
 {
     size_t n = (size_t)snprintf(out, room, "%s", about);
@@ -62,7 +62,7 @@ static void presets_help(const char *trainer, const char *about, char *out, size
     }
 }
 
-/* NULL after a message: there is no such preset, or it belongs to another program. */
+/* Returns the preset, or NULL after printing an error: it does not exist, or it is for another program. */
 static const preset *preset_named(const char *given, const char *trainer)
 {
     nearest_name found = nearest_begin(given);
@@ -74,7 +74,7 @@ static const preset *preset_named(const char *given, const char *trainer)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", s->name);
         if (strcmp(s->name, given)) continue;
         if (!strcmp(s->trainer, trainer)) return s;
-        fprintf(stderr, "%s: --preset %s is a model of %s: %s --preset %s\n", trainer, given, s->trainer,
+        fprintf(stderr, "%s: --preset %s is for %s; run %s --preset %s\n", trainer, given, s->trainer,
                 s->trainer, given);
         return NULL;
     }
@@ -83,8 +83,7 @@ static const preset *preset_named(const char *given, const char *trainer)
     return NULL;
 }
 
-/* Puts the preset's options into the variables of the table, as a command line would; what cli_parse
- * returns. */
+/* Parses the options of the preset like a command line. Returns like cli_parse. */
 static int preset_apply(program *p, const cli_option *table, int count)
 {
     const preset *s = preset_named(p->preset, p->name);

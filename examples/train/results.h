@@ -1,4 +1,4 @@
-/* What a trainer leaves behind: the JSON object on stdout, and the files that a user asked for. */
+/* The output of a trainer: the JSON object on stdout, and the requested files. */
 #ifndef EXAMPLES_TRAINER_RESULTS_H
 #define EXAMPLES_TRAINER_RESULTS_H
 
@@ -6,27 +6,29 @@
 
 #include "../common/events.h"
 
-/* Says before the training, not after it, that a file could not be written. */
+/* Checks before the training that a file can be written. */
 static ddp_status check_writable(const char *path, ddp_error *err)
 {
     struct stat st;
     ddp_jsonl *j;
 
     if (!path) return DDP_OK;
-    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return DDP_OK; /* a pipe, say */
+    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return DDP_OK; /* for example a
+                                                                                          * pipe */
     j = ddp_jsonl_open(path, err);
     if (!j) return err->code;
     ddp_jsonl_abandon(j);
     return DDP_OK;
 }
 
-/* Parameters and as many gradients, what the optimizer keeps, activations. */
+/* Returns the planned memory: parameters, gradients of the same size, optimizer state and activations. */
 static double planned_mb(const training_result *r)
 {
     return 2 * r->param_mb + r->state_mb + r->activation_mb;
 }
 
-/* Beyond what is planned a process holds the program, its data and the buffers of the network. */
+/* Prints the planned and the peak memory. The difference is the program, its data and network buffers. */
 static void print_memory(const training_result *r)
 {
     fprintf(stderr,
@@ -35,7 +37,7 @@ static void print_memory(const training_result *r)
             planned_mb(r), r->param_mb, r->param_mb, r->state_mb, r->activation_mb, r->peak_rss_mb);
 }
 
-/* By the strategy's plan; of a pipeline, all that its step takes. NAN: there is no plan. */
+/* Returns the step time of the strategy's plan or, with stages, of the pipeline. NAN: there is no plan. */
 static double predicted_step_ms(const program *p)
 {
     const training_result *r = p->t.result;
@@ -51,7 +53,7 @@ static double predicted_hidden_pct(const program *p)
     return predicted_step_ms(p) > 0 ? r->rank[r->leader].stats.predicted_hidden_pct : (double)NAN;
 }
 
-/* Who keeps the others waiting; and how the plan followed the link. */
+/* Prints the slowest rank, and how often the strategy planned again. */
 static void print_pace(const training_result *r)
 {
     const ddp_stats *s = &r->rank[r->leader].stats;
@@ -64,7 +66,7 @@ static void print_pace(const training_result *r)
                 s->replans > 1 ? "s" : "");
 }
 
-/* The same for the folder of checkpoints, which is made. */
+/* Creates the folder of checkpoints, and checks that files can be written there. */
 static ddp_status check_folder(const char *path, ddp_error *err)
 {
     char file[4096];
@@ -72,7 +74,7 @@ static ddp_status check_folder(const char *path, ddp_error *err)
 
     if (!path) return DDP_OK;
     if (mkdir(path, 0777) && errno != EEXIST)
-        return refuse(err, "cannot make the folder %s: %s", path, strerror(errno)), err->code = DDP_IO;
+        return refuse(err, "cannot create the folder %s: %s", path, strerror(errno)), err->code = DDP_IO;
     snprintf(file, sizeof file, "%.4000s/tmp.%ld", path, (long)getpid());
     f = fopen(file, "wb");
     if (!f)
@@ -82,8 +84,8 @@ static ddp_status check_folder(const char *path, ddp_error *err)
     return DDP_OK;
 }
 
-/* What another run has saved stays, unless it is asked for: better said before the training than at
- * the first save. */
+/* Checks before the training that --save has no checkpoints of another run, which only --overwrite
+ * replaces. */
 static ddp_status check_saved(const program *p, ddp_error *err)
 {
     const char *save = p->t.save;
@@ -97,8 +99,8 @@ static ddp_status check_saved(const program *p, ddp_error *err)
     globfree(&found);
     if (!count) return DDP_OK;
     return refuse(err,
-                  "%.200s holds checkpoints of another run: go on with --resume %.200s, save "
-                  "into another folder, or replace them with --overwrite",
+                  "%.200s contains checkpoints of another run; resume it with --resume %.200s, save to "
+                  "another folder, or replace them with --overwrite",
                   save, save);
 }
 
@@ -170,7 +172,7 @@ static void describe(const program *p, ddp_report_data *d)
     d->target_loss = NAN;
 }
 
-/* What changed while it ran, as the leader saw it; texts: a line for each note. */
+/* Adds the notes that the leader recorded during the run. texts: a line for each note. */
 static void report_notes(const training_result *r, ddp_report_note *note, char texts[TRAINING_NOTES][128],
                          ddp_report_run *run)
 {
@@ -238,13 +240,13 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
         worker[i].slots = r->rank[i].slots;
         worker[i].pipeline = r->rank[i].pipeline;
     }
-    /* the last whole period; without a plan a few steps */
+    /* the last complete period; without a plan, a few steps */
     steps = r->period > 0 ? r->period : 4;
     begin = (r->steps / steps - 1) * steps;
     training_window(r, r->workers, begin > r->first ? begin : r->first, steps, run);
 }
 
-/* The evaluation after step - 1 of r->step, if there was one; *at counts them. */
+/* Writes the evaluation after `step` steps, if there is one. *at counts the written evaluations. */
 static void write_eval(const program *p, ddp_jsonl *j, long step, long *at)
 {
     const training_result *r = p->t.result;
@@ -280,12 +282,12 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
     event_notes(j, d->runs);
     ddp_jsonl_event(j, "result");
     write_results(p, j);
-    ddp_jsonl_number(j, "time_to_loss_s", NAN); /* one run has nothing to be compared with */
+    ddp_jsonl_number(j, "time_to_loss_s", NAN); /* compares several runs */
     ddp_jsonl_end(j);
     return ddp_jsonl_close(j, err);
 }
 
-/* The files a user asked for; the run itself is over and well. */
+/* Writes the requested files after a successful run. */
 static ddp_status write_files(const program *p, ddp_error *err)
 {
     const training_result *r = p->t.result;
@@ -322,7 +324,7 @@ static ddp_status write_profile(const program *p, ddp_error *err)
 
     for (l = 0; l < r->layers; l++) measured += r->backward_s[l];
     if (!(measured > 0))
-        return refuse(err, "--write-profile %s: there is no profile; --steps %ld end before it is measured",
+        return refuse(err, "--write-profile %s: no profile was measured in --steps %ld; raise --steps",
                       p->write_profile, p->steps);
     s = ddp_profile_new(r->layers, &out, err);
     if (s != DDP_OK) return s;
@@ -331,14 +333,15 @@ static ddp_status write_profile(const program *p, ddp_error *err)
         out.params[l] = r->params[l];
         out.forward_s[l] = r->forward_s[l];
         out.backward_s[l] = r->backward_s[l];
-        out.comm_s[l] = r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* a CSV has no column for alpha */
+        out.comm_s[l] = r->comm_s[l] > 0 ? r->comm_s[l] + alpha : 0; /* the CSV file has no column for
+                                                                      * alpha */
     }
     s = ddp_profile_write(&out, p->write_profile, err);
     ddp_profile_free(&out);
     return s;
 }
 
-/* What the JSON lines say of a run that failed. */
+/* Writes the JSON lines of a failed run. */
 static void write_failure(const program *p, const ddp_error *why)
 {
     ddp_jsonl *j = ddp_jsonl_open(p->json, NULL);

@@ -1,10 +1,10 @@
-/* What a training would do on machines that are not there: the trainers' loop and the library over a virtual
- * clock.
+/* Predicts a training run on machines that you do not have: runs the trainers' loop and the library on a
+ * virtual clock.
  *
  *   cc -O2 -I. examples/train/simulate.c -o simulate -lm -lpthread
  *   ./simulate --strategy all --workers 1000 --net 100mbit,20ms --profile profile.csv
  *
- * The profile says what each layer takes (docs/explanation/dreamddp-plan.md); `train_gpt --write-profile`
+ * The profile has the times of each layer (docs/explanation/dreamddp-plan.md). `train_gpt --write-profile`
  * measures one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -20,15 +20,16 @@
 
 enum { SIMULATE_LANES = 16 };
 
-/* What is asked beside a trainer's options, and what came out of one run. */
+/* The options of simulate in addition to the trainers' options, and the result of one run. */
 typedef struct simulate {
-    program p; /* first: its functions get it */
+    program p; /* first member: callbacks receive its address and cast it to simulate */
     double noise, tokens, target, price;
     const char *slow, *faults, *sweep, *csv, *svg;
     int real, unfolded;
-    double compute_s, whole_s; /* of a step: computing; without faults, 0 = none were asked for */
+    double compute_s, whole_s; /* seconds per step: compute; step without faults, 0 if --faults is not
+                                * given */
     double wall_s;
-    const char *swept; /* "net=100mbit" of this run, or NULL */
+    const char *swept; /* the swept option of this run, such as "net=100mbit", or NULL */
     ddp_simulation how;
     ddp_simulated did;
 } simulate;
@@ -43,21 +44,20 @@ static int simulate_parse(simulate *x, int argc, char **argv)
         {"--faults", CLI_TEXT, &x->faults, "FILE",
          "file of stalls and rates at given times (docs/howto/emulate-network.md)"},
         {"--noise", CLI_REAL, &x->noise, "X",
-         "largest random change of a layer's times, as a fraction; drawn for each execution [0]"},
-        {"--slow", CLI_TEXT, &x->slow, "R:F,..", "stragglers: worker R computes F times as long"},
+         "largest random change of a layer's time in each execution, as a fraction [0]"},
+        {"--slow", CLI_TEXT, &x->slow, "R:F,..", "stragglers: worker R takes F times as long to compute"},
         {"--tokens", CLI_REAL, &x->tokens, "N", "tokens per worker and step, for --target [1]"},
         {"--target", CLI_REAL, &x->target, "N",
-         "tokens to train on; prints the hours, and with --price the cost"},
+         "number of tokens to train on; prints the hours, and with --price the cost"},
         {"--price", CLI_REAL, &x->price, "X", "price of one hour of a worker"},
         {"--sweep", CLI_TEXT, &x->sweep, "KEY=A,B,..",
-         "values of an option, with a run for each: workers=2,4,8; with ; between values that contain "
-         "commas: "
+         "one run for each value of an option: workers=2,4,8; values with commas are separated by ;: "
          "net=1gbit,1ms;10mbit,20ms"},
-        {"--csv", CLI_TEXT, &x->csv, "FILE", "table with a line for each run"},
-        {"--svg", CLI_TEXT, &x->svg, "FILE", "with --sweep: chart of utilisation, a curve for each strategy"},
+        {"--csv", CLI_TEXT, &x->csv, "FILE", "CSV table with a line for each run"},
+        {"--svg", CLI_TEXT, &x->svg, "FILE", "with --sweep: chart of utilisation, one curve per strategy"},
         {"--real", CLI_FLAG, &x->real, "",
-         "run it on this machine in real time: layers sleep and zeros are sent"},
-        {"--each", CLI_FLAG, &x->unfolded, "", "run every worker, also where all of them do the same"},
+         "run on this machine in real time; layers sleep, and zeros are sent"},
+        {"--each", CLI_FLAG, &x->unfolded, "", "simulate every worker, even if their behaviour is identical"},
     };
 
     return parse(
@@ -70,9 +70,7 @@ static int simulate_parse(simulate *x, int argc, char **argv)
 static ddp_status simulate_none(program *p, ddp_error *err)
 {
     (void)p;
-    return refuse(
-        err,
-        "--profile P.csv is missing: what each layer takes; `train_gpt --write-profile P.csv` measures one");
+    return refuse(err, "--profile P.csv is missing; `train_gpt --write-profile P.csv` measures one");
 }
 
 static ddp_status simulate_chosen(program *p, ddp_error *err)
@@ -83,15 +81,15 @@ static ddp_status simulate_chosen(program *p, ddp_error *err)
 
     if (!p->emulate) return simulate_none(p, err);
     if (!(x->noise >= 0 && x->noise < 1))
-        return refuse(err, "--noise %g: a fraction from 0 to below 1", x->noise);
+        return refuse(err, "--noise %g must be at least 0 and below 1", x->noise);
     if (cli_out_of_range(ranges, sizeof ranges / sizeof ranges[0], err->msg, sizeof err->msg))
         return err->code = DDP_ARG;
     if (x->price > 0 && !(x->target > 0))
-        return refuse(err, "--price %g needs --target N, the tokens to be trained on", x->price);
+        return refuse(err, "--price %g needs --target N, the number of tokens to train on", x->price);
     return DDP_OK;
 }
 
-/* The seconds that a worker computes in a step. */
+/* Sets compute_s to the seconds that a worker computes per step. */
 static void simulate_times(simulate *x)
 {
     const ddp_profile *e = &x->p.emulated;
@@ -101,7 +99,9 @@ static void simulate_times(simulate *x)
     x->compute_s *= (double)(x->p.stages > 1 ? x->p.accumulate : 1) / (double)x->p.stages;
 }
 
-/* Where servers or a wire look at values, a value stands for many; else layers lie on paper, whole. */
+/* Chooses how layers are stored. If servers or a wire format read values, the number of values is scaled
+ * down, and each value represents several. Otherwise layers keep their size in address space that needs no
+ * memory (ddp_paper). */
 static void simulate_scale(simulate *x)
 {
     program *p = &x->p;
@@ -112,7 +112,7 @@ static void simulate_scale(simulate *x)
 
     for (int l = 0; l < p->emulated.layers; l++) all += p->emulated.params[l] / p->emulate_scale;
     if (looks && all > most) scale = all / most;
-    for (int l = 0; l < p->emulated.layers && scale > 1; l++) { /* so that their sum stays what it was */
+    for (int l = 0; l < p->emulated.layers && scale > 1; l++) { /* rounded such that the sum is preserved */
         const double whole = (due += p->emulated.params[l] / scale, floor(due + 0.5) - had);
         p->emulated.params[l] = p->emulated.params[l] > 0 && whole < 1 ? 1 : whole;
         had += p->emulated.params[l];
@@ -126,7 +126,7 @@ static void simulate_scale(simulate *x)
     if (p->stages > 1) return;
     for (int l = 0; l < p->emulated.layers; l++)
         x->how.paper_bytes += 2 * sizeof(float) * (size_t)(p->emulated.params[l] + 1);
-    x->how.paper_bytes = 16 * x->how.paper_bytes + 65536; /* half of it for what strategies keep */
+    x->how.paper_bytes = 16 * x->how.paper_bytes + 65536; /* half of it for the arrays of strategies */
     x->how.paper = ddp_paper(x->how.paper_bytes);
 }
 
@@ -164,7 +164,7 @@ static int simulate_launch(program *p, ddp_error *err)
     x->whole_s = x->faults ? p->t.result->step_s : 0;
     c.network.net_script = x->faults;
     if (!code) code = simulate_once(x, &c, err);
-    if (x->how.scale > 1) /* it goes by the values that are there */
+    if (x->how.scale > 1) /* the prediction is for the scaled-down number of values */
         p->t.result->rank[p->t.result->leader].stats.predicted_step_s =
             p->t.result->rank[p->t.result->leader].stats.predicted_hidden_pct = NAN;
     ddp_paper_free(x->how.paper, x->how.paper_bytes);
@@ -210,7 +210,7 @@ static void simulate_defaults(simulate *x)
     x->p.more = simulate_more;
 }
 
-/* The command line, with an option set to another value (NULL: none); as cli_parse. */
+/* Parses the command line with one option set to another value (NULL: none). Returns like cli_parse. */
 static int simulate_read(int argc, char **argv, const char *strategy, const char *option, const char *value,
                          simulate *x)
 {
@@ -219,7 +219,8 @@ static int simulate_read(int argc, char **argv, const char *strategy, const char
     int n = argc, code;
 
     if (argc > OPTIONS * 2) {
-        fprintf(stderr, "simulate: %d words on the command line: at most %d\n", argc, (int)OPTIONS * 2);
+        fprintf(stderr, "simulate: %d arguments on the command line; at most %d are allowed\n", argc,
+                (int)OPTIONS * 2);
         return 2;
     }
     memcpy(args, argv, (size_t)argc * sizeof *args);
@@ -242,7 +243,7 @@ static int simulate_read(int argc, char **argv, const char *strategy, const char
     return -1;
 }
 
-/* One run, and its exit code. */
+/* Runs one simulation. Returns its exit code. */
 static int simulate_run(int argc, char **argv, const char *strategy, const char *option, const char *value,
                         simulate *x)
 {
@@ -251,7 +252,8 @@ static int simulate_run(int argc, char **argv, const char *strategy, const char 
     return code >= 0 ? code : trainer_main(&x->p);
 }
 
-/* One worker runs at a time: on one processor they take over from each other sooner. */
+/* Pins the process to one processor. Only one worker runs at a time, and a switch between workers is faster
+ * on one processor. */
 static void simulate_settle(void)
 {
 #if defined(__linux__) && defined(CPU_SET)

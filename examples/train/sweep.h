@@ -1,4 +1,5 @@
-/* Many simulated runs: for each value of an option, and each strategy; their table and their picture. */
+/* A sweep of simulated runs: one run for each value of an option and each strategy. Writes a table and a
+ * chart of the results. */
 #ifndef EXAMPLES_TRAIN_SWEEP_H
 #define EXAMPLES_TRAIN_SWEEP_H
 
@@ -16,7 +17,7 @@ typedef struct sweep {
     sweep_point *point; /* [strategies x values] */
 } sweep;
 
-/* "workers=2,4,8" */
+/* Parses "workers=2,4,8". Returns 0 after printing an error. */
 static int sweep_read(sweep *s, const char *text)
 {
     const char *equal = text ? strchr(text, '=') : NULL, *at;
@@ -29,10 +30,11 @@ static int sweep_read(sweep *s, const char *text)
     }
     for (at = equal; at && *at; at++) all += *at == by;
     if (!equal || equal == text || (size_t)(equal - text) > sizeof s->option - 3 || all > SWEEP_VALUES) {
-        fprintf(stderr,
-                "simulate: --sweep %.60s%s has %ld values: write KEY=A,B,.. with at most %d, each of which "
-                "is a run\n",
-                text, strlen(text) > 60 ? "..." : "", equal ? all : 0, (int)SWEEP_VALUES);
+        fprintf(
+            stderr,
+            "simulate: --sweep %.60s%s has %ld values; write KEY=A,B,.. with at most %d values, each is a "
+            "run\n",
+            text, strlen(text) > 60 ? "..." : "", equal ? all : 0, (int)SWEEP_VALUES);
         return 0;
     }
     snprintf(s->option, sizeof s->option, "--%.*s", (int)(equal - text), text);
@@ -47,7 +49,7 @@ static int sweep_read(sweep *s, const char *text)
     return 1;
 }
 
-/* "all", one, or several with commas between them. */
+/* Parses --strategy: "all", one name, or several names separated by commas. */
 static void sweep_strategies(sweep *s, const char *name)
 {
     static char list[600];
@@ -85,7 +87,7 @@ static const char *sweep_name(const sweep *s, int i)
     return s->strategy[i] ? s->strategy[i] : ddp_strategy_name(ddp_strategy_number(0));
 }
 
-/* To a temporary name first. */
+/* Writes a temporary file and renames it. Returns the exit code. */
 static int sweep_save(const sweep *s, const char *path, void (*write)(const sweep *s, FILE *f))
 {
     char name[1100];
@@ -113,7 +115,7 @@ static void sweep_csv(const sweep *s, FILE *f)
         }
 }
 
-/* ---- the picture: utilisation against the values, a curve for each strategy ---- */
+/* ---- chart: utilisation by value, one curve per strategy ---- */
 
 enum {
     SWEEP_WIDE = 960,
@@ -122,7 +124,7 @@ enum {
     SWEEP_RIGHT = 60,
     SWEEP_TOP = 50,
     SWEEP_BOTTOM = 70,
-    SWEEP_PLACES = 8 /* for a label, between two values */
+    SWEEP_PLACES = 8 /* candidate positions of a label between two values */
 };
 
 static double sweep_x(const sweep *s, double v)
@@ -154,7 +156,7 @@ static int sweep_all_ran(const sweep *s, int i)
     return ran;
 }
 
-/* Whether two curves cannot be distinguished in the picture. */
+/* Returns 1 if two curves cannot be distinguished in the chart. */
 static int sweep_same(const sweep *s, int a, int b)
 {
     double far = 0;
@@ -164,11 +166,11 @@ static int sweep_same(const sweep *s, int a, int b)
     return far < 2;
 }
 
-/* One colour for each of up to 12 strategies. Beyond that, dashes distinguish them. */
+/* Each of the first 12 strategies has a different colour. Further strategies have dashes. */
 static const char *const sweep_colour[] = {"#0072b2", "#d55e00", "#009e73", "#7f3fbf", "#b08a00", "#56b4e9",
                                            "#333333", "#cc79a7", "#8c564b", "#d62728", "#6b8e23", "#1f2f8f"};
 
-/* The vertical distance of curve i from the nearest other one, at most 60. */
+/* Returns the vertical distance of curve i from the nearest other curve, at most 60. */
 static double sweep_apart(const sweep *s, int i, int place)
 {
     double apart = 60;
@@ -179,8 +181,8 @@ static double sweep_apart(const sweep *s, int i, int place)
     return apart;
 }
 
-/* How much of a label of curve `own` around (x, y) covers curves: their points in it, those of other curves
- * three times. */
+/* Counts the points of curves that a label of curve `own` at (x, y) would cover. A point of another curve
+ * counts three times. */
 static int sweep_covered(const sweep *s, int own, double x, double y, double wide)
 {
     const int places = (s->values - 1) * SWEEP_PLACES;
@@ -194,8 +196,8 @@ static int sweep_covered(const sweep *s, int own, double x, double y, double wid
     return covered;
 }
 
-/* Writes a curve's name, and those of curves that coincide with it, where the curve is far from the others
- * and the label covers neither a curve nor a label written before. */
+/* Writes the name of a curve, and the names of the curves that coincide with it. The label is placed where
+ * the curve is far from the others, and covers neither a curve nor an earlier label. */
 static void sweep_label(const sweep *s, FILE *f, int i, double *box, int boxes)
 {
     const int places = (s->values - 1) * SWEEP_PLACES;
@@ -238,7 +240,7 @@ static void sweep_label(const sweep *s, FILE *f, int i, double *box, int boxes)
         x, y, sweep_colour[i % 12], text);
 }
 
-/* Whether an earlier curve coincides with curve i, so that the picture has one label for both. */
+/* Returns 1 if an earlier curve coincides with curve i. The chart then has one label for both. */
 static int sweep_repeated(const sweep *s, int i)
 {
     int repeated = 0;
@@ -300,7 +302,8 @@ static void sweep_svg(const sweep *s, FILE *f)
     fprintf(f, "</svg>\n");
 }
 
-/* The exit code of the worst run; each prints its object when it is over. */
+/* Runs the sweep. Each run prints its JSON object when it ends. Returns the exit code of the last run that
+ * failed, or 0. */
 static int sweep_main(int argc, char **argv, simulate *x)
 {
     const char *csv = x->csv, *svg = x->svg;
@@ -311,7 +314,7 @@ static int sweep_main(int argc, char **argv, simulate *x)
     sweep_strategies(&s, x->p.strategy);
     all = s.strategies * s.values;
     code = simulate_read(argc, argv, s.strategy[0], s.option[0] ? s.option : NULL, s.value[0], x);
-    if (code >= 0) return code; /* said once, not for each run */
+    if (code >= 0) return code; /* an error in the options is printed once, not for each run */
     code = 0;
     s.point = (sweep_point *)calloc((size_t)all, sizeof *s.point);
     if (!s.point) return 1;

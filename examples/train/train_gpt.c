@@ -28,55 +28,58 @@ static int parse_gpt(program *p, int argc, char **argv)
         {"--layers", CLI_COUNT, &p->layers, "N", "transformer blocks [4]"},
         {"--heads", CLI_COUNT, &p->heads, "N", "attention heads [4]"},
         {"--dim", CLI_COUNT, &p->dim, "N", "width, a multiple of --heads [64]"},
-        {"--kv-heads", CLI_COUNT, &p->kv_heads, "N", "llama2: heads of keys and values; 0 = --heads [0]"},
+        {"--kv-heads", CLI_COUNT, &p->kv_heads, "N",
+         "llama2: heads of keys and values; 0 = as many as --heads [0]"},
         {"--hidden", CLI_COUNT, &p->hidden, "N", "llama2: width of the MLP; 0 = 8/3 width [0]"},
         {"--tied", CLI_FLAG, &p->tied, "", "llama2: share the token table with the output matrix"},
         {"--seq", CLI_COUNT, &p->seq, "N", "tokens per sequence [64]"},
         {"--vocab", CLI_COUNT, &p->vocab, "N",
-         "size of the vocabulary, at least that of the data; 0 = that of the data [0]"},
+         "size of the vocabulary, at least as large as in the data; 0 = as in the data [0]"},
         {"--dropout", CLI_REAL, &p->dropout, "P", "dropout probability [0]"},
         {"Data", CLI_GROUP, NULL, NULL, NULL},
         {"--data", CLI_TEXT, &p->data, "FILE",
-         "text, read as bytes, or tokens: llm.c or nanoGPT .bin, .u16, .u32; .gz of these"},
+         "text, read as bytes, or tokens: llm.c or nanoGPT .bin, .u16, .u32; each also as .gz"},
         {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the data held out for val_loss [0.1]"},
         {"--val-batches", CLI_COUNT, &p->val_batches, "N",
          "batches of held-out data for val_loss; 0 = all [20]"},
         {"Reports", CLI_GROUP, NULL, NULL, NULL},
         {"--sample", CLI_COUNT, &p->sample, "N", "number of tokens to print from the trained model [0]"},
         {"--temperature", CLI_REAL, &p->temperature, "X",
-         "temperature of the sample; 0 = always the likeliest token [0.8]"},
-        {"--top-k", CLI_COUNT, &p->top_k, "N", "number of likeliest tokens to draw from; 0 = all [40]"},
+         "temperature of the sample; 0 = always the most likely token [0.8]"},
+        {"--top-k", CLI_COUNT, &p->top_k, "N", "number of most likely tokens to draw from; 0 = all [40]"},
     };
 
     return parse(p, argc, argv, "Trains a GPT over slow links and prints one JSON object of results.", own,
                  (int)(sizeof own / sizeof own[0]));
 }
 
-/* What ddp_open and the model's builder do not check themselves. */
+/* Checks the options that neither ddp_open nor the builder of the model checks. */
 static ddp_status choose_gpt(program *p, ddp_error *err)
 {
     if (strcmp(p->model, "gpt2") && strcmp(p->model, "llama2"))
         return refuse(err, "unknown model %s; choose gpt2 or llama2", p->model);
     if (!(p->temperature >= 0))
-        return refuse(err, "--temperature %g: at least 0, which always takes the likeliest token",
+        return refuse(err, "--temperature %g must be at least 0; 0 always takes the most likely token",
                       p->temperature);
     if (!strcmp(p->model, "llama2") && p->dropout != 0)
-        return refuse(err, "--dropout %g: llama2 has none; leave it out", p->dropout);
+        return refuse(err, "--dropout %g: llama2 has no dropout; leave it out", p->dropout);
     if (strcmp(p->model, "llama2") && (p->kv_heads || p->hidden || p->tied))
-        return refuse(err, "--kv-heads, --hidden and --tied belong to --model llama2, not to %s", p->model);
-    if (p->layers < 1) return refuse(err, "--layers %ld: at least 1 block is needed", p->layers);
-    if (p->heads < 1) return refuse(err, "--heads %ld: at least 1 attention head is needed", p->heads);
-    if (p->dim < 1) return refuse(err, "--dim %ld: at least 1; it must be a multiple of --heads", p->dim);
-    if (p->seq < 1) return refuse(err, "--seq %ld: at least 1 token per sequence is needed", p->seq);
-    if (p->layers > 10000) return refuse(err, "--layers %ld: at most 10000 blocks can be built", p->layers);
+        return refuse(err, "--kv-heads, --hidden and --tied need --model llama2, not %s", p->model);
+    if (p->layers < 1) return refuse(err, "--layers %ld must be at least 1", p->layers);
+    if (p->heads < 1) return refuse(err, "--heads %ld must be at least 1", p->heads);
+    if (p->dim < 1) return refuse(err, "--dim %ld must be at least 1, and a multiple of --heads", p->dim);
+    if (p->seq < 1) return refuse(err, "--seq %ld must be at least 1", p->seq);
+    if (p->layers > 10000) return refuse(err, "--layers %ld must be at most 10000", p->layers);
     if (p->emulate && p->sample)
-        return refuse(err, "--emulate-compute trains nothing that --sample %ld could draw from", p->sample);
+        return refuse(err, "--sample %ld cannot be combined with --emulate-compute, which trains no model",
+                      p->sample);
     if (!p->data && !p->emulate)
         return refuse(err, "--data FILE is missing; any text file will do, e.g. --data dreamddp.h");
     return DDP_OK;
 }
 
-/* A sample begins after a line's end where the data are text, else after their first token. */
+/* Sets the options of the sample. Its first token is a newline if the data contain one, else the first token
+ * of the data. */
 static void choose_sample(program *p)
 {
     sampling *s = &p->t.sample;
@@ -109,7 +112,7 @@ static ddp_status load_gpt(program *p, ddp_error *err)
     if (p->vocab) m->vocabulary = p->vocab;
     if (m->vocabulary < 2)
         return refuse(err,
-                      "%s holds one kind of token only, there is nothing to learn; use other "
+                      "%s contains only one distinct token, so there is nothing to learn; use other "
                       "data, or --vocab 2",
                       p->data);
     m->layers = p->layers;
@@ -144,7 +147,7 @@ static ddp_status load_gpt(program *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* Bytes as they are, token numbers in words of their own. */
+/* Prints the sample: bytes as they are, other tokens as numbers. */
 static void write_sample(const program *p)
 {
     long i;

@@ -21,16 +21,16 @@
 #include "device.h"
 #include "trainer.h"
 
-/* The data and the model of a run. */
+/* The data and model of a run. */
 typedef struct pictures {
-    ddp_images *images, *tests; /* tests NULL: the folder has none */
+    ddp_images *images, *tests; /* tests is NULL if the folder has no test images */
     ddp_image_range train, val, test;
     ddp_image_norm norm;
     const char *model;
     long hidden[DDP_MLP_HIDDEN + 1]; /* of mlp */
     float dropout;                   /* of vgg */
     int recompute;                   /* of resnet and vgg */
-    long test_batches;               /* 0: all of them */
+    long test_batches;               /* 0: all */
 } pictures;
 
 /* ---- the task ---- */
@@ -80,9 +80,8 @@ static void fill(const training *t, const training_model *m, long pass, int rank
                      (float *)training_data(m, "inputs"), (int32_t *)training_data(m, "labels"));
 }
 
-/* Adds to sum the loss, what is told right and the number of images, of every world-th batch of a
- * range from batch number rank on. The last batch is filled up with images whose label -1 counts
- * nowhere. */
+/* Evaluates the batches rank, rank + world, .. of a range. Adds the loss, the number of correct images and
+ * the number of images to sum. The last batch is filled with images of label -1, which are not counted. */
 static int evaluate(const training *t, const training_model *m, const ddp_image_range *r, int rank, int world,
                     double sum[3])
 {
@@ -120,7 +119,7 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
     return 0;
 }
 
-/* The first batches of a range; 0: all. */
+/* Returns the first batches of a range; 0: all. */
 static ddp_image_range first_batches(const training *t, const ddp_image_range *r, long batches)
 {
     ddp_image_range part = *r;
@@ -161,7 +160,7 @@ static ddp_status choose_images(program *p, ddp_error *err)
     own->dropout = (float)p->dropout;
     own->recompute = p->recompute;
     if (p->recompute && !strcmp(p->model, "mlp"))
-        return refuse(err, "--recompute: mlp has no blocks to compute again; leave it out");
+        return refuse(err, "--recompute: mlp has no blocks to recompute; leave it out");
     if (p->dropout != 0 && strncmp(p->model, "vgg", 3))
         return refuse(err, "--dropout %g: only the vgg models have dropout", p->dropout);
     while (*at && n <= DDP_MLP_HIDDEN) {
@@ -172,10 +171,11 @@ static ddp_status choose_images(program *p, ddp_error *err)
         at = *end ? end + 1 : end;
     }
     if (*at || n > DDP_MLP_HIDDEN)
-        return refuse(err, "--hidden %s: up to %d widths of at least 1, as 512,256", p->widths,
-                      DDP_MLP_HIDDEN);
+        return refuse(err, "--hidden %s must be at most %d widths from 1 to 1000000, such as 512,256",
+                      p->widths, DDP_MLP_HIDDEN);
     if (!p->data && !p->emulate)
-        return refuse(err, "--data FOLDER is missing: one with the files of MNIST, CIFAR-10 or CIFAR-100");
+        return refuse(
+            err, "--data FOLDER is missing; give a folder with the files of MNIST, CIFAR-10 or CIFAR-100");
     return DDP_OK;
 }
 
@@ -201,11 +201,12 @@ static ddp_status load_images(program *p, ddp_error *err)
         const ddp_images *a = own->images, *b = own->tests;
         if (a->channels != b->channels || a->height != b->height || a->width != b->width ||
             a->classes != b->classes)
-            return refuse(err, "%s and %s hold unlike images", a->name, b->name);
+            return refuse(err, "%s and %s differ in image size, channels or number of classes", a->name,
+                          b->name);
         if (ddp_images_split(b, 0, &own->test, NULL, err)) return err->code;
     }
     if (own->images->height != own->images->width && strcmp(p->model, "mlp"))
-        return refuse(err, "%s: images of %ld x %ld; %s needs square ones", p->data, own->images->height,
+        return refuse(err, "%s has images of %ld x %ld; %s needs square images", p->data, own->images->height,
                       own->images->width, p->model);
     t->model.batch = p->batch;
     t->model.context = 1;
@@ -232,7 +233,7 @@ static int parse_images(program *p, int argc, char **argv)
         {"--dropout", CLI_REAL, &p->dropout, "P", "vgg: dropout probability [0]"},
         {"Data", CLI_GROUP, NULL, NULL, NULL},
         {"--data", CLI_TEXT, &p->data, "FOLDER",
-         "folder with files of MNIST (idx), CIFAR-10 or CIFAR-100 (bin), or .gz of these"},
+         "folder with files of MNIST (idx), CIFAR-10 or CIFAR-100 (bin), each also as .gz"},
         {"--held-out", CLI_REAL, &p->held_out, "F",
          "fraction of the training images held out for val_loss [0]"},
         {"--val-batches", CLI_COUNT, &p->val_batches, "N",

@@ -1,9 +1,8 @@
-/* How a trainer runs: from a parsed command line to results and an exit code. */
+/* Runs a trainer: from the parsed command line to results and an exit code. */
 #ifndef EXAMPLES_TRAINER_H
 #define EXAMPLES_TRAINER_H
 
-/* A profile without forward times gets a share of the backward times. train_gpt, train_image and simulate
- * share this rule. */
+/* Sets missing forward times to a share of the backward times, in train_gpt, train_image and simulate. */
 static void fill_forward(ddp_profile *e, double share)
 {
     double forward = 0;
@@ -20,15 +19,13 @@ static ddp_status load_emulated(program *p, ddp_error *err)
 
     p->t.emulate = &p->emulated;
     p->t.emulate_scale = p->emulate_scale;
-    snprintf(p->described, sizeof p->described, "sleeps for the times of %.90s", p->emulate);
+    snprintf(p->described, sizeof p->described, "emulated compute with the times of %.90s", p->emulate);
     s = ddp_profile_read(p->emulate, &none, &p->emulated, err);
     if (s == DDP_OK) fill_forward(&p->emulated, p->forward);
     for (l = 0; s == DDP_OK && l < p->emulated.layers; l++)
         if (!(p->emulated.forward_s[l] <= 3600 && p->emulated.backward_s[l] <= 3600))
-            s = refuse(
-                err,
-                "%s: layer %d takes %g s forward and %g s backward; at most an hour each can be emulated",
-                p->emulate, l, p->emulated.forward_s[l], p->emulated.backward_s[l]);
+            s = refuse(err, "%s: layer %d takes %g s forward and %g s backward; each must be at most 3600 s",
+                       p->emulate, l, p->emulated.forward_s[l], p->emulated.backward_s[l]);
     return s;
 }
 
@@ -56,8 +53,7 @@ static ddp_status prepare(program *p, ddp_error *err)
     t->workers = (int)p->workers;
     t->period = p->cfg.period ? p->cfg.period : -1;
     t->label = p->quiet ? NULL : p->strategy;
-    /* only the ranks that are started here leave something behind here; a plan's filling is kept
-       for the report up to a period of 4096 */
+    /* only the ranks that this process starts store results; fill is stored for periods of at most 4096 */
     t->result = training_result_new(
         p->rank >= 0 || p->launched ? 1 : (int)(p->places && p->places < p->workers ? p->places : p->workers),
         p->steps,
@@ -70,7 +66,8 @@ static ddp_status prepare(program *p, ddp_error *err)
         t->result->eval = (training_eval *)training_share((size_t)evals * sizeof(training_eval));
     }
     if (t->result && t->result->sample && t->result->eval) return DDP_OK;
-    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and --resume",
+    refuse(err,
+           "out of memory for the results of %ld steps; train fewer, and continue with --save and --resume",
            p->steps);
     return err->code = DDP_MEMORY;
 }
@@ -93,7 +90,7 @@ static ddp_status finish(const program *p, ddp_error *err)
     return s;
 }
 
-/* The whole model, whatever stages it has, of one micro-batch. */
+/* Writes the operators of the whole model for one micro-batch. Stages are ignored. */
 static ddp_status write_graph(const program *p, ddp_error *err)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -140,13 +137,13 @@ static ddp_status run(program *p, ddp_error *err)
         snprintf(err->msg, sizeof err->msg, "%s", p->t.result->error);
         s = err->code = (ddp_status)p->t.result->code;
     }
-    /* of ranks that were started one by one, rank 0 has the results */
+    /* if ranks are started one by one, only rank 0 has the results */
     if (s == DDP_OK && p->t.result->complete) return finish(p, err);
     if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2) write_failure(p, err);
     return s;
 }
 
-/* The exit code. */
+/* Runs the program and prints its error. Returns the exit code. */
 static int trainer_main(program *p)
 {
     ddp_error err;
@@ -158,13 +155,13 @@ static int trainer_main(program *p)
     code = ddp_status_exit_code(run(p, &err));
     if (code && cli_interrupted) {
         if (training_left)
-            snprintf(err.msg, sizeof err.msg,
-                     "interrupted: this worker has left the run, which "
-                     "goes on without it; --join takes another one in");
+            snprintf(
+                err.msg, sizeof err.msg,
+                "interrupted: this worker has left the run, which continues without it; start another one "
+                "with --join");
         else if (p->t.save)
             snprintf(err.msg, sizeof err.msg,
-                     "interrupted; --resume %.200s goes on from the last "
-                     "checkpoint there, if one was written",
+                     "interrupted; --resume %.200s continues from the newest checkpoint, if one was written",
                      p->t.save);
         else
             snprintf(err.msg, sizeof err.msg, "interrupted, no results were written");

@@ -121,7 +121,7 @@ def check(folder):
             ("train_gpt", "--lr 0.01x", "is not a number: remove \"x\""),
             ("train_gpt", "--lr nan", "is not a number"), ("train_gpt", "--lr 0x10", "is not a number"),
             ("train_gpt", "--lr 1e999", "is not a number"), ("train_gpt", "--lr -1", "above 0"),
-            ("train_gpt", "--clip -1", "0 for none"), ("train_gpt", "--dropout 1", "below 1"),
+            ("train_gpt", "--clip -1", "0 for no limit"), ("train_gpt", "--dropout 1", "below 1"),
             ("train_gpt", "--heads 0", "at least 1"), ("train_gpt", "--steps 5.0", "write --steps 5$"),
             ("train_gpt", "--steps 1e3", "write --steps 1000$"), ("train_gpt", "--steps 5x", "remove \"x\""),
             ("train_gpt", "--steps -5", "whole number from 0"), ("train_gpt", "--batch 2000000001", "from 0 to 2000000000"),

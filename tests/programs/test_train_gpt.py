@@ -164,7 +164,7 @@ def ranks_with_different_plan_files_fail(data):
 def impossible_options_fail(data):
     for words, args in (("heads cannot share 3", ["--model", "llama2", "--kv-heads", 3]),
                         ("choose gpt2 or llama2", ["--model", "llama3"]),
-                        ("belong to --model llama2", ["--kv-heads", 2]),
+                        ("need --model llama2", ["--kv-heads", 2]),
                         ("leave it out", [*LLAMA, "--dropout", 0.1]),
                         ("even width", ["--model", "llama2", "--dim", 12]),
                         ("--temperature -1", ["--temperature", -1])):

@@ -71,19 +71,19 @@ def user_mistakes_give_a_one_line_error_and_change_no_file():
     before = everything()
     for base, code, words, args in (
             (GPT, 2, "--batch 0", "--batch 0"),
-            (GPT, 2, "--seq 0: at least 1 token", "--seq 0"),
+            (GPT, 2, "--seq 0 must be at least 1", "--seq 0"),
             (GPT, 2, "seq is 100000, but the data has 9000 tokens", "--seq 100000"),
             (GPT, 2, "leaves 9 to train on", "--held-out 0.999"),
             (GPT, 2, "--lr nan", "--lr nan"),
             (GPT, 2, "--lr -1", "--lr -1"),
             (GPT, 2, "--steps -3", "--steps -3"),
             (GPT, 2, "choose 1 to 1024", "--threads 2000"),
-            (GPT, 2, "at most 10000 blocks", "--layers 1000000"),
+            (GPT, 2, "must be at most 10000", "--layers 1000000"),
             (GPT, 2, "1 to 1000000 steps", "--period 2000000000"),
             (GPT, 2, "at most 1000000 micro-batches", "--accumulate 2000000000"),
             (GPT, 1, "use a smaller batch", "--batch 2000000000"),
             (GPT, 1, "out of memory: the graph needs", "--heads 2000 --dim 1000000 --vocab 1000000000"),
-            (GPT, 1, "take fewer", "--steps 2000000000"),
+            (GPT, 1, "train fewer", "--steps 2000000000"),
             (GPT, 2, "add --held-out 0.1", "--eval-every 2 --held-out 0"),
             (GPT, 1, "the gradient of layer", "--lr 1e30 --optimizer sgd"),
             (GPT, 1, "No such file", "--data none"),
@@ -92,11 +92,11 @@ def user_mistakes_give_a_one_line_error_and_change_no_file():
             (GPT, 1, "an even number", "--data odd.bin"),
             (GPT, 1, "it is a directory", "--data folder"),
             (GPT, 1, "it is a device", "--data /dev/zero"),
-            (GPT, 2, "one kind of token", "--data same"),
-            (GPT, 1, "cannot make the folder /proc/x", "--save /proc/x"),
+            (GPT, 2, "only one distinct token", "--data same"),
+            (GPT, 1, "cannot create the folder /proc/x", "--save /proc/x"),
             (GPT, 1, "cannot write into the folder w", "--save w"),
-            (GPT, 2, "holds checkpoints of another run", "--save saved"),
-            (GPT, 2, "holds checkpoints of another run", "--save saved --resume folder"),
+            (GPT, 2, "contains checkpoints of another run", "--save saved"),
+            (GPT, 2, "contains checkpoints of another run", "--save saved --resume folder"),
             (GPT, 2, "--overwrite needs --save", "--overwrite"),
             (GPT, 1, "Is a directory", "--export folder"),
             (GPT, 1, "No such file", "--json none/x"),
@@ -119,14 +119,14 @@ def user_mistakes_give_a_one_line_error_and_change_no_file():
             (IMAGE, 1, "record 0 has label 200", "--data label"),
             (IMAGE, 1, "no training images", "--data folder"),
             (IMAGE, 2, "leaves a part empty", "--held-out 0.01"),
-            (IMAGE, 2, "up to 8 widths", "--hidden 5,0"),
+            (IMAGE, 2, "at most 8 widths", "--hidden 5,0"),
             (IMAGE, 2, "too small", "--model vgg16 --data small")):
         err = run([*base, "--quiet", *args.split()], code)[1]
         expect(words in err and err.count("\n") == 1, "%s: no '%s' in: %s" % (args, words, err))
         expect(everything() == before, args + " changed a file")
     torch = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29711"}
     err = run([*GPT, "--workers", 4, "--epochs", 1], 2, env=torch)[1]
-    expect("--workers 4, but torchrun started 1 rank: leave --workers out, or start 4" in err, err)
+    expect("--workers 4, but torchrun started 1 rank; leave --workers out, or start 4" in err, err)
 
 
 def everything():

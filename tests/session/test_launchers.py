@@ -156,7 +156,7 @@ def world_size_comes_from_the_launcher():
     pipelined = trained(finish([start(["--workers", 2, "--stages", 2])]), 2)
     expect(trained(launched(2, ["--stages", 2]), 2) == pipelined, "other parameters with --stages")
     expect(trained(launched(3, ["--workers", 3]), 3) == right, "other parameters with the right --workers")
-    for args, words in ((["--workers", 2], "--workers 2, but Open MPI started 4 ranks: leave --workers out, or start 2"),
+    for args, words in ((["--workers", 2], "--workers 2, but Open MPI started 4 ranks; leave --workers out, or start 2"),
                         (["--stages", 3], "--workers 4 must be a multiple"),
                         (["--min-world", 5], "--min-world 5 is more than --workers 4")):
         env = {"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 4, "DREAMDDP_ADDR": "127.0.0.1:1"}
@@ -164,7 +164,7 @@ def world_size_comes_from_the_launcher():
         expect(code == 2 and words in err, "%s: exit %d: %s" % (args, code, err[-300:]))
     code, _, err = finish([start(["--rank", 0, "--workers", 2],
                                  {"DREAMDDP_RANK": 1, "DREAMDDP_WORLD_SIZE": 2, "DREAMDDP_ADDR": "127.0.0.1:1"})])[0]
-    expect(code == 2 and "--rank 0, but this is rank 1, as DREAMDDP_RANK says: leave --rank out" in err, "exit %d: %s" % (code, err[-300:]))
+    expect(code == 2 and "--rank 0, but this process is rank 1 according to DREAMDDP_RANK; leave --rank out" in err, "exit %d: %s" % (code, err[-300:]))
 
 
 @case
