@@ -1,11 +1,11 @@
-/* Starts the workers of any program that uses the library, on this machine or on others, and ends them
- * together.
+/* Starts the workers of a program that uses the library, on this machine or on others, and stops all of them
+ * when one fails.
  *
  *   cc -O2 examples/ddprun/ddprun.c -o ddprun
  *   ./ddprun -n 4 --net 100mbit,20ms --strategy dreamddp ./program its arguments
  *
- * Includes no header of the library: the workers receive their ranks in the DREAMDDP_ variables of
- * docs/howto/launch.md and in those of torchrun. */
+ * Includes no header of the library. The workers receive their ranks in the DREAMDDP_ variables of
+ * docs/howto/launch.md and in the variables of torchrun. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -42,13 +42,13 @@ static const char *const help =
     "usage: ddprun -n N [options] PROGRAM [ARGUMENTS]\n"
     "Starts N workers of PROGRAM, sets the DREAMDDP_ variables of each and those of torchrun (RANK, "
     "WORLD_SIZE, LOCAL_RANK,\n"
-    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), prints their lines with [rank] in front, forwards signals, "
+    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), prefixes their output with [rank], forwards signals, "
     "and ends all\n"
     "workers when one fails. Rank 0 reads the standard input.\n\n"
     "Workers:\n"
     "  -n N               number of workers [with --hosts: all slots]\n"
-    "  --min-world N      number of workers with which the run continues when others fail "
-    "(DREAMDDP_MIN_WORLD)\n\n"
+    "  --min-world N      smallest number of workers with which the run continues when others fail\n"
+    "                     (DREAMDDP_MIN_WORLD)\n\n"
     "Settings:\n"
     "  --net SPEC         emulated link of each worker: 100mbit,20ms, or a topology FILE.json "
     "(DREAMDDP_NET)\n"
@@ -57,45 +57,49 @@ static const char *const help =
     "  --set NAME=VALUE   variable of all workers, such as DREAMDDP_WIRE=int8 or OMP_NUM_THREADS=2; may be "
     "repeated\n\n"
     "Hosts:\n"
-    "  --hosts FILE       file with a host in each line: [USER@]HOST [slots=N]; starts workers there with "
+    "  --hosts FILE       file with one host per line: [USER@]HOST [slots=N]; starts the workers there with "
     "ssh, in the\n"
-    "                     current folder, rank 0 on the first host\n"
-    "  --port P           rank 0's port with --hosts [29500]\n"
-    "  --ssh COMMAND      command with options that runs in place of ssh, such as \"ssh -F config\" [ssh]\n\n"
+    "                     current folder; rank 0 runs on the first host\n"
+    "  --port P           with --hosts: port of rank 0 [29500]\n"
+    "  --ssh COMMAND      command to run in place of ssh, with options, such as \"ssh -F config\" [ssh]\n\n"
     "Output:\n"
-    "  --no-prefix        prints the lines of the workers without their ranks\n"
-    "  --quiet            prints no summary, and no warning if no worker used the library\n"
-    "  --help             prints this text\n\n"
-    "An option and its value are two words or one: --port 29600 or --port=29600. DREAMDDP_ADDR, "
-    "DREAMDDP_RUN_ID,\n"
-    "MASTER_ADDR and MASTER_PORT of --set or of the environment replace those of ddprun.\n\n"
-    "exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); "
-    "2 usage;\n"
-    "126 PROGRAM cannot be executed; 127 PROGRAM is not found\n";
+    "  --no-prefix        print the output of the workers without their ranks\n"
+    "  --quiet            print no summary, and no warning if no worker uses the library\n"
+    "  --help             print this text\n\n"
+    "Write an option and its value as two words or as one: --port 29600 or --port=29600. The values of "
+    "DREAMDDP_ADDR,\n"
+    "DREAMDDP_RUN_ID, MASTER_ADDR and MASTER_PORT in --set or in the environment have priority over "
+    "ddprun's.\n\n"
+    "Exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); "
+    "2 usage\n"
+    "error; 126 PROGRAM cannot be executed; 127 PROGRAM is not found\n";
 
-/* Options with a value, then those without one; the value as in the help. */
+/* Options with a value, named as in the help, then options without one. */
 static const char *const known[][2] = {{"-n", "N"},           {"--net", "SPEC"},       {"--strategy", "NAME"},
                                        {"--period", "H"},     {"--set", "NAME=VALUE"}, {"--min-world", "N"},
                                        {"--hosts", "FILE"},   {"--port", "P"},         {"--ssh", "COMMAND"},
                                        {"--no-prefix", NULL}, {"--quiet", NULL},       {"--help", NULL}};
 enum { OPTIONS = sizeof known / sizeof known[0] };
 
-/* What ssh runs on a host: sh -c REMOTE ddprun FOLDER COMMAND... It needs a POSIX shell and nothing else.
- * sshd gives each command its own process group, so a signal to group 0 reaches the worker and its child
+/* The script that ssh runs on a host: sh -c REMOTE ddprun FOLDER COMMAND... It needs only a POSIX shell. sshd
+ * gives each command its own process group, so a signal to group 0 reaches the worker and its child
  * processes.
  *
- * The standard input is a channel from ddprun with one command per line:
- *     INT, TERM, ...   sends this signal to the group
- *     =TEXT            TEXT, in the form of printf %b, becomes input of the worker
- *     .                ends the input of the worker
- * At its end - ddprun or the connection has ended - the group receives SIGTERM, and SIGKILL 5 s later.
+ * The standard input is a channel from ddprun, with one command per line:
+ *     INT, TERM, ...   send this signal to the group
+ *     =TEXT            write TEXT, in the form of printf %b, to the input of the worker
+ *     .                end the input of the worker
+ * When the channel ends, because ddprun or the connection has ended, the group receives SIGTERM, and SIGKILL
+ * 5 s later.
  *
- * Three parts of a pipeline: the first reads the channel; the second writes the worker's input, and so alone
- * blocks while the worker does not read; the third runs the worker and returns its exit status. RECEIVED on
- * the standard error means that the worker is about to start, and later that its input was written: ddprun
- * sends signals after the first one, and one line of input after each. All parts survive the signals that
- * they pass on; a signal before the worker has started ends the third part with 143 (b is empty, or $? is
- * still 143). */
+ * The script is a pipeline of three parts. The first part reads the channel. The second part writes the
+ * worker's input; only this part blocks while the worker does not read. The third part runs the worker and
+ * returns its exit status.
+ *
+ * The script writes RECEIVED to the standard error before it starts the worker, and again after it has
+ * written a line of input. ddprun sends signals after the first RECEIVED, and one line of input after each.
+ * All parts survive the signals that they forward. A signal before the worker has started ends the third part
+ * with 143 (b is empty, or $? is still 143). */
 #define RECEIVED "\001ddprun\n"
 static const char *const remote =
     "cd \"$1\" || exit 127; shift; exec 3<&0 4>&2 2>/dev/null; trap : HUP INT TERM USR1 USR2; "
@@ -110,27 +114,27 @@ static const char *const remote =
     "(exec \"$@\" 2>&4 3<&- 4>&-); finish $?; }";
 
 typedef struct host {
-    char *target;  /* of ssh: [USER@]HOST */
+    char *target;  /* [USER@]HOST for ssh */
     char *address; /* HOST, an IPv6 address in brackets */
     int slots;
 } host;
 
-typedef struct stream { /* of a worker: its lines are passed on whole */
-    int from, to;       /* from -1: it is closed */
+typedef struct stream { /* output of a worker, printed in complete lines */
+    int from, to;       /* from is -1 if the stream is closed */
     size_t held;
     char line[LINE];
 } stream;
 
 typedef struct worker {
-    pid_t pid;      /* of the worker, or of ssh; 0: it has ended */
+    pid_t pid;      /* process of the worker, or of ssh; 0: it has ended */
     const host *at; /* NULL: this machine */
     stream out[2];
     int input;    /* pipe to the worker of this machine, or to REMOTE; -1: none, or closed */
-    int ready;    /* the next input may be sent; on a host RECEIVED has arrived */
-    int started;  /* signals reach the worker */
-    int early;    /* a signal that waits until the worker has started; 0: none */
-    int ended_by; /* the last signal sent to end it; 0: none */
-    int reported; /* it has written how much it sent */
+    int ready;    /* 1: the next input may be sent; on a host, RECEIVED has arrived */
+    int started;  /* 1: signals reach the worker */
+    int early;    /* signal to send when the worker has started; 0: none */
+    int ended_by; /* last signal sent to end the worker; 0: none */
+    int reported; /* 1: the worker has logged the bytes that it sent */
 } worker;
 
 static worker *workers;
@@ -140,17 +144,17 @@ static char *ssh[WORDS + 8] = {(char *)(size_t) "ssh"};
 static int set_count, ssh_words = 1;
 static host host_list[HOSTS];
 static char summary[LINE];
-static double megabytes;  /* that the workers have written that they sent */
+static double megabytes;  /* sum of the megabytes that the workers have logged as sent */
 static char input[CHUNK]; /* read from the standard input, not yet written to rank 0 */
 static size_t input_size;
-static double cut_at; /* when connections end that a SIGKILL did not; 0: never */
+static double cut_at; /* time to kill the ssh processes that are still running after a SIGKILL; 0: not set */
 
 static const struct {
     int number;
     const char *name;
 } signals[] = {{SIGINT, "INT"},   {SIGTERM, "TERM"}, {SIGHUP, "HUP"},
                {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}, {SIGKILL, "KILL"}};
-enum { FORWARDED = 5 }; /* the first ones of them */
+enum { FORWARDED = 5 }; /* number of forwarded signals, from the first one on */
 static volatile sig_atomic_t caught[FORWARDED], interrupts;
 
 static int complain(int code, const char *fmt, ...)
@@ -184,7 +188,7 @@ static char *format(const char *fmt, ...)
     return text;
 }
 
-/* ---- what the command line says ---- */
+/* ---- command line ---- */
 
 static int number(const char *option, const char *s, long least, long most, int *out)
 {
@@ -201,17 +205,17 @@ static int set(const char *text)
 {
     const char *eq = strchr(text, '=');
 
-    if (!eq || eq == text) return complain(0, "--set %s: NAME=VALUE is needed", text);
+    if (!eq || eq == text) return complain(0, "--set %s: write NAME=VALUE", text);
     if (!strncmp(text, "DREAMDDP_RANK=", 14) || !strncmp(text, "DREAMDDP_WORLD_SIZE=", 20) ||
         !strncmp(text, "RANK=", 5) || !strncmp(text, "WORLD_SIZE=", 11))
         return complain(
-            0, "--set %s: ddprun gives each worker its own value; use -n for the number of workers", text);
+            0, "--set %s: ddprun sets this variable for each worker; use -n for the number of workers", text);
     if (set_count == SETS) return complain(0, "--set %s: at most %d variables", text, SETS);
     sets[set_count++] = text;
     return 1;
 }
 
-/* The value of a variable from --set; NULL where there is none. */
+/* Returns the value of a variable from --set, or NULL. */
 static const char *given(const char *name)
 {
     const size_t length = strlen(name);
@@ -222,7 +226,7 @@ static const char *given(const char *name)
     return value;
 }
 
-/* The value of a variable in the workers, from --set or the environment; NULL where it is missing or
+/* Returns the value of a variable in the workers, from --set or the environment. NULL if it is missing or
  * empty. */
 static const char *value_of(const char *name)
 {
@@ -232,7 +236,7 @@ static const char *value_of(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* Splits the command of --ssh at spaces. Quotes and backslashes have their meaning of a shell. */
+/* Splits the command of --ssh at spaces. Quotes and backslashes work as in a shell. */
 static int split_ssh(const char *text)
 {
     char *to = (char *)malloc(strlen(text) + 1), quote = 0;
@@ -277,7 +281,8 @@ static int slots_of(const char *where, const char *word, const char *digits, int
     return 1;
 }
 
-/* The first word of a line: [USER@]HOST[:N]; [USER@][ADDRESS][:N] or a bare ADDRESS of IPv6. */
+/* Parses the first word of a line: [USER@]HOST[:N], [USER@][ADDRESS][:N], or an IPv6 ADDRESS without
+ * brackets. Returns 0 after printing an error. */
 static int host_name(const char *where, char *word, host *h)
 {
     char *name = strrchr(word, '@'), *count = NULL, *scope, *all = format("%s", word);
@@ -292,7 +297,7 @@ static int host_name(const char *where, char *word, host *h)
             return complain(0, "%s: %s: write an IPv6 address as [ADDRESS] or [ADDRESS]:SLOTS", where, all);
         *close = 0;
         if (close[1]) count = close + 2;
-        memmove(name, name + 1, strlen(name)); /* ssh has no brackets */
+        memmove(name, name + 1, strlen(name)); /* ssh expects no brackets */
     } else if (strchr(name, ':') != strrchr(name, ':')) {
         is_six = 1;
     } else if ((count = strchr(name, ':')) != NULL) {
@@ -314,7 +319,7 @@ static int host_name(const char *where, char *word, host *h)
     return !count || slots_of(where, format("%s", count), count, &h->slots);
 }
 
-/* A line of the hosts file; blank lines and comments leave hosts as it was. */
+/* Parses a line of the hosts file. Ignores blank lines and comments. Returns 0 after printing an error. */
 static int read_host(const char *where, char *line)
 {
     static const char spaces[] = " \t\r\n\f\v";
@@ -353,18 +358,18 @@ static int read_hosts(const char *path)
     if (!f) return complain(0, "--hosts %s: %s", path, strerror(errno));
     for (int at = 1; ok && getline(&line, &room, f) >= 0; at++) {
         char *where = format("--hosts %s: line %d", path, at);
-        const int mark = at == 1 && !strncmp(line, "\xef\xbb\xbf", 3) ? 3 : 0; /* byte order mark of UTF-8 */
+        const int mark = at == 1 && !strncmp(line, "\xef\xbb\xbf", 3) ? 3 : 0; /* byte order mark */
         ok = read_host(where, line + mark);
         free(where);
     }
     free(line);
-    if (ferror(f)) ok = complain(0, "--hosts %s: %s", path, strerror(errno)); /* a directory, for example */
+    if (ferror(f)) ok = complain(0, "--hosts %s: %s", path, strerror(errno)); /* for example, a directory */
     fclose(f);
     return ok &&
            (hosts || complain(0, "--hosts %s names no host; write lines of [USER@]HOST [slots=N]", path));
 }
 
-/* The row of an option, or OPTIONS after a message. */
+/* Returns the row of an option, or OPTIONS after printing an error. */
 static int option_of(const char *word, size_t length)
 {
     char *name = format("%.*s", (int)length, word);
@@ -381,7 +386,7 @@ static int option_of(const char *word, size_t length)
     return k;
 }
 
-/* An option with its value. 0 after a message. */
+/* Stores the value of an option. Returns 0 after printing an error. */
 static int take(const char *o, const char *value)
 {
     if (!strcmp(o, "-n")) return number(o, value, 1, MOST, &n);
@@ -399,10 +404,10 @@ static int take(const char *o, const char *value)
     return split_ssh(value);
 }
 
-/* Options up to the program; its place in argv, or -1 - the exit code. */
+/* Parses the options up to the program. Returns the index of the program in argv, or -1 - the exit code. */
 static int parse(int argc, char **argv)
 {
-    const char *for_hosts = NULL; /* --port or --ssh was given */
+    const char *for_hosts = NULL; /* --port or --ssh, if given */
     int i = 1;
 
     for (; i < argc && argv[i][0] == '-'; i++) {
@@ -425,14 +430,15 @@ static int parse(int argc, char **argv)
         if (!strcmp(o, "--port") || !strcmp(o, "--ssh")) for_hosts = o;
     }
     if (for_hosts && !hosts)
-        return complain(-3, "%s needs --hosts FILE: the workers of one machine need no %s", for_hosts,
+        return complain(-3, "%s needs --hosts FILE; workers on one machine need no %s", for_hosts,
                         for_hosts + 2);
     return i;
 }
 
-/* ---- one worker ---- */
+/* ---- start of a worker ---- */
 
-/* Whether the program can be started here, before any worker is. */
+/* Checks, before any worker starts, that the program can be executed on this machine. Returns 0, or the exit
+ * code. */
 static int program_is_there(const char *program)
 {
     const char *path = getenv("PATH");
@@ -448,11 +454,11 @@ static int program_is_there(const char *program)
         if (!access(file, X_OK)) return 0;
         path += length;
     }
-    return complain(127, "%s: not found in PATH; of a program in this folder say ./%s", program, program);
+    return complain(127, "%s: not found in PATH; write ./%s for a program in this folder", program, program);
 }
 
-/* Appends text as one word of a shell: sh, and also csh and fish, which take \\ and ! inside quotes as
- * special. */
+/* Appends text as one word of a shell: sh, and also csh and fish, in which \\ and ! are special inside
+ * quotes. */
 static char *quoted(char *all, const char *text)
 {
     size_t at = all ? strlen(all) : 0;
@@ -477,8 +483,8 @@ static char *quoted(char *all, const char *text)
 
 extern char **environ;
 
-/* exec sh -c REMOTE ddprun FOLDER env NAME=VALUE... PROGRAM ARGUMENTS: the command line of ssh, with the
- * variables of the worker and all DREAMDDP_ variables of the environment. */
+/* Returns the command line for ssh: exec sh -c REMOTE ddprun FOLDER env NAME=VALUE... PROGRAM ARGUMENTS, with
+ * the variables of the worker and all DREAMDDP_ variables of the environment. */
 static const char *remote_command(char **own, char **argv)
 {
     char folder[PATH_MAX], *words = NULL;
@@ -490,13 +496,13 @@ static const char *remote_command(char **own, char **argv)
     for (char **e = environ; *e; e++)
         if (!strncmp(*e, "DREAMDDP_", 9)) words = quoted(words, *e);
     for (; *own; own++) words = quoted(words, *own);
-    if (strchr(argv[0], '=')) /* env would take the program as a variable */
+    if (strchr(argv[0], '=')) /* env would treat the program as a variable */
         words = quoted(quoted(quoted(words, "sh"), "-c"), "exec \"$0\" \"$@\"");
     for (; *argv; argv++) words = quoted(words, *argv);
     return format("exec sh -c%s", words);
 }
 
-/* How many of the ranks below `end` run on the machine of this rank. */
+/* Counts the ranks below `end` on the same machine as `rank`. */
 static int neighbours(int rank, int end)
 {
     const host *at = workers[rank].at;
@@ -506,7 +512,8 @@ static int neighbours(int rank, int end)
     return found;
 }
 
-/* The others write at level info too, if the summary needs their last line; put_line does not print it. */
+/* The log level of a rank. Ranks other than 0 also log at level info if the summary needs their last line,
+ * which put_line does not print. */
 static const char *log_level(int rank) { return rank && quiet ? "warn" : "info"; }
 
 static void become(int rank, const host *at, char **argv)
@@ -544,8 +551,8 @@ static void become(int rank, const host *at, char **argv)
 static int start(int rank, char **argv)
 {
     const host *at = workers[rank].at;
-    /* A worker of this machine is in no process group that a terminal serves, so ddprun reads the terminal
-     * for it. */
+    /* A local worker is not in the foreground process group of the terminal, so ddprun reads the terminal for
+     * it. */
     const int relay = at || (rank == 0 && isatty(0));
     worker *w = &workers[rank];
     int pipes[3][2];
@@ -583,7 +590,7 @@ static int start(int rank, char **argv)
     return 0;
 }
 
-/* ---- to the workers ---- */
+/* ---- signals and input to the workers ---- */
 
 static void close_input(worker *w)
 {
@@ -591,8 +598,8 @@ static void close_input(worker *w)
     w->input = -1;
 }
 
-/* One command for REMOTE; 0 where the pipe is full. A line is below PIPE_BUF bytes: it is written whole or
- * not at all. */
+/* Sends one command to REMOTE. Returns 0 if the pipe is full. A line has fewer than PIPE_BUF bytes, so it is
+ * written completely or not at all. */
 static int command(worker *w, const char *line)
 {
     char text[PIPE_BUF];
@@ -631,14 +638,14 @@ static void signal_all(int sig)
     if (sig == SIGKILL && hosts && cut_at <= 0) cut_at = now() + 3;
 }
 
-/* Ends ssh, where a host does not answer any more. */
+/* Kills ssh if a host does not answer. */
 static void cut_connections(void)
 {
     for (int r = 0; r < n; r++)
         if (workers[r].pid && workers[r].at) kill(-workers[r].pid, SIGKILL);
 }
 
-/* RECEIVED of a host. */
+/* Handles RECEIVED from a host. */
 static void received(worker *w)
 {
     w->ready = 1;
@@ -648,7 +655,7 @@ static void received(worker *w)
     if (w->early) send_signal(w, w->early);
 }
 
-/* Rank 0 has no more input. On a host the channel remains open for signals. */
+/* Ends the input of rank 0. On a host the channel remains open for signals. */
 static void end_input(worker *w)
 {
     if (w->at)
@@ -658,7 +665,7 @@ static void end_input(worker *w)
     w->ready = -1;
 }
 
-/* Writes input[] to rank 0, or as much of it as the pipe takes. */
+/* Writes input[] to rank 0, as far as the pipe accepts it. */
 static void write_input(worker *w)
 {
     char line[5 * CHUNK + 2], *to = line;
@@ -678,8 +685,8 @@ static void write_input(worker *w)
     w->ready = 0;
 }
 
-/* Whether the standard input is to be read: rank 0 takes it, and a read does not stop ddprun. A terminal
- * stops readers that are not in its foreground. */
+/* Returns 1 if ddprun may read the standard input: rank 0 accepts input, and ddprun is in the foreground of
+ * the terminal. A terminal stops background processes that read from it. */
 static int wants_input(const worker *w)
 {
     const pid_t foreground = tcgetpgrp(0);
@@ -699,7 +706,7 @@ static void pass_input(worker *w, int readable)
     if (input_size && w->input >= 0 && w->ready > 0) write_input(w);
 }
 
-/* ---- their lines ---- */
+/* ---- output of the workers ---- */
 
 static void put(int to, const char *text, size_t length)
 {
@@ -712,8 +719,8 @@ static void put(int to, const char *text, size_t length)
     }
 }
 
-/* Adds what a context has sent, from the line that it logs when it closes, and takes the summary from the
- * line of the first rank. */
+/* Adds the megabytes that a context logs when it closes. Takes the summary from the line of the first
+ * rank. */
 static void note_closed(worker *w, const char *info)
 {
     const char *sent = strstr(info, " MB sent"), *number = sent;
@@ -726,8 +733,8 @@ static void note_closed(worker *w, const char *info)
         snprintf(summary, sizeof summary, "%.*s", (int)(number - info - 8), info + 8);
 }
 
-/* Reads a line of the library's log, and returns how much of the line is printed. The level info of ranks
- * other than 0 is for the summary alone, unless DREAMDDP_LOG is given. */
+/* Reads a line of the library's log, and returns the number of bytes to print. Lines of level info from ranks
+ * other than 0 are used only for the summary, unless DREAMDDP_LOG is given. */
 static size_t printed(int rank, const stream *s, size_t length)
 {
     static const char info[] = "dreamddp info: ";
@@ -751,7 +758,7 @@ static void put_line(int rank, const stream *s, size_t length)
     put(s->to, text, (size_t)at + length + 1);
 }
 
-/* Takes RECEIVED out of the lines of a host. */
+/* Removes RECEIVED from the output of a host. */
 static void take_received(worker *w, stream *s)
 {
     const size_t length = sizeof RECEIVED - 1;
@@ -764,8 +771,8 @@ static void take_received(worker *w, stream *s)
     }
 }
 
-/* Reads a stream and prints its whole lines. Returns 0 once it is closed. A line longer than LINE is printed
- * in pieces, which leave its last bytes in the buffer: these may be the first ones of RECEIVED. */
+/* Reads a stream and prints its complete lines. Returns 0 when the stream is closed. A line longer than LINE
+ * is printed in pieces. The last bytes of a piece stay in the buffer, because RECEIVED may start there. */
 static int pass_on(int rank, stream *s)
 {
     const ssize_t got = read(s->from, s->line + s->held, LINE - 1 - s->held);
@@ -793,7 +800,7 @@ static int pass_on(int rank, stream *s)
     return 0;
 }
 
-/* ---- until all have ended ---- */
+/* ---- supervision ---- */
 
 static void on_signal(int sig)
 {
@@ -802,7 +809,7 @@ static void on_signal(int sig)
     if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP) interrupts++;
 }
 
-/* The third signal that is to end the run kills the workers. */
+/* Forwards signals. The third signal that ends a run is sent as SIGKILL. */
 static void forward_signals(void)
 {
     for (int i = 0; i < FORWARDED; i++) {
@@ -812,7 +819,7 @@ static void forward_signals(void)
     }
 }
 
-/* The exit code of a worker, as a shell has it: 128 + the signal that killed it. ssh has 255 where the
+/* Returns the exit code of a worker as a shell would: 128 + the signal that killed it. ssh returns 255 if the
  * connection ends. */
 static int exit_code(const worker *w, int status)
 {
@@ -833,16 +840,16 @@ static void note_end(int r, int status, int *first, double *deadline)
     close_input(w);
     if (!code || *deadline > 0 || (min_world && left >= min_world)) return;
     *first = code;
-    *deadline = now() + 1; /* the others may print what they saw */
+    *deadline = now() + 1; /* gives the others time to print their errors */
     if (w->at && code == 255 && !w->started)
         complain(0, "worker %d: cannot connect to %s with %s", r, w->at->target, ssh[0]);
     else if (w->at && code == 255)
         complain(0, "worker %d: the connection to %s ended, or its worker ended with 255", r, w->at->target);
     else if (sig && (w->at || WIFSIGNALED(status)))
         complain(0, "worker %d was killed by signal %d (%s)%s", r, sig, strsignal(sig),
-                 left ? "; the others are ended" : "");
+                 left ? "; stopping the others" : "");
     else
-        complain(0, "worker %d ended with %d%s", r, code, left ? "; the others are ended" : "");
+        complain(0, "worker %d ended with %d%s", r, code, left ? "; stopping the others" : "");
 }
 
 static int supervise(void)
@@ -873,16 +880,16 @@ static int supervise(void)
         forward_signals();
         if (deadline > 0 && left && now() > deadline + 5 * told) signal_all(told++ ? SIGKILL : SIGTERM);
         if (cut_at > 0 && now() > cut_at) cut_connections();
-        /* what a worker left running keeps its streams open */
+        /* a process that a worker started may keep the streams open */
         if (!left && deadline > 0 && now() > deadline + 1) break;
     }
     free(fds);
     return first;
 }
 
-/* ---- where the workers meet ---- */
+/* ---- rendezvous ---- */
 
-/* The port of HOST:PORT. */
+/* Returns the port of HOST:PORT, or the default port. */
 static int port_of(const char *address)
 {
     const char *colon = strrchr(address, ':');
@@ -891,7 +898,7 @@ static int port_of(const char *address)
     return v > 0 && v <= LAST_PORT ? (int)v : PORT;
 }
 
-/* 0 if a program could listen at the port on all addresses of this machine, else errno. */
+/* Returns 0 if a program could listen on the port on all addresses of this machine, else errno. */
 static int taken(int family, int at)
 {
     struct sockaddr_in6 six;
@@ -913,9 +920,8 @@ static int taken(int family, int at)
     return why;
 }
 
-/* A port that no program uses, other than `used`; 0: there is none. It is below the ports that systems give
- * to outgoing connections and to listeners without a number, so none of these takes it before
- * torch.distributed does. */
+/* Returns a port that no program uses, other than `used`, or 0. It is below the range of ephemeral ports, so
+ * that the system does not assign it before torch.distributed listens on it. */
 static int unused_port(int used)
 {
     enum { FIRST = 20000, COUNT = 12000 };
@@ -929,7 +935,7 @@ static int unused_port(int used)
     return 0;
 }
 
-/* HOST of HOST:PORT or [HOST]:PORT, without brackets. */
+/* Returns the HOST of HOST:PORT or [HOST]:PORT, without brackets. */
 static char *host_of(const char *address)
 {
     const int six = *address == '[';
@@ -945,8 +951,8 @@ static void set_own(const char *name, char *value)
     sets[set_count++] = format("%s=%s", name, environment && *environment ? environment : value);
 }
 
-/* MASTER_ADDR and MASTER_PORT, where the workers meet by torch.distributed: at another port than by this
- * library. */
+/* Sets MASTER_ADDR and MASTER_PORT for the rendezvous of torch.distributed, which uses a different port than
+ * this library. */
 static void set_master(void)
 {
     const char *address = value_of("DREAMDDP_ADDR"), *user = hosts ? strrchr(host_list[0].target, '@') : NULL;
@@ -954,7 +960,7 @@ static void set_master(void)
     char *name;
 
     if (address && !strncmp(address, "tcp://", 6)) address += 6;
-    if (address && strstr(address, "://")) address = NULL; /* a file */
+    if (address && strstr(address, "://")) address = NULL; /* the address is a file */
     library = address ? port_of(address) : hosts ? port : 0;
     if (!hosts)
         master = unused_port(library);
@@ -971,8 +977,8 @@ static void set_master(void)
     free(name);
 }
 
-/* A folder for the file in which rank 0 publishes its address; NULL after an error. Its modification time is
- * 0 until then. */
+/* Creates a folder for the file in which rank 0 publishes its address. The modification time of the folder is
+ * 0 until rank 0 writes the file. Returns NULL after printing an error. */
 static char *temporary_folder(void)
 {
     static const struct timespec zero[2] = {{0, 0}, {0, 0}};
@@ -990,8 +996,8 @@ static char *temporary_folder(void)
     return folder;
 }
 
-/* 1 if no worker has published an address: the library removes the file later, which leaves the folder's time
- * changed. */
+/* Returns 1 if no worker has published an address. The library removes the file later, but the folder then
+ * has a new modification time. */
 static int is_untouched(const char *folder)
 {
     struct stat info;
@@ -999,7 +1005,8 @@ static int is_untouched(const char *folder)
     return stat(folder, &info) == 0 && info.st_mtim.tv_sec == 0;
 }
 
-/* A program started with SIGHUP ignored, as by nohup, leaves it ignored, and so do its workers. */
+/* Installs the signal handlers. If SIGHUP is ignored at the start, as under nohup, ddprun and its workers
+ * ignore it. */
 static void catch_signals(void)
 {
     struct sigaction action, before;
@@ -1011,7 +1018,7 @@ static void catch_signals(void)
         if (signals[i].number != SIGHUP || before.sa_handler != SIG_IGN)
             sigaction(signals[i].number, &action, NULL);
     }
-    sigaction(SIGPIPE, &action, NULL); /* a handler: the workers would inherit an ignored signal */
+    sigaction(SIGPIPE, &action, NULL); /* a handler, because the workers would inherit an ignored signal */
 }
 
 static void summarise(const char *program, double seconds, int code)
@@ -1033,8 +1040,7 @@ int main(int argc, char **argv)
     int at, code = 0;
 
     while ((at = open("/dev/null", O_RDWR)) >= 0 && at < 3) {
-    } /* a closed standard stream must not become a
-                                                                  pipe */
+    } /* a closed standard stream must not become a pipe */
     close(at);
     at = parse(argc, argv);
     if (at < 0) return -1 - at;
@@ -1042,17 +1048,19 @@ int main(int argc, char **argv)
         slots += host_list[h].slots;
         if (h + 1 < hosts) continue;
         if (!n) n = slots;
-        if (n > slots) return complain(2, "-n %d: the hosts have %d slots", n, slots);
+        if (n > slots) return complain(2, "-n %d: the hosts have only %d slots", n, slots);
     }
-    if (!n || n > MOST) return complain(2, "how many workers? ddprun -n 4 PROGRAM; --help says more");
-    if (at == argc) return complain(2, "which program? ddprun -n %d ./program", n);
+    if (!n || n > MOST)
+        return complain(2, "the number of workers must be from 1 to 1024, as in ddprun -n 4 PROGRAM; --help "
+                           "lists the options");
+    if (at == argc) return complain(2, "PROGRAM is missing, as in ddprun -n %d ./program", n);
     if (min_world > n) return complain(2, "--min-world %d is more than the %d workers", min_world, n);
     code = program_is_there(hosts ? ssh[0] : argv[at]);
     if (code) return code;
     workers = (worker *)calloc((size_t)n, sizeof *workers);
     if (!workers) return complain(1, "out of memory for %d workers", n);
     if (!value_of("DREAMDDP_ADDR")) {
-        /* rank 0 chooses a free port and publishes it in a file, which other machines do not see */
+        /* rank 0 chooses a free port and publishes it in a file, which is not visible on other machines */
         if (!hosts && !(folder = temporary_folder())) return 1;
         sets[set_count++] = hosts ? format("DREAMDDP_ADDR=%s:%d", host_list[0].address, port)
                                   : format("DREAMDDP_ADDR=file://%s/addr", folder);
@@ -1077,9 +1085,8 @@ int main(int argc, char **argv)
     if (folder) {
         if (!code && !quiet && n > 1 && !summary[0] && is_untouched(folder))
             complain(0,
-                     "warning: no worker joined, so %s ran as %d independent programs; call dreamddp.init() "
-                     "or ddp_open "
-                     "in it",
+                     "warning: no worker used the library, so %s ran as %d independent programs; call "
+                     "dreamddp.init() or ddp_open in it",
                      argv[at], n);
         unlink(format("%s/addr", folder));
         rmdir(folder);

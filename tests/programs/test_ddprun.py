@@ -241,7 +241,7 @@ def user_address_and_run_id_are_passed_to_the_workers(folder):
 
 @case
 def program_that_never_joins_causes_a_warning(folder):
-    words = "no worker joined, so"
+    words = "no worker used the library, so"
     program = script(folder, "exit $1\n")
     r = run("-n", "2", program, "0")
     expect(r.returncode == 0 and r.stderr.count(words) == 1 and "2 independent programs" in r.stderr, r.stderr)
@@ -280,8 +280,8 @@ def user_mistakes_fail_with_a_one_line_error(folder):
             (["-n", "2", "./missing"], 127, "./missing: No such file"),
             (["-n", "2", "no-such-program-at-all"], 127, "not found in PATH"),
             (["-n", "2", plain], 126, "Permission denied"),
-            (["true"], 2, "how many workers"),
-            (["-n", "2"], 2, "which program"),
+            (["true"], 2, "the number of workers must be from 1 to 1024"),
+            (["-n", "2"], 2, "PROGRAM is missing"),
             (["-n", "none", "true"], 2, "-n none"),
             (["-n", "0", "true"], 2, "-n 0"),
             (["-n", "2", "--min-world", "3", "true"], 2, "--min-world 3"),
