@@ -1,9 +1,9 @@
 /* cc -O2 -I. examples/compress.c -o compress -lm -lpthread && ./compress
  *
- * The compressors alone: four workers fit a linear regression and average their gradients, once
- * dense, then with the largest 2 % and error feedback, then without feedback. Prints how far the
- * weights are from the true ones, and the bytes that each worker sends in a step. The workers take
- * turns in one process; the messages are what would go over a network. */
+ * Gradient compression without a context: four workers fit a linear regression and average their gradients.
+ * The gradients are sent dense, then as the largest 2 % with error feedback, then without feedback. Prints
+ * the RMS error of the weights, and the bytes that each worker sends per step. The workers take turns in one
+ * process and pass the messages that they would send over a network. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -13,7 +13,7 @@ static const char *const ways[] = {"dense", "largest 2 %, feedback", "largest 2 
 
 typedef struct worker {
     float gradient[N], residual[N];
-    ddp_rng data; /* every worker has rows of its own */
+    ddp_rng data; /* each worker has its own rows */
 } worker;
 
 typedef struct job {
@@ -24,7 +24,7 @@ typedef struct job {
     size_t room, scratch_bytes, bytes;
 } job;
 
-/* Mean gradient of (row . weight - y)^2 / 2 over fresh rows, with noise in y. */
+/* Computes the mean gradient of (row . weight - y)^2 / 2 over new rows, with noise in y. */
 static void compute_gradient(job *j, worker *w)
 {
     static float row[N];
@@ -40,7 +40,7 @@ static void compute_gradient(job *j, worker *w)
     }
 }
 
-/* Adds to j->sum what this worker's message says. 1 on failure. */
+/* Encodes the worker's gradient, decodes the message, and adds it to j->sum. Returns 1 on failure. */
 static int send_gradient(job *j, worker *w, int way, ddp_error *err)
 {
     float *r = w->residual;
@@ -88,10 +88,10 @@ int main(void)
     static job j;
 
     j.scratch_bytes = ddp_topk_scratch(N, K);
-    j.room = ddp_pack_bound(DDP_PACK_DENSE, N, N); /* delta of K elements is shorter */
+    j.room = ddp_pack_bound(DDP_PACK_DENSE, N, N); /* a DELTA message of K elements is shorter */
     j.scratch = (char *)malloc(j.scratch_bytes);
     j.message = (char *)malloc(j.room);
     if (!j.scratch || !j.message) return 1;
-    printf("%-26s %14s %10s\n", "gradients", "weights off by", "bytes");
+    printf("%-26s %14s %10s\n", "gradients", "weight error", "bytes");
     return train(&j, DENSE) || train(&j, FEEDBACK) || train(&j, FORGET);
 }

@@ -1,7 +1,7 @@
-/* A trainer laid out as llm.c lays out GPT-2: all parameters in one array, tensor by tensor, each with all
- * layers in it; gradients in a second one; AdamW over the whole array. The library's are the lines with
- * its name in them: they make workers of the program under any strategy that averages, and without them it is
- * the program that it was.
+/* A trainer with the memory layout of llm.c's GPT-2. All parameters are in one array, tensor by tensor, and
+ * each tensor contains all layers. Gradients are in a second array, and AdamW updates the whole array. The
+ * lines that contain "ddp" add distributed training under any strategy that averages. Without them the
+ * program is unchanged.
  *
  *     cc -O2 -I. examples/interleaved.c -o interleaved -lm -lpthread
  *     build/ddprun -n 4 --net 50mbit,5ms ./interleaved
@@ -15,7 +15,7 @@
 
 enum { V = 128, T = 4, C = 64, H = 128, BLOCKS = 6, LAYERS = BLOCKS + 2, B = 32, STEPS = 60 };
 
-/* Which tensors there are, values of one layer in each, and how many layers have it. */
+/* The tensors, the number of values per layer, and the number of layers. */
 enum { EMBED, UP, UP_BIAS, DOWN, DOWN_BIAS, HEAD, TENSORS };
 static const size_t COUNT[TENSORS] = {(T * V * C), (H * C), H, (C * H), C, (V * C)};
 static const size_t COPIES[TENSORS] = {1, BLOCKS, BLOCKS, BLOCKS, BLOCKS, 1};
@@ -24,8 +24,7 @@ typedef struct model {
     float *memory, *grads, *m, *v; /* [all] parameters, gradients, AdamW's moments */
     float *w[TENSORS], *g[TENSORS];
     size_t all;
-    float x[BLOCKS + 1][B][C], dx[B][C], h[BLOCKS][B][H], logit[B][V]; /* what a step leaves for the
-                                                                          backward */
+    float x[BLOCKS + 1][B][C], dx[B][C], h[BLOCKS][B][H], logit[B][V]; /* activations and their gradients */
     unsigned char token[B][T], target[B];
 } model;
 
@@ -180,7 +179,9 @@ int main(int argc, char **argv)
     double loss = 0;
 
     if (n < 1000)
-        return fprintf(stderr, "interleaved: a text of 1000 bytes or more: %s [FILE]\n", argv[0]), 2;
+        return fprintf(stderr, "interleaved: the text must have at least 1000 bytes; usage: %s [FILE]\n",
+                       argv[0]),
+               2;
     build();
     ddp_error ddp_err;
     ddp_ctx *ddp = ddp_open(NULL, &ddp_err);

@@ -1,10 +1,10 @@
-/* Bring your own loop: a network written by hand, with its own arrays, trained by four workers.
- * The lines marked "dreamddp" are all that was added to it.
+/* Bring your own loop: four workers train a hand-written network with its own arrays. Only the lines marked
+ * "dreamddp" were added.
  *
  *   cc -O2 -I. examples/own_loop.c -o own_loop -lm -lpthread && ./own_loop
  *
- * Prints the loss now and then, at last that the parameters are equal on all workers. The workers
- * are processes that talk TCP; "./own_loop threads" makes them threads. */
+ * Prints the loss every 50 steps, and at the end a hash of the parameters, which is equal on all workers. The
+ * workers are processes connected by TCP. "./own_loop threads" runs them as threads. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -12,10 +12,10 @@ enum { IN = 2, HIDDEN = 32, LAYERS = 3, BATCH = 16, STEPS = 400 };
 static const int width[LAYERS + 1] = {IN, HIDDEN, HIDDEN, 1};
 
 typedef struct network {
-    float *w[LAYERS], *g[LAYERS];       /* weights then biases of each layer, and gradients */
+    float *w[LAYERS], *g[LAYERS];       /* [layer] weights, then biases; and their gradients */
     float a[LAYERS + 1][BATCH][HIDDEN]; /* activations */
-    float d[LAYERS + 1][BATCH][HIDDEN]; /* their gradients */
-    uint64_t hash;                      /* of all parameters */
+    float d[LAYERS + 1][BATCH][HIDDEN]; /* gradients of the activations */
+    uint64_t hash;                      /* hash of all parameters */
 } network;
 
 static size_t count(int l) { return (size_t)((width[l] + 1) * width[l + 1]); }
@@ -42,7 +42,7 @@ static void backward_layer(network *n, int l)
         }
 }
 
-/* Mean squared error against sin(3x) cos(2y); its gradient goes to the last layer's output. */
+/* Returns the mean squared error against sin(3x) cos(2y), and stores its gradient for the last layer. */
 static float loss_and_gradient(network *n)
 {
     float sum = 0;
@@ -57,7 +57,7 @@ static float loss_and_gradient(network *n)
 static int train(ddp_ctx *d, void *user)
 {
     network *n = (network *)calloc(1, sizeof *n);
-    ddp_rng r = ddp_rng_seed(1, (uint64_t)ddp_rank(d)); /* every worker its own data */
+    ddp_rng r = ddp_rng_seed(1, (uint64_t)ddp_rank(d)); /* each worker has its own data */
     for (int l = 0; l < LAYERS; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
@@ -67,19 +67,19 @@ static int train(ddp_ctx *d, void *user)
         for (size_t i = 0; i < count(l); i++) n->w[l][i] = (float)(ddp_rng_normal(&r) / sqrt(width[l]));
         ddp_add_layer(d, &layer); /* dreamddp */
     }
-    ddp_set_optimizer(d, (const ddp_optimizer *)user); /* takes rank 0's parameters */ /* dreamddp */
+    ddp_set_optimizer(d, (const ddp_optimizer *)user); /* receives the parameters of rank 0 */ /* dreamddp */
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < BATCH * IN; i++) n->a[0][i / IN][i % IN] = (float)(2 * ddp_rng_uniform(&r) - 1);
         for (int l = 0; l < LAYERS; l++) forward_layer(n, l);
         float loss = loss_and_gradient(n);
         for (int l = LAYERS - 1; l >= 0; l--) {
             backward_layer(n, l);
-            ddp_backward_end(d, l); /* update and averaging of layer l start here */ /* dreamddp */
+            ddp_backward_end(d, l); /* starts the update and averaging of layer l */ /* dreamddp */
         }
-        if (ddp_step_end(d)) break; /* parameters are yours again */ /* dreamddp */
+        if (ddp_step_end(d)) break; /* the loop may use the parameters again */ /* dreamddp */
         if (step % 50 == 49 && ddp_rank(d) == 0) printf("step %3d  loss %.4f\n", step + 1, (double)loss);
     }
-    int bad = ddp_sync_all(d); /* all workers leave with equal parameters */ /* dreamddp */
+    int bad = ddp_sync_all(d); /* afterwards all workers have equal parameters */ /* dreamddp */
     for (int l = 0; l < LAYERS; l++) {
         n->hash = ddp_hash_floats(n->hash, n->w[l], count(l));
         free(n->w[l]);

@@ -1,17 +1,17 @@
-/* Bring your own loop on a GPU: a network with its own kernels, arrays and stream, trained by as
- * many workers as are started. The lines marked "dreamddp" are all that was added to it.
+/* Bring your own loop on a GPU: a network with its own kernels, arrays and stream. You choose the number of
+ * workers. Only the lines marked "dreamddp" were added.
  *
  *   nvcc -O3 -arch=sm_90a -I. examples/own_loop_cuda.cu -o own_loop_cuda -lcublas -lcublasLt -lnccl
  *   for r in 0 1; do DREAMDDP_WORLD_SIZE=2 DREAMDDP_RANK=$r ./own_loop_cuda & done; wait
  *
- * Prints the loss now and then, at last a hash of the parameters, equal on all workers. */
+ * Prints the loss every 50 steps, and at the end a hash of the parameters, which is equal on all workers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
 enum { HIDDEN = 64, LAYERS = 3, BATCH = 64, STEPS = 400 };
 static const int width[LAYERS + 1] = {2, HIDDEN, HIDDEN, 1};
 
-/* Every worker its own data: a hash of worker, step and place. */
+/* Each worker has its own data: a hash of worker, step and index. */
 __global__ void batch(float *x, int seed)
 {
     unsigned h = (unsigned)(seed * 131 + (int)threadIdx.x) * 2654435761u;
@@ -20,7 +20,7 @@ __global__ void batch(float *x, int seed)
     x[threadIdx.x] = (float)(h >> 8) * (2.0f / 16777216) - 1;
 }
 
-/* A block per sample, a thread per output; the biases lie behind the weights. */
+/* One block per sample, one thread per output. The biases are stored after the weights. */
 __global__ void forward(const float *w, const float *x, float *y, int in, int out, int last)
 {
     const int b = (int)blockIdx.x, o = (int)threadIdx.x;
@@ -40,7 +40,7 @@ __global__ void error(const float *x, const float *y, float *dy, float *loss)
     }
 }
 
-/* A block per output, a thread per weight of it, and one for the bias. */
+/* One block per output, one thread per weight of the output, and one thread for the bias. */
 __global__ void gradient(const float *x, const float *dy, float *g, int in, int out)
 {
     const int o = (int)blockIdx.x, i = (int)threadIdx.x;
@@ -49,7 +49,7 @@ __global__ void gradient(const float *x, const float *dy, float *g, int in, int 
     g[i < in ? o * in + i : in * out + o] += s;
 }
 
-/* A block per sample, a thread per input x = tanh(u): the gradient of u. */
+/* One block per sample, one thread per input x = tanh(u). Computes the gradient of u. */
 __global__ void backward(const float *w, const float *x, const float *dy, float *du, int in, int out)
 {
     const int b = (int)blockIdx.x, i = (int)threadIdx.x, at = b * in + i;
@@ -86,7 +86,7 @@ static int train(ddp_ctx *d, cudaStream_t s)
         cudaMemcpyAsync(layer[l].params, host, (size_t)n * sizeof *host, cudaMemcpyHostToDevice, s);
         ddp_add_layer(d, &layer[l]); /* dreamddp */
     }
-    ddp_set_optimizer(d, &adam); /* takes rank 0's parameters */ /* dreamddp */
+    ddp_set_optimizer(d, &adam); /* receives the parameters of rank 0 */ /* dreamddp */
     for (int step = 0; step < STEPS; step++) {
         batch<<<1, 2 * BATCH, 0, s>>>(a[0], step * 64 + ddp_rank(d));
         for (int l = 0; l < LAYERS; l++)
@@ -97,15 +97,15 @@ static int train(ddp_ctx *d, cudaStream_t s)
             const int in = width[l], out = width[l + 1];
             gradient<<<out, in + 1, 0, s>>>(a[l], e[l + 1], layer[l].grads, in, out);
             if (l > 0) backward<<<BATCH, in, 0, s>>>(layer[l].params, a[l], e[l + 1], e[l], in, out);
-            ddp_backward_end(d, l); /* queues update and averaging */ /* dreamddp */
+            ddp_backward_end(d, l); /* queues the update and averaging of layer l */ /* dreamddp */
         }
-        if (ddp_step_end(d)) break; /* what follows waits for them */ /* dreamddp */
+        if (ddp_step_end(d)) break; /* later work on the stream waits for them */ /* dreamddp */
         if (step % 50 != 49 || ddp_rank(d)) continue;
         cudaMemcpyAsync(host, loss, sizeof *host, cudaMemcpyDeviceToHost, s);
         cudaStreamSynchronize(s);
         printf("step %3d  loss %.4f\n", step + 1, (double)host[0]);
     }
-    int bad = ddp_sync_all(d); /* all workers leave with equal parameters */ /* dreamddp */
+    int bad = ddp_sync_all(d); /* afterwards all workers have equal parameters */ /* dreamddp */
     for (int l = 0; l < LAYERS; l++) {
         cudaMemcpy(host, layer[l].params, layer[l].count * sizeof *host, cudaMemcpyDeviceToHost);
         hash = ddp_hash_floats(hash, host, layer[l].count);
@@ -121,7 +121,7 @@ int main(void)
     ddp_config cfg = {};
     ddp_error err;
     if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking))
-        return fprintf(stderr, "own_loop_cuda: no GPU was found here\n"), 1;
+        return fprintf(stderr, "own_loop_cuda: no GPU was found\n"), 1;
     cfg.backend = &gpu;
     cfg.device.cuda_stream = s;
     cfg.period = 4;                    /* dreamddp */

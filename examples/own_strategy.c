@@ -1,31 +1,32 @@
 /* cc -O2 -I. examples/own_strategy.c -o own_strategy -lm -lpthread && ./own_strategy
  *
- * A strategy of one's own: pair averaging (NoLoCo, arXiv:2506.10911). Workers train alone; in every fifth
- * step each meets one other, drawn by lot, and the two take the mean of their parameters: the time does not
- * grow with the workers. Here five learn where sin(3x) cos(2y) is positive. Prints the loss now and then, at
- * last a hash of each worker's parameters, before and after ddp_sync_all. "./own_strategy threads": without
- * processes and TCP. */
+ * A custom strategy: pair averaging (NoLoCo, arXiv:2506.10911). Workers train independently. In every fifth
+ * step each worker averages its parameters with one randomly chosen peer, so the time of a step does not grow
+ * with the number of workers. Five workers learn where sin(3x) cos(2y) is positive. Prints the loss every 50
+ * steps, and at the end a hash of each worker's parameters before and after ddp_sync_all.
+ * "./own_strategy threads" runs the workers as threads. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
 enum { WORKERS = 5, BATCH = 32, STEPS = 400, MOST = 64 };
 
-typedef struct pairs {      /* one for each worker: zero at first, freed by the library */
-    int peer;               /* whom this worker meets in this step; -1: nobody */
-    ddp_piece theirs[MOST]; /* of each layer, what the other worker has */
+typedef struct pairs {      /* state of a worker: zeroed and freed by the library */
+    int peer;               /* peer of this worker in this step; -1: none */
+    ddp_piece theirs[MOST]; /* parameters of the peer, for each layer */
     long sent[MOST], received[MOST];
 } pairs;
 
-/* All workers draw the same lot, and so agree without a word: two meet whose ranks add up to it. */
+/* Returns the peer of a rank. All workers draw the same random number, so no message is needed: two ranks are
+ * a pair if their sum is that number, modulo the world size. */
 static int draw_peer(uint64_t seed, long step, int world, int rank)
 {
     ddp_rng r = ddp_rng_seed(seed, (uint64_t)step);
     int peer = ((int)ddp_rng_below(&r, (uint64_t)world) - rank + world) % world;
     if (peer != rank) return peer;
-    return world % 2 ? -1 : (rank + world / 2) % world; /* one is left; or two, who meet */
+    return world % 2 ? -1 : (rank + world / 2) % world; /* unpaired: one rank, or two, which form a pair */
 }
 
-static int start(ddp_ctx *d, void *self) /* the layers are known */
+static int start(ddp_ctx *d, void *self) /* called when all layers are registered */
 {
     pairs *p = (pairs *)self;
     if (ddp_layers(d) > MOST) return ddp_complain(d, DDP_ARG, "more than %d layers", MOST);
@@ -38,13 +39,14 @@ static int start(ddp_ctx *d, void *self) /* the layers are known */
     return 0;
 }
 
-/* A layer's gradient is there: it is updated, and travels while the backward pass goes on. */
+/* Called when the gradient of a layer is complete. Updates the layer and posts its parameters, which are sent
+ * while the backward pass continues. */
 static int backward_end(ddp_ctx *d, void *self, int layer)
 {
     pairs *p = (pairs *)self;
     const ddp_config *c = ddp_settings(d);
     ddp_message send, receive;
-    if (ddp_update_layer(d, layer, NULL)) return DDP_FAILED; /* ddp_last_error says why */
+    if (ddp_update_layer(d, layer, NULL)) return DDP_FAILED; /* ddp_last_error has the cause */
     p->peer = (ddp_step(d) + 1) % c->period ? -1 : draw_peer(c->seed, ddp_step(d), ddp_world(d), ddp_rank(d));
     if (p->peer < 0) return 0;
     memset(&send, 0, sizeof send);
@@ -60,7 +62,7 @@ static int backward_end(ddp_ctx *d, void *self, int layer)
     return ddp_post(d, &send, &p->sent[layer]) || ddp_post(d, &receive, &p->received[layer]);
 }
 
-/* What travels has to be here: parameters = (own + theirs) / 2, the same bits on both sides. */
+/* Waits for the messages, then sets parameters = (own + theirs) / 2, bit-identical on both sides. */
 static int step_end(ddp_ctx *d, void *self, int forward)
 {
     pairs *p = (pairs *)self;
@@ -76,7 +78,7 @@ static int step_end(ddp_ctx *d, void *self, int forward)
     return bad;
 }
 
-static void pair_averaging(ddp_strategy_ops *s) /* which is all zero */
+static void pair_averaging(ddp_strategy_ops *s) /* *s is all zero */
 {
     s->name = "pairs";
     s->averages = DDP_AVERAGES_PARAMETERS;
@@ -87,7 +89,7 @@ static void pair_averaging(ddp_strategy_ops *s) /* which is all zero */
     s->step_end = step_end;
 }
 
-static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under every strategy */
+static int train(ddp_ctx *d, void *user) /* the same loop as under every other strategy */
 {
     ddp_graph *g = ddp_graph_new(d);
     ddp_mlp_config shape;
@@ -97,7 +99,7 @@ static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under eve
     shape.hidden[0] = shape.hidden[1] = 32;
     shape.classes = 2;
     ddp_node *loss = ddp_mlp(g, &shape, NULL);
-    ddp_rng r = ddp_rng_seed(1, (uint64_t)ddp_rank(d)); /* every worker its own data */
+    ddp_rng r = ddp_rng_seed(1, (uint64_t)ddp_rank(d)); /* each worker has its own data */
     int bad = ddp_graph_build(g) || ddp_set_optimizer(d, (const ddp_optimizer *)user);
     uint64_t hash[2] = {0, 0};
     for (int step = 0; !bad && step < STEPS; step++) {

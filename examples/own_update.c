@@ -1,11 +1,11 @@
-/* Keep your own optimizer: a network written by hand and an update rule that the library does not have (Lion,
- * arXiv:2302.06675). The library averages what ddp_add_block was given, and never updates: ddp_own_update().
+/* Keep your own optimizer: a hand-written network and an update rule that the library does not have (Lion,
+ * arXiv:2302.06675). With ddp_own_update() the library only averages the arrays that ddp_add_block registers.
  *
  *   cc -O2 -I. examples/own_update.c -o own_update -lm -lpthread
  *   build/ddprun -n 3 --net 20mbit,2ms ./own_update
  *
- * Prints the loss now and then, at last a hash of the parameters, equal on all workers. Alone it is one
- * worker. */
+ * Prints the loss every 50 steps, and at the end a hash of the parameters, which is equal on all workers.
+ * Without ddprun the program is a single worker. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -13,13 +13,13 @@ enum { IN = 2, HIDDEN = 48, BATCH = 32, STEPS = 300, LAYERS = 2 };
 static const size_t count[LAYERS] = {HIDDEN * (IN + 1), HIDDEN + 1};
 
 typedef struct network {
-    float w[LAYERS][HIDDEN * (IN + 1)], g[LAYERS][HIDDEN * (IN + 1)]; /* parameters, gradients; biases stand
-                                                                         last */
-    float momentum[LAYERS][HIDDEN * (IN + 1)];                        /* the optimizer's own */
+    float w[LAYERS][HIDDEN * (IN + 1)], g[LAYERS][HIDDEN * (IN + 1)]; /* parameters, gradients; the biases
+                                                                       * are last */
+    float momentum[LAYERS][HIDDEN * (IN + 1)];                        /* state of the optimizer */
     float x[BATCH][IN], h[BATCH][HIDDEN], dy[BATCH];
 } network;
 
-/* The loss: squared error against sin(3x) cos(2y). */
+/* Returns the loss: the mean squared error against sin(3x) cos(2y). */
 static float forward(network *n, ddp_rng *random)
 {
     float sum = 0;
@@ -55,7 +55,7 @@ static void backward_hidden(network *n)
         }
 }
 
-/* The program's optimizer, as it was: a step of the same size for each parameter, by the sign of a mean. */
+/* The program's optimizer, unchanged: each parameter moves by lr, in the direction of the sign of a mean. */
 static void lion(float *w, float *g, float *m, size_t values, float lr)
 {
     for (size_t i = 0; i < values; i++) {
@@ -87,11 +87,11 @@ int main(void)
         ddp_backward_end(d, 1);
         backward_hidden(&n);
         ddp_backward_end(d, 0);
-        if (ddp_step_end(d)) break; /* averages are whole */
+        if (ddp_step_end(d)) break; /* the averages are complete */
         for (int l = 0; l < LAYERS; l++) lion(n.w[l], n.g[l], n.momentum[l], count[l], 0.003f);
         if (step % 50 == 0 && ddp_rank(d) == 0) printf("step %3d  loss %.4f\n", step, (double)loss);
     }
-    const int bad = ddp_sync_all(d); /* all workers leave with equal parameters */
+    const int bad = ddp_sync_all(d); /* afterwards all workers have equal parameters */
     for (int l = 0; l < LAYERS; l++) hash = ddp_hash_floats(hash, n.w[l], count[l]);
     if (!bad)
         printf("parameters %016" PRIx64 "\n", hash);

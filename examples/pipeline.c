@@ -1,10 +1,10 @@
 /* cc -O2 -I. examples/pipeline.c -o pipeline -lm -lpthread && ./pipeline
  *
- * A model in three stages, with an operator of one's own: the activation "snake", x + sin(a x)^2 / a, whose a
- * is learned for each channel. Six workers are two pipelines; micro-batches pass through the stages, and the
- * two workers that hold the same stage average it. They learn where sin(3x) cos(2y) is positive. Prints the
- * loss now and then, at last a hash of all parameters and how the steps went. "./pipeline zb": another
- * schedule, gpipe, 1f1b or zb: the same hash. */
+ * A model in three pipeline stages, with a custom operator: the activation "snake", x + sin(a x)^2 / a, where
+ * a is learned per channel. Six workers form two pipelines. Micro-batches pass through the stages, and the
+ * two workers of a stage average its parameters. The model learns where sin(3x) cos(2y) is positive. Prints
+ * the loss every 50 steps, and at the end a hash of all parameters and statistics of the steps.
+ * "./pipeline zb" selects a schedule: gpipe, 1f1b or zb. The hash is the same under every schedule. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -15,8 +15,8 @@ enum { STAGES = 3, PIPELINES = 2, MICRO_BATCHES = 6, BATCH = 16, STEPS = 200 };
 static ddp_status snake_shape(ddp_op_spec *s, ddp_error *err)
 {
     if (s->in[0].dims != 2) {
-        snprintf(err->msg, sizeof err->msg, "snake: rows and channels are needed, not %d dimensions",
-                 s->in[0].dims);
+        snprintf(err->msg, sizeof err->msg,
+                 "snake: the input must have 2 dimensions (rows, channels), not %d", s->in[0].dims);
         return err->code = DDP_ARG;
     }
     s->out = s->in[0];
@@ -26,7 +26,7 @@ static ddp_status snake_shape(ddp_op_spec *s, ddp_error *err)
     s->param[0].shape.dims = 1;
     s->param[0].shape.dim[0] = s->in[0].dim[1];
     s->flops = 8.0 * (double)ddp_shape_count(&s->out);
-    s->out_unread = 1; /* backward takes x: the memory of out is free earlier */
+    s->out_unread = 1; /* backward reads x, not out, so the memory of out can be reused earlier */
     return DDP_OK;
 }
 
@@ -42,8 +42,8 @@ static void snake_forward(const ddp_op_call *c)
     }
 }
 
-/* Asked for the gradient of x, of a, or both: zb asks for one after the other. That of x is added or written,
- * that of a always added. */
+/* Computes the gradient of x, of a, or of both; the schedule zb requests them in separate calls. The gradient
+ * of x is added if add_in[0] is set, else written. The gradient of a is always added. */
 static void snake_backward(const ddp_op_call *c)
 {
     const float *x = (const float *)c->in[0], *a = (const float *)c->param[0],
@@ -80,7 +80,7 @@ static ddp_node *build(ddp_graph *g)
     return x;
 }
 
-/* One micro-batch. All stages draw the same points, and keep what they read. */
+/* Fills one micro-batch. All stages draw the same points, and store only the inputs that they read. */
 static void fill(ddp_rng *r, float *points, int32_t *labels)
 {
     for (int i = 0; i < BATCH; i++) {
@@ -101,12 +101,13 @@ static int train(ddp_ctx *d, void *user)
     ddp_pipe *p;
     uint64_t hash;
     ddp_rng r;
-    double sum = 0; /* of the losses since the last line */
+    double sum = 0; /* sum of the losses since the last printed line */
     int bad;
 
-    p = ddp_pipe_open(d, g, build(g), (const ddp_pipe_config *)user); /* cuts and builds */
-    if (!p) return DDP_FAILED;                                        /* ddp_last_error says why */
-    r = ddp_rng_seed(1, (uint64_t)ddp_pipe_number(p));                /* every pipeline its own data */
+    p = ddp_pipe_open(d, g, build(g),
+                      (const ddp_pipe_config *)user);  /* cuts the graph into stages and builds this one */
+    if (!p) return DDP_FAILED;                         /* ddp_last_error has the cause */
+    r = ddp_rng_seed(1, (uint64_t)ddp_pipe_number(p)); /* each pipeline has its own data */
     bad = ddp_set_optimizer(d, &sgd);
     for (int step = 0; !bad && step < STEPS; step++) {
         for (int m = 0; m < MICRO_BATCHES; m++)

@@ -1,4 +1,4 @@
-// A C++ program with its parameters in std::vector and its own momentum SGD: a regression in three layers, four workers.
+// A C++ program with parameters in std::vector and its own momentum SGD. Four workers train a regression with three layers.
 //
 //     c++ -std=c++17 -O2 -I. examples/vectors.cpp -o vectors -lm -lpthread && build/ddprun -n 4 ./vectors
 #define DREAMDDP_IMPLEMENTATION
@@ -13,7 +13,7 @@
 
 struct layer {
     int                in, out;
-    std::vector<float> w, g, m, x; // weights and then biases [(in + 1) * out], gradients, momentum, inputs of the step
+    std::vector<float> w, g, m, x; // weights, then biases [(in + 1) * out]; their gradients; momentum; inputs of the step
     layer(int from, int to, std::mt19937 &random) : in(from), out(to)
     {
         std::normal_distribution<float> normal(0, 1 / std::sqrt(float(in)));

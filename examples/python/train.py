@@ -1,7 +1,7 @@
-"""A small GPT on real text: PyTorch's own loop and optimizer, three calls of dreamddp. Run it under ddprun or torchrun:
+"""Trains a small GPT on text with a plain PyTorch loop and optimizer, and three calls of dreamddp. Run it under ddprun or torchrun:
     pip install ./python
     python3 -m dreamddp run -n 4 --net 100mbit,5ms python3 examples/python/train.py [STEPS]
-Text: $DDP_DATA/tinyshakespeare/input.txt, or else this repository's header."""
+The text is $DDP_DATA/tinyshakespeare/input.txt, or dreamddp.h if that file is missing."""
 import os
 import sys
 
@@ -41,13 +41,13 @@ class GPT(nn.Module):
         return self.norm(h) @ self.tokens.weight.t()  # tied
 
 
-dreamddp.init()                                                            # 1: who are we?
+dreamddp.init()                                                            # 1: rank and world size
 paths = [os.path.join(os.environ.get("DDP_DATA", "data"), "tinyshakespeare", "input.txt"), sys.path[0] + "/../../dreamddp.h"]
 text = torch.frombuffer(bytearray(open(next(filter(os.path.exists, paths)), "rb").read()), dtype=torch.uint8).long()
 torch.manual_seed(dreamddp.rank())
 model = GPT()
 opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model, opt = dreamddp.wrap(model, opt)                                     # 2: all start from rank 0's parameters
+model, opt = dreamddp.wrap(model, opt)                                     # 2: all ranks start with rank 0's parameters
 for step in range(int(sys.argv[1]) if len(sys.argv) > 1 else 200):
     at = torch.randint(len(text) - SEQ - 1, (BATCH,))
     x = torch.stack([text[i:i + SEQ + 1] for i in at])
@@ -57,4 +57,4 @@ for step in range(int(sys.argv[1]) if len(sys.argv) > 1 else 200):
     opt.step()
     if dreamddp.rank() == 0 and (step + 1) % 10 == 0:
         print("step %4d  loss %.4f" % (step + 1, loss.item()), flush=True)
-dreamddp.sync_all()                                                        # 3: all leave with equal parameters
+dreamddp.sync_all()                                                        # 3: afterwards all ranks have equal parameters

@@ -1,5 +1,5 @@
-/* Four workers on this machine train a small GPT on real text over a slow link, under five
- * strategies or those of --strategies, and measure how much of the communication each one hides.
+/* Four workers on this machine train a small GPT on real text over a slow link, under five strategies or the
+ * strategies of --strategies. Measures how much of the communication each strategy hides.
  *
  *   cc -O2 -I. examples/quickstart/quickstart.c -o quickstart -lm -lpthread && ./quickstart
  *
@@ -11,7 +11,7 @@
 #include "../common/training.h"
 #include "../common/events.h"
 
-enum { STRATEGIES = 32 }; /* room */
+enum { STRATEGIES = 32 }; /* largest number of strategies */
 
 typedef struct quickstart {
     const char *data, *net, *out, *strategies; /* names, separated by commas, or "all" */
@@ -63,7 +63,7 @@ static int parse(quickstart *q, int argc, char **argv)
 static int worker(ddp_ctx *d, void *user)
 {
     int bad = training_run(d, user);
-    return bad ? bad : ddp_barrier(d); /* every rank's spans are in the shared memory now */
+    return bad ? bad : ddp_barrier(d); /* after this, the spans of all ranks are in shared memory */
 }
 
 static ddp_status train(quickstart *q, int s, ddp_error *err)
@@ -77,7 +77,8 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
     if (ddp_strategy_traits(cfg.strategy) & DDP_NEEDS_SERVERS) cfg.server.count = DDP_SERVERS_COLOCATED;
     cfg.net = q->net;
     cfg.seed = (uint64_t)q->seed;
-    cfg.profile_steps = 21; /* four workers share two cores: times scatter */
+    cfg.profile_steps = 21; /* measures more steps than by default, because times vary when workers share
+                             * cores */
     cfg.debug.trace_spans = TRAINING_SPANS / 2;
     cfg.cancel = &cli_interrupted;
     q->result[s] = training_result_new((int)q->workers, q->steps, (int)q->period);
@@ -92,7 +93,7 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
 
 /* ---- report ---- */
 
-/* The mean of the last five losses is what is compared: single batches are noisy. */
+/* Returns the mean of the last five losses, for comparisons. Single batches are noisy. */
 static double smooth_loss(const training_result *r, long step)
 {
     double sum = 0;
@@ -111,7 +112,7 @@ static double time_to_loss(const training_result *r, double target)
     return NAN;
 }
 
-/* The run whose profile and plan are shown: dreamddp's, or the last. */
+/* Returns the run whose profile and plan are printed: dreamddp, or the last one. */
 static const training_result *shown(const quickstart *q)
 {
     int s;
@@ -121,7 +122,7 @@ static const training_result *shown(const quickstart *q)
     return q->result[s];
 }
 
-/* Whether workers ever differed. */
+/* Returns 1 if the parameters of the workers ever differed. */
 static int diverged(const training_result *r)
 {
     int l, any = 0;
@@ -309,7 +310,8 @@ static ddp_status prepare(quickstart *q, ddp_error *err)
     t->model.batch = q->batch;
     t->model.deviation = training_deviation(q->dim);
     if (training_check(t, err)) return err->code;
-    t->optimizer = ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* short memory: the run is short */
+    t->optimizer = ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* smaller betas than usual, because
+                                                                        * the run is short */
     t->schedule.base = q->lr;
     t->schedule.warmup = 10;
     t->schedule.kind = DDP_LR_COSINE;
