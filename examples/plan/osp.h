@@ -1,4 +1,4 @@
-/* plan osp: which layers a parameter server may receive one iteration late. */
+/* plan osp: selects the layers that a parameter server may receive one iteration late. */
 #ifndef EXAMPLES_PLAN_OSP_H
 #define EXAMPLES_PLAN_OSP_H
 

@@ -282,7 +282,7 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
     event_notes(j, d->runs);
     ddp_jsonl_event(j, "result");
     write_results(p, j);
-    ddp_jsonl_number(j, "time_to_loss_s", NAN); /* compares several runs */
+    ddp_jsonl_number(j, "time_to_loss_s", NAN); /* needs several runs */
     ddp_jsonl_end(j);
     return ddp_jsonl_close(j, err);
 }
