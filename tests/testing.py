@@ -184,7 +184,7 @@ def of_storm(at):
         when("storm", at), at["workers"], at["faults"], at["seconds"], at["goodput_local_pct"])
     yield "%.1f %% without the time during which the script itself stops workers. After %d kills the next average was" % (
         at["goodput_local_without_stops_pct"], sum(k["faults"] for k in kills))
-    yield "complete within %.2f s (mean) and %.2f s (maximum). [elastic-protocol](../explanation/elastic-protocol.md#storm) lists each kind of fault." % (
+    yield "complete within %.2f s (mean) and %.2f s (maximum). [elastic-protocol](../explanation/elastic-protocol.md#how-it-is-tested) lists each kind of fault." % (
         sum(k["faults"] * k["mean_s"] for k in kills) / sum(k["faults"] for k in kills), max(k["most_s"] for k in kills))
 
 

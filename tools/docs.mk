@@ -9,5 +9,7 @@ docs: | deps-docs
 	@mkdir -p build/docs
 	@for h in dreamddp.h dreamddp_cuda.cuh; do awk -f tools/doxygen.awk $$h $$h >build/docs/$$h || exit 1; done
 	@doxygen tools/Doxyfile
-	@NO_MKDOCS_2_WARNING=1 build/mkdocs/bin/mkdocs build --quiet --strict
+	@# Not with --quiet: MkDocs would not count the warnings that --strict turns into errors.
+	@NO_MKDOCS_2_WARNING=1 build/mkdocs/bin/mkdocs build --strict >build/docs/mkdocs.log 2>&1 || \
+	    { grep -v ^INFO build/docs/mkdocs.log >&2; exit 1; }
 	@mv build/docs/html build/site/reference/api/html

@@ -39,6 +39,7 @@ CHECKS = [  # (name, command, words as on the first line of a test)
     ("check-header", "make -s check-header", ()),
     ("house", "tools/house.py --check", ()),
     ("format", "tools/format.py --check", ()),
+    ("check-prose", "tools/check_prose.py", ()),
     ("cuda-programs", "make -s cuda-programs-checked", ("long", "test-all")),
     ("header/compile", "JOBS=${JOBS:-4} tests/header/compile.sh", ("long", "test-all")),
     ("header/separate", "tests/header/separate.sh", ("long", "test-all")),

@@ -662,7 +662,7 @@ static void page_matches_the_table(void **state)
         "build/plain/config/test_compatibility\n```\n\n`max_world` is tested with `min_world`; `nccl` and "
         "`cuda_stream` with `backend`. `join` is a setting of the joining\nworker: the members of its run "
         "have the other settings. With your own update, `max_world` and `join` need a program\nstate "
-        "([c-loop](../tutorials/c-loop.md#the-state-of-your-optimizer)).\n\n");
+        "([embed](../howto/embed.md#save-the-state-of-your-optimizer)).\n\n");
     page_of_settings(page);
     page_of_three(page);
     put(page, "\n## Strategies\n\nThe built-in strategies support every setting above except these. bsp, "
