@@ -39,8 +39,11 @@ of both, and the command.
 
 Prerequisites: `tools/get_data.sh`, `tools/make_networks.py` and `tools/make_profiles.py` fetch or derive the data. Then:
 
-    make claims                          # all cases, 40 minutes on two idle cores
-    make claims ONLY=deft-fig10-vgg19    # one case
+<!-- test: make claims ONLY=deft-table1 -->
+```sh
+make claims                          # all cases, 40 minutes on two idle cores
+make claims ONLY=deft-fig10-vgg19    # one case
+```
 
 The cases are in [bench/claims_cases.py](../../../bench/claims_cases.py), the stored figures in bench/claims_results.json. `make claims` writes
 these pages from them.

@@ -9,7 +9,8 @@
     bench/claims_runs.py repeat N COMMAND ...   the same trainer N times
 
 Workers sleep for the layer times and bytes travel over emulated links, as in bench/overlap.py. Parameters and rates are divided by
-one factor, so that all workers together send at most 16 MB/s. With --simulated (table1, deft) nothing is divided: build/simulate uses the
+one factor, so that all workers together send at most 16 MB/s. With --quick, before NAME, a run has one strategy, few steps and short
+times, as a smoke test. With --simulated (table1, deft) nothing is divided: build/simulate uses the
 paper's times, bytes and number of workers on its virtual clock. NAME --help has the options.
 """
 import argparse
@@ -97,7 +98,8 @@ def table1(a):
     with tempfile.TemporaryDirectory() as folder:
         path = write_profile(os.path.join(folder, "p.csv"), [
             (r["layer"], r["params"], float(r["backward_s"]) * faster / 2, float(r["backward_s"]) * faster, 0) for r in rows])
-        for strategy, more in (("ssgd", ""), ("ascwfbp", ""), ("localsgd", ""), ("enp", "--paper"), ("dreamddp", "--paper")):
+        ways = (("ssgd", ""), ("ascwfbp", ""), ("localsgd", ""), ("enp", "--paper"), ("dreamddp", "--paper"))
+        for strategy, more in ways[:1] if a.quick else ways:
             each = strategy in ("ssgd", "ascwfbp")
             profile_steps, skip, count = (3, 1, 2) if each else (5, 5, 10)
             r = train(a, ["--emulate-compute", path, "--emulate-scale", str(scale), "--net", net, "--period", "5", "--strategy", strategy,
@@ -146,7 +148,7 @@ def deft(a):
            "alone": 1e3 * sum(r[2] + r[3] for r in rows), "comm": 1e3 * 4 * params * of_ring / rate}
     with tempfile.TemporaryDirectory() as folder:
         path = write_profile(os.path.join(folder, "p.csv"), rows)
-        for name in a.strategies.split(","):
+        for name in a.strategies.split(",")[:1 if a.quick else None]:
             strategy, _, more = name.partition("+")
             options = ["--strategy", strategy]
             if strategy in ("bytescheduler", "usbyte", "deft"):
@@ -159,7 +161,7 @@ def deft(a):
                 options += ["--update-frequency", "1"]
             if "half" in more:
                 options += ["--update-frequency", "0.5"]
-            skip, count = (14, 20) if strategy == "deft" else (6, 10)
+            skip, count = (14, 20) if strategy == "deft" else (6, 1) if a.quick else (6, 10)
             r = train(a, ["--emulate-compute", path, "--emulate-scale", str(scale), "--net", net, *options, "--steps", str(skip + count)], a.workers)
             key = re.sub(r"\W", "_", name)
             out[key] = sum(r["steps_ms"][-count:]) / count
@@ -199,7 +201,7 @@ def osp(a):
             more = ["--net-script", os.path.join(folder, "script")]
             with open(more[1], "w") as f:
                 f.write(a.script.replace("/", "\n").replace("RATE", net.split(",")[0]) + "\n")
-        for name in a.strategies.split(","):
+        for name in a.strategies.split(",")[:1 if a.quick else None]:
             strategy, _, defer = name.partition("+")
             servers = a.servers
             if "@" in defer:
@@ -235,8 +237,8 @@ def solvers(a):
     with tempfile.TemporaryDirectory() as folder:
         for name in ("a6000_gpt2", "a6000_llama2-175m", "a6000_resnet18-cifar10", "h100_gpt2"):
             rows = profile_rows(name)
-            for layers in (5, 10, 15, 20, 25, 30):
-                for factor in (0.5, 1, 2, 4, 8):
+            for layers in (30,) if a.quick else (5, 10, 15, 20, 25, 30):
+                for factor in (1,) if a.quick else (0.5, 1, 2, 4, 8):
                     path = write_profile(os.path.join(folder, "p.csv"), [
                         (r["layer"], r["params"], 0, r["backward_s"], float(r["comm_s"]) / factor) for r in rows[-layers:]])
                     dfs, brute = (plan("partial", "--profile", path, "--period", 5, "--cost", "timeline", "--solver", s)[0] for s in ("dfs", "brute"))
@@ -287,7 +289,7 @@ def dtfm(a):
         path = write_profile(os.path.join(folder, "p.csv"), [
             ("h%d" % i, int(layer_params / 2 / shrink), *(compute / per_layer / divide / micro * k for k in (1 / 3, 2 / 3)), 0)
             for i in range(a.layers)])                         # float32: half of the values have the same bytes
-        for way in a.ways.split(","):
+        for way in a.ways.split(",")[:1 if a.quick else None]:
             options = ["--emulate-compute", path, "--net", os.path.join(folder, "net.json"), "--transport", "threads", "--strategy", "ssgd",
                        "--deterministic", "--steps", str(a.steps)]
             if way == "data":
@@ -325,7 +327,7 @@ def dtfm_options(p):
 def repeat(a):
     """Returns the results of all runs, and their step_ms separately."""
     rows = []
-    for _ in range(a.n):
+    for _ in range(1 if a.quick else a.n):
         done = subprocess.run(a.command, capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
             sys.exit("claims_runs.py: " + done.stderr.strip())
@@ -341,6 +343,7 @@ def repeat_options(p):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one strategy, few steps, short times: a smoke test")
     ways = parser.add_subparsers(dest="what", required=True, metavar="NAME")
     for run, options in ((table1, table1_options), (deft, deft_options), (osp, osp_options), (solvers, lambda p: None),
                          (dtfm, dtfm_options), (repeat, repeat_options)):
@@ -348,6 +351,10 @@ def main():
         options(p)
         p.set_defaults(run=run)
     args = parser.parse_args()
+    if args.quick:
+        for name, value in (("shrink", 60), ("compute", 0.005), ("step", 0.05)):
+            if hasattr(args, name):
+                setattr(args, name, value)
     if not getattr(args, "simulated", False):
         overlap.keep_cores_awake()
     print(json.dumps(args.run(args)))

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Runs every example and writes docs/gallery.md with its command, its output and a picture.
 
-    tools/gallery.py [NAME..]     all entries, or only the named ones (make gallery ONLY=NAME); --list: their names
+    tools/gallery.py [NAME..]     all entries, or the named ones (make gallery ONLY=NAME)
+    tools/gallery.py --text       runs nothing; writes the descriptions of the entries again
+    tools/gallery.py --list       names of the entries
 
-A picture is extracted from the page that a trainer writes with --report, or it is the curve of the printed losses, drawn by
-this script. A line in the output marks omitted lines. Paths of this machine are replaced by names.
+A picture is extracted from the page that a trainer writes with --report, drawn from a --trace, or it is the curve of the printed
+losses. A line in the output marks omitted lines. Paths of this machine are replaced by names.
 """
 import json
 import math
@@ -21,33 +23,45 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE, PICTURES = os.path.join(ROOT, "docs", "gallery.md"), os.path.join(ROOT, "docs", "gallery")
 DATA = os.environ.get("DDP_DATA", "data")
 WIDEST, LONGEST = 130, 18  # limits of the shown output: characters per line, lines
-PATIENCE = int(os.environ.get("PATIENCE", 300))  # time limit of a command in seconds
+PATIENCE = int(os.environ.get("PATIENCE", 300))  # time-out of a command, in seconds
+KINDS = {"forward": "#8cc9ee", "backward": "#2f7fb8", "update": "#009e73", "wait": "#f3d3c0", "comm": "#e69f00", "fill": "#f0e442", "peer wait": "#c9ced2"}
+KEY = (("forward", "forward"), ("backward", "backward"), ("wait", "compute waits"), ("comm", "transfer"), ("fill", "small message"),
+       ("peer wait", "transfer waits for a peer"))
 
-# name: title, sources, description, build targets, command lines, picture. picture: "lanes" or "stages" of
-# report.html, "curve" of the printed losses, or None
+# name: title, sources, description, what to build, command lines, picture, its alt text (None: made from the losses).
+# picture: "lanes" or "stages" of report.html, "curve" of the printed losses, "kill" or "quickstart" from a trace
 ENTRIES = {
-    "own_loop": ("Own loop", ["examples/own_loop.c"], "A hand-written network with its own arrays. The library updates and averages the parameters.",
-                 ["own_loop"], ["build/own_loop"], "curve"),
-    "own_update": ("Own loop with own optimizer", ["examples/own_update.c"],
-                   "The program applies its own update rule, and the library averages the parameters (`ddp_own_update`).",
-                   ["own_update", "ddprun"], ["build/ddprun -n 3 --net 20mbit,2ms --strategy dreamddp build/own_update"], "curve"),
+    "quickstart": ("Quickstart", ["examples/quickstart/quickstart.c"],
+                   "Five strategies train a small GPT with 4 workers over links of 100 Mbit/s and 1 ms. The picture compares rank 0 under S-SGD and "
+                   "DreamDDP: the same time scale for the lanes, and the loss over seconds.",
+                   ["quickstart"], ["build/quickstart --out quickstart"], "quickstart",
+                   "S-SGD computes for a small part of each step and waits for its transfers. DreamDDP overlaps transfers with computing and reaches the "
+                   "same loss in half of the time"),
+    "own_loop": ("Own loop", ["examples/own_loop.c"],
+                 "A network written by hand, with its own arrays. The library updates and averages the parameters.",
+                 ["own_loop"], ["build/own_loop"], "curve", None),
+    "own_update": ("Own loop with its own optimizer", ["examples/own_update.c"],
+                   "The program applies an update rule that the library does not have. The library averages the parameters (`ddp_own_update`).",
+                   ["own_update", "ddprun"], ["build/ddprun -n 3 --net 20mbit,2ms --strategy dreamddp build/own_update"], "curve", None),
     "own_strategy": ("Own strategy", ["examples/own_strategy.c"],
-                     "A user-defined strategy: randomly drawn pairs of workers average. The output shows hashes before and after `ddp_sync_all`.",
-                     ["own_strategy"], ["build/own_strategy"], "curve"),
-    "vectors": ("C++ vectors", ["examples/vectors.cpp"], "A model in `std::vector`s with its own update. Errors become exceptions.",
-                ["vectors", "ddprun"], ["build/ddprun -n 2 build/vectors"], "curve"),
-    "interleaved": ("The layout of llm.c", ["examples/interleaved.c"],
-                    "All parameters in one array, tensor by tensor, where each tensor contains all layers. The program has its own AdamW.",
+                     "A strategy that is not built in: workers are drawn at random and average in pairs. The program prints a hash of each "
+                     "worker's parameters before and after `ddp_sync_all`.",
+                     ["own_strategy"], ["build/own_strategy"], "curve", None),
+    "vectors": ("C++ vectors", ["examples/vectors.cpp"],
+                "A C++ program: the model is in `std::vector`s, the update is the program's own, and errors are exceptions.",
+                ["vectors", "ddprun"], ["build/ddprun -n 2 build/vectors"], "curve", None),
+    "interleaved": ("Memory layout of llm.c", ["examples/interleaved.c"],
+                    "All parameters are in one array, tensor by tensor. Each tensor contains the values of all layers. AdamW is the program's own.",
                     ["interleaved", "ddprun"],
-                    ["build/ddprun -n 4 --net 50mbit,5ms --strategy dreamddp build/interleaved"], "curve"),
-    "pytorch": ("PyTorch", ["examples/python/train.py"], "A PyTorch loop and optimizer with three added calls (`pip install python/`).",
-                ["ddprun", "lib"], ["OMP_NUM_THREADS=1 build/ddprun -n 2 --net 100mbit,5ms python3 examples/python/train.py 40"], "curve"),
-    "gpu": ("GPU", ["examples/own_loop_cuda.cu"], "A loop with its own kernels and stream. Layers are sent while it computes.", [],
+                    ["build/ddprun -n 4 --net 50mbit,5ms --strategy dreamddp build/interleaved"], "curve", None),
+    "pytorch": ("PyTorch", ["examples/python/train.py"], "A PyTorch loop with PyTorch's optimizer and three added calls (`pip install python/`).",
+                ["ddprun", "lib"], ["OMP_NUM_THREADS=1 build/ddprun -n 2 --net 100mbit,5ms python3 examples/python/train.py 40"], "curve", None),
+    "gpu": ("GPU", ["examples/own_loop_cuda.cu"], "A loop with its own kernels and its own stream. The library exchanges layers at the same time.", [],
             ["nvcc -O3 -arch=sm_90a -I. examples/own_loop_cuda.cu -o build/own_loop_cuda -lcublas -lcublasLt -lnccl",
-             "build/ddprun -n 2 build/own_loop_cuda"], "curve"),
-    "elastic": ("An elastic run with a kill", ["examples/train/train_gpt.c"],
-                "Four workers, of which at least two must stay alive. One is killed after six seconds. The others agree on a new epoch and continue "
-                "([elastic-protocol](explanation/elastic-protocol.md)).",
+             "build/ddprun -n 2 build/own_loop_cuda"], "curve", None),
+    "elastic": ("A lost worker", ["examples/train/train_gpt.c"],
+                "Four workers, of which two are enough (`--min-world 2`). A script kills rank 3 with SIGKILL after 2.1 s. The survivors agree on a "
+                "new epoch and continue ([elastic-protocol](explanation/elastic-protocol.md)).",
                 ["train_gpt"],
                 ["cat docs/gallery/kill.txt",
                  "DREAMDDP_LOG=info build/train_gpt --workers 4 --min-world 2 --layers 2 --steps 100 --data README.md --net 100mbit,1ms "
@@ -55,7 +69,8 @@ ENTRIES = {
                 "Lanes of four ranks. At 2.1 s rank 3 is killed and the others wait; some tenths of a second later epoch 1 begins with three workers and "
                 "training continues"),
     "sites": ("Two sites", ["examples/train/train_gpt.c"],
-              "Two sites with two workers each, and slow links between the sites: hierarchical averages ([sites](howto/sites.md)). The lanes of rank 0.",
+              "Two workers in each of two sites, with slow links between the sites. Averages are hierarchical all-reduces ([sites](howto/sites.md)). "
+              "The picture has the lanes of rank 0.",
               ["train_gpt", "ddprun"],
               ["cat docs/gallery/sites.json",
                "build/ddprun -n 4 --net docs/gallery/sites.json bash -c 'export DREAMDDP_SITE=$((DREAMDDP_RANK / 2 + 1)); exec build/train_gpt --layers 2 "
@@ -63,18 +78,25 @@ ENTRIES = {
               "Lanes of rank 0 over five steps: the transfers of one step overlap with its backward pass, and the worker then waits for the slow link; the other "
               "steps only compute"),
     "server": ("A server", ["examples/train/train_gpt.c"],
-               "osp: important layers are exchanged with the server at once, the others during the next step ([servers](howto/servers.md)).",
+               "Strategy osp: workers wait for the important layers, and exchange the others with the server during the next step "
+               "([servers](howto/servers.md)).",
                ["train_gpt"],
                ["build/train_gpt --workers 3 --servers 1 --strategy osp --defer 0.5 --layers 2 --steps 40 --data README.md --net 100mbit,1ms "
                 "--report report.html --quiet"], "lanes",
                "Lanes of three workers over four steps: a worker computes for a small part of a step and waits for the server during the rest"),
     "pipeline": ("A pipeline", ["examples/pipeline.c", "examples/train/train_gpt.c"],
-                 "A model in three stages with a user-defined operator, and a trainer with two pipelines of two stages, whose step is drawn.",
+                 "A model in three stages with an operator of the program's own. Then two pipelines of two stages in the trainer; the picture has one step.",
                  ["pipeline", "train_gpt"],
                  ["build/pipeline 1f1b", "build/train_gpt --workers 4 --stages 2 --pipeline 1f1b --microbatches 4 --steps 20 --data README.md --net 50mbit,2ms "
                   "--report report.html --quiet"], "stages",
                  "One step of two stages under 1f1b with four micro-batches: stage 1 starts after the first activation arrives, and both idle at the ends"),
 }
+
+
+# commands that tests/docs/test_commands.py runs instead of those of an entry
+SMALL = {"quickstart": "build/quickstart --out quickstart --workers 2 --layers 1 --dim 16 --steps 8",
+         "interleaved": "build/ddprun -n 2 --net 50mbit,5ms --strategy dreamddp build/interleaved",
+         "pytorch": "OMP_NUM_THREADS=1 build/ddprun -n 2 --net 100mbit,5ms python3 examples/python/train.py 2"}
 
 
 class Missing(Exception):
@@ -94,7 +116,7 @@ def gpu():
 
 
 def run(command, folder):
-    """Runs a command line of the page in the repository's root, with report.html in folder. Returns its output."""
+    """Runs a command line as the page shows it, in the repository's root, with its files in folder. Returns its output."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
     env.update(NO_COLOR="1", PYTHONPATH=os.path.join(ROOT, "python"))
     if "python3" in command:
@@ -108,7 +130,7 @@ def run(command, folder):
     except subprocess.TimeoutExpired:
         os.killpg(p.pid, signal.SIGTERM)
         p.communicate()
-        raise Missing("it did not end within %d s on the busy machine" % PATIENCE)
+        raise Missing("the command took more than %d s" % PATIENCE)
     if p.returncode:
         sys.exit("gallery.py: %s: exit code %d\n%s" % (command, p.returncode, text[-2000:]))
     for path, name in ((folder + "/", ""), (folder, "."), (ROOT + "/", ""), (ROOT, "."), (os.path.abspath(DATA), "$DDP_DATA"), (os.path.expanduser("~") + "/", "~/")):
@@ -150,14 +172,13 @@ def literal(svg):
 
 
 def report_picture(folder, kind):
-    """Writes a drawing of report.html as a separate file, with the page's style but without tooltips."""
+    """Returns a drawing of report.html as a separate file, with the page's style but without tooltips."""
     with open(os.path.join(folder, "report.html"), encoding="utf-8") as f:
         page = f.read()
     style = re.search(r"<style>\n?(.*?)\n?</style>", page, re.S).group(1)
     drawing = re.search(r'<svg class="%s".*?</svg>' % kind, page, re.S).group(0)
     drawing = re.sub(r"<title>.*?</title>", "", drawing, flags=re.S)
-    # thinner than a line
-    drawing = re.sub(r'<rect class="k\d" x="[\d.]+" y="[\d.]+" width="0\.[0-4]\d*" height="[\d.]+"></rect>', "", drawing)
+    drawing = re.sub(r'<rect class="k\d" x="[\d.]+" y="[\d.]+" width="0\.[0-4]\d*" height="[\d.]+"></rect>', "", drawing)  # thinner than a line
     drawing = re.sub(r"></rect>", "/>", drawing)
     key = re.search(r'<p class="key">(.*?)</p>', page, re.S)
     width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing).groups())
@@ -276,7 +297,7 @@ def quickstart_picture(folder):
         starts = sorted({min(a for a, _, kind, s in own if kind == "forward" and s == n) for n in {s for _, _, kind, s in own if kind == "forward" and s >= first}})
         inside = [a for a in starts if a < begin + span_ms]
         parts += ['<path stroke="#3c434a" d="M%.1f %dv6"/>' % (120 + (a - begin) * per_ms, y - 7) for a in inside]
-        parts.append('<text x="120" y="%d">%s</text>' % (y - 10, "" if i else "each tick is the begin of a step"))
+        parts.append('<text x="120" y="%d">%s</text>' % (y - 10, "" if i else "each tick marks the start of a step"))
     parts.append('<text x="930" y="80" fill="#c0504d">waits for</text><text x="930" y="95" fill="#c0504d">its transfers</text>'
                  '<text x="930" y="142" fill="#0072b2">overlaps</text><text x="930" y="157" fill="#0072b2">them</text>')
     parts.append(key(120, 200, KEY[:4]))
@@ -357,19 +378,23 @@ def head(name):
     return "<!-- %s -->\n## %s\n\n%s %s\n\n" % (name, title, about, ", ".join("[%s](../%s)" % (s, s) for s in sources))
 
 
+def test_mark(name):
+    """The comment for tests/docs/test_commands.py."""
+    return "<!-- no test: needs a GPU -->\n" if name == "gpu" else "<!-- test: %s -->\n" % SMALL[name] if name in SMALL else ""
+
+
 def entry(name):
-    """Returns the section of an entry and writes its picture."""
-    title, sources, about, _, commands, _ = ENTRIES[name]
-    text = "<!-- %s -->\n## %s\n\n%s %s\n\n" % (name, title, about, ", ".join("[%s](../%s)" % (s, s) for s in sources))
+    """Runs an entry. Returns its section of the page and writes its picture."""
+    commands = ENTRIES[name][4]
     path = os.path.join(PICTURES, name + ".svg")
     try:
         body = tried(name, path)
     except Missing as why:
         if os.path.exists(path):
             os.remove(path)
-        body = "```\n%s```\n\nNot run on this machine (%s, %s): %s.\n" % (
+        body = "```console\n%s```\n\nNot run on this machine (%s, %s): %s.\n" % (
             "".join("$ %s\n" % "\n".join(broken(c, " \\")) for c in commands), machine(), time.strftime("%Y-%m-%d"), why)
-    return head(name) + body
+    return head(name) + test_mark(name) + body
 
 
 DRAWN = {"curve": "The curve has the losses above.", "kill": "The picture is drawn from `trace.json`.", "quickstart": "The picture is drawn from `quickstart_trace.json` and `quickstart.jsonl`.",
@@ -377,8 +402,8 @@ DRAWN = {"curve": "The curve has the losses above.", "kill": "The picture is dra
 
 
 def tried(name, path):
-    """Runs an entry. Returns the text after its description and writes its picture to path."""
-    title, _, _, build, commands, picture = ENTRIES[name]
+    """Runs the commands of an entry. Returns the body of its section and writes its picture to path."""
+    build, commands, picture = ENTRIES[name][3:6]
     text = ""
     if name == "gpu":
         gpu()
@@ -389,7 +414,7 @@ def tried(name, path):
     printed = ""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
-        text += "```\n"
+        text += "```console\n"
         for command in commands:
             out = run(command, folder)
             printed += out
@@ -411,7 +436,7 @@ def refreshed(name, section):
     if measured and "gallery/" in body:
         body = body[:measured.start()] + "\n%s Measured on %s, %s, in %s s.\n" % ((DRAWN[ENTRIES[name][5]],) + measured.groups())
     body = re.sub(r"Not run here \((.*?)\): (?:it has )?", r"Not run on this machine (\1): ", body)
-    return head(name) + body.replace(" lines left out)", " lines omitted)")
+    return head(name) + test_mark(name) + re.sub(r"^```\w*", "```console", body.replace(" lines left out)", " lines omitted)"))
 
 
 INTRO = """# Gallery
@@ -440,9 +465,10 @@ def main():
         print("gallery.py: " + name, file=sys.stderr, flush=True)
         sections[name] = entry(name)
         with open(PAGE, "w", encoding="ascii", errors="xmlcharrefreplace") as f:
-            f.write("# Gallery\n\nEvery example with its command, its output and a picture. `make gallery` runs the commands and writes this page; "
-                    "`make gallery\nONLY=name` updates one entry. Long lines are split, omitted lines are marked, and paths are replaced by names. Each entry names its\n"
-                    "machine and date. Times, and the order of lines from several workers, differ from run to run.\n\n" + "\n".join(sections[n] for n in ENTRIES if n in sections))
+            f.write(INTRO + "\n".join(sections[n] for n in ENTRIES if n in sections))
+    if not wanted:
+        with open(PAGE, "w", encoding="ascii", errors="xmlcharrefreplace") as f:
+            f.write(INTRO + "\n".join(sections[n] for n in ENTRIES if n in sections))
     size = sum(os.path.getsize(os.path.join(PICTURES, f)) for f in os.listdir(PICTURES))
     print("gallery.py: docs/gallery.md, pictures of %d KB" % (size / 1000), file=sys.stderr)
 
