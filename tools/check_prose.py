@@ -94,7 +94,7 @@ def phrases_of(path):
 def long_paragraphs(path):
     """The paragraphs of a page that have more than MOST_WORDS words, as (their first words, number of words)."""
     with open(path, encoding="utf-8") as f:
-        text = re.sub(r"```.*?```", "", f.read(), flags=re.S)
+        text = re.sub(r"```.*?```|<!--.*?-->", "", f.read(), flags=re.S)
     for block in re.split(r"\n\s*\n", text):
         words = block.split()
         if not block.lstrip().startswith(("|", "-", "*", "#", "1.")) and len(words) > MOST_WORDS:
