@@ -70,7 +70,7 @@ static const char *const help =
     "DREAMDDP_ADDR,\n"
     "DREAMDDP_RUN_ID, MASTER_ADDR and MASTER_PORT in --set or in the environment have priority over "
     "ddprun's.\n\n"
-    "Exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); "
+    "exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); "
     "2 usage\n"
     "error; 126 PROGRAM cannot be executed; 127 PROGRAM is not found\n";
 

@@ -104,7 +104,7 @@ def user_mistakes_give_a_one_line_error_and_change_no_file():
             (GPT, 1, "cannot read none", "--resume none"),
             (GPT, 2, "nothing is left to train", "--resume saved --steps 2"),
             (GPT, 1, "layer embed has 368 parameters in ", "--resume saved --vocab 9"),
-            (GPT, 1, "of a model of 4 layers", "--resume saved --layers 2"),
+            (GPT, 1, "belongs to a model with 4 layers", "--resume saved --layers 2"),
             (GPT, 1, "another model: its layer 1", "--resume saved --model llama2"),
             (GPT, 1, "arguments (for example vocabulary, heads", "--resume saved --heads 4"),
             (GPT, 1, "optimizer adamw, but this run uses sgd", "--resume saved --optimizer sgd"),
