@@ -3,12 +3,13 @@
 
 A block ```sh contains commands; a block ```console contains commands after `$ ` and what they print, which is not compared.
 The blocks of a page run in order in one shell, in a copy of the checkout after `make`, with a virtual environment of Python. `--steps 400` becomes
-`--steps 3`, and so on (SMALLER). A comment directly above a block changes this:
+`--steps 3`, and so on (SMALLER). data/ has tiny files in the formats of the public data sets, so nothing is downloaded. A comment directly above a block changes this:
     <!-- test: COMMANDS -->     run COMMANDS instead: the same with the smallest settings that still run
     <!-- no test: REASON -->    do not run it; at most MOST_UNTESTED blocks
+    <!-- file: NAME -->         the block is the content of a file: it exists in the checkout before the page's first command
 Other blocks have the language of their text, as in ```c or ```text.
 
-    tests/docs/test_commands.py [--list] [PAGE...]
+    tests/docs/test_commands.py [--list] [--show] [PAGE...]
 """
 import argparse
 import concurrent.futures
@@ -27,14 +28,26 @@ VENV = os.path.join(ROOT, "build", "docs-python")
 MOST_UNTESTED = 15
 SECONDS = 240  # of a page
 SMALLER = [(re.compile(pattern), small) for pattern, small in [
-    (r"--steps[ =]\d+", "--steps 3"),
+    (r"--steps[ =]\d+(?=.*--write-profile)", "--steps 8"),  # a profile needs six
+    (r"--steps[ =]\d+(?!.*--write-profile)", "--steps 3"),
     (r"--epochs[ =]\d+", "--epochs 1"),
     (r"--seconds[ =]\d+", "--seconds 1"),
     (r"--rounds[ =]\d+", "--rounds 1"),
     (r"--iters[ =]\d+", "--iters 1"),
+    (r"\bcc -O2 -I\. (\S+\.c) -o (\S+) -lm -lpthread", r"cc $LINKED -I. \1 build/dreamddp.o -o \2 $(cat build/mpi.flags) -lm -lpthread $TLS"),
+    (r"\bcc -O2 ", "cc -O0 "),
+    (r"pip install \./python", "make lib && export PYTHONPATH=$PWD/python"),  # tests/packaging installs the package
+    (r"tools/get_data\.sh[^\n;&]*", "true"),
     (r"git clone REPOSITORY_URL \S+ && cd \S+", "true"),
 ]]
-BLOCK = re.compile(r"(?:^<!-- (no test|test): (.*?) -->\n+)?^( *)```(\w*)\n(.*?)^ *```$", re.M | re.S)
+BLOCK = re.compile(r"(?:^ *<!-- (no test|test|file):\s+((?:(?!-->).)*?)\s*-->\n+)?^( *)```(\w*)\n(.*?)^ *```$", re.M | re.S)
+# Pages run at the same time, and their `make` shares build/. Programs are linked with the compiled library, as by the Makefile: to
+# compile the header with each of them takes too long.
+PRELUDE = """set -e -o pipefail
+LINKED='-D_GNU_SOURCE -DDDP__IMPLEMENTED -include stdio.h -include stdlib.h -include string.h -include math.h -include time.h'
+TLS=$(sed -n 's/.*OPENSSL.*/-lssl -lcrypto/p' build/tls.flags)
+make() { flock build/.docs_lock make "$@"; }
+"""
 
 
 class Block:
@@ -60,18 +73,20 @@ def commands_of(language, text):
 
 
 def blocks_of(page):
-    """The blocks of a page that contain commands, and what is wrong with its other blocks."""
+    """The blocks of a page that contain commands, its files (name and text), and what is wrong with its other blocks."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as f:
         text = f.read()
-    found, faults = [], []
+    found, files, faults = [], {}, []
     for match in BLOCK.finditer(text):
         mark, marked, indent, language, body = match.groups()
         line = text.count("\n", 0, match.start(4)) + 1
         if not language:
             faults.append("%s:%d: a block without a language: write ```sh, ```console or ```text" % (page, line))
+        body = "".join(l[len(indent):] if l.strip() else l for l in body.splitlines(True))
+        if mark == "file":
+            files[marked] = body
         if language not in ("sh", "console"):
             continue
-        body = "".join(l[len(indent):] for l in body.splitlines(True))
         commands = marked + "\n" if mark == "test" else commands_of(language, body)
         if mark != "test":
             for pattern, small in SMALLER:
@@ -82,7 +97,7 @@ def blocks_of(page):
         before = plain[:match.start()].rstrip().rsplit("\n", 1)[-1]
         if not re.match(r" *([-*]|\d+\.) |  ", before):
             faults.append("%s:%d: indented code: use a block with a language" % (page, plain.count("\n", 0, match.start()) + 1))
-    return found, faults
+    return found, files, faults
 
 
 def copy_of_the_checkout(folder):
@@ -95,15 +110,40 @@ def copy_of_the_checkout(folder):
     os.symlink(os.path.join(ROOT, "build"), os.path.join(folder, "build"))
 
 
-def run_page(blocks):
-    """Runs the blocks of a page; returns (name of the block, what failed or None) for each, and the seconds."""
+def write_data(folder):
+    """Tiny data sets in the places where tools/get_data.sh puts the real ones."""
+    def put(name, data):
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(data)
+
+    for kind, count in (("train", 256), ("t10k", 64)):
+        size = count.to_bytes(4, "big")
+        put("mnist/%s-images-idx3-ubyte" % kind, bytes([0, 0, 8, 3]) + size + bytes([0, 0, 0, 28] * 2) + bytes(28 * 28 * count))
+        put("mnist/%s-labels-idx1-ubyte" % kind, bytes([0, 0, 8, 1]) + size + bytes(i % 10 for i in range(count)))
+    for name in ["data_batch_%d" % i for i in range(1, 6)] + ["test_batch"]:
+        put("cifar10/%s.bin" % name, b"".join(bytes([i % 10]) + bytes([25 * (i % 10)]) * 3072 for i in range(64)))
+    with open(os.path.join(ROOT, "README.md"), "rb") as f:
+        text = f.read()
+    for name in ("tinyshakespeare/input.txt", "wikitext-2/train.txt", "wikitext-2/valid.txt"):
+        put(name, text)
+
+
+def run_page(page):
+    """Runs the blocks of a page, a pair of blocks and files. Returns (name of the block, what failed or None) for each, what the page
+    printed, and the seconds."""
+    blocks, files = page
     folder, start = tempfile.mkdtemp(prefix="dreamddp_docs_"), time.time()
     tested = [b for b in blocks if b.reason is None]
     results = []
     try:
         copy_of_the_checkout(folder)
+        write_data(os.path.join(folder, "data"))
+        for name, text in files.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                f.write(text)
         with open(os.path.join(folder, ".log"), "w+", encoding="utf-8", errors="replace") as log:
-            script = "set -e -o pipefail\n" + "".join("echo '== block %d'\n%s\n" % (i, b.commands) for i, b in enumerate(tested))
+            script = PRELUDE + "".join("echo '== block %d'\n%s\n" % (i, b.commands) for i, b in enumerate(tested))
             environment = dict(os.environ, CDPATH="", PAGER="cat", MANPAGER="cat", VIRTUAL_ENV=VENV,
                                PATH=os.path.join(VENV, "bin") + os.pathsep + os.environ["PATH"])
             environment.pop("DDP_DATA", None)
@@ -130,19 +170,20 @@ def run_page(blocks):
                 results.append((b.name(), "not reached"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return results, time.time() - start
+    return results, text, time.time() - start
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", help="pages, as docs/howto/launch.md; all without one")
     parser.add_argument("--list", action="store_true", help="print the blocks and run nothing")
+    parser.add_argument("--show", action="store_true", help="print what the commands print")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     every = ["README.md", "CONTRIBUTING.md"] + sorted(glob.glob("docs/**/*.md", recursive=True))
     failed, pages, untested = 0, {}, []
     for page in every:
-        found, faults = blocks_of(page)
+        found, files, faults = blocks_of(page)
         untested += [b for b in found if b.reason is not None]
         if arguments.pages and page not in arguments.pages:
             continue
@@ -150,18 +191,19 @@ def main():
             print("FAILED %s" % fault)
             failed += 1
         if found:
-            pages[page] = found
+            pages[page] = found, files
     if arguments.list:
-        for page in pages.values():
-            for b in page:
+        for blocks, _ in pages.values():
+            for b in blocks:
                 print("%s%s\n%s" % (b.name(), " (not run: %s)" % b.reason if b.reason is not None else "", b.commands))
         return 0
-    subprocess.run(["make", "-s", "all"], check=True)
+    subprocess.run(["make", "-s", "all", "lib"], check=True)
     if not os.path.exists(VENV):
         subprocess.run(["/usr/bin/python3", "-m", "venv", "--system-site-packages", VENV], check=True)
     passed = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for results, seconds in pool.map(run_page, pages.values()):
+        for results, text, seconds in pool.map(run_page, pages.values()):
+            print(text if arguments.show else "", end="")
             for name, fault in results:
                 passed += fault is None
                 failed += fault is not None
