@@ -652,17 +652,28 @@ static void page_matches_the_table(void **state)
 
     (void)state;
     put(page,
-        "# Compatibility of settings\n\nUse this page to look up which fields of `ddp_config` can be set "
-        "together (`yes`). `ddp_open` and `ddp_launch` return\nan error for every other combination; for "
-        "layers of a group, `ddp_group` or the first step does. The error names "
-        "both\nsettings.\n\ntests/config/test_compatibility.c generates this page from the library's table, "
-        "src/config/compatibility.c, and tests\nevery cell: for each `yes` a small training runs to its end. "
-        "(Cells of `transport` mpi need mpirun;\ntests/session/test_mpi.py tests some of them.) After a "
-        "change of the table:\n\n```\n$ make build/plain/config/test_compatibility && REWRITE=1 "
-        "build/plain/config/test_compatibility\n```\n\n`max_world` is tested with `min_world`; `nccl` and "
-        "`cuda_stream` with `backend`. `join` is a setting of the joining\nworker: the members of its run "
-        "have the other settings. With your own update, `max_world` and `join` need a program\nstate "
-        "([embed](../howto/embed.md#save-the-state-of-your-optimizer)).\n\n");
+        "# Compatible settings\n\n"
+        "Use this page to look up which settings of `ddp_config` can be combined. For an unsupported "
+        "combination `ddp_open` and\n"
+        "`ddp_launch` fail with an error that names both settings. Layers of a process group fail in "
+        "`ddp_group` or in the\n"
+        "first step.\n\n"
+        "* `max_world` needs `min_world`. `nccl` and `cuda_stream` need `backend`.\n"
+        "* `join` is the setting of a joining worker. The other workers of the run have the same second "
+        "setting.\n"
+        "* With your own update, `max_world` and `join` need a program state\n"
+        "  ([c-loop](../tutorials/c-loop.md#the-state-of-your-optimizer)).\n\n"
+        "The page is generated from src/config/compatibility.c. tests/config/test_compatibility.c also tries "
+        "each cell: a small\n"
+        "training must succeed where the table has \"yes\". tests/session/test_mpi.py tries some cells of "
+        "`transport` mpi. To\n"
+        "write the page again:\n\n"
+        "```console\n$ make build/plain/config/test_compatibility && REWRITE=1 "
+        "build/plain/config/test_compatibility\n```\n\n"
+        "## Pairs of settings\n\n"
+        "The cell of two settings is \"yes\" if they can be combined, \"-\" if they are values of the same "
+        "setting, or the letter of the\n"
+        "error below the table.\n\n");
     page_of_settings(page);
     page_of_three(page);
     put(page, "\n## Strategies\n\nThe built-in strategies support every setting above except these. bsp, "

@@ -643,7 +643,8 @@ static void settings_page_matches_the_table(void **state)
         "and `logger`\n"
         "  have no name. Set them in the struct.\n\n"
         "This page is generated from src/config/settings.c:\n\n"
-        "```\n$ make build/plain/config/test_settings && REWRITE=1 build/plain/config/test_settings\n```\n";
+        "```console\n$ make build/plain/config/test_settings && REWRITE=1 "
+        "build/plain/config/test_settings\n```\n";
     const char *path = "docs/reference/settings.md";
     char chapter[16] = "";
     ddp_setting s;
