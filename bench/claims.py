@@ -232,7 +232,7 @@ def claim_section(case, stored, seen):
     fresh = [c for c in commands if c not in seen]
     earlier = {seen[c].id: seen[c] for c in commands if c in seen}.values()
     if fresh:
-        out += ["", "<!-- test: %s -->" % "\n".join(smallest(fresh)), "```sh"] + [as_shown(c) for c in fresh] + ["```"]
+        out += ["", "```sh"] + [c.replace("{tmp}/", "").replace("{json}", "rows.json") for c in fresh] + ["```"]
     if earlier:
         out += ["", "%s of %s." % ("Also the commands" if fresh else "Commands: those", ", ".join("[%s](#%s)" % (c.id, anchor(c)) for c in earlier))]
     seen.update((c, case) for c in fresh)
@@ -320,7 +320,8 @@ def summary_page(stored):
 def paper_page(key, stored):
     own = [c for c in claims_cases.CASES if c.paper == key]
     out = ["# Claims of %s" % PAPERS[key], "", "Use this page to look up a claim of the %s paper, its measurement with this library, and the command." % PAPERS[key],
-           "Kinds and verdicts are explained in the [summary](index.md). `make claims ONLY=id` runs the commands of one claim.", ""]
+           "Kinds and verdicts are explained in the [summary](index.md). `make claims ONLY=id` runs the commands of one claim.",
+           "Before you run a command yourself, run `make`, the scripts of the [summary](index.md#run-it) and `export DDP_DATA=data`.", ""]
     out += ["|claim|place|claim of the paper|kind|verdict|", "|---" * 5 + "|"]
     out += ["|[%s](#%s)|%s|%s|%s|%s|" % (c.spec, anchor(c), c.place, c.claim, c.kind, verdict(c, stored)) for c in own]
     out += measured({k: v for k, v in stored.items() if k.startswith(key + "-")})

@@ -37,12 +37,19 @@ of both, and the command.
 
 ## Run it
 
-Prerequisites: `tools/get_data.sh`, `tools/make_networks.py` and `tools/make_profiles.py` fetch or derive the data. Then:
+These scripts fetch or derive the data:
 
-<!-- test: make claims ONLY=deft-table1 -->
 ```sh
-make claims                          # all cases, 40 minutes on two idle cores
-make claims ONLY=deft-fig10-vgg19    # one case
+tools/get_data.sh
+python3 tools/make_networks.py
+python3 tools/make_profiles.py
+```
+
+Then run all cases, which takes 40 minutes on two idle cores, or one of them:
+
+```sh
+make claims
+make claims ONLY=deft-fig10-vgg19
 ```
 
 The cases are in [bench/claims_cases.py](../../../bench/claims_cases.py), the stored figures in bench/claims_results.json. `make claims` writes
@@ -505,7 +512,7 @@ claim("T1", "dtfm-case5", "abstract, Figure 3c", "case 5, GPT3-1.3B: iteration t
        figure(over_dtfm(LARGE, *ZERO), (3.6, 3.8), "the best of ZeRO, " + SETTINGS[LARGE]),
        figure(over_dtfm(SMALL, *ZERO), (3.6, 3.8), "the same, " + SETTINGS[SMALL])],
       modelled((5, *LARGE), (5, *SMALL)), over="DT-FM", erratum="DeepSpeed's factor is 3.8 in the introduction and 3.6 in section 4.2.",
-      note="The figures are modelled for 64 devices (docs/explanation/placement.md#baselines-of-dt-fm). The model's DT-FM is 1.6 to 1.8 times faster than the "
+      note="The figures are modelled for 64 devices (docs/explanation/placement.md). The model's DT-FM is 1.6 to 1.8 times faster than the "
       "authors measured; its Megatron in rank order is within 4 % of their measurement. The factors are therefore too large. 4.8 is the "
       "ratio to Megatron on random layouts, with 40 layers and batch 4096: 595.6 / 124.1 s in the authors' file. ZeRO in rank order is "
       "the best of stage 1 alone, stage 1 with pipelines, and stage 3. The real figures have 16 devices (4 x 4), with times divided by "

@@ -7,6 +7,7 @@ DeFT: VGG-19 of the paper's Table II (tests/data/vgg19_table2.csv; parts of 6.5 
 totals of its Table I. Placement: bench_place. OP-Fence: GPT2-XL, ResNet-18 and ResNet-101 on stand-ins of FusionLLM's testbeds
 (tests/data/testbed24.json, testbed48.json), because the paper shows their links only as pictures.
 """
+import argparse
 import csv
 import json
 import os
@@ -111,11 +112,14 @@ def fence(quick):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="the smaller testbed only")
+    quick = parser.parse_args().quick
     if not os.path.exists(PLAN):
         sys.exit("planners.py: build/plan is missing; run make first")
     with tempfile.TemporaryDirectory() as folder:
         deft(folder)
-    fence("--quick" in sys.argv[1:])
+    fence(quick)
 
 
 if __name__ == "__main__":

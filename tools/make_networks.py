@@ -118,8 +118,11 @@ def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "networks")
     os.makedirs(folder, exist_ok=True)
     for name, network in networks().items():
-        with open(os.path.join(folder, name + ".json"), "w", encoding="ascii") as f:
+        path = os.path.join(folder, name + ".json")
+        new = "%s.%d" % (path, os.getpid())  # renamed, so a program that runs at the same time never reads half a file
+        with open(new, "w", encoding="ascii") as f:
             f.write(text(network))
+        os.replace(new, path)
     print("make_networks.py: %d networks in %s" % (len(networks()), os.path.relpath(folder)))
 
 

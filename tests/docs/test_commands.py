@@ -34,6 +34,15 @@ SMALLER = [(re.compile(pattern), small) for pattern, small in [
     (r"--seconds[ =]\d+", "--seconds 1"),
     (r"--rounds[ =]\d+", "--rounds 1"),
     (r"--iters[ =]\d+", "--iters 1"),
+    (r"--candidates[ =]\d+", "--candidates 50"),
+    (r"bench/claims_runs\.py (\w+)[^\n]*", r"bench/claims_runs.py \1"),
+    (r"make -s build/plain/(\S+) >&2 && build/plain/\1 2>&1", r"ls tests/\1.c"),
+    # Benchmarks and long targets take minutes: only their options and names are checked.
+    (r"(\bbench/\w+\.py|(?<!make )\bbuild/bench_(?!plan|allreduce)\w+)\b([^\n#;&|>]*)", r"\1\2 --help >/dev/null "),
+    (r"\bmake (test|test-all|sanitize|timing|testing|soak|storm|fuzz|bench|claims|gallery|docs|gpu-check)\b([^\n#;&|>]*)", r"make -n \1\2 >/dev/null "),
+    (r"\bchrt -r 1 ", ""),
+    (r"\bbuild/profiles/[\w-]+\.csv", "docs/gallery/example.csv"),  # tools/make_profiles.py downloads these
+    (r"(?:python3 )?tools/make_profiles\.py[^\n;&]*", "true"),
     (r"\bcc -O2 -I\. (\S+\.c) -o (\S+) -lm -lpthread", r"cc $LINKED -I. \1 build/dreamddp.o -o \2 $(cat build/mpi.flags) -lm -lpthread $TLS"),
     (r"\bcc -O2 ", "cc -O0 "),
     (r"pip install \./python", "make lib && export PYTHONPATH=$PWD/python"),  # tests/packaging installs the package
@@ -144,9 +153,8 @@ def run_page(page):
                 f.write(text)
         with open(os.path.join(folder, ".log"), "w+", encoding="utf-8", errors="replace") as log:
             script = PRELUDE + "".join("echo '== block %d'\n%s\n" % (i, b.commands) for i, b in enumerate(tested))
-            environment = dict(os.environ, CDPATH="", PAGER="cat", MANPAGER="cat", VIRTUAL_ENV=VENV,
+            environment = dict(os.environ, CDPATH="", DDP_DATA="data", PAGER="cat", MANPAGER="cat", VIRTUAL_ENV=VENV,
                                PATH=os.path.join(VENV, "bin") + os.pathsep + os.environ["PATH"])
-            environment.pop("DDP_DATA", None)
             process = subprocess.Popen(["bash", "-c", script], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                        env=environment, start_new_session=True)
             try:
