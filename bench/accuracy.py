@@ -19,7 +19,7 @@ import time
 import overlap
 
 TRAIN = os.path.join(overlap.HERE, "..", "build", "train_image")
-# data, options; the rate makes W M / b 16 ms
+# data, options. The rate makes W M / b 16 ms.
 TASKS = [
     ("mnist", "--hidden 32 --net 205mbit,1ms --held-out 0.0167 --lr 0.02"),
     ("cifar10", "--hidden 32 --net 790mbit,1ms --held-out 0.25 --lr 0.01"),

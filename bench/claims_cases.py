@@ -483,7 +483,7 @@ not_here("O14", "osp-intro", "introduction", "ResNet-152's share of communicatio
 # ---------------------------------------------------------------- DT-FM ----
 
 DT = {"c%d" % c: "bench/claims_runs.py dtfm %d" % c for c in range(1, 6)}
-# build/plan baselines; settings are (case, layers, batch).
+# build/plan baselines. Settings are (case, layers, batch).
 SMALL, LARGE = (24, 1024), (40, 4096)
 SETTINGS = {SMALL: "24 layers, batch 1024", LARGE: "40 layers, batch 4096"}
 

@@ -7,7 +7,7 @@ Workers of build/train_gpt --emulate-compute sleep for the layer times of a publ
 emulated links. For each cell (profile, workers, H) the rate of the link is chosen so that the communication of a period,
 C = 2(P-1)/P x 4 x params / rate, is 0.5, 1 and 2 times the backward time of the period, H x T_b. The profiles have no forward times:
 forward = backward / 2. Parameters and rate are divided by one factor, printed with the cell, so that all workers together send at most
-16 MB/s; times are not divided. A * marks workers that are pinned to one core each (taskset). The cell `real` trains a small GPT.
+16 MB/s. Times are not divided. A * marks workers that are pinned to one core each (taskset). The cell `real` trains a small GPT.
 
 An idle core that sleeps wakes up late, on virtual machines by tens of milliseconds. The script therefore asks the kernel to keep idle
 cores awake (/dev/cpu_dma_latency); --let-sleep does not.

@@ -13,8 +13,8 @@ enum { IN = 2, HIDDEN = 48, BATCH = 32, STEPS = 300, LAYERS = 2 };
 static const size_t count[LAYERS] = {HIDDEN * (IN + 1), HIDDEN + 1};
 
 typedef struct network {
-    float w[LAYERS][HIDDEN * (IN + 1)], g[LAYERS][HIDDEN * (IN + 1)]; /* parameters, gradients; the biases
-                                                                       * are last */
+    float w[LAYERS][HIDDEN * (IN + 1)], g[LAYERS][HIDDEN * (IN + 1)]; /* parameters, gradients. The biases are
+                                                                       * last. */
     float momentum[LAYERS][HIDDEN * (IN + 1)];                        /* state of the optimizer */
     float x[BATCH][IN], h[BATCH][HIDDEN], dy[BATCH];
 } network;

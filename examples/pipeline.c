@@ -42,7 +42,7 @@ static void snake_forward(const ddp_op_call *c)
     }
 }
 
-/* Computes the gradient of x, of a, or of both; the schedule zb requests them in separate calls. The gradient
+/* Computes the gradient of x, of a, or of both. The schedule zb requests them in separate calls. The gradient
  * of x is added if add_in[0] is set, else written. The gradient of a is always added. */
 static void snake_backward(const ddp_op_call *c)
 {

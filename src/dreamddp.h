@@ -67,12 +67,12 @@
  * exception: if the mpi transport initialised MPI, it prints its error and calls MPI_Abort after a failure
  * (docs/howto/launch.md).
  *
- * THREADS. There is no mutable data at file scope, so contexts are independent. One thread at a time may
- * call functions of a context, and of a graph, pipeline or state that belongs to it; the thread may change
- * between calls. Other threads may call the functions whose comment says "any thread", such as ddp_abort
- * and ddp_dump, at the same time. "Safe from any thread" means that concurrent calls are allowed, also on
- * one object. Any other object, such as a graph without a context, may be used by one thread at a time.
- * A context with peers runs one comm thread per link, which calls only the callbacks that say so.
+ * THREADS. There is no mutable data at file scope, so contexts are independent. One thread at a time may call
+ * functions of a context, and of a graph, pipeline or state that belongs to it. The thread may change between
+ * calls. Other threads may call the functions whose comment says "any thread", such as ddp_abort and
+ * ddp_dump, at the same time. "Safe from any thread" means that concurrent calls are allowed, also on one
+ * object. Any other object, such as a graph without a context, may be used by one thread at a time. A context
+ * with peers runs one comm thread per link, which calls only the callbacks that say so.
  *
  * RANKS. "Collective": all ranks that the comment names make the call, in the same order. "Local": the call
  * neither sends a message nor waits for one.

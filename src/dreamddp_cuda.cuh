@@ -7,7 +7,7 @@
  *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread
  * -arch=sm_90a is for an H100; use -arch=native for the GPU of this machine.
  *
- * EXAMPLE. The settings of a context on GPU 0 with bfloat16 arithmetic; all else is as in dreamddp.h:
+ * EXAMPLE. The settings of a context on GPU 0 with bfloat16 arithmetic. All else is as in dreamddp.h:
  *     ddp_backend gpu = ddp_cuda(DDP_CUDA_BF16, 0);
  *     ddp_config cfg = {0};
  *     cfg.backend = &gpu;

@@ -4,7 +4,7 @@
     TEST_NAME=TEXT script.py     only the cases whose names contain the text
 
 An underscore in a word or a text equals a space. Lines: `ok       1.2 s  NAME`, `FAILED   1.2 s  NAME: WHY`,
-`skipped: NAME: REASON`; the last line is `N passed, N failed, N skipped`.
+`skipped: NAME: REASON`. The last line is `N passed, N failed, N skipped`.
 """
 import concurrent.futures
 import functools
@@ -132,7 +132,7 @@ def inside(function):
 
 
 def ticks(pid):
-    """The CPU time that a process has used, in hundredths of a second; 0 if it has ended."""
+    """The CPU time that a process has used, in hundredths of a second, or 0 if it has ended."""
     try:
         with open("/proc/%d/stat" % pid) as f:
             return sum(map(int, f.read().rpartition(")")[2].split()[11:13]))

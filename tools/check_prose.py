@@ -5,7 +5,7 @@
                                      of more than 120 words
     tools/check_prose.py FILE...     each phrase of these files as FILE:LINE, with what to write instead
 
-In Markdown, code is not checked. In C, comments and strings with a space are; in Python and shell, comments and strings are.
+In Markdown, code is not checked. In C, comments and strings with a space are. In Python and shell, comments and strings are.
 """
 import os
 import re

@@ -12,7 +12,7 @@
                               comparison that -ffast-math removes, a list that grows without ddp__reserve, an access to a member of
                               another module's private struct, a page of docs/ that names something that does not exist
 
-A module is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
+A module is a folder of src/, in the order of tools/amalgamate.py. It may use those before it. A file is a
 .c with its .h. One uses another if it includes it, or names a function that only the other defines. A table of functions is
 a struct with function pointers. A module that fills one can be called by an earlier module, so each such table needs a reason.
 tools/members.py finds the accesses to private structs, and lists the structs that any module may read.

@@ -24,7 +24,7 @@ BANDWIDTH_US = [[2, 1.02, 1.25, 1.05],
                 [1.02, 2, 1.10, 1.12],
                 [1.25, 1.10, 2, 1.15],
                 [1.05, 1.12, 1.15, 2]]  # Gbit/s
-ORDER_US = ["Virginia", "Oregon", "California", "Ohio"]  # of the released scheduler; it decides the rank of each device
+ORDER_US = ["Virginia", "Oregon", "California", "Ohio"]  # of the released scheduler. It decides the rank of each device.
 
 # Table 2.
 REGIONS = ["Oregon", "Virginia", "Ohio", "Tokyo", "Seoul", "London", "Frankfurt", "Ireland"]

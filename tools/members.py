@@ -1,6 +1,6 @@
 """Counts accesses to members of structs of other modules, for tools/house.py.
 
-A struct belongs to the module that declares it. Modules call each other's functions; they do not read or write the
+A struct belongs to the module that declares it. Modules call each other's functions. They do not read or write the
 members of each other's structs. Public structs (ddp_ without a second underscore) are exempt, and so are records: structs
 that carry values from one module to another and have no state of their own.
 

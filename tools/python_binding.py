@@ -6,7 +6,7 @@
     tools/python_binding.py --layouts  prints a C program that prints every struct's size and offsets, as layouts() does
 
 Needs a C compiler and pycparser (Debian: python3-pycparser). float * and void * are addresses
-(c_void_p), so that arrays of any library fit; other pointers are typed.
+(c_void_p), so that arrays of any library fit. Other pointers are typed.
 """
 import os
 import re

@@ -9,7 +9,7 @@ A suite consists of files tests/*/test_*. The words in brackets on the first lin
     pure       it starts no threads, so ThreadSanitizer skips it
     asan       ThreadSanitizer skips it: shorter tests start the same threads
     long       it is slow, so it starts first
-    test-all   it is not in the suite `test`; the reason follows, as in [test-all: needs OpenSSL]
+    test-all   it is not in the suite `test`. The reason follows, as in [test-all: needs OpenSSL]
 --module selects the tests of one folder of tests/, --name those whose name contains TEXT.
 
 Each program runs in its own process group under a time-out, N at a time (default: three per processor). Its output is

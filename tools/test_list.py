@@ -48,7 +48,7 @@ def main(argv):
     before = read(argv[0])
     for program, name in before:
         old = plain(program)
-        # With equal names: first the same file, then the same folder; then the suite that is named first.
+        # With equal names: first the same file, then the same folder. Then the suite that is named first.
         key = old + name if name.startswith("#") else RENAMED.get(name, name)
         places = sorted(now[key], key=lambda at: (at[0] != old, os.path.dirname(at[0]) != os.path.dirname(old)))
         if places:

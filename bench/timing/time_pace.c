@@ -21,7 +21,7 @@
 #define LAYERS 6
 
 typedef struct pace {
-    int site[MOST];     /* of each rank; 0 = no hierarchical all-reduce */
+    int site[MOST];     /* of each rank, or 0 for no hierarchical all-reduce */
     size_t count;       /* parameters of a layer */
     long steps, until;  /* rank 1 is slow until that step */
     double compute_s;   /* of a layer, forward and backward each */
@@ -129,7 +129,7 @@ static int occurrences(const char *text, const char *of)
     return n;
 }
 
-/* Returns the first error in the findings of all ranks; "" = none. */
+/* Returns the first error in the findings of all ranks, or "" for none. */
 static void judge(const pace *p, char *wrong, size_t room)
 {
     wrong[0] = 0;
@@ -305,7 +305,7 @@ static void *follow_train(void *user)
     return NULL;
 }
 
-/* Returns the error; "" = none. */
+/* Returns the error, or "" for none. */
 static void follow_judge(const pace *p, int world, char *wrong, size_t room)
 {
     for (int r = 0; r < world && !wrong[0]; r++) {

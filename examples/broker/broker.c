@@ -22,10 +22,10 @@ typedef struct broker {
     work w;
     nodes n;
     ddp_network net; /* links of the nodes, in the order of their registration */
-    char *net_text;  /* emulated links; NULL: links are not emulated */
+    char *net_text;  /* emulated links. NULL means that links are not emulated. */
     size_t net_bytes;
     channel_state *state[2]; /* [ops] the last checkpoint, and the one being received */
-    long saved;              /* step of the checkpoint; 0: the start of the job */
+    long saved;              /* step of the checkpoint, or 0 for the start of the job */
     int device[NODES];       /* of stage s */
     int stages;
     double predicted_s, first_loss, last_loss[10];
@@ -54,7 +54,7 @@ static ddp_status ask_with_job(broker *b, connection *p, channel_word word, int 
     return DDP_OK;
 }
 
-/* Parses a WORD_SPEED. 0: it is malformed. */
+/* Parses a WORD_SPEED. 0 means that it is malformed. */
 static int take_speed(connection *p)
 {
     return sscanf(p->c.data, "%lf %d", &p->speed, &p->port) == 2 && p->speed > 0 && p->speed < 1e30 &&
@@ -175,7 +175,7 @@ static ddp_status read_network(broker *b, ddp_error *err)
     return w->emulate && !b->net_text ? err->code : DDP_OK;
 }
 
-/* Estimates the operators and assigns each to a node; nodes are numbered along the pipeline. */
+/* Estimates the operators and assigns each to a node. Nodes are numbered along the pipeline. */
 static ddp_status cut(broker *b, ddp_error *err)
 {
     job *j = &b->w.j;

@@ -17,17 +17,17 @@ typedef enum job_type {
 
 /* The optimizer of one parametric operator; rate 0: the job's optimizer. */
 typedef struct job_rule {
-    char name[16];                     /* sgd, nesterov, adam or adamw; "": the job's rule */
+    char name[16];                     /* sgd, nesterov, adam or adamw, or "" for the job's rule */
     double lr, momentum, weight_decay; /* momentum: for sgd and nesterov */
 } job_rule;
 
 typedef struct job_op {
     char name[JOB_NAME];
-    char op[JOB_NAME];    /* its kernel, built in or registered on the node; "" for an input */
+    char op[JOB_NAME];    /* its kernel, built in or registered on the node, or "" for an input */
     char layer[JOB_NAME]; /* "": in no layer */
     job_type type;
     int args[DDP_OP_INPUTS], arg_count; /* operators whose outputs it takes, in order */
-    int tied;                           /* operator whose parameter 0 it shares; -1: none */
+    int tied;                           /* operator whose parameter 0 it shares, or -1 for none */
     double attribute[DDP_OP_ARGS];
     ddp_dtype dtype;
     ddp_shape shape; /* shape of its output; dims -1: determined by the kernel */
@@ -43,7 +43,7 @@ typedef struct job_op {
 
 /* A job. It must outlive the graphs that are built from it. */
 typedef struct job {
-    int ops, nodes, node; /* node: the node that it describes; -1: none yet */
+    int ops, nodes, node; /* node: the node that it describes, or -1 for none yet */
     int loss;             /* operator */
     job_op *op;           /* [ops] arguments before their users */
     long steps;
@@ -57,7 +57,7 @@ typedef struct job {
 /* A message between nodes (FusionLLM, section 3.4). An output is forwarded from node to node, once to each
  * node that uses it. Its gradients are summed on the way back. */
 typedef struct job_message {
-    int op;       /* name; its users are op_users */
+    int op;       /* name. Its users are op_users. */
     int user;     /* actual_op_user: the first operator on the receiving node that takes it */
     int from, to; /* nodes */
     int gradient; /* 1: the gradient of the output, sent backwards: "op-user" in Table 3 */
@@ -171,7 +171,7 @@ static void job_free(job *j)
 
 /* ---- to a graph ---- */
 
-/* A kernel that this node does not have; job_stand_in takes its properties from the job. */
+/* A kernel that this node does not have. job_stand_in takes its properties from the job. */
 static ddp_status job_elsewhere_shape(ddp_op_spec *s, ddp_error *err)
 {
     (void)s;
@@ -353,7 +353,7 @@ static int job_user(const job *j, int i, int node)
     return -1;
 }
 
-/* Lists the messages that `node` sends and receives in one micro-batch, at most room; returns their number.
+/* Lists the messages that `node` sends and receives in one micro-batch, at most room. Returns their number.
  * The gradients of several uses of an output are one entry, also if they are sent separately
  * (docs/howto/pipeline.md). */
 static int job_messages(const job *j, int node, job_message *out, int room)

@@ -7,11 +7,11 @@
 
 /* An operator on this node. */
 typedef struct job_seat {
-    float *params; /* its parameters, contiguous; NULL: none */
+    float *params; /* its parameters, contiguous, or NULL for none */
     size_t count;
     ddp_optimizer rule;
     float *state; /* optimizer state of the context, set by the first update */
-    float *taken; /* initial state until the first update; NULL: zero */
+    float *taken; /* initial state until the first update, or NULL for zero */
 } job_seat;
 
 typedef struct job_part {
@@ -122,7 +122,7 @@ static job_part *job_open(const job *j, ddp_graph *g, long first, ddp_error *err
     return NULL;
 }
 
-/* The optimizer for ddp_set_optimizer; its rate is 1. */
+/* The optimizer for ddp_set_optimizer. Its rate is 1. */
 static inline ddp_optimizer job_optimizer(job_part *p)
 {
     ddp_optimizer o;
@@ -166,7 +166,7 @@ static size_t job_floats(const job_part *p, int op, int bare)
            ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
 }
 
-/* Copies them to [job_floats]; call it between steps, after the first one. Returns 0 or a ddp_status. */
+/* Copies them to [job_floats]. Call it between steps, after the first one. Returns 0 or a ddp_status. */
 static int job_get(job_part *p, int op, int bare, float *out)
 {
     const size_t all = job_floats(p, op, bare), own = job_floats(p, op, 1);
@@ -181,7 +181,7 @@ static int job_get(job_part *p, int op, int bare, float *out)
     return 0;
 }
 
-/* Sets them, with or without state; call it before the first step. Returns 0 or a ddp_status. */
+/* Sets them, with or without state. Call it before the first step. Returns 0 or a ddp_status. */
 static int job_put(job_part *p, int op, const float *from, size_t floats)
 {
     const size_t all = job_floats(p, op, 0), bare = job_floats(p, op, 1);

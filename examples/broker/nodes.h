@@ -6,7 +6,7 @@
 
 enum {
     NODES = 512,
-    CALLERS = 128,       /* maximum number of connections that are not nodes; one more closes an older one */
+    CALLERS = 128,       /* maximum number of connections that are not nodes. One more closes an older one. */
     CALLER_SECONDS = 5,  /* seconds for a caller to register */
     CALLER_GRACE = 1,    /* seconds before a silent caller is closed in favour of a new one */
     ENDING_SECONDS = 2,  /* seconds for a peer to close its side after a WORD_END */
@@ -31,7 +31,7 @@ typedef struct connection {
     connection_state state;
     ddp__addr from;
     double since;  /* time of its connection; CONNECTION_ENDING: time when all was sent, 0: not yet */
-    char host[80]; /* its host for other nodes; an IPv6 address is in brackets */
+    char host[80]; /* its host for other nodes. An IPv6 address is in brackets. */
     int port;      /* a free port on it */
     double speed;  /* FLOP/s */
     int asked;     /* 1: it has not answered yet: a speed, the end of its training */
@@ -245,7 +245,7 @@ static int caller_oldest(const nodes *n, double now)
     return oldest[0] >= 0 ? oldest[0] : oldest[1];
 }
 
-/* Accepts one connection; 0: there is none, or none can be accepted. */
+/* Accepts one connection. 0 means that there is none, or none can be accepted. */
 static int caller_accept(nodes *n, double now)
 {
     ddp__addr from;
@@ -350,8 +350,8 @@ static inline void node_send(nodes *n, connection *p, channel_word word, const v
         nodes_serve(n, ddp_now() + 0.5);
 }
 
-/* Returns the next message of any node, in turn; it stays in the node's channel until the next call. *from is
- * the node. WORD_LOST: *from is lost; it is still in the list. WORD_HELLO with *from -1: a node has
+/* Returns the next message of any node, in turn. It stays in the node's channel until the next call. *from is
+ * the node. WORD_LOST: *from is lost. It is still in the list. WORD_HELLO with *from -1: a node has
  * registered. 0: time-out, or interrupted. */
 static channel_word next_word(nodes *n, int *from, double until)
 {

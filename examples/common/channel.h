@@ -38,8 +38,8 @@ enum {
 }; /* maximum length in bytes */
 enum {
     CHANNEL_MAGIC = 0x6a706464,
-    CHANNEL_STEP = 1 << 16, /* initial size of a buffer, in bytes; a length that a peer announces allocates no
-                             * more */
+    CHANNEL_STEP = 1 << 16, /* initial size of a buffer, in bytes. A length that a peer announces allocates no
+                             * more. */
     CHANNEL_READS = 16,     /* bytes that one channel_advance reads at most, so that no peer delays the
                              * others */
     CHANNEL_STALL = 60,     /* seconds without a byte inside a message, after which a peer is lost */
@@ -56,7 +56,8 @@ typedef struct channel_part {
 } channel_part;
 typedef struct channel_start {
     char addr[128];            /* of rank 0 */
-    char devices[1024];        /* "@3,0,1": the network's device of each rank; "": links as they are */
+    char devices[1024];        /* "@3,0,1": the network's device of each rank. "" means that links as they
+                                * are. */
     int64_t first, save_every; /* steps */
     double peer_timeout_s;
     int32_t rank, world, send_back;
@@ -85,14 +86,15 @@ typedef enum channel_peer {
 /* A non-blocking socket, the message that it receives, and the queued bytes that it has to send. */
 typedef struct channel {
     int fd;
-    ddp__tls *tls; /* borrowed; NULL: no encryption */
+    ddp__tls *tls; /* borrowed, or NULL for no encryption */
     channel_peer peer;
-    size_t most;   /* length of a WORD_STATE or WORD_DATA of the current job; 0: the peer may send none */
-    char why[320]; /* why nothing more is received, as the predicate of an error about the peer; "": it
-                    * closed */
+    size_t most;   /* length of a WORD_STATE or WORD_DATA of the current job. 0 means that the peer may send
+                    * none. */
+    char why[320]; /* why nothing more is received, as the predicate of an error about the peer. "" means that
+                    * it closed. */
     channel_head head;
     size_t got;      /* bytes of header and data received so far */
-    int whole;       /* the message is complete; set until channel_next */
+    int whole;       /* the message is complete. Set until channel_next. */
     int gone;        /* no more messages can be received */
     int shut;        /* nothing more can be sent; earlier messages of the peer may still arrive */
     double heard;    /* time of the last received byte */
@@ -292,7 +294,7 @@ static int channel_queue(channel *c, const void *data, size_t n)
 }
 
 /* Sends a message of two parts, either of which may be empty. Bytes that the peer does not accept at once are
- * queued. Never blocks. 0: the connection is closed, or memory is short. */
+ * queued. Never blocks. 0 means that the connection is closed, or memory is short. */
 static int channel_send(channel *c, channel_word word, const void *a, size_t na, const void *b, size_t nb)
 {
     const channel_head h = {CHANNEL_MAGIC, (uint32_t)word, (uint64_t)(na + nb)};
@@ -391,8 +393,8 @@ static int channel_limits(const channel *c, uint32_t word, size_t *least, size_t
     return from == (int)c->peer && (from != CHANNEL_CALLER || word == WORD_HELLO);
 }
 
-/* Grows the buffer for the next bytes of the message, in proportion to the bytes received. 0: the cause is in
- * why. */
+/* Grows the buffer for the next bytes of the message, in proportion to the bytes received. 0 means that the
+ * cause is in why. */
 static int channel_grow(channel *c)
 {
     const size_t have = c->got - sizeof c->head, needed = have < c->bytes ? have + 2 : have + 1;
@@ -518,7 +520,7 @@ static inline void channel_drain(channel *c)
     }
 }
 
-/* Waits up to the given seconds. 1: a byte has arrived, or the connection is closed. */
+/* Waits up to the given seconds. 1 means that a byte has arrived, or the connection is closed. */
 static inline int channel_waits(channel *c, double seconds)
 {
     struct pollfd p;
@@ -528,7 +530,7 @@ static inline int channel_waits(channel *c, double seconds)
     return poll(&p, 1, (int)(seconds * 1000)) > 0; /* a signal ends the wait */
 }
 
-/* Receives the next message; blocks until it is complete. 0: the connection is closed, or a signal
+/* Receives the next message; blocks until it is complete. 0 means that the connection is closed, or a signal
  * arrived. */
 static inline int channel_receive(channel *c)
 {
@@ -551,7 +553,7 @@ static void channel_printable(char *text)
         if (!isprint((unsigned char)*at)) *at = '?';
 }
 
-/* Parses a WORD_START of a job of `steps` steps. 0: the numbers are invalid. */
+/* Parses a WORD_START of a job of `steps` steps. 0 means that the numbers are invalid. */
 static inline int channel_start_of(const channel *c, long steps, channel_start *out)
 {
     memcpy(out, c->data, sizeof *out);

@@ -212,7 +212,7 @@ static int cli_whole(const char *s, long *out)
     return *out <= CLI_LARGEST;
 }
 
-/* "0,01" -> "0.01", "5.0" -> "5"; 0: the text is something else. */
+/* "0,01" -> "0.01", "5.0" -> "5". 0 means that the text is something else. */
 static int cli_repair(const char *text, char *out, size_t room)
 {
     const char *comma = strchr(text, ',');
@@ -293,7 +293,7 @@ static void cli_override_variable(const char *option)
         (void)unsetenv(setting.variable);
 }
 
-/* Returns the value of an option, or NULL after a message. *i: the argument of the option; the value follows
+/* Returns the value of an option, or NULL after a message. *i: the argument of the option. The value follows
  * '=' in it, or is the next argument. */
 static const char *cli_value(const char *program, int argc, char **argv, int *i, const cli_option *table,
                              int count, const cli_option *o)

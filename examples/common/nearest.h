@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct nearest_name {
-    const char *name; /* the best candidate so far; NULL: no candidate is near enough */
+    const char *name; /* the best candidate so far. NULL means that no candidate is near enough. */
     int edits;        /* a candidate must differ by fewer edits */
 } nearest_name;
 

@@ -6,7 +6,7 @@ enum { PROGRESS_LINE = 256 };
 
 /* State of one progress line; fill through progress_start. One thread at a time. */
 typedef struct progress {
-    FILE *out;         /* borrowed; NULL = silent */
+    FILE *out;         /* borrowed, or NULL for silent */
     const char *label; /* borrowed: strategy or run name */
     long total;        /* steps */
     double every_s;    /* seconds between two lines: 0.1 on a terminal, else 10 */

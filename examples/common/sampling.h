@@ -5,7 +5,7 @@
 enum { SAMPLING_WINDOW = 256 }; /* maximum number of tokens of context */
 
 typedef struct sampling {
-    long length;        /* tokens to draw; 0: no sample */
+    long length;        /* tokens to draw, or 0 for no sample */
     long top_k;         /* draw from the N most likely tokens; 0: from all */
     double temperature; /* 0: always the most likely token */
     uint64_t seed;

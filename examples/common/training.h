@@ -17,7 +17,7 @@ enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_SLOTS = 20000, TR
 typedef struct training_rank {
     ddp_stats stats;
     ddp_report_step *step; /* [steps] of this rank, starting at step `from` */
-    double *wait_s;        /* [steps] ms waited for communication; NAN: unknown */
+    double *wait_s;        /* [steps] ms waited for communication, or NAN if unknown */
     long from;             /* its first step; later than the first step of the run if the rank joined */
     ddp_note note[TRAINING_NOTES];
     int notes;
@@ -30,13 +30,13 @@ typedef struct training_rank {
 /* An evaluation on held-out data during training. */
 typedef struct training_eval {
     long step;             /* steps completed before it */
-    double loss, accuracy; /* accuracy: fraction of correct labels; NAN for a language model */
+    double loss, accuracy; /* accuracy: fraction of correct labels, or NAN for a language model */
 } training_eval;
 
 /* The results of a run: means over ranks unless stated otherwise. The rank that leads at the end fills it.
  * NAN: unknown. */
 typedef struct training_result {
-    int complete;                  /* 1: the struct is filled */
+    int complete;                  /* 1 if the struct is filled */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss, val_accuracy; /* NAN without validation data */
     double test_accuracy;          /* fraction of test images classified correctly; NAN without test images */
@@ -52,11 +52,11 @@ typedef struct training_result {
                                     * is live */
     int64_t bytes_sent;            /* of the leader */
     double peak_rss_mb;            /* of the leader */
-    double param_mb, state_mb, activation_mb; /* planned bytes of each rank; 0 if layers sleep */
+    double param_mb, state_mb, activation_mb; /* planned bytes of each rank, or 0 if layers sleep */
     char param_hash[17];
     ddp_pipe_stats pipe;        /* of the leader's pipeline */
     int code;                   /* of error, a ddp_status */
-    char error[DDP_ERROR_TEXT]; /* message if a model could not be built, loaded or saved; else "" */
+    char error[DDP_ERROR_TEXT]; /* message if a model could not be built, loaded or saved, or "" otherwise */
     ddp_report_step *step;      /* [steps] */
     training_eval *eval;        /* [evals] of training.eval_every, in the order of the steps */
     long evals;
@@ -92,7 +92,7 @@ typedef struct training_task {
 } training_task;
 
 typedef struct training {
-    const char *label;         /* of the progress line; NULL = none */
+    const char *label;         /* of the progress line, or NULL for none */
     const training_task *task; /* NULL = a language model; else only batch of model is read,
                                        the images of a micro-batch, and context is 1 */
     const void *data;          /* of the task */
@@ -107,15 +107,15 @@ typedef struct training {
     long windows;     /* 0, or the number of windows or images on which all workers together train, in place
                        * of a number of steps */
     long val_batches; /* maximum number of batches for val_loss; 0: 20 */
-    long eval_every;  /* steps between evaluations during training; 0: none. result->eval needs capacity for
-                       * all */
+    long eval_every;  /* steps between evaluations during training, or 0 for none. result->eval needs capacity
+                       * for all */
     sampling sample;  /* needs result->sample */
     uint64_t seed;
     const char *save, *resume; /* folders of checkpoints, or NULL */
     long save_every, keep;     /* steps; 0 = at the end only, 0 = all */
     long first_pass;           /* micro-batches trained before this run, counted with this world size */
     const char *load, *store;  /* files of the initial and the final weights, or NULL */
-    const char *dump;          /* where SIGUSR1 writes the dump; NULL: the working directory */
+    const char *dump;          /* where SIGUSR1 writes the dump, or NULL for the working directory */
     int workers, period;
     int stages;                 /* 0 or 1: no pipeline; else the number of stages, of which each rank holds
                                  * one */
@@ -134,13 +134,13 @@ typedef struct training {
     double emulate_bytes;       /* for stages: bytes of the activations between two layers, for a micro-batch,
                                  * before division by emulate_scale */
     const char *sleep;          /* NULL, or "S,S,..": seconds that each worker sleeps in every step as if it
-                                 * computed; the last value also applies to all later workers */
+                                 * computed. The last value also applies to all later workers. */
     int alone;                  /* only the leader evaluates, because workers of servers may be at different
                                  * steps */
     training_result *result;
 } training;
 
-/* Zeroed memory shared with forked children; NULL if there is none. Never freed. */
+/* Zeroed memory shared with forked children, or NULL if there is none. Never freed. */
 static void *training_share(size_t bytes)
 {
     void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -321,7 +321,7 @@ static int training_fail(ddp_ctx *d, training_result *r, int code, const char *w
     return code;
 }
 
-/* Loads the initial weights, if any; a stage loads only its own. */
+/* Loads the initial weights, if any. A stage loads only its own. */
 static int training_load(ddp_ctx *d, const training *t, training_model *m)
 {
     ddp_error why;

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 /* Number of requests for a dump, in memory shared by the worker processes, so that a signal to one process of
- * the machine reaches all its ranks. NULL: the handler is not installed. */
+ * the machine reaches all its ranks. NULL means that the handler is not installed. */
 static int *watcher_calls;
 
 static void watcher_on_signal(int number)
@@ -32,7 +32,7 @@ static inline void watcher_catch(void)
 
 typedef struct watcher {
     ddp_ctx *d;
-    const char *dump; /* file, %r = rank; NULL = dreamddp-dump.%r.jsonl */
+    const char *dump; /* file, %r = rank, or NULL for dreamddp-dump.%r.jsonl */
     int elastic;      /* SIGTERM takes this worker out between steps, without an abort */
     int stop, running;
     pthread_t thread;

@@ -71,7 +71,8 @@ static void drop_job(node *n)
     drop_network(n);
 }
 
-/* Sends a message to the broker; blocks until it is sent. 0: the broker has closed the connection. */
+/* Sends a message to the broker; blocks until it is sent. 0 means that the broker has closed the
+ * connection. */
 static int tell(node *n, channel_word word, const void *a, size_t na, const void *b, size_t nb)
 {
     if (!channel_send(&n->c, word, a, na, b, nb)) return 0;
@@ -89,7 +90,7 @@ static void send_failure(node *n, const ddp_error *err)
     tell(n, WORD_FAIL, &f, sizeof f, NULL, 0);
 }
 
-/* Measures the seconds of one forward pass of a single operator; 0: it cannot run alone. */
+/* Measures the seconds of one forward pass of a single operator. 0 means that it cannot run alone. */
 static double time_of(const job *j, const job_op *o)
 {
     ddp_graph *g = ddp_graph_new(NULL);
@@ -170,7 +171,7 @@ static ddp_status keep_network(node *n, const char *text, size_t bytes, ddp_erro
     return write_temporary(text, bytes, n->network, err);
 }
 
-/* Measures the links between all nodes; rank 0 reports them to the broker. */
+/* Measures the links between all nodes. Rank 0 reports them to the broker. */
 static ddp_status probe(node *n, ddp_error *err)
 {
     char addr[128] = "", *text = NULL;

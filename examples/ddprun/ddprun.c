@@ -93,7 +93,7 @@ enum { OPTIONS = sizeof known / sizeof known[0] };
  * 5 s later.
  *
  * The script is a pipeline of three parts. The first part reads the channel. The second part writes the
- * worker's input; only this part blocks while the worker does not read. The third part runs the worker and
+ * worker's input. Only this part blocks while the worker does not read. The third part runs the worker and
  * returns its exit status.
  *
  * The script writes RECEIVED to the standard error before it starts the worker, and again after it has
@@ -126,15 +126,15 @@ typedef struct stream { /* output of a worker, printed in complete lines */
 } stream;
 
 typedef struct worker {
-    pid_t pid;      /* process of the worker, or of ssh; 0: it has ended */
+    pid_t pid;      /* process of the worker, or of ssh. 0 means that it has ended. */
     const host *at; /* NULL: this machine */
     stream out[2];
-    int input;    /* pipe to the worker of this machine, or to REMOTE; -1: none, or closed */
-    int ready;    /* 1: the next input may be sent; on a host, RECEIVED has arrived */
+    int input;    /* pipe to the worker of this machine, or to REMOTE, or -1 for none, or closed */
+    int ready;    /* 1 if the next input may be sent. On a host, RECEIVED has arrived. */
     int started;  /* 1: signals reach the worker */
-    int early;    /* signal to send when the worker has started; 0: none */
-    int ended_by; /* last signal sent to end the worker; 0: none */
-    int reported; /* 1: the worker has logged the bytes that it sent */
+    int early;    /* signal to send when the worker has started, or 0 for none */
+    int ended_by; /* last signal sent to end the worker, or 0 for none */
+    int reported; /* 1 if the worker has logged the bytes that it sent */
 } worker;
 
 static worker *workers;

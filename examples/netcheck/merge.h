@@ -21,7 +21,7 @@ typedef struct dump_rank {
     dump_op *op; /* [ops] */
     int ops;     /* capacity: the next power of two */
     long begun;  /* collectives submitted */
-    long told;   /* number of operations that a rank without a dump had begun, as reported by others; -1:
+    long told;   /* number of operations that a rank without a dump had begun, as reported by others, or -1 if
                   * unknown */
     char error[DDP_ERROR_TEXT];
 } dump_rank;
@@ -159,7 +159,7 @@ static ddp_status dumps_read(dumps *pm, const char *path)
 
 /* ---- findings ---- */
 
-/* Writes "rank 2" or "ranks 0, 1, 3" for the set flags; returns their number. */
+/* Writes "rank 2" or "ranks 0, 1, 3" for the set flags. Returns their number. */
 static int dumps_list(const dumps *pm, const unsigned char *flag, char *out, size_t room)
 {
     size_t used;
@@ -186,7 +186,7 @@ static const dump_op *dumps_find(const dump_rank *r, long sequence)
     return NULL;
 }
 
-/* Reports the first operation that differs between ranks; returns 1 if there is one. */
+/* Reports the first operation that differs between ranks. Returns 1 if there is one. */
 static int dumps_differ(const dumps *pm)
 {
     const dump_op *found = NULL, *other = NULL;

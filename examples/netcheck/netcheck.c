@@ -17,7 +17,7 @@
 typedef struct netcheck {
     const char *json, *network, *net, *tflops, *require;
     double dp_bytes, pp_bytes;  /* 0: unknown */
-    double least_mbit, most_ms; /* of require; 0: any */
+    double least_mbit, most_ms; /* of require, or 0 for any */
 } netcheck;
 
 enum { CELL_PING, CELL_MEDIAN, CELL_RATE, CELL_ALPHA, CELL_CLOCK };
@@ -95,7 +95,7 @@ static int netcheck_worst(const ddp_probe_result *r, int what, int least)
     return worst;
 }
 
-/* Checks the slowest and the most distant pair against --require; rank 0 prints the result. */
+/* Checks the slowest and the most distant pair against --require. Rank 0 prints the result. */
 static int netcheck_met(const netcheck *n, const ddp_probe_result *r, int rank)
 {
     const int slow = netcheck_worst(r, CELL_RATE, 1), far = netcheck_worst(r, CELL_MEDIAN, 0);
@@ -170,8 +170,8 @@ static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, co
     return ddp_jsonl_close(j, err);
 }
 
-/* Measures matrix products on one thread of this CPU, in 10^9 operations per second; 0: it cannot be
- * measured. */
+/* Measures matrix products on one thread of this CPU, in 10^9 operations per second. 0 means that it cannot
+ * be measured. */
 static float netcheck_gflops(void)
 {
     enum { ROWS = 256, WIDTH = 512 };
@@ -195,8 +195,8 @@ static float netcheck_gflops(void)
     return bad ? 0 : (float)(best * 1e-9);
 }
 
-/* Returns the value of a device in "X,X,..", TFLOP/s; the last value also applies to all later devices. -1: a
- * value is not a number above 0. */
+/* Returns the value of a device in "X,X,..", TFLOP/s. The last value also applies to all later devices. -1
+ * means that a value is not a number above 0. */
 static double netcheck_tflops(const char *list, int device)
 {
     double own = 0;

@@ -39,7 +39,7 @@ typedef struct baselines_row {
     long flushes;                       /* pipeline flushes per step; ZeRO: micro-steps per step */
     double step_s, compute_s, bubble_s; /* the rest of step_s is exposed communication; step_s 0:
                                          * impossible */
-    double best_s;                      /* best of several layouts, whose mean is step_s; else 0 */
+    double best_s;                      /* best of several layouts, whose mean is step_s, or 0 otherwise */
     double memory;                      /* largest memory of a device in bytes */
     char why[320];
 } baselines_row;
@@ -161,8 +161,8 @@ static double baselines_memory(const baselines_case *c, double params, double st
 
 typedef struct baselines_way {
     ddp_pipeline schedule;
-    int blocking; /* 1: a stage does not compute while it sends */
-    int sharded;  /* 1: the optimizer state is sharded over the replicas */
+    int blocking; /* 1 if a stage does not compute while it sends */
+    int sharded;  /* 1 if the optimizer state is sharded over the replicas */
     int eq2;      /* 1: gradients are averaged by DT-FM's sharded server, 0: by rings */
 } baselines_way;
 
@@ -302,8 +302,8 @@ static void baselines_megatron_ranks(baselines_case *c, const baselines_row *r)
 
 /* ---- layouts ---- */
 
-/* Sets the order of the devices. Layout -1 is the order of the file; others are random, with the seed
- * --seed + layout. */
+/* Sets the order of the devices. Layout -1 is the order of the file. Others are random, with the seed --seed
+ * + layout. */
 static ddp_status baselines_order(baselines_case *c, long layout, ddp_error *err)
 {
     ddp_place_options o;

@@ -38,7 +38,7 @@ typedef struct choose_entry choose_entry;
 struct choose_entry {
     const char *strategy, *options; /* names and options of the trainers */
     choose_kind kind;
-    int longest;  /* longest period to try; 0: the strategy has no period */
+    int longest;  /* longest period to try. 0 means that the strategy has no period. */
     double share; /* bytes of a parameter delta, divided by its bytes in float32 */
     /* Predicts the seconds of a step. *sent receives the bytes that a worker sends per step, divided by the
      * bytes of the model. */
@@ -592,7 +592,7 @@ static ddp_status choose_svg(FILE *f, choose_case *c, const choose_answer *r, co
 
 /* ---- model and cluster ---- */
 
-/* Makes a profile of a model. A layer has the operators of one module; its backward time is twice its forward
+/* Makes a profile of a model. A layer has the operators of one module. Its backward time is twice its forward
  * time. */
 static ddp_status choose_model(const choose_arguments *a, ddp_profile *p, ddp_error *err)
 {

@@ -94,8 +94,8 @@ static int plan_output_open(plan_output *o, const char *program)
     return 0;
 }
 
-/* Writes the files (NULL: none), then prints the lines. After a failure it writes nothing. Returns the exit
- * code. */
+/* Writes the files (NULL for none), then prints the lines. After a failure it writes nothing. Returns the
+ * exit code. */
 static int plan_output_close(plan_output *o, const char *program, ddp_status status, const char *json,
                              const char *svg)
 {

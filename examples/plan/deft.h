@@ -35,7 +35,7 @@ static const char *deft_bucket(const deft_picture *v, int i, char *out, size_t r
     return out;
 }
 
-/* Draws an interval. Its tooltip has `what`, the bucket, the part (-1: the whole bucket), length and
+/* Draws an interval. Its tooltip has `what`, the bucket, the part (-1 for the whole bucket), length and
  * start. */
 static void deft_box(const deft_picture *v, int i, const char *what, int part, double from, double to, int y,
                      int pale)
@@ -130,7 +130,7 @@ static void deft_legend(const deft_picture *v)
     double x = deft_left;
     int i;
 
-    if (v->p->layers > 10) return; /* the colours would be too similar; the tooltips have the names */
+    if (v->p->layers > 10) return; /* the colours would be too similar. The tooltips have the names. */
     for (i = 0; i < v->p->layers; i++, x += 86) {
         snprintf(name, sizeof name, "%.12s", deft_bucket(v, i, own, sizeof own));
         fprintf(v->f,
@@ -237,7 +237,7 @@ static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select,
 }
 
 /* Builds a timeline that can be compared with the timelines of the baselines: the first steady iteration from
- * its backward pass on, then the next forward pass. The lane of a transfer is its link; DEFT_PENDING is added
+ * its backward pass on, then the next forward pass. The lane of a transfer is its link. DEFT_PENDING is added
  * for an older gradient and, without barrier, for a transfer after this backward pass. On DDP_MEMORY *out is
  * empty. */
 static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *plan, ddp_timeline *out,

@@ -88,7 +88,7 @@ static int plan_model_unknown(const char *name, ddp_error *err)
     return DDP_ARG;
 }
 
-/* Builds the operator list of a model for micro-batches of `batch` samples (0: the default of the model).
+/* Builds the operator list of a model for micro-batches of `batch` samples (0 for the default of the model).
  * Returns 0 or a ddp_status. On success the caller frees *out with ddp_oplist_free; on error *out is
  * unchanged. */
 static int plan_model_oplist(const char *name, long batch, ddp_oplist *out, ddp_error *err)

@@ -21,7 +21,7 @@ typedef struct timeline_picture {
     const ddp_profile *p;
     double scale, top; /* points per second; y of the first lane of the current scheme */
     double frequency;  /* deft: updates per iteration; 1 under the other schemes */
-    int pending;       /* lanes from this one on carry older gradients; they are drawn on lane - pending */
+    int pending;       /* lanes from this one on carry older gradients. They are drawn on lane - pending. */
 } timeline_picture;
 
 static const double timeline_left = 118, timeline_width = 1080;
@@ -256,7 +256,7 @@ static void timeline_collect(char *names, size_t room, const char *scheme, ddp_e
     *said = *err;
 }
 
-/* Plans one scheme and writes its line. Its timeline goes to *drawn; if deft is the only scheme, its chart
+/* Plans one scheme and writes its line. Its timeline goes to *drawn. If deft is the only scheme, its chart
  * goes to out->svg instead. */
 static ddp_status timeline_one(const timeline_arguments *a, const ddp_profile *p,
                                const ddp_timeline_options *o, int alone, ddp_timeline *drawn,

@@ -41,7 +41,7 @@ typedef struct program {
     ddp_status (*choose)(struct program *p, ddp_error *err);
     ddp_status (*load)(struct program *p, ddp_error *err);
     void (*print)(const struct program *p);
-    /* start the workers (NULL: ddp_launch), and add members to the results (NULL: none) */
+    /* start the workers (NULL for ddp_launch), and add members to the results (NULL for none) */
     int (*launch)(struct program *p, ddp_error *err);
     void (*more)(const struct program *p, ddp_jsonl *j);
     long most, places; /* largest number of workers; number of workers whose results are stored, 0: all */

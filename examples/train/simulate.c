@@ -210,7 +210,7 @@ static void simulate_defaults(simulate *x)
     x->p.more = simulate_more;
 }
 
-/* Parses the command line with one option set to another value (NULL: none). Returns like cli_parse. */
+/* Parses the command line with one option set to another value (NULL for none). Returns like cli_parse. */
 static int simulate_read(int argc, char **argv, const char *strategy, const char *option, const char *value,
                          simulate *x)
 {

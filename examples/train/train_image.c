@@ -119,7 +119,7 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
     return 0;
 }
 
-/* Returns the first batches of a range; 0: all. */
+/* Returns the first batches of a range, or 0 for all. */
 static ddp_image_range first_batches(const training *t, const ddp_image_range *r, long batches)
 {
     ddp_image_range part = *r;

@@ -288,7 +288,7 @@ def load_state_dict(state):
 
 
 def save(folder, keep=0):
-    """Writes a checkpoint into folder. keep: number of newest checkpoints to keep; 0: all. Collective."""
+    """Writes a checkpoint into folder. keep: number of newest checkpoints to keep, or 0 for all. Collective."""
     context().save(folder, keep)
 
 

@@ -86,9 +86,9 @@ class _Values:
 
 # ---- objects as bytes ----
 
-HEAD = struct.Struct("<qqq")  # 1 + the rank; 1 if the bytes are an error; number of bytes
+HEAD = struct.Struct("<qqq")  # 1 + the rank, or 1 if the bytes are an error; number of bytes
 MARK = struct.Struct("<q")    # 1 + the rank, after the last byte
-FIRST = 1 << 16               # bytes of each object in the first gather; a broadcast sends the rest of a larger object
+FIRST = 1 << 16               # bytes of each object in the first gather. A broadcast sends the rest of a larger object.
 
 
 def _packed(obj):

@@ -66,7 +66,7 @@ def _cuda(lib, config, stream):
     device, current = _torch_cuda()
     backend = lib.ddp_cuda(0, device)
     config.backend = ctypes.pointer(backend)
-    # 0 would mean a separate stream of the library; 1 is CUDA's default stream
+    # 0 would mean a separate stream of the library. 1 is CUDA's default stream.
     config.device.cuda_stream = (current if stream is None else stream) or 1
     return backend
 

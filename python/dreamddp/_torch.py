@@ -89,7 +89,7 @@ class Wrapped:
 
     @property
     def next(self):
-        """The layer that is passed to the library next; -1: it has all layers of this step."""
+        """The layer that is passed to the library next. -1 means that it has all layers of this step."""
         return self.backward.next
 
     def undo(self):

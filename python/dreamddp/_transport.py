@@ -19,7 +19,7 @@ from ._library import InvalidArgument, NetworkError, PeerTimeout, UsageError
 
 CHUNK = 128 << 10  # largest message; larger ones would delay high-priority frames
 DEPTH = 8  # messages in flight per direction; with one message per round trip a long link would idle
-HEAD = struct.Struct("<I")  # in front of each message: number of bytes; 0: the sender has closed
+HEAD = struct.Struct("<I")  # in front of each message: number of bytes. 0 means that the sender has closed.
 IDLE = datetime.timedelta(days=7)  # the library has its own time-outs
 CLOSE_S = 3  # seconds that close() waits for the last messages
 
@@ -293,7 +293,7 @@ class Bridge:
                     try:
                         end.sendall(buffers.bytes[i][HEAD.size:HEAD.size + n])
                     except OSError:
-                        heard = False  # the library has closed; the peer's last message is still to come
+                        heard = False  # the library has closed. The peer's last message is still to come.
                 if n:
                     post(i)
                 else:

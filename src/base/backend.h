@@ -17,12 +17,12 @@ typedef struct ddp_backend ddp_backend;
 typedef struct ddp_backend_peers {
     int rank, world;       /* this rank's index among them */
     double join_timeout_s; /* seconds until all ranks have joined */
-    double op_timeout_s;   /* seconds; a longer message has failed */
+    double op_timeout_s;   /* seconds. A longer message has failed. */
     /* During start-up: broadcasts the bytes of the first rank to all. */
     ddp_status (*share)(void *user, void *bytes, size_t count, ddp_error *err);
     /* Reports a lost peer that another channel has detected, without waiting. Called from the context's
-     * thread. since: when the oldest message in flight was queued, on ddp_now(); 0: no message is in
-     * flight. */
+     * thread. since: when the oldest message in flight was queued, on ddp_now(). 0 means that no message is
+     * in flight. */
     ddp_status (*watch)(void *user, double since, ddp_error *err);
     void *user;
 } ddp_backend_peers;
@@ -37,7 +37,7 @@ struct ddp_backend {
     int channels_last; /* 1: on the device, a 4-dimensional array (n, c, h, w) and its gradient are stored as
                           (n, h, w, c) */
 
-    /* stream: ddp_config.device.cuda_stream; NULL creates one. Fails with a clear error if there is no
+    /* stream: ddp_config.device.cuda_stream. NULL creates one. Fails with a clear error if there is no
      * device. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
     void (*close)(void *self);
@@ -52,7 +52,7 @@ struct ddp_backend {
      *   mirror         the array that operators read instead of the count floats at params. With 4-byte
      *                  elements this is params itself. Otherwise it is a copy, which every function that
      *                  writes parameters also updates
-     *   forget         drops the mirror; call it before release */
+     *   forget         drops the mirror. Call it before release. */
     void *(*alloc)(void *self, size_t bytes);
     void (*release)(void *self, void *ptr, size_t bytes);
     void *(*pin)(void *self, size_t bytes);
@@ -72,8 +72,7 @@ struct ddp_backend {
      * that copy but not for later work. It returns 0 if another float was copied since. */
     void (*early)(void *self, const float *from);
     int (*early_value)(void *self, const float *from, float *value);
-    /* Upload and download of an output or its gradient; on the host, the floats are in the order of
-     * shape. */
+    /* Upload and download of an output or its gradient. On the host, the floats are in the order of shape. */
     void (*upload_elements)(void *self, void *to, const float *from, const struct ddp_shape *shape);
     ddp_status (*download_elements)(void *self, float *to, const void *from, const struct ddp_shape *shape,
                                     ddp_error *err);
@@ -88,8 +87,8 @@ struct ddp_backend {
      *               gradient are -0.0, there is no gradient (ddp_no_gradient): nothing is updated, and the
      *               gradients may stay. A user's rule is called even then, with device arrays and u->stream
      *   clip_add    adds the squares of x to a sum on the device; first 1 resets the sum
-     *   clip_scale  scales x by the clipping factor of that sum if the norm exceeds limit; no value goes to
-     *               the host */
+     *   clip_scale  scales x by the clipping factor of that sum if the norm exceeds limit. No value goes to
+     *               the host. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);
@@ -104,8 +103,8 @@ struct ddp_backend {
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 
     /* Operators.
-     *   op       the operator of that name, or NULL if the backend has none; its calls receive compute() as
-     *            pool
+     *   op       the operator of that name, or NULL if the backend has none. Its calls receive compute() as
+     *            pool.
      *   pair     two operators fused into one, or NULL if each runs alone
      *   scratch  bytes of extra memory that one execution of spec needs, or (size_t)-1 if the operator does
      *            not support these shapes
@@ -159,7 +158,7 @@ struct ddp_backend {
      *   marks   sets the number of marks; called once
      *   mark    records, in order, when the work so far is done
      *   marked  that time in ddp_now() seconds, or -1 if it has not happened
-     *   range   names the work that is queued from here on, for a profiler; NULL ends the range */
+     *   range   names the work that is queued from here on, for a profiler. NULL ends the range. */
     int (*marks)(void *self, int marks);
     void (*mark)(void *self, int mark);
     double (*marked)(void *self, int mark);

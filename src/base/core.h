@@ -66,7 +66,7 @@ DDP_LIB int ddp__rising(const void *a, const void *b); /* qsort order of doubles
 /* Arrays that are freed together. */
 typedef struct ddp__scratch {
     void *last; /* NULL: no arrays */
-    int failed; /* 1: an allocation failed, so some array is NULL */
+    int failed; /* 1 if an allocation failed, so some array is NULL */
 } ddp__scratch;
 
 DDP_LIB void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
@@ -156,8 +156,8 @@ DDP_LIB double ddp__number(const char *s, char **end);
 /* ---- growing text; files that are read whole, and written whole or not at all; strict parsing of
  * numbers ---- */
 
-/* A growing, NUL-terminated buffer; all-zero is empty. After a failed allocation, `failed` is 1 and
- * appends do nothing, so one check at the end is enough. */
+/* A growing, NUL-terminated buffer. All-zero is empty. After a failed allocation, `failed` is 1 and appends
+ * do nothing, so one check at the end is enough. */
 typedef struct ddp__text {
     char *data;
     size_t size, room;
@@ -192,15 +192,15 @@ typedef struct ddp__mapped {
 DDP_LIB ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err);
 DDP_LIB void ddp__file_unmap(ddp__mapped *m);
 
-/* The type of a file that begins with these n bytes, such as "a zip archive"; NULL if unknown. *remedy
- * receives a hint how to train on its content. Both strings are constants. Detecting a tar archive needs
- * 262 bytes. */
+/* The type of a file that begins with these n bytes, such as "a zip archive", or NULL if unknown. *remedy
+ * receives a hint how to train on its content. Both strings are constants. Detecting a tar archive needs 262
+ * bytes. */
 DDP_LIB const char *ddp__file_type(const void *bytes, size_t n, const char **remedy);
 
-/* A file that appears under its name whole or not at all. It is written to PATH.tmp.PID, flushed and
- * renamed; then its directory is flushed. If PATH exists and is not a regular file (/dev/stdout, a pipe),
- * it is written directly. After a failure, ddp__file_put does nothing and ddp__file_end reports the
- * error. Each successful ddp__file_begin needs one ddp__file_end or ddp__file_drop. */
+/* A file that appears under its name whole or not at all. It is written to PATH.tmp.PID, flushed and renamed.
+ * Then its directory is flushed. If PATH exists and is not a regular file (/dev/stdout, a pipe), it is
+ * written directly. After a failure, ddp__file_put does nothing and ddp__file_end reports the error. Each
+ * successful ddp__file_begin needs one ddp__file_end or ddp__file_drop. */
 typedef struct ddp__file {
     FILE *f;
     char *path, *tmp; /* the same string if the file is written directly */
@@ -231,13 +231,13 @@ DDP_LIB const char *ddp__env_get(const char *name);
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* also accepts a fraction: "1/64" */
 DDP_LIB int ddp__parse_long(const char *s, long *out);
-/* Levenshtein distance of two short words; an is the length of a. Returns 99 if a word is too long. */
+/* Levenshtein distance of two short words. An is the length of a. Returns 99 if a word is too long. */
 DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
 
 /* ---- hashes of bytes: FNV-1a for names and settings, MurmurHash3 to detect corruption, SHA-256 (FIPS
  * 180-4) against attackers ---- */
 
-/* 64-bit FNV-1a. To hash several arrays, pass the previous result; start with DDP__HASH_START. */
+/* 64-bit FNV-1a. To hash several arrays, pass the previous result. Start with DDP__HASH_START. */
 #define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
 DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 
@@ -277,8 +277,8 @@ DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
  * finite domains, 2002). */
 DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
 
-/* The sample, out of n >= 1, that is card number `card` counted from the start of training. The deck of
- * pass card / n is a permutation of all samples. It is never stored; the cost is O(1). Pure. */
+/* The sample, out of n >= 1, that is card number `card` counted from the start of training. The deck of pass
+ * card / n is a permutation of all samples. It is never stored. The cost is O(1). Pure. */
 DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
 /* ---- the processor ---- */
@@ -295,7 +295,7 @@ DDP_LIB int ddp__cpu_runs(int kernels);
 #define ddp__atomic_swap(p, v)  __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
 DDP_LIB struct timespec ddp__timespec(double s);
-/* ddp__time_set replaces this thread's clock with the variable *now (NULL: the machine's clock again) and
+/* ddp__time_set replaces this thread's clock with the variable *now (NULL for the machine's clock again) and
  * returns the previous variable. Only sleeps of this thread and the owner of the variable advance it.
  * ddp__time returns the current variable. */
 DDP_LIB double *ddp__time_set(double *now);
@@ -315,7 +315,7 @@ DDP_LIB void ddp__thread_prompt(void);
  * default of 128 KiB on musl and 512 KiB on macOS. No function of the library has a frame above 16 KiB. */
 DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 
-/* Processor time of a running thread so far, in seconds; 0 if the system does not report it. */
+/* Processor time of a running thread so far, in seconds, or 0 if the system does not report it. */
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 
 DDP_LIB int ddp__cond_init(pthread_cond_t *c); /* uses the monotonic clock */
@@ -337,10 +337,10 @@ DDP_LIB int ddp__pool_threads(const ddp__pool *pool);
  * in the calling thread. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
 
-/* Per-thread working memory for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64
- * bytes, with the content of the last call. ddp__pool_rooms allocates it for each thread, once; it
- * returns 0 if memory is short. ddp__pool_run_rooms is ddp__pool_run for a pool with working memory: fn
- * may use the room of its thread until it returns. */
+/* Per-thread working memory for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64 bytes,
+ * with the content of the last call. ddp__pool_rooms allocates it for each thread, once. It returns 0 if
+ * memory is short. ddp__pool_run_rooms is ddp__pool_run for a pool with working memory: fn may use the room
+ * of its thread until it returns. */
 enum { DDP__ROOM_BYTES = 672 << 10 };
 typedef void (*ddp__room_fn)(void *user, void *room, long first, long last);
 DDP_LIB int ddp__pool_rooms(ddp__pool *pool);

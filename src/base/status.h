@@ -74,7 +74,7 @@
     X(NUMERIC, 1, "not a finite number")           \
     X(FAILED, 1, "failure")
 
-/* A status code; DDP_STATUS_LIST has the text of each. DDP_OK is 0. */
+/* A status code. DDP_STATUS_LIST has the text of each. DDP_OK is 0. */
 typedef enum ddp_status {
 #define DDP__STATUS_ENUM(name, code, text) DDP_##name,
     DDP_STATUS_LIST(DDP__STATUS_ENUM)
@@ -92,11 +92,11 @@ typedef struct ddp_error {
 } ddp_error;
 
 /* ddp_status_text - returns a short English text for a code, such as "network failure". A constant string.
- * Pure; safe from any thread. */
+ * Pure and safe from any thread. */
 DDP_API const char *ddp_status_text(ddp_status code);
 
 /* ddp_status_exit_code - returns the exit code that the programs of this project use for a status code: 0, 1,
- * 2, 3 or 130. Pure; safe from any thread. */
+ * 2, 3 or 130. Pure and safe from any thread. */
 DDP_API int ddp_status_exit_code(ddp_status code);
 
 /* Levels of log lines: each includes the ones before it. */

@@ -67,7 +67,7 @@ static FILE *ddp__gzip_open(const char *path, pid_t *child)
     }
     if (*child == 0) {
         int null = open("/dev/null", O_WRONLY);
-        if (null >= 0) dup2(null, 2); /* the caller reports the failure; the library never prints */
+        if (null >= 0) dup2(null, 2); /* the caller reports the failure. The library never prints. */
         dup2(fd[1], 1);
         close(fd[0]);
         close(fd[1]);
@@ -230,7 +230,7 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
                      path, strerror(why));
 }
 
-/* Closes the file. If keep is 1 and every write succeeded, it appears under its name; otherwise it is
+/* Closes the file. If keep is 1 and every write succeeded, it appears under its name. Otherwise, it is
  * removed. */
 static ddp_status ddp__file_close(ddp__file *o, int keep, ddp_error *err)
 {

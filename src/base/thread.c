@@ -114,7 +114,7 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
 typedef struct ddp__helper {
     struct ddp__pool *pool;
     pthread_t thread;
-    int number; /* from 1; the caller of ddp__pool_run has number 0 */
+    int number; /* from 1. The caller of ddp__pool_run has number 0. */
 } ddp__helper;
 
 struct ddp__pool {
@@ -127,7 +127,7 @@ struct ddp__pool {
     void *user;
     long items, grain;
     long next;            /* first item that no thread has taken; atomic */
-    unsigned char *rooms; /* aligned part of `memory`; NULL before ddp__pool_rooms */
+    unsigned char *rooms; /* aligned part of `memory`, or NULL before ddp__pool_rooms */
     void *memory;
     ddp__helper helper[1]; /* [threads - 1] */
 };

@@ -33,5 +33,5 @@ DDP_API double ddp_rng_normal(ddp_rng *r);
 /* ddp_hash_floats - returns a 64-bit hash of x[0..n-1] that depends on every bit and on the order. To hash
  * several arrays, pass the hash of the previous ones (0 at first). Bit-identical arrays give the same hash on
  * every platform. 0.0 and -0.0 hash differently, as do NaNs with different payloads. Not collision-resistant
- * against an attacker. Pure; safe from any thread. */
+ * against an attacker. Pure and safe from any thread. */
 DDP_API uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n);

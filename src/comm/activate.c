@@ -120,7 +120,7 @@ static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
     return 1;
 }
 
-/* The first chunk of the next message in a lane from that peer; -1: it has not arrived. */
+/* The first chunk of the next message in a lane from that peer. -1 means that it has not arrived. */
 static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
@@ -182,7 +182,7 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
                        peer);
 }
 
-/* The position that an operation between two ranks can use now; NULL: none. */
+/* The position that an operation between two ranks can use now, or NULL for none. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;

@@ -13,7 +13,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
     if (links->own.turns == 0 && e->acted == links->acts) return -1;
     e->stalled = ddp__link_stalled(&e->links.own, now);
-    /* a pause because no slot was free is not silence of the peer; a pause because of the stall is */
+    /* a pause because no slot was free is not silence of the peer. A pause because of the stall is. */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
     next = ddp__link_turns(&e->links.own, now);

@@ -85,7 +85,7 @@ size_t ddp__full_bytes(const ddp__engine *e)
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
     if (e->links.by_pair) return 0;
     if (!(e->links.slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
-    /* one delay is traded for n / 2 times the bytes; a sent chunk stays staged for one more delay */
+    /* one delay is traded for n / 2 times the bytes. A sent chunk stays staged for one more delay. */
     if (e->world == 2) return 2 * flight <= window ? SIZE_MAX : (size_t)window;
     flight *= world / ((world - 1) * (world - 2));
     return (size_t)(flight < window ? flight : window);

@@ -34,7 +34,7 @@ typedef struct ddp__op_span {
     char coding;    /* ddp_coding: how it travels */
 } ddp__op_span;
 
-/* Encodes and decodes blocks (DDP_AS_INT8 and later codings); the engine itself uses only their size.
+/* Encodes and decodes blocks (DDP_AS_INT8 and later codings). The engine itself uses only their size.
  * Encoding decoded values again must give bit-identical results. Both functions fail with an error about
  * x[index], or about the payload. */
 typedef struct ddp__coder {
@@ -59,12 +59,12 @@ typedef struct ddp__engine_config {
     size_t share_bytes;      /* minimum size of an all-reduce that is summed in shared memory (share.c), if
                                 the ranks are threads of one process, without emulated links and membership; 0
                                 = 256 KiB, SIZE_MAX = never. Same on all ranks */
-    double peer_timeout_s;   /* a peer that sends no byte for this long is lost; 0 = never */
-    double op_timeout_s;     /* an operation fails this long after the first rank began it; 0 = never */
+    double peer_timeout_s;   /* a peer that sends no byte for this long is lost, or 0 for never */
+    double op_timeout_s;     /* an operation fails this long after the first rank began it, or 0 for never */
     double note_s;           /* a wait of this length is logged; 0 = 5 */
     size_t chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), 127 KiB without emulated links; at
                                 most 127 KiB: 8 staging slots per peer. Same on all ranks */
-    size_t max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
+    size_t max_count;        /* floats of the largest message; bounds staging, or 0 if unknown */
     int queue;               /* maximum number of messages that are submitted and not yet done */
     int serves;              /* 1: push, serve, pull and answer have lanes. Same on all ranks */
     ddp_coding coding;       /* wire format that messages may use; other than float takes one more chunk per
@@ -79,11 +79,11 @@ typedef struct ddp__engine_config {
                           from collectives. Every epoch must contain all of them; this replaces the quorum */
     size_t kept_bytes; /* membership: bytes for inputs and results in flight; further operations queue, and a
                           longer message is an error; 0 = grows with the longest */
-    uint64_t live;     /* membership: bit r = worker r is live from the start; 0 = all */
+    uint64_t live;     /* membership: bit r = worker r is live from the start, or 0 for all */
     int joining;       /* membership: 1: this worker waits until the workers in `live` admit it */
     ddp_allocator allocator;
     ddp_logger log;
-    const char *(*layer_name)(void *user, int layer); /* for error texts; may be NULL */
+    const char *(*layer_name)(void *user, int layer); /* for error texts. May be NULL. */
     void *user;
 } ddp__engine_config;
 
@@ -111,7 +111,7 @@ DDP_LIB ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *
  * the message and its lists of pieces. If the engine has failed, returns its first error, once no thread
  * touches the memory of any message. */
 DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err);
-/* Blocks until a message is done or the engine has failed; *err receives the engine's first error. */
+/* Blocks until a message is done or the engine has failed. *err receives the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int ddp__engine_done(ddp__engine *e, long ticket);
 /* Blocks until the input of a message is released. A message with a separate `to` releases it before it is
@@ -124,7 +124,7 @@ DDP_LIB void ddp__engine_nudge(ddp__engine *e);
 /* Submits a message and waits for it. If such calls follow each other closely on an idle engine without
  * emulated links or membership, the calling thread itself sends and receives from the second call on. */
 DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* Creates a group of n distinct ranks in rising order; *group is its number, from 1. All ranks must create
+/* Creates a group of n distinct ranks in rising order. *group is its number, from 1. All ranks must create
  * all groups in the same order, including groups that they do not belong to. The n-th collective of a group
  * matches the n-th of its other members, independently of the world and of other groups. At most 63 groups.
  * DDP_UNSUPPORTED with a membership. */
@@ -136,10 +136,10 @@ DDP_LIB void ddp__engine_sites(ddp__engine *e, const int *site);
  * messages between two ranks. Call it on all ranks after the same collective, with nothing in flight here.
  * Afterwards, losing a worker ends a serve of it, and an answer to it (ddp_received). */
 DDP_LIB void ddp__engine_retire(ddp__engine *e);
-/* The number of ranks of a group; of the world, the ranks that have a block in an all-gather; 1 if there is
- * no such group. */
+/* The number of ranks of a group. Of the world, the ranks that have a block in an all-gather, or 1 if there
+ * is no such group. */
 DDP_LIB int ddp__engine_group_size(const ddp__engine *e, int group);
-/* The ranks of a group, rising; NULL for the world. Valid until close. */
+/* The ranks of a group, rising, or NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
 DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* first value of part i, if n values are
                                                                      divided into parts */
@@ -170,7 +170,7 @@ DDP_LIB void ddp__engine_hush(ddp__engine *e);
 DDP_LIB void ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
-DDP_LIB int ddp__engine_left(ddp__engine *e); /* the lowest rank that has sent a goodbye; -1 = none */
+DDP_LIB int ddp__engine_left(ddp__engine *e); /* the lowest rank that has sent a goodbye, or -1 for none */
 
 /* ---- the record (record.c) ---- */
 
@@ -185,10 +185,10 @@ typedef struct ddp__net_stats {
                                            ddp_coding */
     int64_t operations;
     double busy_s;        /* union of operation spans */
-    double cpu_s;         /* processor time of the comm thread; 0 = unknown */
+    double cpu_s;         /* processor time of the comm thread, or 0 if unknown */
     size_t staging_bytes; /* bytes that the engine took from the allocator */
     size_t kept_bytes;    /* part of staging_bytes: inputs and results that are retained */
-    char algorithm;       /* letter of the last all-reduce's algorithm; 0 = none yet */
+    char algorithm;       /* letter of the last all-reduce's algorithm, or 0 for none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
 DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce", "broadcast", ... */
@@ -215,8 +215,8 @@ typedef struct ddp__op_record {
 
 typedef struct ddp__peer_record {
     char name[80];
-    long begun;            /* collectives that the peer has begun, by its last heartbeat; -1 = unknown */
-    double heard_s, got_s; /* seconds since that heartbeat, and since its last byte; -1 = never */
+    long begun;            /* collectives that the peer has begun, by its last heartbeat, or -1 if unknown */
+    double heard_s, got_s; /* seconds since that heartbeat, and since its last byte, or -1 for never */
     int left;              /* 1: it closed its context */
 } ddp__peer_record;
 
@@ -225,14 +225,14 @@ typedef struct ddp__oplog {
     ddp__op_record *record; /* [count], oldest first */
     int count;
     long dropped;           /* older operations that are no longer in the log */
-    ddp__peer_record *peer; /* [world]; the entry of this rank has its own count of begun collectives */
+    ddp__peer_record *peer; /* [world]. The entry of this rank has its own count of begun collectives. */
     ddp_error error;        /* the engine's first error; code DDP_OK = none */
     double now;             /* ddp_now() of the copy */
     int served;
 } ddp__oplog;
 
 /* Copies the log of operations. Any thread, even while others wait in the engine and after it failed. The
- * comm thread makes the copy; if it does not respond within one second, peers and missing ranks are left out.
+ * comm thread makes the copy. If it does not respond within one second, peers and missing ranks are left out.
  * Errors: DDP_MEMORY. Free *out with ddp__oplog_free in any case. */
 DDP_LIB ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err);
 DDP_LIB void ddp__oplog_free(ddp__oplog *log);
@@ -242,7 +242,7 @@ DDP_LIB void ddp__oplog_free(ddp__oplog *log);
  * With a membership, losing a peer begins a new epoch and is no error: the remaining quorum finishes the
  * operations in flight, with bit-identical results. Ranks are stable ids 0..world-1 (world at most 64). An
  * epoch is a ballot and the set of ids that are live in it. Collectives run over the live ids. In an
- * all-gather the blocks of other ids become 0; if the root of a broadcast is lost, the lowest live id is the
+ * all-gather the blocks of other ids become 0. If the root of a broadcast is lost, the lowest live id is the
  * root. */
 typedef struct ddp__epoch_info {
     uint32_t ballot; /* rises with every epoch, from 0; may rise by more than 1 */

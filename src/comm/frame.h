@@ -47,10 +47,10 @@ typedef struct ddp__frame {
     int32_t layer;
     int coding;     /* of the values: ddp_coding */
     uint32_t sent;  /* emulated links: when the last byte left, in microseconds of the sender's clock */
-    uint32_t check; /* CRC-32C of the payload; 0: no checksum was sent */
+    uint32_t check; /* CRC-32C of the payload. 0 means that no checksum was sent. */
 } ddp__frame;
 
-/* The number of values in the payload; SIZE_MAX if no number of values has this length. */
+/* The number of values in the payload, or SIZE_MAX if no number of values has this length. */
 DDP_LIB size_t ddp__frame_values(const ddp__frame *f);
 DDP_LIB int ddp__in_blocks(int coding);           /* 1 if the coding uses blocks of DDP__CODING_BLOCK values
                                                      with one scale each */
@@ -63,6 +63,6 @@ DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
 /* Decodes a header. Returns 0 if magic, version, checksum or type are wrong, else 1. */
 DDP_LIB int ddp__frame_decode(const unsigned char *head, ddp__frame *f);
 
-/* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. h is the checksum of the preceding bytes; 0 for
- * the first call. */
+/* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. h is the checksum of the preceding bytes, or 0
+ * for the first call. */
 DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);

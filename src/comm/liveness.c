@@ -34,7 +34,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
     return buf;
 }
 
-/* The oldest operation in flight (peer < 0), or the oldest that needs that peer; NULL: none. */
+/* The oldest operation in flight (peer < 0), or the oldest that needs that peer, or NULL for none. */
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;

@@ -1,5 +1,5 @@
 /* The message, the unit that strategies send: verb, arrays, peer or group, wire format. One type serves
- * gradients, parameters, requests and activations. Strategies post messages (config/strategy.h); the comm
+ * gradients, parameters, requests and activations. Strategies post messages (config/strategy.h). The comm
  * thread moves them and never interprets the values. */
 #pragma once
 
@@ -17,7 +17,7 @@ typedef enum ddp_verb {
                            messages are counted separately */
     DDP_PUSH,           /* to `peer`, a server: matches the next DDP_SERVE there, not a receive by number */
     DDP_ANSWER,         /* to `peer`, which pulls: the n-th answer matches the n-th pull of that peer here */
-    DDP__ASK,           /* the request of a pull; DDP_PULL sends it automatically */
+    DDP__ASK,           /* the request of a pull. DDP_PULL sends it automatically. */
     DDP_RECEIVE,        /* from `peer`, or from the rank whose message arrives first (DDP_ANY) */
     DDP_SERVE,          /* accepts the next push or request of `peer`, or of the rank whose message arrives
                            first (DDP_ANY) */
@@ -95,10 +95,10 @@ typedef struct ddp_message {
 
     int add;      /* 1: add the result to `to`, which must be different memory; `from` becomes scratch
                      memory */
-    int bytes;    /* 1: the values are bytes, which cannot be summed */
-    float scale;  /* sums: factor applied once to the sum; 0 means 1 */
+    int bytes;    /* 1 if the values are bytes, which cannot be summed */
+    float scale;  /* sums: factor applied once to the sum. 0 means 1. */
     int mean;     /* 1, sums: scale = 1 / members of the group, or 1 / live workers */
-    int group;    /* collectives: a group made by ddp_group; 0: all ranks that compute */
+    int group;    /* collectives: a group made by ddp_group, or 0 for all ranks that compute */
     int peer;     /* root, destination or source */
     int layer;    /* tag: index of a layer, or DDP_NO_LAYER or one of the values below it */
     long step;    /* tag for errors, traces and the mismatch check */

@@ -46,7 +46,7 @@ static int ddp__meets(const ddp__op *op, int verb)
     }
 }
 
-/* Verifies that the sender's operation matches this rank's; returns 0 after a failure. */
+/* Verifies that the sender's operation matches this rank's. Returns 0 after a failure. */
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
@@ -236,7 +236,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 
 /* ---- reading ---- */
 
-/* Chooses where the payload is stored; returns 0 if it has to wait for a slot. */
+/* Chooses where the payload is stored. Returns 0 if it has to wait for a slot. */
 static int ddp__place_payload(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];

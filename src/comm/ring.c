@@ -184,7 +184,7 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     return slot;
 }
 
-/* Counts a chunk as received; returns 0 if no rank of this ring would send it. */
+/* Counts a chunk as received. Returns 0 if no rank of this ring would send it. */
 static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
     const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;

@@ -112,7 +112,7 @@ void ddp__note_waiting(ddp__engine *e, double now)
 
 /* ---- writing ---- */
 
-/* Lists the frame's bytes from `at` on, as many as fit; returns the number of entries. */
+/* Lists the frame's bytes from `at` on, as many as fit. Returns the number of entries. */
 static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec *iov)
 {
     const ddp__op *op = p->out_op;

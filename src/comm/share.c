@@ -184,7 +184,7 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
     }
 }
 
-/* The next chunk for this rank; 0 if there is none. */
+/* The next chunk for this rank, or 0 if there is none. */
 static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at, size_t *count)
 {
     const ddp__members team = ddp__team_of(e, op);

@@ -98,7 +98,7 @@ static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
     return op->m.levels && e->knows_sites && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
 }
 
-/* Prepares the sum of the own site, from an offset on, to be sent between sites; returns 0 after a
+/* Prepares the sum of the own site, from an offset on, to be sent between sites. Returns 0 after a
  * failure. */
 static int ddp__sites_crosses(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
@@ -172,7 +172,7 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     return 1;
 }
 
-/* Adds a chunk with those of all peers inside the site, or between sites; returns 0 if one is missing. */
+/* Adds a chunk with those of all peers inside the site, or between sites. Returns 0 if one is missing. */
 static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count)
 {
     const int coded = !inside && op->m.coding && op->u.sites.sites > 1;

@@ -38,7 +38,7 @@ typedef struct ddp__strips { /* the memory of a message, in order */
 
 typedef struct ddp__chain {
     int first, last;
-} ddp__chain; /* a list of slots, each with the next; -1: empty */
+} ddp__chain; /* a list of slots, each with the next, or -1 for empty */
 
 typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
 
@@ -76,7 +76,7 @@ typedef struct ddp__op {
         } share;
         struct {
             int donor; /* the rank that hands over its result */
-            int asked; /* 1: the result was requested from the donor */
+            int asked; /* 1 if the result was requested from the donor */
         } handed;
         struct {
             int sites, members, slices; /* live sites; live members of this site; slices that are summed
@@ -85,14 +85,15 @@ typedef struct ddp__op {
                                            complete */
         } sites;
     } u;
-    uint64_t *sums;            /* one hash per chunk of from; NULL: foreign writes are not checked */
+    uint64_t *sums;            /* one hash per chunk of from. NULL means that foreign writes are not
+                                * checked. */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
 /* The state of one operation towards one peer; offsets in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
-    int expected; /* 1: the peer must send something and nothing has arrived */
+    int expected; /* 1 if the peer must send something and nothing has arrived */
     int seen;     /* 1: something arrived, so the peer has started it */
     double divergence;
     union {
@@ -105,7 +106,7 @@ typedef struct ddp__exchange {
         } flow;
         struct {
             int frames;       /* frames sent */
-            int over;         /* 1: the peer has added its last chunk */
+            int over;         /* 1 if the peer has added its last chunk */
             int row;          /* of the peer's offer */
             size_t complaint; /* 1 + offset at which the peer's values differ from those that it submitted */
         } share;
@@ -140,7 +141,7 @@ typedef struct ddp__peer {
     ddp__out_state out_state;
     double release; /* emulated links: when the frame that is being serialised has left */
     ddp__frame out;
-    ddp__op *out_op;      /* the operation whose memory is the payload; NULL: a control frame */
+    ddp__op *out_op;      /* the operation whose memory is the payload, or NULL for a control frame */
     int out_slot;         /* slot that has the payload instead, or -1 */
     uint16_t *coded;      /* the payload instead, if out.coding; [chunk], NULL without cfg.coding */
     const char *out_text; /* the payload instead, if out_op is NULL */
@@ -148,7 +149,7 @@ typedef struct ddp__peer {
     size_t out_sent, out_total;
     int held_collective, held_p2p[DDP__LANES], granted; /* granted: credits that the peer added, its `more` */
     int want_heartbeat, want_abort, want_goodbye, want_farewell;
-    int send_dead; /* 1: the wire accepts no more bytes; the receiving side reports the cause */
+    int send_dead; /* 1 if the wire accepts no more bytes. The receiving side reports the cause. */
     double last_beat;
     ddp__owed owed[DDP__SLOTS_MAX];
     int owed_count;
@@ -159,12 +160,12 @@ typedef struct ddp__peer {
     unsigned char in_head[DDP__FRAME_BYTES];
     size_t in_got;
     uint32_t in_sum; /* CRC-32C of the payload's first in_got bytes, if in.check */
-    int in_slot;     /* -1: the payload is read directly into in_op's memory, or it is a control frame */
+    int in_slot;     /* -1 if the payload is read directly into in_op's memory, or it is a control frame */
     ddp__op *in_op;
-    int discard; /* 1: the frame that is being read is discarded */
+    int discard; /* 1 if the frame that is being read is discarded */
     double last_got;
     uint32_t transit;                 /* microseconds from sent to read, plus the difference of the clocks, */
-    double transit_at;                /* of the fastest frame so far; 0: none yet */
+    double transit_at;                /* of the fastest frame so far, or 0 for none yet */
     double reached;                   /* when the last frame reached this rank; the frames of one peer stay in
                                          order */
     int free_slot, solicited, staged; /* slots in use, by kind of frame */
@@ -173,7 +174,7 @@ typedef struct ddp__peer {
     int out_of_world;                 /* membership: 1: its frames are ignored */
     uint32_t paired_seq[DDP__PAIRED]; /* number of the next message */
     uint32_t begun, sends, receives;  /* operations that it has begun, by its last heartbeat, */
-    double heard_at;                  /* which was read then; 0 = none yet */
+    double heard_at;                  /* which was read then, or 0 for none yet */
     ddp__op *paired[DDP__PAIRED];     /* oldest incomplete send and receive of each lane */
     char text[DDP_ERROR_TEXT];
 } ddp__peer;
@@ -198,24 +199,24 @@ typedef struct ddp__algorithm {
     char letter;
     const char *name;
     unsigned types; /* types of frames that peers send: 1 << DDP__FRAME_PART, ... */
-    int whole;      /* 1: every rank sums all values; the segment of each rank is the whole message */
+    int whole;      /* 1 if every rank sums all values. The segment of each rank is the whole message. */
     int stages;     /* 1: contributions stay in the pending list until all ranks' contributions have
                        arrived */
-    int relays;     /* 1: a partial sum is sent on, from rank to rank, from the slot that it arrived in */
+    int relays;     /* 1 if a partial sum is sent on, from rank to rank, from the slot that it arrived in */
     /* Returns 1 if the algorithm is used for this operation, whose message is set but not its memory. NULL:
      * the last algorithm, for all other operations. */
     int (*fits)(const ddp__engine *e, const ddp__op *op);
     /* The range of values that goes to a peer, or (comes) that the peer sends: returns their number and sets
      * *from, *to. For sums whose result goes back (ddp__flow_returns) the peer gets, or returns, the results
-     * of the same range. NULL: the algorithm has no such ranges. */
+     * of the same range. NULL means that the algorithm has no such ranges. */
     size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
     /* Sets the values that are left, and which ranks must send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
-    /* Gets the next frame for a peer, if credits allow; 0: none. NULL: it sends none. */
+    /* Gets the next frame for a peer, if credits allow, or 0 for none. NULL means that it sends none. */
     int (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
     /* A frame begins to be written. Returns the slot that has its payload, or -1: it is in memory. */
     int (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-    /* A frame was written. NULL: its values are subtracted from those that are left. */
+    /* A frame was written. NULL means that its values are subtracted from those that are left. */
     void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
     /* Returns 1 if a peer could send this frame, whose number, verb, count and layer match the operation.
      * NULL: compares its type with `types`, and its coding. */
@@ -251,8 +252,8 @@ typedef struct ddp__membership {
     void (*lost)(ddp__engine *e, int peer, const char *why);
     void (*left)(ddp__engine *e, int peer);
     /* Membership frames (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and retained results). frame: the
-     * next one for a peer, high-priority or not. payload: where a payload is stored; NULL: it does not fit.
-     * read: a frame was read. */
+     * next one for a peer, high-priority or not. payload: where a payload is stored. NULL means that it does
+     * not fit. read: a frame was read. */
     int (*frame)(ddp__engine *e, int peer, int urgent, ddp__frame *f);
     unsigned char *(*payload)(ddp__engine *e, int peer, const ddp__frame *f);
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -261,7 +262,7 @@ typedef struct ddp__membership {
     /* Run once per round; check time-outs. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
-    /* This process was stopped for `seconds`; all time-outs are extended by them. */
+    /* This process was stopped for `seconds`. All time-outs are extended by them. */
     void (*stopped)(ddp__engine *e, double seconds, double now);
     /* Returns 1 if others may need a result of this rank, so that it cannot close yet. */
     int (*busy)(const ddp__engine *e);
@@ -276,7 +277,7 @@ struct ddp__engine {
     int silent;   /* membership: 1: the error that ended this engine is not reported to peers */
     ddp__wire *wire;
     int rank, world;
-    int *member; /* live ids, rising; collectives run over them */
+    int *member; /* live ids, rising. Collectives run over them. */
     int *place;  /* [world] index in member, -1: not live. In both arrays the entries of each group follow */
     int members;
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
@@ -291,7 +292,7 @@ struct ddp__engine {
     int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
                                               has an emulated rate */
     int checks;                            /* 1: payloads are sent with a checksum */
-    int stalled;                           /* 1: the emulated access link is stalled */
+    int stalled;                           /* 1 if the emulated access link is stalled */
     int acted;                             /* number of acts of the script that were executed */
     size_t chunk;                          /* in floats */
     /* minimum bytes of an all-reduce for the ring; maximum for the all-to-all exchange; minimum for sums in
@@ -317,9 +318,9 @@ struct ddp__engine {
     ddp__chain due; /* delay queue of slots, in order of reached */
     unsigned char *want_send, *want_recv;
     const float **terms;
-    float *rounded;         /* [chunk] this rank's values rounded to the coding; NULL: no coding */
-    uint16_t *recoded;      /* [chunk] blocks to be decoded; NULL if the coding has no blocks */
-    float *exact;           /* [chunk] a result before it was rounded; NULL if the coding has no blocks */
+    float *rounded;         /* [chunk] this rank's values rounded to the coding, or NULL for no coding */
+    uint16_t *recoded;      /* [chunk] blocks to be decoded, or NULL if the coding has no blocks */
+    float *exact;           /* [chunk] a result before it was rounded, or NULL if the coding has no blocks */
     unsigned char *sink;    /* [chunk] bytes that are discarded */
     uintptr_t looked_at[2]; /* pages of from and to that are known to exist; cleared after each wait */
 
@@ -337,14 +338,14 @@ struct ddp__engine {
     int *order;                       /* [world] ring order of all ids */
     long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another message; */
     int waits;                        /* each of them reserves a window position */
-    int dirty;                        /* 1: a window position or a queued operation may have become free */
+    int dirty;                        /* 1 if a window position or a queued operation may have become free */
     ddp__op *finished;                /* list of complete operations, to be published */
     int running;                      /* operations between first and last byte */
     double running_since;
-    int up_waiting;  /* 1: a frame may be waiting for the uplink */
+    int up_waiting;  /* 1 if a frame may be waiting for the uplink */
     ddp_error fault; /* the error that ended this engine */
     int fault_origin;
-    int fault_about; /* rank whose loss is the fault; -1: another fault, or unknown */
+    int fault_about; /* rank whose loss is the fault, or -1 for another fault, or unknown */
     double last_move;
     int closing, stopping; /* goodbye was queued; close was called */
     double next_check;     /* time of the next liveness check */
@@ -353,16 +354,16 @@ struct ddp__engine {
 
     /* shared, under the lock */
     pthread_mutex_t lock;
-    char (*called)[48]; /* [world] name of each rank in errors; "": none */
+    char (*called)[48]; /* [world] name of each rank in errors, or "" for none */
     int groups;         /* groups created, the world included */
     int group_members[DDP__GROUPS];
     pthread_cond_t changed;
     pthread_t thread;
     ddp_error error;     /* first failure or abort request */
-    int begun_wire;      /* 1: the wire's begin has returned */
+    int begun_wire;      /* 1 if the wire's begin has returned */
     int retires;         /* 1: ddp__engine_retire waits */
-    int tight;           /* 1: a message waits for a free slot in the queue */
-    int quiet;           /* 1: the comm thread will not touch the memory of messages again */
+    int tight;           /* 1 if a message waits for a free slot in the queue */
+    int quiet;           /* 1 if the comm thread will not touch the memory of messages again */
     ddp__parking parked; /* the comm thread lets a caller drive the engine */
     int driven;          /* 1: a caller drives the engine */
     double park_until;   /* when the comm thread resumes, unless a caller drives */
@@ -378,7 +379,8 @@ struct ddp__engine {
     int64_t bytes_sent, bytes_received, sent_as[DDP__AS_BYTES + 2];
     ddp__oplog *wanted; /* the caller that waits for a copy of the log */
     ddp__epoch_info epoch;
-    uint64_t *sums;               /* cfg.queue x sums_room hashes; NULL: foreign writes are not checked */
+    uint64_t *sums;               /* cfg.queue x sums_room hashes. NULL means that foreign writes are not
+                                   * checked. */
     size_t sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
@@ -452,7 +454,7 @@ DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, s
                              double *divergence);
 DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *divergence);
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
-/* out = x as bfloat16, rounded to nearest even; infinities stay infinite and NaN stays NaN. */
+/* out = x as bfloat16, rounded to nearest even. Infinities stay infinite and NaN stays NaN. */
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 /* out = x exactly; x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
@@ -498,7 +500,7 @@ DDP_LIB int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__fr
 /* Decodes the payload in a slot to floats (bfloat16 was read into the slot's second half). Returns 0 after a
  * failure. */
 DDP_LIB int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
-/* Sums count values from offset at on. e->terms are the contributions; the function sets terms[place] to this
+/* Sums count values from offset at on. e->terms are the contributions. The function sets terms[place] to this
  * rank's. */
 DDP_LIB int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                               double *divergence);
@@ -508,7 +510,7 @@ DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
 /* Inserts a slot after another of a list (-1: at the front); removes a slot. */
 DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
 DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
-/* The oldest staged chunk of an operation from a peer; -1 if none. */
+/* The oldest staged chunk of an operation from a peer, or -1 if none. */
 DDP_LIB int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
 /* 1 if the peer has room for one more chunk of an operation; forward: a partial sum that a ring sends on. */
 DDP_LIB int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
@@ -522,7 +524,7 @@ DDP_LIB int ddp__flow_returns(const ddp__op *op); /* 1 if values are summed at t
                                                      results go back */
 DDP_LIB void ddp__flow_begin(ddp__engine *e, ddp__op *op);
 DDP_LIB int ddp__flow_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-/* The next frame with results for a peer; the first `ready` of the values that this peer contributes are
+/* The next frame with results for a peer. The first `ready` of the values that this peer contributes are
  * final. */
 DDP_LIB int ddp__flow_result(ddp__engine *e, ddp__op *op, int peer, size_t ready, ddp__frame *f);
 DDP_LIB int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
@@ -530,7 +532,7 @@ DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
                                double now);
 DDP_LIB int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer);
-/* Checks that a chunk of a region is the next one, at from + *at, and advances *at; returns 0 after a
+/* Checks that a chunk of a region is the next one, at from + *at, and advances *at. Returns 0 after a
  * failure. ddp__out_of_order is the failure; it returns 0. */
 DDP_LIB int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
@@ -551,7 +553,7 @@ DDP_LIB void ddp__ring_reset(ddp__engine *e); /* reverts ddp__engine_ring to the
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e);  /* SIZE_MAX: the ranks are not threads of one
                                                            process */
-DDP_LIB int ddp__share_run(ddp__engine *e, double now); /* adds a few chunks; 1 if it did */
+DDP_LIB int ddp__share_run(ddp__engine *e, double now); /* adds a few chunks. Returns 1 if it did. */
 
 /* ---- liveness.c ---- */
 /* 1 if a peer has not begun an operation of this rank, as far as this rank knows. */
@@ -566,21 +568,21 @@ DDP_LIB int ddp__one_process(const ddp__engine *e);
  * suspended machine, starvation). All time-outs are extended by that gap, since the peers may have been
  * stopped too. */
 DDP_LIB int ddp__was_stopped(ddp__engine *e, double now);
-/* Sends heartbeats, detects silent peers and operations that time out; sets the time of the next check. */
+/* Sends heartbeats, detects silent peers and operations that time out. Sets the time of the next check. */
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: frames in flight on the emulated link ---- */
-/* Executes the acts of the script that are due; returns the time of the next one, -1: never. */
+/* Executes the acts of the script that are due. Returns the time of the next one, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive too early */
 /* Puts a chunk in its slot, or the control frame just read, into the delay queue. */
 DDP_LIB void ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__delay_control(ddp__engine *e, int peer, double now);
-/* Arrival time of the last chunk in flight from a peer; -1: none. */
+/* Arrival time of the last chunk in flight from a peer, or -1 for none. */
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
-DDP_LIB int ddp__receive_all(ddp__engine *e); /* reads available bytes; 1 if anything moved */
+DDP_LIB int ddp__receive_all(ddp__engine *e); /* reads available bytes. Returns 1 if anything moved. */
 /* Handle a frame that has reached this rank: a chunk in its slot, or a control frame. */
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -594,10 +596,10 @@ DDP_LIB void ddp__start(ddp__engine *e, ddp__op *op, int again, double now);
 DDP_LIB void ddp__activate(ddp__engine *e, double now);
 
 /* ---- send.c ---- */
-/* Write bytes to the wire: for all peers, or of the frame being written; 1 if anything moved. */
+/* Write bytes to the wire: for all peers, or of the frame being written, or 1 if anything moved. */
 DDP_LIB int ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int ddp__continue_frame(ddp__engine *e, int peer, double now);
-/* Begins to write the next frame at once, even if the uplink is paced; 0 if there is none. */
+/* Begins to write the next frame at once, even if the uplink is paced. Returns 0 if there is none. */
 DDP_LIB int ddp__start_next(ddp__engine *e, int peer, double now);
 /* Before the thread sleeps: marks operations that wait for a peer. */
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);

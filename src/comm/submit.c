@@ -99,7 +99,7 @@ void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, siz
 
 /* ---- messages ---- */
 
-/* Number of values in a list of pieces; SIZE_MAX if there are more than a frame can count. */
+/* Number of values in a list of pieces, or SIZE_MAX if there are more than a frame can count. */
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 {
     size_t n = 0;
@@ -189,7 +189,7 @@ ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_e
     return bad ? bad : ddp__group_check(e, m, verb, err);
 }
 
-/* Finds room for count contiguous strips in the pool; returns the first index, or -1. */
+/* Finds room for count contiguous strips in the pool. Returns the first index, or -1. */
 static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;

@@ -118,7 +118,7 @@ static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double lev
     uint32_t bits;
 
     if (!(largest > 0)) return 0;
-    /* start with the rounded quotient; the exact answer is at most one float away */
+    /* start with the rounded quotient. The exact answer is at most one float away. */
     bits = ddp__codec_bits((float)((double)largest * (1 / levels)));
     bits += ddp__quantise_top(bits, levels) < largest;
     bits -= ddp__quantise_top(bits - 1, levels) >= largest;

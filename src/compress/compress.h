@@ -13,7 +13,7 @@
  *   i64    k u64 indexes, then k float32 values: 12 bytes per element, the format of the paper
  *   i32    k u32 indexes, then k float32 values: 8 bytes per element; n <= 2^32
  *   delta  k float32 values, then k gaps as variable-length integers: 7 bits per byte, lowest bits first, top
- *          bit set if another byte follows. The first gap is the first index; each later gap is index -
+ *          bit set if another byte follows. The first gap is the first index. Each later gap is index -
  *          previous index - 1. About 5.3 bytes per element if 1 % of the elements is sent and they are evenly
  *          spread; 4 to 14 in the extremes
  * Full packings carry all elements (k = n):
@@ -46,9 +46,9 @@ DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 /* ddp_pack_sparse - writes k elements as a message with packing i64, i32 or delta.
  *   index  [k] strictly ascending and below n, as ddp_topk returns them; n is at most SIZE_MAX / 32
  *   value  [k] infinities are allowed, NaN is an error
- *   out    buffer of `capacity` bytes that overlaps no input; the function writes at most *bytes of them
+ *   out    buffer of `capacity` bytes that overlaps no input. The function writes at most *bytes of them.
  *   bytes  receives the size of the message
- * Allocates nothing; safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG,
+ * Allocates nothing. Safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG,
  * DDP_NUMERIC. */
 DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
                                    const float *value, void *out, size_t capacity, size_t *bytes,
@@ -59,26 +59,26 @@ DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, cons
  *   out    buffer of `capacity` bytes that does not overlap x
  *   bytes  receives the size of the message
  *
- * Allocates nothing; safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG;
+ * Allocates nothing. Safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG;
  * DDP_NUMERIC for a NaN, with its index. */
 DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes,
                                   ddp_error *err);
 
 /* ---- block quantisation to 8 or 4 bits ---- */
 
-#define DDP_QUANTISE_BLOCK 64 /* elements per block; a block has one scale */
+#define DDP_QUANTISE_BLOCK 64 /* elements per block. A block has one scale. */
 
 /* ddp_pack_quantised - writes x[0..n-1] as a message with packing DDP_PACK_INT8, DDP_PACK_INT4 or
  * DDP_PACK_E3M0.
- *   out    buffer of `capacity` bytes; the function writes ddp_pack_bound(packing, n, n) of them
+ *   out    buffer of `capacity` bytes. The function writes ddp_pack_bound(packing, n, n) of them.
  *   bytes  receives the size of the message
  *
  * The payload starts with one float32 scale s per block of 64 elements. int8 then has n signed bytes. int4
  * has n/2 bytes (rounded up) with two elements each, stored as value + 8, the even element in the low half.
  * This is 1.0625 or 0.5625 bytes per element. The largest level Q is 127 or 7:
  *     s = the smallest float for which Q s, rounded to a float, is at least the largest |x| of the block (so
- *     that blocks of denormals work too); one float less if Q s would overflow
- *     q = x / s rounded to the nearest integer, halves away from 0; the receiver computes q s, rounded once
+ *     that blocks of denormals work too). One float less if Q s would overflow
+ *     q = x / s rounded to the nearest integer, halves away from 0. The receiver computes q s, rounded once.
  * Hence |x - q s| <= s / 2, exactly, and rounding q s to a float adds at most half a unit in its last place.
  * Quantising the received values again gives the same s and q, unless s is denormal. A block of zeros has s =
  * 0. The sign of a zero is lost.
@@ -87,7 +87,7 @@ DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t ca
  * an exponent e in 0..7, plus 8 if the element is negative. It represents the magnitude s / 2^(7 - e), or 0
  * if e is 0. The nearest magnitude is chosen, halves away from 0. The products are exact.
  *
- * The receiver decodes the message with ddp_unpack_store or ddp_unpack_add. Allocates nothing; safe from any
+ * The receiver decodes the message with ddp_unpack_store or ddp_unpack_add. Allocates nothing. Safe from any
  * thread. On error the outputs are unchanged. Errors: DDP_ARG; DDP_NUMERIC, which names the first NaN or
  * infinite element. */
 DDP_API ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
@@ -108,7 +108,7 @@ DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed
  *            a wrong length, NaN, and scales that are not finite
  *   x        [n] does not overlap the message
  *
- * Allocates nothing; safe from any thread. On error x is unchanged. Errors: DDP_ARG, DDP_FORMAT. */
+ * Allocates nothing. Safe from any thread. On error x is unchanged. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
 
 /* ddp_unpack_add - decodes a message and adds it: x[index] += value. Parameters, memory and threads as in
@@ -122,11 +122,12 @@ DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x,
 DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
 
 /* ddp_packing_name - returns the name of a packing as the programs spell it. DDP_PACK_DEFAULT returns the
- * name of the default; an invalid value returns "unknown". A constant string. Pure; safe from any thread. */
+ * name of the default. An invalid value returns "unknown". A constant string. Pure and safe from any
+ * thread. */
 DDP_API const char *ddp_packing_name(ddp_packing packing);
 
-/* ddp_packing_named - finds a packing by its name. Pure; safe from any thread. Errors: DDP_ARG if the name is
- * unknown (the message lists the valid names) or if out is NULL. */
+/* ddp_packing_named - finds a packing by its name. Pure and safe from any thread. Errors: DDP_ARG if the name
+ * is unknown (the message lists the valid names) or if out is NULL. */
 DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err);
 
 /* ---- error feedback ---- */
@@ -149,27 +150,27 @@ DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_err
  * without harm to the residual. */
 
 /* ddp_feedback_add - adds the gradient to the residual: residual[0..n-1] += gradient[0..n-1]. It reads the
- * gradient twice, because it validates all of it first. The arrays do not overlap. Allocates nothing; safe
- * from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL; DDP_NUMERIC for a gradient
+ * gradient twice, because it validates all of it first. The arrays do not overlap. Allocates nothing. Safe
+ * from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL or DDP_NUMERIC for a gradient
  * or a sum that is not finite. */
 DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err);
 
-/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. Allocates nothing;
- * safe from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL or an index out of
+/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. Allocates nothing.
+ * Safe from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL or an index out of
  * range. */
 DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                      ddp_error *err);
 
 /* ddp_feedback_subtract - subtracts the decoded values of a message from residual[0..n-1]. Message and
- * residual do not overlap. Allocates nothing; safe from any thread. On error the residual is unchanged.
- * Errors: DDP_ARG for NULL; DDP_FORMAT for a damaged message or another n; DDP_NUMERIC for a value or a
+ * residual do not overlap. Allocates nothing. Safe from any thread. On error the residual is unchanged.
+ * Errors: DDP_ARG for NULL, DDP_FORMAT for a damaged message or another n, or DDP_NUMERIC for a value or a
  * difference that is not finite. */
 DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n,
                                          ddp_error *err);
 
 /* ---- the largest elements of each chunk, in 2 bits ---- */
 
-#define DDP_SPARSE_CHUNK 4096 /* elements per chunk; a chunk has one scale */
+#define DDP_SPARSE_CHUNK 4096 /* elements per chunk. A chunk has one scale. */
 
 /* Sparse 2-bit messages: of each chunk of 4096 elements they carry the `keep` largest by magnitude. A shorter
  * last chunk carries its share, rounded up. Each element takes 14 bits: a sign, one of two levels (u and 2 u)
@@ -177,7 +178,7 @@ DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, floa
  * less than float32. */
 
 /* ddp_sparse_keep - returns the elements to keep of each chunk for a fraction of them (0 = 1/64), limited to
- * 1..4096. Pure; safe from any thread. */
+ * 1..4096. Pure and safe from any thread. */
 DDP_API int ddp_sparse_keep(double fraction);
 
 /* ddp_sparse_bytes - returns the size, in bytes, of a message for n elements, which does not depend on the
@@ -196,13 +197,13 @@ DDP_API size_t ddp_sparse_scratch(int keep);
  *   out      buffer of `capacity` bytes; ddp_sparse_bytes(n, keep) of them are written
  *   scratch  ddp_sparse_scratch(keep) bytes, aligned to 8
  *
- * On error x is unchanged. Allocates nothing; safe from any thread. Errors: DDP_ARG; DDP_NUMERIC for an
+ * On error x is unchanged. Allocates nothing. Safe from any thread. Errors: DDP_ARG; DDP_NUMERIC for an
  * infinity or NaN, with its index. */
 DDP_API ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capacity, void *scratch,
                                    size_t scratch_bytes, ddp_error *err);
 
 /* ddp_sparse_add - adds the decoded values of a message of `bytes` bytes to x[0..n-1]. The whole message is
- * validated before x changes. Allocates nothing; safe from any thread. Errors: DDP_ARG for NULL, keep or n;
+ * validated before x changes. Allocates nothing. Safe from any thread. Errors: DDP_ARG for NULL, keep or n;
  * DDP_FORMAT for a damaged message. */
 DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x, size_t n,
                                   ddp_error *err);
@@ -214,12 +215,12 @@ DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, f
  *   k        1..n
  *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable after the call
  *   index    [k] receives their positions, ascending
- *   value    [k] receives x[index[i]], bit for bit; may be NULL
+ *   value    [k] receives x[index[i]], bit for bit. May be NULL.
  * x, scratch, index and value do not overlap.
  *
  * The result equals the first k elements of a full sort by magnitude, descending, then by index, ascending.
- * Of equal magnitudes the lowest indexes are selected; 0.0 and -0.0 are equal; infinities are largest. A NaN
- * anywhere in x is an error that names the first NaN found; it is never selected.
+ * Of equal magnitudes the lowest indexes are selected; 0.0 and -0.0 are equal. Infinities are largest. A NaN
+ * anywhere in x is an error that names the first NaN found. It is never selected.
  *
  * Method: a sample of the magnitudes gives a threshold that slightly more than k elements exceed. One pass
  * collects these elements, 16 at a time, and a radix select finds the k-th largest of them. If the threshold
@@ -227,8 +228,8 @@ DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, f
  * threshold. If it was too high, the pass runs again with a lower one. The sample therefore affects the time,
  * which is O(n) for any data, but never the result.
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.1, which does not define ties and NaN. Allocates nothing;
- * safe from any thread. On error the outputs are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
+ * Source: FusionLLM (arXiv:2410.12707) section 5.1, which does not define ties and NaN. Allocates nothing.
+ * Safe from any thread. On error the outputs are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
                             uint64_t *index, float *value, ddp_error *err);
 
@@ -242,11 +243,11 @@ DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
  *   seed     the same seed (for example, of step and layer), n and k give the same positions on every
  *            platform
  *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
- *   index, value  as in ddp_topk; they do not overlap each other or the other arrays
+ *   index, value  as in ddp_topk. They do not overlap each other or the other arrays.
  *
  * Values are not scaled by n/k: with error feedback they must not be; without it the receiver may scale them.
  * Method: Floyd's algorithm on a bitmap, O(k + n / 64). A NaN at a drawn position is an error that names the
- * first one; the other positions are not read. Allocates nothing; safe from any thread. On error the outputs
+ * first one. The other positions are not read. Allocates nothing. Safe from any thread. On error the outputs
  * are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
                                size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err);
@@ -290,10 +291,10 @@ typedef struct ddp_link_compression {
  *
  * The paper is silent or wrong in two places. For r_i between 1 and factor its formula sends more bytes than
  * dense; such links send dense here. Its Eq. 8 applies the factor 3 also to links that are not compressed,
- * and divides compute time by r; link_s does neither and is meant for Eq. 3. The uniform rule with r = 100
+ * and divides compute time by r. link_s does neither and is meant for Eq. 3. The uniform rule with r = 100
  * and i64 gives a message 33.3 times smaller, as the caption of Figure 10 says.
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links). Allocates nothing; safe from any
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links). Allocates nothing. Safe from any
  * thread. Errors: DDP_ARG (also if factor times ratio overflows), DDP_NUMERIC. */
 DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
                                const ddp_adatopk_options *o, ddp_link_compression *out, ddp_error *err);

@@ -4,7 +4,7 @@
 #include "compress/codec.h"
 
 /* Layout of a chunk: its scale u as a float, then 14 bits per kept element, lowest bits first: 12 bits of
- * index, 1 bit for the sign (1 = negative), 1 bit for the level (1 = 2 u, 0 = u). Indexes ascend; the first
+ * index, 1 bit for the sign (1 = negative), 1 bit for the level (1 = 2 u, 0 = u). Indexes ascend. The first
  * one that does not ends the list. u = 0: the chunk has no elements.
  *
  * The residual is exact for these reasons. u is at most twice the smallest kept magnitude and has eight
@@ -79,7 +79,7 @@ static float ddp__sparse_scale(const float *value, size_t k, float smallest)
     return ddp__codec_float(bits);
 }
 
-/* Drops the elements that are too small compared with the largest one. Returns how many remain; *smallest is
+/* Drops the elements that are too small compared with the largest one. Returns how many remain. *smallest is
  * the smallest magnitude of these. */
 static size_t ddp__sparse_range(uint64_t *index, float *value, size_t k, float *smallest)
 {

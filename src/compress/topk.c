@@ -42,7 +42,7 @@ size_t ddp_topk_scratch(size_t n, size_t k)
 /* ---- the k-th largest of a list ---- */
 
 /* Returns the rank-th largest of m magnitudes by radix select, with digits of 11, 10 and 10 bits. Only the
- * first `digits` digits are computed; the rest is 0. *ties receives how many of the magnitudes that agree in
+ * first `digits` digits are computed. The rest is 0. *ties receives how many of the magnitudes that agree in
  * these digits are among the `rank` largest. Each bin has two counters that are used alternately: most
  * magnitudes fall into few bins, and a counter cannot be read again before its last write completes. */
 static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins,
@@ -242,7 +242,7 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Floyd's algorithm: each round draws from the first j + 1 elements; if the element is already drawn, the
+/* Floyd's algorithm: each round draws from the first j + 1 elements. If the element is already drawn, the
  * round takes element j instead, which no earlier round could draw. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch, size_t scratch_bytes,
                        uint64_t *index, float *value, ddp_error *err)

@@ -1,8 +1,8 @@
 /* Resolves the configuration: defaults, environment, and errors for values that do not fit together. */
 #include "config/settings.h"
 
-/* Fills fields that are zero. Strings still belong to the environment; they are copied later with the rest.
- * */
+/* Fills fields that are zero. Strings still belong to the environment. They are copied later with the rest.
+ */
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0;

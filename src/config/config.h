@@ -24,9 +24,9 @@ typedef enum ddp_strategy {
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
     DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md); bit-identical to ssgd */
     DDP_ASP,       /* each push to a server is a separate update */
-    DDP_SSP,       /* asp; no worker is more than server.staleness steps ahead */
+    DDP_SSP,       /* asp. No worker is more than server.staleness steps ahead. */
     DDP_R2SP,      /* asp; the workers push one after the other */
-    DDP_OSP,       /* bsp; the least important layers are sent and corrected during the next step */
+    DDP_OSP,       /* bsp. The least important layers are sent and corrected during the next step. */
     DDP_DILOCO,    /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
     DDP_SPARSELOCO /* diloco with the largest 1/64 of the deltas, in 2 bits each */
 } ddp_strategy;
@@ -68,7 +68,7 @@ typedef enum ddp_correct {
     DDP_CORRECT_EAGER     /* each on arrival, but not between its forward and its backward pass */
 } ddp_correct;
 
-/* Number format of averages; sums are float32. int4, e3m0 and topk are for parameter deltas only (diloco). */
+/* Number format of averages. Sums are float32. int4, e3m0 and topk are for parameter deltas only (diloco). */
 typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
@@ -98,9 +98,9 @@ typedef enum ddp_kernels {
     DDP_KERNELS_AVX512   /* x86-64 with AVX-512F */
 } ddp_kernels;
 
-/* Settings of a context. Zero is the default of every field, so an all-zero ddp_config is valid. Fields
- * that every program may need are flat; the others are in structs, one for each topic ("chapters"). Strings
- * are read during ddp_open and need not outlive it.
+/* Settings of a context. Zero is the default of every field, so an all-zero ddp_config is valid. Fields that
+ * every program may need are flat. The others are in structs, one for each topic ("chapters"). Strings are
+ * read during ddp_open and need not outlive it.
  *
  * Unless no_env is set, DREAMDDP_ variables fill fields that are zero. If world is 0, they and the variables
  * of torchrun, Open MPI, MPICH, PMIx and Slurm supply rank, world and address too.
@@ -113,7 +113,7 @@ struct ddp_config {
     int period;              /* H: steps in which each layer is averaged once (default: 5) */
     ddp_transport transport; /* how ranks reach each other (default: tcp) */
     int rank, world;         /* this rank, number of ranks; world > 0: both are literal (default: 0 of 1) */
-    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks; the own entry is ignored. ddp_open
+    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks. The own entry is ignored. ddp_open
      * duplicates them and sets O_NONBLOCK; close yours after it. The connections end with ddp_close, or when
      * ddp_open fails (default: NULL) */
     const int *sockets;
@@ -130,8 +130,8 @@ struct ddp_config {
     ddp_wire wire;
     /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
     double topk_fraction;
-    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/sites.md);
-     * all workers have one, or none (default: 0) */
+    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/sites.md). All
+     * workers have one, or none (default: 0). */
     int site;
     int threads; /* operator threads of this worker (default: 1) */
     /* instruction set of the CPU operators: bit-identical on all processors of an architecture (default: the
@@ -216,12 +216,12 @@ struct ddp_config {
 
     /* The outer optimizer: diloco, sparseloco (docs/explanation/diloco.md). */
     struct {
-        double lr; /* learning rate (default: 0.7; 1 for sparseloco and eager) */
-        /* Nesterov momentum, below 1; DDP_NO_MOMENTUM is 0 (default: 0.9; 0 for sparseloco, eager) */
+        double lr; /* learning rate (default: 0.7, or 1 for sparseloco and eager) */
+        /* Nesterov momentum, below 1. DDP_NO_MOMENTUM is 0 (default: 0.9, or 0 for sparseloco, eager). */
         double momentum;
         ddp_overlap overlap; /* when an average must be complete (default: none) */
-        /* stream: share of its own parameters that a worker retains when an average arrives, below 1;
-         * DDP_OVERWRITE is 0 (default: 0.5) */
+        /* stream: share of its own parameters that a worker retains when an average arrives, below 1.
+         * DDP_OVERWRITE is 0 (default: 0.5). */
         double mixture;
         /* stream: n fragments, at most H, of the layers 0, n, 2 n, ..; 1, n + 1, ..; sent at equal distances
          * (default: 0, a step for each layer by the planner) */

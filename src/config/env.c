@@ -2,7 +2,7 @@
 #include "config/settings.h"
 #include "wire/socket.h"
 
-/* Variables of a launcher; NULL: it has none. */
+/* Variables of a launcher. NULL means that it has none. */
 typedef struct ddp__launcher {
     const char *name, *rank, *world, *local_rank, *local_world;
 } ddp__launcher;
@@ -111,7 +111,7 @@ static void ddp__mpich_job(char *out, size_t room)
 #endif
 }
 
-/* The launcher's name for its run, equal on all ranks; "" if it sets none. out[DDP__JOB_TEXT]. */
+/* The launcher's name for its run, equal on all ranks, or "" if it sets none. out[DDP__JOB_TEXT]. */
 static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, ddp_error *err)
 {
     const char *id = NULL, *job = ddp__env_get("SLURM_JOB_ID"), *step = ddp__env_get("SLURM_STEP_ID");

@@ -30,7 +30,7 @@ enum {
 typedef struct ddp__knob {
     const char *member;   /* "server.staleness" */
     const char *name;     /* "staleness": for ddp_config_set, Python keywords and messages */
-    const char *variable; /* "DREAMDDP_STALENESS"; the flag of a program is "--staleness" */
+    const char *variable; /* "DREAMDDP_STALENESS". The flag of a program is "--staleness". */
     ddp__kind kind;
     unsigned flags;
     size_t at, size;
@@ -51,7 +51,7 @@ DDP_LIB int ddp__knob_unset(const ddp__knob *r, const ddp_config *c);
 DDP_LIB double ddp__knob_number(const ddp__knob *r, const ddp_config *c);
 DDP_LIB int ddp__knob_fits(const ddp__knob *r, double x);
 
-/* Sets the field from text, which a text field borrows; "" is the default. said: the name in errors, of the
+/* Sets the field from text, which a text field borrows. "" is the default. said: the name in errors, of the
  * setting or of its variable. */
 DDP_LIB ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c,
                                  const char *said, const char *text, ddp_error *err);

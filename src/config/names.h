@@ -4,35 +4,35 @@
 #include "config/config.h"
 
 /* ddp_strategy_name - returns the name of a strategy, as in --strategy: the name of the default for
- * DDP_STRATEGY_DEFAULT, "unknown" for an invalid value. A constant string. Pure; safe from any thread. */
+ * DDP_STRATEGY_DEFAULT, "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_strategy_name(ddp_strategy s);
 
-/* ddp_strategy_named - returns the strategy with that name; DDP_STRATEGY_DEFAULT if there is none. Pure; safe
- * from any thread. */
+/* ddp_strategy_named - returns the strategy with that name; DDP_STRATEGY_DEFAULT if there is none. Pure and
+ * safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 
-/* ddp_strategy_number - returns the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT past the last one.
- * Pure; safe from any thread. */
+/* ddp_strategy_number - returns the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT past the last one. Pure
+ * and safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_number(int i);
 
 /* ddp_strategy_traits - returns the requirements and compatible settings of a strategy, as bits of
- * config/strategy.h; 0 if it is not built in. Pure; safe from any thread. */
+ * config/strategy.h, or 0 if it is not built in. Pure and safe from any thread. */
 DDP_API unsigned ddp_strategy_traits(ddp_strategy s);
 
 /* ddp_transport_named - returns the transport with that name, "tcp", "threads", "mpi" or "sockets";
- * DDP_TRANSPORT_DEFAULT for another name. Pure; safe from any thread. */
+ * DDP_TRANSPORT_DEFAULT for another name. Pure and safe from any thread. */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 
 /* ddp_algorithm_named - converts "auto", "full", "direct" or "ring" to its algorithm. Returns 1 and sets
- * *out, or returns 0 for another name. Pure; safe from any thread. */
+ * *out, or returns 0 for another name. Pure and safe from any thread. */
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 
 /* ddp_wire_named - converts "f32", "bf16", "int8", "int4", "e3m0" or "topk" to its number format. Returns 1
- * and sets *out, or returns 0 for another name. Pure; safe from any thread. */
+ * and sets *out, or returns 0 for another name. Pure and safe from any thread. */
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 
-/* ddp_wire_name - returns the name of a number format; "f32" for the default. A constant string. Pure; safe
- * from any thread. */
+/* ddp_wire_name - returns the name of a number format; "f32" for the default. A constant string. Pure and
+ * safe from any thread. */
 DDP_API const char *ddp_wire_name(ddp_wire wire);
 
 /* A row of the table of settings, which docs/reference/settings.md shows. Pointers are to constant text. Of
@@ -40,17 +40,17 @@ DDP_API const char *ddp_wire_name(ddp_wire wire);
 typedef struct ddp_setting {
     const char *field;    /* "staleness": the name for ddp_config_set and Python */
     const char *member;   /* "server.staleness" of ddp_config */
-    const char *variable; /* "DREAMDDP_STALENESS"; NULL: the field has none */
+    const char *variable; /* "DREAMDDP_STALENESS". NULL means that the field has none. */
     const char *preset;   /* meaning of zero in the field */
     const char *help;     /* text of --help */
-    int same;             /* 1: all ranks must have the same value */
+    int same;             /* 1 if all ranks must have the same value */
     char chapter[16];     /* "server"; "core": the member is in no chapter */
     char flag[40];        /* "--staleness", in programs that have it; "" without a variable */
     char values[256];     /* "1 to 1000000 steps", "none, stream or eager" */
-    char value[256];      /* of the field; "" if it is zero */
+    char value[256];      /* of the field, or "" if it is zero */
 } ddp_setting;
 
-/* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01"; ""
+/* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01". ""
  * is the default.
  *
  *   field  name of a setting (ddp_setting.field)

@@ -343,8 +343,7 @@ int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
         {"first state_period", (double)c->average.state_period[0], NULL},
         {"second state_period", (double)c->average.state_period[1], NULL},
         {"a site (0: no, 1: yes)", (double)(c->site > 0), NULL},
-        {"seed (last 32 bits)", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64 bits; a
-                                                                                          * double holds 53 */
+        {"seed (last 32 bits)", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64 bits. A double holds 53. */
     int n = 0;
 
     for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];

@@ -31,7 +31,7 @@ DDP_LIB void ddp__strategy_names(const ddp__strategies *list, char *out,
 DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
                                        ddp_error *err); /* checks each field alone */
 DDP_LIB void ddp__settings_default(const ddp__strategies *list, ddp_config *c);
-DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts; returns 0 if memory is short */
+DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts. Returns 0 if memory is short. */
 DDP_LIB void ddp__settings_disown(ddp_config *c);
 /* env_check_names rejects unknown variables. env_fill fills fields of c that are zero. */
 DDP_LIB ddp_status ddp__env_check_names(ddp_error *err);
@@ -68,7 +68,7 @@ typedef struct ddp__goes_trait { /* a setting that needs a strategy with this tr
  * group. */
 DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
                                    ddp_error *err);
-/* The table: name of setting i, or NULL after the last; the settings that are on, as bits; the row or trait
+/* The table: name of setting i, or NULL after the last. The settings that are on, as bits. The row or trait
  * that rejects them. */
 DDP_LIB const char *ddp__feature_name(int i);
 DDP_LIB unsigned ddp__features_on(const ddp_config *c, int groups);
@@ -77,13 +77,13 @@ DDP_LIB const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits);
 
 /* ---- env.c: the environment ---- */
 
-/* Strings are borrowed from the environment; NULL if a variable is unset or empty. */
+/* Strings are borrowed from the environment, or NULL if a variable is unset or empty. */
 typedef struct ddp__env {
     const char *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
     int rank, world;      /* 0 and 1 without a launcher */
     int local_rank;       /* among the ranks on this machine */
-    char addr[320];       /* host:port of rank 0; "": unknown */
-    char run_id[128];     /* name of the run; "": unknown */
+    char addr[320];       /* host:port of rank 0, or "" if unknown */
+    char run_id[128];     /* name of the run, or "" if unknown */
     const char *note;     /* NULL, or a line for the log about a conclusion */
 } ddp__env;
 

@@ -15,7 +15,7 @@ struct ddp_profile;
 /* The averaged quantity. It determines the work of sync_all, the state of a joining worker, and the values in
  * int8 blocks. */
 typedef enum ddp_averages {
-    DDP_AVERAGES_GRADIENTS,  /* gradients; parameters are equal on all ranks after every step */
+    DDP_AVERAGES_GRADIENTS,  /* gradients. Parameters are equal on all ranks after every step. */
     DDP_AVERAGES_PARAMETERS, /* parameters, which differ between averages */
     DDP_AVERAGES_CHANGES     /* parameter deltas since the last average */
 } ddp_averages;
@@ -89,7 +89,7 @@ typedef struct ddp_strategy_ops {
      * the buffers if the strategy averages gradients). */
     int (*sync_all)(ddp_ctx *d, void *self);
     /* ddp_share: the program has replaced the parameters, which are now equal on all ranks. Nothing is in
-     * flight. Continue from them. NULL: no state depends on the parameters. */
+     * flight. Continue from them. NULL means that no state depends on the parameters. */
     int (*restart)(ddp_ctx *d, void *self);
     /* Workers were lost or have joined (see ddp_live). Called between two steps, with nothing in flight. */
     int (*members_changed)(ddp_ctx *d, void *self);
@@ -110,7 +110,7 @@ typedef struct ddp_strategy_ops {
     /* Free all memory; also called if start was not called. */
     void (*close)(ddp_ctx *d, void *self);
 
-    /* Plans; all NULL if the strategy does not use one. The caller frees *out.
+    /* Plans. All NULL if the strategy does not use one. The caller frees *out.
      *   make   makes a plan from a profile, on the first rank of those that share it. measured 0: from
      *          equal layers and the configured links, on every rank
      *   whole  makes the plan of a model that is cut into stages, from a profile of all its layers;
@@ -134,6 +134,6 @@ typedef struct ddp_strategy_ops {
      * from `transfers`. */
     double (*plan_exposed)(const void *self);
     /* Writes the transfers of one period (*period steps) to out[room], in the order in which they are posted,
-     * and returns their number. NULL: no prediction is possible. */
+     * and returns their number. NULL means that no prediction is possible. */
     int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 } ddp_strategy_ops;

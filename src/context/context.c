@@ -45,7 +45,7 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     }
     ddp__say_where(d);
     if (d->ops.failed) d->ops.failed(d, d->self);
-    /* does nothing if the failure came from the engine; otherwise reports it to the other ranks */
+    /* does nothing if the failure came from the engine. Otherwise, reports it to the other ranks. */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
     /* the program may free registered memory when it sees the failure */

@@ -83,7 +83,8 @@ typedef struct ddp__times {
                           accounted for */
     int ended_room;
     long ended_first, ended_next;
-    struct ddp__clock *clock; /* clock of a device; NULL: none, a hook's time is the time of the call */
+    struct ddp__clock *clock; /* clock of a device. NULL means that none, a hook's time is the time of the
+                               * call. */
 } ddp__times;
 
 /* A registered layer. context/layers.c fills it at registration and at the start; all modules read it. */
@@ -123,10 +124,12 @@ struct ddp_ctx {
     int layers;                   /* length of the list unit */
     ddp_optimizer optimizer;
     float lr;
-    int team;                             /* group of the ranks that this rank plans with; 0: all ranks */
+    int team;                             /* group of the ranks that this rank plans with, or 0 for all
+                                           * ranks */
     int team_size, team_place, team_root; /* their number, this rank's index among them, the first of them */
     int started;                          /* the layers are frozen */
-    const char *in_program; /* "save" or "load": that function of ddp_add_state is running; NULL: none */
+    const char *in_program; /* "save" or "load": that function of ddp_add_state is running, or NULL for
+                             * none */
     ddp__joining joining;   /* progress, if this worker joins a run */
     int aborts, aborted;    /* atomic; ddp_abort with one worker: number of calls, and whether abort_text
                                is set */
@@ -144,7 +147,7 @@ struct ddp_ctx {
     struct ddp__gpu *gpu;
     struct ddp__measure *measure;
     struct ddp__session *session;
-    struct ddp__keeper *keeper; /* of a pipeline that continues after a loss; else NULL */
+    struct ddp__keeper *keeper; /* of a pipeline that continues after a loss, or NULL otherwise */
 };
 
 /* First line of every hook. Returns the error of a forked child, or the context's first error. Fails if an
@@ -176,19 +179,20 @@ DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* the part that graphs use */
 DDP_LIB const ddp__host *ddp__host_seen(const ddp_ctx *d);
 DDP_LIB const ddp_allocator *ddp__allocator_of(const ddp_ctx *d);
 DDP_LIB ddp__pool *ddp__pool_of(const ddp_ctx *d);
-DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* device of the layers; NULL: host memory */
+DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* device of the layers, or NULL for host
+                                                               * memory */
 DDP_LIB void *ddp__device_of(const ddp_ctx *d);
 DDP_LIB ddp__scratch *ddp__lists_of(ddp_ctx *d); /* memory that ddp_close frees */
 DDP_LIB ddp_stats *ddp__stats(ddp_ctx *d);
 DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* engine of link 1, or NULL */
 DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated links */
-DDP_LIB int ddp__is_on_paper(const ddp_ctx *d); /* 1: no value of a layer is read or written (src/sim) */
+DDP_LIB int ddp__is_on_paper(const ddp_ctx *d); /* 1 if no value of a layer is read or written (src/sim) */
 DDP_LIB int ddp__layers(const ddp_ctx *d);
 DDP_LIB int ddp__started(const ddp_ctx *d); /* the layers are frozen */
 DDP_LIB const ddp_optimizer *ddp__optimizer(const ddp_ctx *d);
 DDP_LIB float ddp__lr(const ddp_ctx *d);
-/* The team: the ranks that plan and measure together. Their group (0: all ranks), their number, this rank's
- * index. */
+/* The team: the ranks that plan and measure together. Their group (0 for all ranks), their number, this
+ * rank's index. */
 DDP_LIB int ddp__team_group(const ddp_ctx *d);
 DDP_LIB int ddp__team_size(const ddp_ctx *d);
 DDP_LIB int ddp__team_place(const ddp_ctx *d);
@@ -217,8 +221,8 @@ DDP_LIB void ddp__units_free(ddp_ctx *d);
 
 /* ---- open.c: creation, end and changes of a context ----
  *
- *   context_new    creates a context from its configuration, with links and operator threads; NULL: the
- *                  reason is in *err
+ *   context_new    creates a context from its configuration, with links and operator threads. NULL means that
+ *                  the reason is in *err.
  *   graphs_free    the first step of the end, before strategy_close and context_free; other modules free
  *                  their parts in between
  *   links_second   opens the emulated links of link 1
@@ -245,8 +249,8 @@ DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
 DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
 DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
-/* Records that a function of ddp_add_state runs, "save" or "load"; NULL: it has returned. Returns the
- * previous value. */
+/* Records that a function of ddp_add_state runs, "save" or "load". NULL means that it has returned. Returns
+ * the previous value. */
 DDP_LIB const char *ddp__program_runs(ddp_ctx *d, const char *function);
 DDP_LIB void ddp__joining_set(ddp_ctx *d, ddp__joining state);
 
@@ -264,7 +268,7 @@ DDP_LIB int ddp__is_first(const ddp_ctx *d);
 DDP_LIB int ddp__leads(const ddp_ctx *d);
 DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank only serves */
 /* Returns the rank that relays control messages of all ranks (ddp__gather_by): in an elastic world with
- * servers the first server; 0: none, collectives are used. */
+ * servers the first server. 0 means that none, collectives are used. */
 DDP_LIB int ddp__hub_of(const ddp_ctx *d);
 DDP_LIB int ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);

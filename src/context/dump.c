@@ -88,7 +88,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__text_addf(t, "]}\n");
 }
 
-/* Returns the path with %r replaced by the rank, owned by the caller; NULL if memory is short. */
+/* Returns the path with %r replaced by the rank, owned by the caller, or NULL if memory is short. */
 static char *ddp__rank_path(const char *path, int rank)
 {
     ddp__text t = DDP__ZEROS;

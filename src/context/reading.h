@@ -11,7 +11,7 @@ typedef struct ddp_ctx ddp_ctx;
 DDP_API int ddp_rank(const ddp_ctx *d);
 
 /* ddp_world - returns the number of worker ids of the run (with max_world: that number). It does not change
- * when workers are lost or join; ddp_workers counts the live ones. 1 for NULL. Local. */
+ * when workers are lost or join. ddp_workers counts the live ones. 1 for NULL. Local. */
 DDP_API int ddp_world(const ddp_ctx *d);
 
 /* ddp_step - returns the number of completed steps of the run, including those before a checkpoint was
@@ -41,7 +41,7 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
  * several were lost. Returns -1 without an error, for another error, and if the rank is not known. Local. */
 DDP_API int ddp_lost_rank(const ddp_ctx *d);
 
-/* ddp_abort - fails everything in flight on all ranks with DDP_ABORTED and `why` as the message (NULL: a
+/* ddp_abort - fails everything in flight on all ranks with DDP_ABORTED and `why` as the message (NULL for a
  * standard text). A call that waits for a message, or starts to wait, returns within a second. Any thread may
  * call it at any time before ddp_close; not a signal handler. */
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
@@ -55,12 +55,12 @@ DDP_API int ddp_servers(const ddp_ctx *d);
  * steps run among the workers that took part in the previous step. 1 without other ranks. Local. */
 DDP_API int ddp_workers(const ddp_ctx *d);
 
-/* ddp_live - returns a bit mask in which bit r is set for each live rank r, servers included; all `world`
+/* ddp_live - returns a bit mask in which bit r is set for each live rank r, servers included. All `world`
  * bits if the world is not elastic. Changes when ddp_workers does. Only ranks below 64 have a bit. Local. */
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
 
-/* ddp_epoch - returns a number that increases with each change of the members of an elastic world; 0 in other
- * worlds. Changes when ddp_workers does. Local. */
+/* ddp_epoch - returns a number that increases with each change of the members of an elastic world, or 0 in
+ * other worlds. Changes when ddp_workers does. Local. */
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 
 /* ddp_links - returns the number of links of this context: 0 with one worker, else 1 or 2. With nccl the

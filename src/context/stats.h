@@ -28,7 +28,8 @@ typedef struct ddp_stats {
     double comm_cpu_s;                   /* CPU time of the comm threads in the whole run, without
                                             transfers that blocking calls made on the caller's thread; 0:
                                             not available on this system */
-    double predicted_step_s;             /* step time that the plan predicts, forward included; 0: no plan */
+    double predicted_step_s;             /* step time that the plan predicts, forward included, or 0 for no
+                                          * plan */
     double predicted_hidden_pct;         /* hidden communication that the plan predicts, in % */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
                             own|^2 at their last averaging; the mean over ranks is Gamma */
@@ -43,7 +44,7 @@ typedef struct ddp_stats {
     double compute_s;        /* mean compute time of a step on this rank */
     double median_compute_s; /* the same of the median rank; with two ranks, of the faster one */
     int slowest_rank;        /* the rank with the longest compute time ... */
-    double slow_ratio;       /* ... and its compute time / median; 0: not known yet */
+    double slow_ratio;       /* ... and its compute time / median, or 0 if unknown yet */
     size_t optimizer_bytes;  /* bytes of optimizer state on this rank, with the workspace of muon */
     long not_finite;         /* number of layer gradients with a NaN or an infinite value on this rank, one
                                 per layer and step */
@@ -53,32 +54,32 @@ typedef struct ddp_stats {
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 
 /* ddp_divergence - returns this rank's share of Gamma, |average - own|^2, at the last averaging of that
- * layer; 0 before it. Local. */
+ * layer, or 0 before it. Local. */
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 
 /* ddp_last_algorithm - returns the algorithm of the last all-reduce of link 0: "full" (all-to-all exchange),
  * "direct" or "ring"; "none" if there was no all-reduce. A constant string. Local. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 
-/* ddp_plan_get - returns the current plan, borrowed until the next ddp_step_end; NULL if there is none yet,
- * or if the strategy follows no such plan. Local. */
+/* ddp_plan_get - returns the current plan, borrowed until the next ddp_step_end, or NULL if there is none
+ * yet, or if the strategy follows no such plan. Local. */
 DDP_API const struct ddp_plan *ddp_plan_get(const ddp_ctx *d);
 
-/* ddp_profile_get - returns the current profile, measured or read, borrowed until the next ddp_step_end; NULL
- * if there is none yet. Local. */
+/* ddp_profile_get - returns the current profile, measured or read, borrowed until the next ddp_step_end, or
+ * NULL if there is none yet. Local. */
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
 
 /* ddp_plan_adopt - uses a plan (copied) from now on, instead of planning. Collective, with the same plan on
  * all ranks. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or another number of layers;
  * DDP_USAGE if the strategy follows no such plan, or for a worker that joined before the end of its first
- * step; DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * step; DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
 
 /* ddp_plan_read - reads the JSON that `plan partial` prints, for a model of `layers` layers. *out is
- * untouched on error; otherwise the caller frees it with ddp_plan_free. Safe from any thread. Errors: DDP_IO
- * for the file; DDP_FORMAT for its text; DDP_MISMATCH for another number of layers; DDP_ARG for layers or
- * period out of range; DDP_MEMORY. */
+ * untouched on error. Otherwise, the caller frees it with ddp_plan_free. Safe from any thread. Errors: DDP_IO
+ * for the file, DDP_FORMAT for its text, DDP_MISMATCH for another number of layers, DDP_ARG for layers or
+ * period out of range, or DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
 /* ddp_trace_copy - copies the newest `room` spans (compute of this rank and its communication) into out,
@@ -91,8 +92,8 @@ DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
  * started them. %r in path is replaced by the rank. The file is written completely or not at all.
  *
  * Any thread may call it, also while others wait and after a failure, but not during ddp_add_layer or
- * ddp_close. The context's own error does not change. Errors: DDP_ARG for NULL or an empty path; DDP_USAGE in
- * a forked process; DDP_IO; DDP_MEMORY. */
+ * ddp_close. The context's own error does not change. Errors: DDP_ARG for NULL or an empty path, DDP_USAGE in
+ * a forked process, DDP_IO, or DDP_MEMORY. */
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
 /* Kinds of notes: events of a run such as stragglers, new plans and changes of the members. */
@@ -112,7 +113,7 @@ typedef struct ddp_note {
     double time_s;      /* ddp_now() */
     int rank;           /* -1 if the note is not about a rank */
     int workers;        /* number of live workers from then on */
-    double before, now; /* seconds; 0 if the kind has no such value */
+    double before, now; /* seconds, or 0 if the kind has no such value */
 } ddp_note;
 
 /* ddp_notes - copies the newest `room` of the last 64 notes of this context into out, oldest first. Returns
@@ -121,9 +122,9 @@ typedef struct ddp_note {
 DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 
 /* ddp_note_name - returns the text of a kind: "slow", "even", "replan", "lost" or "joined"; "?" for any other
- * value. A constant string. Pure; safe from any thread. */
+ * value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 
 /* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes.
- * Pure; safe from any thread. */
+ * Pure and safe from any thread. */
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);

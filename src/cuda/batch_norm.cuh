@@ -220,7 +220,7 @@ __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, f
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
-/* Gradients of scale and shift (NULL: not wanted). slope (3, channels): factor of dy, factor of x, and
+/* Gradients of scale and shift (NULL if not wanted). slope (3, channels): factor of dy, factor of x, and
  * constant term of dx. */
 template <typename T>
 __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift,

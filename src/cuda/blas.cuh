@@ -17,10 +17,11 @@ typedef struct ddp__cuda_product {
     const void *a, *b;
     void *c;
     int add;
-    const void *bias; /* n elements of c's type, added to every row; NULL: none */
+    const void *bias; /* n elements of c's type, added to every row, or NULL for none */
     int gelu;         /* 1: c = gelu(product + bias); needs a bias and add 0. -1: c = product * gelu'(before);
                        * needs add 0. Not every version of the library supports it for every type and shape */
-    void *before;     /* with gelu: the input of gelu, in rows of a multiple of 16 bytes; NULL: not wanted */
+    void *before;     /* with gelu: the input of gelu, in rows of a multiple of 16 bytes, or NULL if not
+                       * wanted */
     void *sums;       /* receives the sums of the rows of op(a), m elements of c's type. NULL: not wanted;
                        * must be NULL with bias or count > 1. As rarely supported as gelu */
 } ddp__cuda_product;
@@ -38,7 +39,7 @@ typedef struct ddp__cuda_product_plan {
     cublasLtMatmulAlgo_t algo;
     size_t workspace;
     float waves; /* of the algorithm, on this device */
-    int none;    /* 1: the library does not support this product with gelu or sums */
+    int none;    /* 1 if the library does not support this product with gelu or sums */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 

@@ -147,7 +147,7 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
     return v;
 }
 
-/* 1: the window is one element and skips none, so the convolution is a linear operator on each position.
+/* 1 if the window is one element and skips none, so the convolution is a linear operator on each position.
  * cuBLASLt is slower for other sizes, or does not support them. */
 static int ddp__cuda_conv_point(const ddp_op_spec *s)
 {

@@ -191,7 +191,7 @@ typedef struct ddp__cuda_conv {
     int channels, planes, h, w, rows, cols, step, top, left, kh, kw;
     int m, groups; /* rows of the other matrix per group */
     long pixels;   /* number of positions: images x rows x cols */
-    void *y;       /* strides of an element (i, r, c): y_image, y_row, y_col; the channels are contiguous */
+    void *y;       /* strides of an element (i, r, c): y_image, y_row, y_col. The channels are contiguous. */
     long y_image, y_row, y_col;
     const void *bias;   /* [groups x m], or NULL */
     int add;            /* 1: add to y */
@@ -238,7 +238,7 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     return p;
 }
 
-/* 1: the element of the image at that tap exists. */
+/* 1 if the element of the image at that tap exists. */
 static inline __device__ int ddp__conv_sees(const ddp__cuda_conv &v, const ddp__conv_place &p, int a, int b)
 {
     return (unsigned)(p.row + a) < (unsigned)v.h && (unsigned)(p.col + b) < (unsigned)v.w;

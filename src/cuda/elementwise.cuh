@@ -20,7 +20,7 @@ struct ddp__map_gelu_grad {
         return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
     }
 };
-/* NaN stays NaN; the gradient at 0 is 0. */
+/* NaN stays NaN. The gradient at 0 is 0. */
 struct ddp__map_relu {
     __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
 };
@@ -153,7 +153,7 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
     if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
 }
 
-/* Positions of the two factors in arrays given per input; NULL stays NULL. */
+/* Positions of the two factors in arrays given per input. NULL stays NULL. */
 template <typename T>
 static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first, const void *second,
                                             const T **a, const T **b)

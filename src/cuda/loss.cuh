@@ -40,7 +40,7 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
     for (long j = (long)threadIdx.x * width; j < n; j += THREADS * width) {
         ddp__piece_load(v, x, j, n, wide);
         for (int i = 0; i < width; i++) {
-            /* a row without a label may hold any values; its gradient is 0 */
+            /* a row without a label may hold any values. Its gradient is 0. */
             v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
             if (j + i == mine) v[i] -= by;
         }

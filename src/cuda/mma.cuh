@@ -63,7 +63,7 @@ __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], co
                  : "memory");
 }
 
-/* Starts to copy 16 bytes to shared memory; writes zeros if present is 0. */
+/* Starts to copy 16 bytes to shared memory. Writes zeros if present is 0. */
 template <typename T>
 __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
 {
@@ -192,7 +192,7 @@ __device__ static __forceinline__ float ddp__exp2(float x)
     return y;
 }
 
-/* Packs two bfloat16 into a register, the first in the low half; the other function stores two elements to
+/* Packs two bfloat16 into a register, the first in the low half. The other function stores two elements to
  * shared memory. */
 __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float second)
 {
@@ -255,7 +255,7 @@ template <int GROUP> struct ddp__arrivals {
     }
 };
 
-/* An array of sequences; a sequence is count rows, and a row is heads of d columns. Kernels load tiles: rows
+/* An array of sequences. A sequence is count rows, and a row is heads of d columns. Kernels load tiles: rows
  * of one head. */
 template <typename T> struct ddp__tiles {
     CUtensorMap map; /* for the copy engine */

@@ -20,7 +20,7 @@ typedef struct ddp__cuda_nccl {
     cudaStream_t stream;
     cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
     cudaEvent_t *done;  /* [slots] the arrays are averages */
-    double *since;      /* [slots] ddp_now() when the average was queued; 0: none in flight */
+    double *since;      /* [slots] ddp_now() when the average was queued, or 0 for none in flight */
     int slots;
 } ddp__cuda_nccl;
 
@@ -79,7 +79,7 @@ static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *
     return n->why.code;
 }
 
-/* 1: the slot's average has ended, or there was none. */
+/* 1 if the slot's average has ended, or there was none. */
 static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;
@@ -125,7 +125,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
            !ddp__nccl_settle(n, "ncclCommFinalize", &why);
 }
 
-/* on_error 1: aborts the operations in flight first. Frees n; NULL is allowed. */
+/* on_error 1: aborts the operations in flight first. Frees n. NULL is allowed. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     if (!n) return;
@@ -228,7 +228,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
     return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err) : DDP_OK;
 }
 
-/* Makes later work on the computing stream wait for the slot's operation; does not block the host. */
+/* Makes later work on the computing stream wait for the slot's operation. Does not block the host. */
 static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));

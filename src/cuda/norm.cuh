@@ -10,7 +10,7 @@ enum {
 };
 
 /* PIECES > 0: rows are wide, and each lane keeps that many pieces of the row in registers, so the row is read
- * once. 0: any row; each pass reads it again. Both use the same order of sums. */
+ * once. 0: any row. Each pass reads it again. Both use the same order of sums. */
 #define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
     DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j<n; p += PIECES> 0, j += 32 * width)
 
@@ -175,7 +175,7 @@ template <typename T> static long ddp__norm_pieces(long n, int wide)
     return wide && pieces <= DDP__NORM_PIECES ? pieces : 0;
 }
 
-/* sum: the addition that writes the input; NULL: it has already run. */
+/* sum: the addition that writes the input. NULL means that it has already run. */
 template <typename T, int RMS>
 static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {

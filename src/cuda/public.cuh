@@ -16,16 +16,16 @@ typedef enum ddp_cuda_numbers {
 /* ddp_cuda - returns the backend of contexts on a GPU. ddp_config.backend points to it, until ddp_close.
  *
  *   numbers  number format of the computation
- *   device   number of the GPU in CUDA's order; -1: the ranks of a machine share its GPUs
+ *   device   number of the GPU in CUDA's order, or -1 for the ranks of a machine share its GPUs
  *
  * The program's own stream goes into ddp_config.device.cuda_stream. ddp_open reports errors of the device.
- * Pure; safe from any thread. */
+ * Pure and safe from any thread. */
 DDP_API ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device);
 
 /* ---- compression of arrays in device memory, bit-identical to compress/compress.h ---- */
 
-/* The first fault that calls with this verdict found in the data. It is in device memory and starts as
- * zeros; only the library uses its fields. */
+/* The first fault that calls with this verdict found in the data. It is in device memory and starts as zeros.
+ * Only the library uses its fields. */
 typedef struct ddp_cuda_verdict {
     unsigned long long pending, at, number;
     float value[2];
@@ -34,7 +34,7 @@ typedef struct ddp_cuda_verdict {
 
 /* All functions below, except ddp_cuda_verdict_read and ddp_cuda_topk_scratch, queue work on `stream` (a
  * cudaStream_t, NULL = the default stream of the current device) and return at once. Arrays of floats are
- * float32 in device memory, aligned to 4 bytes; they are borrowed until the work is done, and do not overlap.
+ * float32 in device memory, aligned to 4 bytes. They are borrowed until the work is done, and do not overlap.
  * Faults of the arguments are returned. Faults of the data, such as a NaN or a damaged message, are found
  * later, on the device, and stored in `verdict` (not NULL). That call and all later calls with the same
  * verdict then write nothing. No call waits for the device. Several calls of one step can share a verdict.
@@ -53,30 +53,30 @@ DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *
  *   k        1..n; from ddp_keep_count or ddp_adatopk for FusionLLM's AdaTopK
  *   scratch  ddp_cuda_topk_scratch(n, k) bytes of device memory, aligned to 16
  *   index    [k] device memory; receives the positions
- *   value    [k] device memory; receives the values; may be NULL
+ *   value    [k] device memory; receives the values. May be NULL.
  *
  * Method: a histogram of the first 11 bits of all magnitudes gives a threshold, and a second read collects
- * the elements above it; the rest of the work is done on these elements. If too many elements reach the
+ * the elements above it. The rest of the work is done on these elements. If too many elements reach the
  * threshold (many in one eighth of a binade, or ties), 21 or all 31 bits are counted first: at most 4 reads
- * of the array. Source: FusionLLM (arXiv:2410.12707) section 5.1. Errors: DDP_ARG; DDP_FAILED if a kernel
- * cannot be launched; the verdict for a NaN. */
+ * of the array. Source: FusionLLM (arXiv:2410.12707) section 5.1. Errors: DDP_ARG, DDP_FAILED if a kernel
+ * cannot be launched, or the verdict for a NaN. */
 DDP_API ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
                                  uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
                                  ddp_error *err);
 
 /* ddp_cuda_topk_scratch - returns the size, in bytes, of the scratch memory that ddp_cuda_topk needs: about
- * 24 k + 5 MB; 0 if k is not in 1..n. Pure; safe from any thread. */
+ * 24 k + 5 MB, or 0 if k is not in 1..n. Pure and safe from any thread. */
 DDP_API size_t ddp_cuda_topk_scratch(size_t n, size_t k);
 
 /* ddp_cuda_feedback_add - adds the gradient to the residual: residual[0..n-1] += gradient[0..n-1], both in
- * device memory. Errors: DDP_ARG for NULL; DDP_FAILED if a kernel cannot be launched; the verdict for a value
- * or a sum that is not finite. */
+ * device memory. Errors: DDP_ARG for NULL, DDP_FAILED if a kernel cannot be launched, or the verdict for a
+ * value or a sum that is not finite. */
 DDP_API ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
                                          ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
 /* ddp_cuda_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. residual [n] and
- * index [k] are in device memory; index is from ddp_cuda_topk. Errors: DDP_ARG for NULL; DDP_FAILED if a
- * kernel cannot be launched; the verdict for an index out of range. */
+ * index [k] are in device memory; index is from ddp_cuda_topk. Errors: DDP_ARG for NULL, DDP_FAILED if a
+ * kernel cannot be launched, or the verdict for an index out of range. */
 DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                           ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
@@ -86,7 +86,7 @@ DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint6
  *   out    `capacity` bytes of device memory, aligned to 4
  *   bytes  receives the size of the message, at once
  *
- * Errors: DDP_ARG; DDP_FAILED if a kernel cannot be launched; the verdict for a NaN or an infinity. */
+ * Errors: DDP_ARG, DDP_FAILED if a kernel cannot be launched, or the verdict for a NaN or an infinity. */
 DDP_API ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
                                            size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
                                            void *stream, ddp_error *err);

@@ -38,7 +38,7 @@ static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_
         if (ddp__magnitude(x[i]) >= DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NO_LEVEL, i);
 }
 
-/* The largest magnitude of a block; each lane passes its four elements. All lanes of a warp must call it. */
+/* The largest magnitude of a block. Each lane passes its four elements. All lanes of a warp must call it. */
 static inline __device__ uint32_t ddp__quantise_most(const float *e)
 {
     uint32_t most = 0;
@@ -71,7 +71,7 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
 
 /* SPLIT: as the split of blocks.c: writes only the payload, and x keeps the residual. A block with a denormal
  * scale is sent as zeros. If values are not finite, their magnitude becomes the scale, which the receiver
- * rejects. Otherwise writes the whole message; the verdict has already checked the values. */
+ * rejects. Otherwise writes the whole message. The verdict has already checked the values. */
 template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;

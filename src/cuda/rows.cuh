@@ -47,7 +47,7 @@ __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W>
 #endif
 }
 
-/* 1: all pointers are aligned to 16 bytes; NULL counts as aligned. On host and device. */
+/* 1 if all pointers are aligned to 16 bytes; NULL counts as aligned. On host and device. */
 __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const void *b = NULL,
                                                             const void *c = NULL, const void *d = NULL)
 {
@@ -266,7 +266,7 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
     grad[j] += sum;
 }
 
-/* The second pass, for one or two sums; NULL: not wanted. */
+/* The second pass, for one or two sums, or NULL if not wanted. */
 static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n,
                                          long parts)
 {

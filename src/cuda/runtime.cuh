@@ -17,7 +17,7 @@ typedef struct ddp__cuda_entry {
     const char *name;
     void (*forward)(const ddp_op_call *c);
     void (*backward)(const ddp_op_call *c); /* NULL: the operator has no gradient */
-    /* bytes of dev->scratch that forward or backward uses; NULL: none */
+    /* bytes of dev->scratch that forward or backward uses, or NULL for none */
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
 
@@ -27,8 +27,8 @@ typedef struct ddp__cuda {
     int device;
     int half;                              /* 1: activations are bfloat16 */
     int tf32;                              /* 1: products may round their inputs to TF32 */
-    decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh);
-                                            * NULL: not used */
+    decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh),
+                                            * or NULL if not used */
     cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
@@ -40,15 +40,15 @@ typedef struct ddp__cuda {
     size_t scratch_bytes;
     cudaDeviceProp props;
     pthread_mutex_t lock;     /* guards error, which several threads may set */
-    int failed;               /* 1: error is set; read it with ddp__atomic_load */
+    int failed;               /* 1: error is set. Read it with ddp__atomic_load. */
     ddp_error error;          /* the first error */
     ddp_op op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
     int ops;
-    struct ddp__cuda_lists *lists; /* queued calls (ops.cuh); NULL: calls run at once */
+    struct ddp__cuda_lists *lists; /* queued calls (ops.cuh). NULL means that calls run at once. */
 } ddp__cuda;
 
-/* Records a failure in the format of ddp__fail; the first one is kept. Any thread. */
+/* Records a failure in the format of ddp__fail. The first one is kept. Any thread. */
 #define ddp__cuda_fail(dev, code, ...)                 \
     do {                                               \
         ddp_error ddp__e;                              \
@@ -79,7 +79,7 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
     return code;
 }
 
-/* Remedy for an error, to append to its message; "" if there is none. */
+/* Remedy for an error, to append to its message, or "" if there is none. */
 static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
@@ -114,7 +114,7 @@ static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char 
  * it failed. */
 #define DDP__CUDA(dev, call) ddp__cuda_note((dev), (call), #call)
 
-/* Passes on the result of cudaEventQuery or cudaStreamQuery. "Not ready" also becomes CUDA's last error; this
+/* Passes on the result of cudaEventQuery or cudaStreamQuery. "Not ready" also becomes CUDA's last error. This
  * clears it, because the next launch would report it. */
 static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
 {
@@ -133,8 +133,8 @@ static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const ch
 /* The same for cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
 
-/* Looks up a function of the driver at run time, so that programs need not link with the driver. NULL: the
- * driver has none. */
+/* Looks up a function of the driver at run time, so that programs need not link with the driver. NULL means
+ * that the driver has none. */
 static DDP__UNUSED void *ddp__cuda_driver(const char *name)
 {
     void *found = NULL;
@@ -148,7 +148,7 @@ static DDP__UNUSED void *ddp__cuda_driver(const char *name)
     return e == cudaSuccess ? found : NULL;
 }
 
-/* Creates n events. NULL: out of memory; a failure of the device is recorded. */
+/* Creates n events. NULL: out of memory. A failure of the device is recorded. */
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
     cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
@@ -209,8 +209,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. stream: the program's cudaStream_t, borrowed; NULL: creates
- * one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
+/* Opens a device: streams, handles, workspace. stream: the program's cudaStream_t, borrowed. NULL means that
+ * creates one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
 static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
                                              ddp_error *err)
 {

@@ -48,7 +48,7 @@ typedef struct ddp__cuda_self {
     int marks;
     int base;      /* the mark that was read last */
     double base_s; /* ddp_now() at that mark */
-    int ranged;    /* 1: an NVTX range is open */
+    int ranged;    /* 1 if an NVTX range is open */
 } ddp__cuda_self;
 
 /* Converts the first argument of a table function: to the state that open returned, or to its device or
@@ -211,8 +211,8 @@ static void ddp__cuda_raise_all(ddp__cuda_self *c)
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
-/* Waits for event (NULL: for all queued work). If a peer is lost, the wait must end: it aborts the messages
- * in flight between devices. */
+/* Waits for event (NULL for for all queued work). If a peer is lost, the wait must end: it aborts the
+ * messages in flight between devices. */
 static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
 {
     ddp__cuda *dev = c->dev;

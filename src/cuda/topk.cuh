@@ -13,15 +13,15 @@ enum {
     DDP__TOPK_BLOCKS = 264, /* maximum, not above THREADS; two per multiprocessor of a large GPU */
     DDP__TOPK_EACH = 16,    /* elements per thread at a time */
     DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
-    DDP__TOPK_DIGIT = 2048 /* number of values of the first digit, which has 11 bits; the others have 10 */
+    DDP__TOPK_DIGIT = 2048 /* number of values of the first digit, which has 11 bits. The others have 10. */
 };
 
 /* State at the start of a pass: the known digits of the k-th element. */
 typedef struct ddp__topk_step {
     uint32_t prefix;         /* the digits counted so far */
     uint32_t digit;          /* the last of them */
-    int listed;              /* 1: this pass reads the list */
-    int make;                /* 1: this pass writes the list */
+    int listed;              /* 1 if this pass reads the list */
+    int make;                /* 1 if this pass writes the list */
     unsigned long long rank; /* rank of the k-th element among the elements with this prefix */
 } ddp__topk_step;
 
@@ -106,7 +106,7 @@ static inline __device__ unsigned ddp__topk_place(int i)
     return threadIdx.x / 32 * (32 * DDP__TOPK_EACH) + threadIdx.x % 32 * 4 + (unsigned)(i / 4 * 128 + i % 4);
 }
 
-/* Loads the thread's elements of the tile at `at`. Returns a bit mask of the elements before the end; the
+/* Loads the thread's elements of the tile at `at`. Returns a bit mask of the elements before the end. The
  * others are 0. */
 static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at,
                                                  unsigned long long end, int wide, uint32_t *x)

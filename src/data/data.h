@@ -23,7 +23,7 @@ typedef struct ddp_token_range {
  *   llm.c .bin    the header says whether tokens have 16 or 32 bits
  *   *.bin, *.u16  16-bit tokens without a header, as written by nanoGPT
  *   *.u32         32-bit tokens without a header
- *   other         bytes; the distinct values are numbered in ascending order
+ *   other         bytes. The distinct values are numbered in ascending order.
  *
  * A name ending in .gz is decompressed first, into memory of the process. The file must not shrink before
  * ddp_tokens_close, which the caller calls. Returns NULL on failure. Errors: DDP_IO if the file cannot be
@@ -33,12 +33,12 @@ typedef struct ddp_token_range {
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 
 /* ddp_tokens_from_bytes - makes a stream of n bytes in memory, which are copied. The ending of name selects
- * the format: .bin or .u16, .u32, else text; name appears in errors. Returns NULL on failure; the caller
- * frees the stream with ddp_tokens_close. Errors: DDP_FORMAT for bytes that do not fit the format; DDP_ARG
- * for NULL; DDP_MEMORY. */
+ * the format: .bin or .u16, .u32, else text; name appears in errors. Returns NULL on failure. The caller
+ * frees the stream with ddp_tokens_close. Errors: DDP_FORMAT for bytes that do not fit the format, DDP_ARG
+ * for NULL, or DDP_MEMORY. */
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
 
-/* ddp_tokens_close - frees a stream and unmaps its file; NULL is allowed. No range of it may be used
+/* ddp_tokens_close - frees a stream and unmaps its file. NULL is allowed. No range of it may be used
  * afterwards. */
 DDP_API void ddp_tokens_close(ddp_tokens *t);
 
@@ -55,8 +55,8 @@ DDP_API long ddp_tokens_vocabulary(const ddp_tokens *t);
 /* ddp_tokens_at - returns token i, 0 <= i < count. Safe from any thread. */
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
 
-/* ddp_tokens_byte - returns the byte that a token represents, to print samples; -1 if the file contains token
- * numbers or the stream has no such token. Safe from any thread. */
+/* ddp_tokens_byte - returns the byte that a token represents, to print samples, or -1 if the file contains
+ * token numbers or the stream has no such token. Safe from any thread. */
 DDP_API int ddp_tokens_byte(const ddp_tokens *t, long token);
 
 /* ddp_tokens_check - checks that all tokens are below vocabulary. Safe from any thread. Errors: DDP_FORMAT,
@@ -70,11 +70,11 @@ DDP_API ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_er
 DDP_API ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
                                     ddp_token_range *val, ddp_error *err);
 
-/* ddp_tokens_windows - returns the number of windows of a range; 0 if it is too short. Safe from any
+/* ddp_tokens_windows - returns the number of windows of a range, or 0 if it is too short. Safe from any
  * thread. */
 DDP_API long ddp_tokens_windows(const ddp_token_range *r);
 
-/* ddp_tokens_window - copies window w, 0 <= w < windows, to tokens [seq] and labels [seq]; labels are the
+/* ddp_tokens_window - copies window w, 0 <= w < windows, to tokens [seq] and labels [seq]. Labels are the
  * tokens shifted by one. Safe from any thread. */
 DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels);
 
@@ -84,14 +84,14 @@ DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens
  * world x batch windows: rank 0 the first batch of them, rank 1 the second, and so on. Each window is
  * therefore used once per pass over all ranks, and another split into ranks and batch size gives the same
  * data for a step. A pass may end within a step. The deck is not stored: a keyed bijection (Feistel network
- * with cycle walking) computes a card in O(1). The result depends only on the arguments. Does not allocate;
- * safe from any thread. */
+ * with cycle walking) computes a card in O(1). The result depends only on the arguments. Does not allocate.
+ * Safe from any thread. */
 DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                               long batch, int32_t *tokens, int32_t *labels);
 
 /* ddp_dealt - returns the index of the b-th sample (0 <= b < batch) of the batch of a rank in a step, among
- * `count` windows or images, as ddp_tokens_batch and ddp_images_batch choose it; -1 if count is 0. Pure; safe
- * from any thread. */
+ * `count` windows or images, as ddp_tokens_batch and ddp_images_batch choose it, or -1 if count is 0. Pure
+ * and safe from any thread. */
 DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
 
 /* ---- images ---- */
@@ -125,28 +125,28 @@ typedef struct ddp_image_norm {
  *   CIFAR-10   data_batch*.bin, sorted by name; test: test_batch*.bin
  *   CIFAR-100  train.bin; test: test.bin (fine labels)
  *
- * Each file may also be compressed, with .gz appended to its name. Returns NULL on failure; the caller frees
+ * Each file may also be compressed, with .gz appended to its name. Returns NULL on failure. The caller frees
  * the set with ddp_images_close. Errors: DDP_IO if the folder or a file cannot be read, or has none of these
  * files; DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or sizes out of
  * range; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err);
 
 /* ddp_images_idx - loads one pair of IDX files of bytes: images (count, height, width) and labels (count).
- * Returns NULL on failure; the caller frees the set with ddp_images_close. Errors: DDP_IO if a file cannot be
+ * Returns NULL on failure. The caller frees the set with ddp_images_close. Errors: DDP_IO if a file cannot be
  * read; DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or sizes out of range;
  * DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err);
 
 /* ddp_images_cifar - loads one file with any number of CIFAR records. classes: 10 or 100. Returns NULL on
- * failure; the caller frees the set with ddp_images_close. Errors: DDP_IO if the file cannot be read;
+ * failure. The caller frees the set with ddp_images_close. Errors: DDP_IO if the file cannot be read;
  * DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or classes; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err);
 
-/* ddp_images_close - frees a set of images; NULL is allowed. No range of it may be used afterwards. */
+/* ddp_images_close - frees a set of images. NULL is allowed. No range of it may be used afterwards. */
 DDP_API void ddp_images_close(ddp_images *images);
 
 /* ddp_images_idx_bytes - makes a set from one pair of IDX files in memory, which are copied: n bytes of
- * images, m bytes of labels. Names appear in errors. Returns NULL on failure; the caller frees the set with
+ * images, m bytes of labels. Names appear in errors. Returns NULL on failure. The caller frees the set with
  * ddp_images_close. Errors: DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or
  * sizes out of range; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
@@ -154,7 +154,7 @@ DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *ima
                                          ddp_error *err);
 
 /* ddp_images_cifar_bytes - makes a set from CIFAR records in memory, n bytes, which are copied. classes: 10
- * or 100. name appears in errors. Returns NULL on failure; the caller frees the set with ddp_images_close.
+ * or 100. name appears in errors. Returns NULL on failure. The caller frees the set with ddp_images_close.
  * Errors: DDP_FORMAT, which names the position and the value; DDP_ARG for NULL or classes; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes,
                                            ddp_error *err);
@@ -171,13 +171,13 @@ DDP_API ddp_status ddp_images_split(const ddp_images *images, double held_out, d
 DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
 
 /* ddp_images_get - copies image i, 0 <= i < r->count, as normalised inputs [channels x height x width] and
- * one label. Does not allocate; safe from any thread. */
+ * one label. Does not allocate. Safe from any thread. */
 DDP_API void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs,
                             int32_t *label);
 
 /* ddp_images_batch - copies the batch of a rank in a step: inputs [batch x channels x height x width] and
  * labels [batch]. Each image is used once per pass over all ranks, in an order that the seed shuffles again
- * for each pass, as ddp_dealt computes it. The result depends only on the arguments. Does not allocate; safe
+ * for each pass, as ddp_dealt computes it. The result depends only on the arguments. Does not allocate. Safe
  * from any thread. */
 DDP_API void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
                               int rank, int world, long batch, float *inputs, int32_t *labels);

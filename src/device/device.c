@@ -40,7 +40,8 @@ int ddp__gpu_open(ddp_ctx *d)
 typedef struct ddp__crossing {
     float **data; /* lists: the arrays, and their numbers of floats */
     size_t *count;
-    long ticket; /* stager's ticket for the part between sites; -1: this rank is not the first of its site */
+    long ticket; /* stager's ticket for the part between sites. -1 means that this rank is not the first of
+                  * its site. */
 } ddp__crossing;
 
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)

@@ -19,7 +19,7 @@ DDP_LIB void ddp__device_stop(ddp_ctx *d);
 DDP_LIB void ddp__device_close(ddp_ctx *d);
 /* Returns the first failure of the device, its stager or its network, without waiting. */
 DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
-/* Waits for all work queued on the device; its times are then known. */
+/* Waits for all work queued on the device. Its times are then known. */
 DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 
 /* ---- from device to device ---- */
@@ -29,7 +29,7 @@ struct ddp__nccl {
     struct ddp__crossing *crossing; /* [slots] averages */
     int slots;
     int64_t messages, bytes; /* averaged so far, without headers, whose size is unknown */
-    double left_s;           /* time at which a rank was first seen to have left; 0: none has */
+    double left_s;           /* time at which a rank was first seen to have left. 0 means that none has. */
     float *zeros;            /* [DDP__PROBE_FLOATS] in device memory, the values of link probes */
 };
 
@@ -37,7 +37,7 @@ struct ddp__nccl {
 struct ddp__gpu {
     struct ddp__stager *stager; /* messages of a device through host memory; NULL: the layers are in host
                                    memory */
-    int loaded, joined;     /* a step has run, so the kernels are loaded; the device has its own network */
+    int loaded, joined;     /* a step has run, so the kernels are loaded. The device has its own network. */
     struct ddp__nccl *nccl; /* state of that network */
 };
 /* Allocates the part. Returns 0 if memory is short. */

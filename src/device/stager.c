@@ -12,7 +12,7 @@ typedef enum ddp__stager_state {
     DDP__STAGER_FREE,
     DDP__STAGER_QUEUED, /* its event may be pending */
     DDP__STAGER_SENT,   /* the engine has it */
-    DDP__STAGER_BACK    /* the engine is done; the result is copied to the device */
+    DDP__STAGER_BACK    /* the engine is done. The result is copied to the device. */
 } ddp__stager_state;
 
 /* A ring buffer. Parts are freed in the order in which they are allocated; head and tail never decrease. */
@@ -27,9 +27,9 @@ typedef struct ddp__stager_entry {
     int there;
     ddp__stager_state state;
     ddp_piece *host;  /* [m.here + 1] pieces in host memory, then the device's values, pinned */
-    void *codes;      /* on the device: blocks that it has made; NULL: none */
+    void *codes;      /* on the device: blocks that it has made, or NULL for none */
     size_t codes_end; /* end in the ring of blocks, free when copied */
-    size_t end;       /* end in the pinned ring, free when done; 0: none used */
+    size_t end;       /* end in the pinned ring, free when done, or 0 for none used */
     char *pinned;
     long operation; /* ticket of the engine */
     double divergence;
@@ -109,7 +109,7 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 
     (x->host + x->m.here)->bytes = to;
     (x->host + x->m.here)->count = ddp__stager_count(&x->m);
-    if (x->codes) { /* copy the small blocks; the host makes the values */
+    if (x->codes) { /* copy the small blocks. The host makes the values. */
         to += x->host->count * sizeof(float);
         return s->b->fetch(s->device, slot, to, x->codes, ddp__coded_bytes(&x->m, x->host->count), err);
     }
@@ -362,8 +362,8 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
-/* Allocates a part of the device's ring for blocks, once older ones are copied; NULL after a failure. Call it
- * under the lock. */
+/* Allocates a part of the device's ring for blocks, once older ones are copied. Returns NULL after a failure.
+ * Call it under the lock. */
 static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
 {
     const size_t bytes = ddp__coded_bytes(&x->m, ddp__stager_count(&x->m));

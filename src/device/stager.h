@@ -20,12 +20,12 @@ typedef enum ddp__stager_from {
     DDP__BEHIND_AVERAGES /* on the device, final when its device-to-device averages so far are done */
 } ddp__stager_from;
 
-/* Opens a stager. room: messages that may be in flight; with more, submit waits. bytes: size of the longest
- * message. total: bytes of all messages that may be in flight at once; they are pinned up to a limit. The
+/* Opens a stager. room: messages that may be in flight. With more, submit waits. bytes: size of the longest
+ * message. total: bytes of all messages that may be in flight at once. They are pinned up to a limit. The
  * caller frees *out, also after an error. */
 DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
                                     ddp_error *err);
-/* stop: drops the messages in flight; no work waits for a flag any longer. free: call it after the engine has
+/* stop: drops the messages in flight. No work waits for a flag any longer. free: call it after the engine has
  * ended, because the engine may use the pinned memory until then. NULL is allowed. */
 DDP_LIB void ddp__stager_stop(ddp__stager *s);
 DDP_LIB void ddp__stager_free(ddp__stager *s);

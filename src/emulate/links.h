@@ -6,8 +6,8 @@
 
 /* ---- shape.c ---- */
 
-/* A change of an access link's rate, `at` seconds after the start. rate: bytes/s; 0 = unlimited, negative =
- * stalled. */
+/* A change of an access link's rate, `at` seconds after the start. rate: bytes/s, or 0 for unlimited,
+ * negative = stalled. */
 typedef struct ddp__turn {
     double at, rate;
 } ddp__turn;
@@ -16,17 +16,17 @@ typedef struct ddp__turn {
  * peers. */
 typedef struct ddp__link {
     double rate;     /* until the first change */
-    ddp__turn *turn; /* [turns] in order of time; the last one is no stall */
+    ddp__turn *turn; /* [turns] in order of time. The last one is no stall. */
     int turns;
     double zero;       /* the times in `turn` count from here */
     double up_free;    /* time until which the uplink is occupied */
     double down_free;  /* time until which the downlink is occupied */
-    int one_at_a_time; /* 1: a frame occupies the uplink until it has also left the path to its peer */
+    int one_at_a_time; /* 1 if a frame occupies the uplink until it has also left the path to its peer */
 } ddp__link;
 
 /* The path between this worker and one peer, without the access links of the two. */
 typedef struct ddp__path {
-    double rate;              /* to the peer, in bytes/s; 0 = unlimited */
+    double rate;              /* to the peer, in bytes/s, or 0 for unlimited */
     double delay_s, jitter_s; /* from the peer: each frame takes delay + uniform [0, jitter) */
     double free;              /* time until which the path to the peer is occupied */
     double last;              /* when the last frame from the peer reached the downlink */
@@ -86,12 +86,12 @@ typedef struct ddp__incidents { /* in script order; freed by ddp__incidents_free
 
 typedef struct ddp__act { /* an action of this worker at a given time */
     double at;
-    int peer; /* the peer whose connection is cut; -1: kill this process */
+    int peer; /* the peer whose connection is cut, or -1 for kill this process */
 } ddp__act;
 
 /* The whole emulation state of one worker; freed by ddp__links_free. */
 typedef struct ddp__links {
-    ddp__path *path; /* [world]; the own entry is unused */
+    ddp__path *path; /* [world]. The own entry is unused. */
     ddp__link own;   /* access link */
     ddp__act *act;   /* [acts] in order of time */
     int acts;
@@ -111,7 +111,7 @@ DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
 /* Parses a line of a script and appends its incident to *s. A line is one incident: "t=3.0 stall 2 for 1.5",
  * "t=5 drop 1-3", "t=8 kill 2" or "t=10 slow 0 to 10mbit". "#" starts a comment. Times and durations are in
- * seconds; workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part; DDP_ARG for a
+ * seconds. Workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part; DDP_ARG for a
  * worker that does not exist; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
                                     ddp__incidents *s, ddp_error *err);

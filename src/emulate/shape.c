@@ -2,7 +2,7 @@
  * arithmetic on the caller's times, so that rates are exact even if a thread wakes up late. */
 #include "emulate/links.h"
 
-/* Returns the rate at a time; *next receives the index of the first change after it. */
+/* Returns the rate at a time. *next receives the index of the first change after it. */
 static double ddp__link_rate(const ddp__link *l, double at, int *next)
 {
     double rate = l->rate;

@@ -3,8 +3,8 @@
 
 #include "context/context.h"
 
-/* Posts the average of a layer. takes: flags of the layer's parts to average; NULL: all. exact: as float32,
- * including the arrays that this period would omit. */
+/* Posts the average of a layer. takes: flags of the layer's parts to average, or NULL for all. exact: as
+ * float32, including the arrays that this period would omit. */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority,
                                       int filler, int exact, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);

@@ -141,7 +141,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__plain(d, "ddp_exchange", m);
 }
 
-/* Runs a collective with n floats per block; sums are multiplied by scale. */
+/* Runs a collective with n floats per block. Sums are multiplied by scale. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale,
                            int peer)
 {

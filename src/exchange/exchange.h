@@ -60,8 +60,8 @@ struct ddp__exchanging {
     long posted_next;
     ddp__own_state *kept;    /* arrays of ddp_keep, a list */
     ddp__norm_chain norm;    /* for clip_norm */
-    const ddp_sites *levels; /* sites for hierarchical averages; NULL: flat averages */
-    ddp_sites *sites;        /* memory of `levels`; NULL before the sites are known */
+    const ddp_sites *levels; /* sites for hierarchical averages, or NULL for flat averages */
+    ddp_sites *sites;        /* memory of `levels`, or NULL before the sites are known */
     int computing; /* group of the ranks that compute if others only serve; 0: all ranks, in an elastic
                       world those that did not call ddp__engine_retire */
     const ddp__transport *over;           /* transport of a device; NULL: messages go directly to the
@@ -77,7 +77,7 @@ struct ddp__exchanging {
                            results, which are added to them; NULL: otherwise */
 };
 
-/* open returns 0 if memory is short. close frees the residuals and muon's workspace; call it after
+/* open returns 0 if memory is short. close frees the residuals and muon's workspace. Call it after
  * ddp__posted_close (part.c). */
 DDP_LIB int ddp__exchange_open(ddp_ctx *d);
 DDP_LIB void ddp__exchange_close(ddp_ctx *d);
@@ -90,7 +90,7 @@ DDP_LIB void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info);
 DDP_LIB ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err);
 DDP_LIB size_t ddp__muon_floats(const ddp_ctx *d);
 DDP_LIB int ddp__norm_is_shared(const ddp_ctx *d);
-DDP_LIB int ddp__computing(const ddp_ctx *d); /* group of the ranks that compute; 0: all */
+DDP_LIB int ddp__computing(const ddp_ctx *d); /* group of the ranks that compute, or 0 for all */
 DDP_LIB void ddp__computing_set(ddp_ctx *d, int group);
 DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* maximum number of messages that the
                                                                    strategy may post */

@@ -8,7 +8,7 @@
 
 #define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* bytes of all ranks' blocks of one piece */
 #ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces sets a smaller one */
-#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* bytes of one message; a frame counts to 2^32 */
+#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* bytes of one message. A frame counts to 2^32. */
 #endif
 
 /* Header of each rank's block. All zeros: the rank is lost. */

@@ -6,8 +6,8 @@
 /* All functions are called on the context's thread. Tickets belong to the transport.
  *   post        posts a message whose values are in the memory of layers (there) or in host memory
  *   run         posts a message in the memory of layers, and waits until it is done
- *   hold        later work on the layers waits until the message is done; the caller does not wait if
- *               possible
+ *   hold        later work on the layers waits until the message is done. The caller does not wait if
+ *               possible.
  *   hold_input  waits until the message's input may change
  *   wait        waits until the message is done
  *   is_done     returns 1 if wait would return at once

@@ -137,9 +137,9 @@ void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
         *first = 0;
 }
 
-/* Returns 1 if an update has no gradient. from: the averaged gradient; NULL: the layer's own. On a device the
- * update kernel checks an averaged gradient. For its own gradient, the rank has recorded whether the layer
- * was skipped. */
+/* Returns 1 if an update has no gradient. from: the averaged gradient, or NULL for the layer's own. On a
+ * device the update kernel checks an averaged gradient. For its own gradient, the rank has recorded whether
+ * the layer was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);

@@ -163,7 +163,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* Checks a message; an error in it is the strategy's. */
+/* Checks a message. An error in it is the strategy's. */
 static ddp_status ddp__posted_check(ddp_ctx *d, const ddp_message *m)
 {
     ddp_error why;

@@ -17,7 +17,7 @@ struct ddp_sites;
  * device, or host memory without a backend. Work on a device runs in the order of the calls. Only ddp_keep
  * allocates memory. */
 
-/* ddp_post - posts a message; *ticket identifies it. m and its lists are copied; the message owns its memory
+/* ddp_post - posts a message; *ticket identifies it. m and its lists are copied. The message owns its memory
  * until it is held. If sites are set, averages of whole groups with m->mean are hierarchical. Not in the
  * events start, wait and plan_*. Returns 0 or the context's first error. Errors: DDP_ARG for a field of the
  * message; DDP_USAGE in these events, outside of events, and with too many messages that are not held;
@@ -28,13 +28,14 @@ DDP_API int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket);
  * event. On a device the call itself does not wait. layer: the layer that the wait counts for in the
  * statistics, or DDP_NO_LAYER. Every message must be held, at the latest in the event `wait`. Returns 0 or
  * the context's first error. Errors: DDP_USAGE if the message was held before or never posted, and outside of
- * events; DDP_FAILED from the event; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * events; DDP_FAILED from the event. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_hold(ddp_ctx *d, long ticket, int layer);
 
 /* ddp_hold_input - makes later work on m->from wait until the message has read it, if m->to is other memory.
  * The message must still be held. Returns 0 or the context's first error. Errors: DDP_USAGE outside of
- * events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * events. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED. */
 DDP_API int ddp_hold_input(ddp_ctx *d, long ticket);
 
 /* ddp_is_done - returns 1 if ddp_hold of this message would not wait, or if there is no such message, else 0.
@@ -45,7 +46,7 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  * gradients, buffers, and the optimizer's state if average_state is set.
  *
  *   priority  among messages in flight the smallest is sent first
- *   filler    1: the average fills idle time and does not count in the hidden share
+ *   filler    1 if the average fills idle time and does not count in the hidden share
  *
  * Hold it with ddp_average_hold. Not in the events start, wait and plan_*. Returns 0 or the context's first
  * error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE if its last average is not held, in these
@@ -53,10 +54,10 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 
 /* ddp_average_parts - posts the average of some parts of a layer as one message. A part is an equal number of
- * the layer's parameters with gradients, in order, with their optimizer state; the last part includes the
+ * the layer's parameters with gradients, in order, with their optimizer state. The last part includes the
  * buffers.
  *
- *   takes            [ddp_parts_of] 1 for each part to average; NULL: the whole layer
+ *   takes            [ddp_parts_of] 1 for each part to average, or NULL for the whole layer
  *   priority, filler  0 or more, the smallest is sent first; 1: it does not count in the hidden share
  *
  * Hold it with ddp_average_hold. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
@@ -65,51 +66,52 @@ DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
 
 /* ddp_average_hold - makes later work on the layer wait until its average is done. Does nothing if none is in
- * flight. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE
- * outside of events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * flight. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist or
+ * DDP_USAGE outside of events. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 
 /* ddp_average_exact - averages the layer over its group as float32, and waits for the result. Collective.
  * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE in the
- * events start, wait and plan_*, and outside of events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * events start, wait and plan_*, and outside of events. Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 
 /* ddp_update_layer - applies the optimizer to a layer with the current learning rate. from NULL: uses the
  * layer's own gradients and zeroes them. Otherwise uses `from`, an array of as many floats; neither it nor
  * the layer's own gradients change. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
- * does not exist; DDP_USAGE outside of events. */
+ * does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 
 /* ddp_update_late - applies the optimizer to a layer with the learning rate `rate`: for a gradient of an
- * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged; NULL: the
- * layer's own gradients, which are zeroed. Returns 0 or the context's first error. Errors: DDP_ARG for a
- * layer that does not exist; DDP_USAGE outside of events. */
+ * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged. NULL means that
+ * the layer's own gradients, which are zeroed. Returns 0 or the context's first error. Errors: DDP_ARG for a
+ * layer that does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
 
-/* ddp_update_copy - applies the update to a copy of the layer's parameters and of its state; the layer does
+/* ddp_update_copy - applies the update to a copy of the layer's parameters and of its state. The layer does
  * not change.
  *
  *   params  parameters with gradients of the layer, changed in place
- *   state   optimizer state of the layer, changed in place; NULL: the optimizer has none
+ *   state   optimizer state of the layer, changed in place. NULL means that the optimizer has none.
  *   from    gradients, as many as params
  *   rate    learning rate
  *
- * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE outside
- * of events. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist or DDP_USAGE
+ * outside of events. */
 DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from,
                             float rate);
 
 /* ddp_clip - scales all gradients so that their norm is at most ddp_config.clip_norm; does nothing if that is
  * 0. Collective if layers are in several groups or stages. Returns 0 or the context's first error. Errors:
- * DDP_USAGE outside of events; DDP_FAILED from the device; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH
- * or DDP_ABORTED from communication. */
+ * DDP_USAGE outside of events or DDP_FAILED from the device. Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_clip(ddp_ctx *d);
 
 /* ddp_no_gradient - returns 1 if x[0..n-1] is the gradient of a layer that every rank of an average skipped
  * (ddp_skip), which no update may use, else 0. ddp_update_layer, ddp_update_late and ddp_update_copy do not
  * change such a layer. x is in host memory. A skipped gradient is -0.0 in every value: a sum of floats is
- * -0.0 only if all its terms are. Pure; safe from any thread. */
+ * -0.0 only if all its terms are. Pure and safe from any thread. */
 DDP_API int ddp_no_gradient(const float *x, size_t n);
 
 /* ddp_axpy - adds a multiple of x to y: y += a x, on arrays of n floats in layer memory. Returns 0 or the
@@ -129,12 +131,12 @@ DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_set(ddp_ctx *d, float *x, size_t n, float a);
 
 /* ddp_norm2 - computes the sum of x^2 over n floats of layer memory, added up in double, in *out. Waits for
- * the device. Returns 0 or the context's first error. Errors: DDP_USAGE outside of events; DDP_FAILED from
+ * the device. Returns 0 or the context's first error. Errors: DDP_USAGE outside of events or DDP_FAILED from
  * the device. */
 DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 
 /* ddp_download - copies n floats from layer memory x to host memory y. Waits for the device. Returns 0 or the
- * context's first error. Errors: DDP_USAGE outside of events; DDP_FAILED from the device. */
+ * context's first error. Errors: DDP_USAGE outside of events or DDP_FAILED from the device. */
 DDP_API int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n);
 
 /* ddp_upload - copies n floats from host memory x to layer memory y. x may change when the call returns.
@@ -148,7 +150,7 @@ enum {
 }; /* returned by serve: the workers want a checkpoint; serve is called again after it */
 
 /* ddp_server_post - posts a message from the server thread; *ticket identifies it. m and its lists are
- * copied; its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
+ * copied. Its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
  * ddp_status. Errors: DDP_ARG for a field of the message; DDP_USAGE in a forked process; the code of the
  * context's failure, such as DDP_PEER_LOST. */
 DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
@@ -166,8 +168,8 @@ DDP_API int ddp_server_wait(ddp_ctx *d, const long *tickets, int n);
  * thread may call it. */
 DDP_API void ddp_server_wake(ddp_ctx *d);
 
-/* ddp_server_fail - ends the run on all ranks with this code and printf-formatted message; returns code. Any
- * thread may call it. In a forked process it returns an error without effect. Errors: code; DDP_USAGE in a
+/* ddp_server_fail - ends the run on all ranks with this code and printf-formatted message. Returns code. Any
+ * thread may call it. In a forked process it returns an error without effect. Errors: code or DDP_USAGE in a
  * forked process. */
 DDP_API int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
@@ -175,8 +177,8 @@ DDP_API int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) D
 DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
 
 /* ddp_server_await - waits until *flag is nonzero, on the worker's thread. Returns 0 or the context's first
- * error. Errors: DDP_FAILED if the server has ended; DDP_USAGE in a forked process; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * error. Errors: DDP_FAILED if the server has ended or DDP_USAGE in a forked process. Communication may also
+ * fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_server_await(ddp_ctx *d, const int *flag);
 
 /* ddp_update_apart - applies one update of a layer to memory of the caller on the host.
@@ -200,7 +202,7 @@ typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_la
 
 /* ddp_late_apply - merges a delayed result (n floats) into a target that was updated meanwhile. Arrays are in
  * layer memory; `own` is used by the rules that name it. Returns 0 or the context's first error. Errors:
- * DDP_ARG for a rule that does not exist; DDP_USAGE outside of events. */
+ * DDP_ARG for a rule that does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule,
                            float f);
 
@@ -230,9 +232,9 @@ enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_T
  * outside of start; DDP_MEMORY. */
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 
-/* ddp_complain - stores an error of the strategy, with a printf-formatted message; its text begins with the
+/* ddp_complain - stores an error of the strategy, with a printf-formatted message. Its text begins with the
  * strategy's name. Returns code, or the context's first error if there is one. Call it in events. Errors:
- * code; DDP_ARG for a NULL context. */
+ * code or DDP_ARG for a NULL context. */
 DDP_API int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* ddp_explain - appends text to the message of the context's error, whose code does not change. Does nothing
@@ -250,8 +252,8 @@ DDP_API int ddp_layers(const ddp_ctx *d);
 /* ddp_name_of - returns the name of a layer; "?" if it does not exist. Borrowed until ddp_close. Local. */
 DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
 
-/* ddp_parts_of - returns the number of parts that ddp_config.average.split_params makes of a layer; 1 if it
- * is not split. Local. */
+/* ddp_parts_of - returns the number of parts that ddp_config.average.split_params makes of a layer, or 1 if
+ * it is not split. Local. */
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
 
 /* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages; NULL and 0 if
@@ -270,7 +272,7 @@ DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count)
  * is none. Borrowed until ddp_close. Local. */
 DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count);
 
-/* ddp_updates_of - returns how many updates a layer has had; 0 if it does not exist. Local. */
+/* ddp_updates_of - returns how many updates a layer has had, or 0 if it does not exist. Local. */
 DDP_API long ddp_updates_of(const ddp_ctx *d, int layer);
 
 /* ddp_computed_s - returns the compute time of this step so far, in seconds, without waits. Local. */
@@ -284,11 +286,11 @@ DDP_API double ddp_nominal_compute_s(const ddp_ctx *d);
  * Local. */
 DDP_API double ddp_nominal_rate(const ddp_ctx *d);
 
-/* ddp_described_rate - returns the bytes per second of a rank's link by ddp_config.net; 0 if the setting does
- * not give it. *delay_s receives the one-way delay in seconds. Local. */
+/* ddp_described_rate - returns the bytes per second of a rank's link by ddp_config.net, or 0 if the setting
+ * does not give it. *delay_s receives the one-way delay in seconds. Local. */
 DDP_API double ddp_described_rate(const ddp_ctx *d, double *delay_s);
 
-/* ddp_reported - returns the values that ddp_report stored for this step, else 0; the loss is the last one
+/* ddp_reported - returns the values that ddp_report stored for this step, else 0. The loss is the last one
  * reported. Borrowed until ddp_close. Local. */
 DDP_API const struct ddp_step_info *ddp_reported(const ddp_ctx *d);
 
@@ -301,19 +303,19 @@ DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);
  * there are none. Valid until the next call. Local. */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 
-/* ddp_group_of - returns the group that averages a layer (ddp_layer.group); 0: all ranks that compute.
+/* ddp_group_of - returns the group that averages a layer (ddp_layer.group), or 0 for all ranks that compute.
  * Local. */
 DDP_API int ddp_group_of(const ddp_ctx *d, int layer);
 
 /* ddp_group_size - returns the number of live workers of a group; 0: of all that compute. Local. */
 DDP_API int ddp_group_size(const ddp_ctx *d, int group);
 
-/* ddp_blocks_of - returns the number of blocks of an all-gather over a group; *own receives the block of this
+/* ddp_blocks_of - returns the number of blocks of an all-gather over a group. *own receives the block of this
  * rank. Local. */
 DDP_API int ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 
-/* ddp_sites_of - returns the sites of the ranks, if averages are hierarchical; else NULL. With a single site
- * only `members` is set; elastic worlds have no groups. Borrowed until ddp_close. Local. */
+/* ddp_sites_of - returns the sites of the ranks, if averages are hierarchical, or NULL otherwise. With a
+ * single site only `members` is set; elastic worlds have no groups. Borrowed until ddp_close. Local. */
 DDP_API const struct ddp_sites *ddp_sites_of(const ddp_ctx *d);
 
 /* ddp_segment_of - returns the number of values, of an all-reduce of n, that this rank sums, and in *from the
@@ -342,9 +344,9 @@ DDP_API float *ddp_residual_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_has_forward(const ddp_ctx *d);
 
 /* ddp_blob_new - allocates a plan of `size` bytes, zeroed; bytes is NULL if memory is short. At most 64 KiB +
- * 16 x layers x (period + 16) bytes. The library frees a plan that a strategy returns; the caller frees any
+ * 16 x layers x (period + 16) bytes. The library frees a plan that a strategy returns. The caller frees any
  * other with ddp_blob_free. */
 DDP_API ddp_blob ddp_blob_new(size_t size);
 
-/* ddp_blob_free - frees the bytes of a plan and sets it to zero; an all-zero plan is allowed. */
+/* ddp_blob_free - frees the bytes of a plan and sets it to zero. An all-zero plan is allowed. */
 DDP_API void ddp_blob_free(ddp_blob *b);

@@ -18,8 +18,8 @@ typedef struct ddp__space {
     size_t top, live, live_most;
 } ddp__space;
 
-/* Working data of the planner; arrays are [nodes] unless noted. Array kind k of node i has the id k x
- * nodes + i, and event e the number e x nodes + i. */
+/* Working data of the planner. Arrays are [nodes] unless noted. Array kind k of node i has the id k x nodes +
+ * i, and event e the number e x nodes + i. */
 typedef struct ddp__lives {
     const ddp_graph *g;
     const unsigned char *fate;
@@ -123,7 +123,7 @@ static void ddp__lives_times(ddp__lives *v)
 }
 
 /* The time at which backward reads node i for the last time. A recomputed segment computes its weight
- * gradients with its input gradients; otherwise its activations would have to be kept. */
+ * gradients with its input gradients. Otherwise, its activations would have to be kept. */
 static int ddp__backward_ends(const ddp__lives *v, int i)
 {
     const ddp_node *d = v->g->node[i];
@@ -327,8 +327,8 @@ static void ddp__born_gradient(ddp__lives *v, int i, int until, ddp__layout *l)
             ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d), until);
 }
 
-/* Places the gradients that operator i is the first to write in backward. A scalar without users is a
- * loss; its gradient is placed just before. */
+/* Places the gradients that operator i is the first to write in backward. A scalar without users is a loss.
+ * Its gradient is placed just before. */
 static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -366,7 +366,7 @@ static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
     if ((d->from >= 0 || d->to >= 0) && d->has_gradient) ddp__born_gradient(v, i, -1, l);
 }
 
-/* The node that is next and runs fused with node i; -1: none. */
+/* The node that is next and runs fused with node i, or -1 for none. */
 static int ddp__born_with(const ddp__lives *v, int event, int i)
 {
     if (event == DDP__WEIGHTS) return -1;

@@ -60,7 +60,7 @@ static double ddp__build_parameters(const ddp_graph *g)
     return bytes;
 }
 
-/* Memory of the machine in bytes; 0: unknown, or the user's allocator decides. */
+/* Memory of the machine in bytes, or 0 if unknown, or the user's allocator decides. */
 static double ddp__build_memory(const ddp_graph *g)
 {
     const ddp_allocator *a = ddp__graph_allocator(g);

@@ -14,7 +14,7 @@ static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {
     const int added = ddp__count(g->node) - end;
 
-    for (int i = 0; i < added; i++) { /* insert one node at a time; the rest moves up */
+    for (int i = 0; i < added; i++) { /* insert one node at a time. The rest moves up. */
         ddp_node *n = g->node[end + i];
         memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
         g->node[at + i] = n;

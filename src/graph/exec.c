@@ -4,7 +4,7 @@
 
 /* ---- states ---- */
 
-/* The array at an offset; NULL if it does not exist. */
+/* The array at an offset, or NULL if it does not exist. */
 static void *ddp__state_at(const ddp_state *s, size_t offset)
 {
     if (offset == DDP__NOWHERE) return NULL;
@@ -57,7 +57,7 @@ ddp_state *ddp_state_new(ddp_graph *g)
     s = ddp__state_open(g, &g->plain);
     if (!s || g->stages) return s;
 
-    /* written marks outputs with users; a scalar without users is a loss, whose gradient is 1 */
+    /* written marks outputs with users. A scalar without users is a loss, whose gradient is 1. */
     for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
     for (int i = 0; i < ddp__count(g->node); i++)
@@ -129,7 +129,7 @@ static void ddp__feed_inputs(const ddp_graph *g)
             ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
 
-/* Downloads a node's output when the user asks for it; NULL on failure. */
+/* Downloads a node's output when the user asks for it, or NULL on failure. */
 const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -325,8 +325,8 @@ static int ddp__pair_backward(const ddp_graph *g, int i)
     return i > 0 && ddp__pair_inside(g, i - 1) && g->node[i - 1]->has_gradient;
 }
 
-/* The output of a pair's first node, if the reader of its second also runs backward through the second;
- * else NULL. The output does not exist in another segment or stage. */
+/* The output of a pair's first node, if the reader of its second also runs backward through the second, or
+ * NULL otherwise. The output does not exist in another segment or stage. */
 static const void *ddp__pair_inner(const ddp_state *s, int second)
 {
     const ddp_graph *g = s->graph;

@@ -25,8 +25,8 @@ typedef struct ddp_param {
     const char *name; /* "weight", "bias"; a constant string */
     ddp_shape shape;  /* shape of the array */
     ddp_init init;    /* distribution of the initial values */
-    float scale;      /* see above; 0 for ZERO and ONE */
-    int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others; 0 for lookup tables */
+    float scale;      /* see above, or 0 for ZERO and ONE */
+    int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others, or 0 for lookup tables */
 } ddp_param;
 
 /* Input and output of a shape rule. Inputs and args are given; all other fields start zeroed. For a tied
@@ -55,16 +55,16 @@ typedef struct ddp_op_call {
     const ddp_op_spec *spec;          /* result of the shape rule */
     const void *in[DDP_OP_INPUTS];    /* input arrays */
     const void *param[DDP_OP_PARAMS]; /* parameter arrays */
-    void *buffer[DDP_OP_BUFFERS]; /* forward with training 1 updates it; a recomputed forward gets a copy */
+    void *buffer[DDP_OP_BUFFERS]; /* forward with training 1 updates it. A recomputed forward gets a copy. */
     void *out;                    /* output array */
     void *saved;                  /* spec->saved elements */
     /* for backward only */
     const void *grad_out;            /* shape of out */
     void *grad_in[DDP_OP_INPUTS];    /* NULL: not needed */
     int add_in[DDP_OP_INPUTS];       /* 1: add to grad_in, 0: overwrite it */
-    void *grad_param[DDP_OP_PARAMS]; /* always accumulated; NULL: frozen */
+    void *grad_param[DDP_OP_PARAMS]; /* always accumulated, or NULL for frozen */
     /* execution */
-    void *pool;      /* ddp__pool *, for ddp_op_parallel; may be NULL */
+    void *pool;      /* ddp__pool *, for ddp_op_parallel. May be NULL. */
     int training;    /* 0: dropout is off and buffers are only read */
     uint64_t random; /* seed of this node in this micro-batch and step */
     /* for backward of pairs, see ddp_op_pair */
@@ -96,10 +96,11 @@ typedef struct ddp_op_pair {
     const char *reader; /* NULL: no such operator */
 } ddp_op_pair;
 
-/* ddp_shape_count - returns the number of elements of a shape; 1 for a scalar. Pure; safe from any thread. */
+/* ddp_shape_count - returns the number of elements of a shape, or 1 for a scalar. Pure and safe from any
+ * thread. */
 DDP_API long ddp_shape_count(const ddp_shape *s);
 
-/* ddp_shape_rows - returns the product of all dimensions but the last. Pure; safe from any thread. */
+/* ddp_shape_rows - returns the product of all dimensions but the last. Pure and safe from any thread. */
 DDP_API long ddp_shape_rows(const ddp_shape *s);
 
 /* ddp_op_parallel - runs fn(user, first, last) over items 0..items-1 in blocks of `grain` items, on the
@@ -134,16 +135,16 @@ typedef struct ddp_node_info {
  * enough. ---- */
 
 /* ddp_graph_new - creates an empty graph. d NULL: a graph for planning, or for training without
- * synchronisation; the caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
+ * synchronisation. The caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
  * memory is short. One thread at a time may use a graph. */
 DDP_API ddp_graph *ddp_graph_new(ddp_ctx *d);
 
-/* ddp_graph_free - frees a graph that is not registered with a context, with its nodes; otherwise does
+/* ddp_graph_free - frees a graph that is not registered with a context, with its nodes. Otherwise, does
  * nothing, because ddp_close frees it. NULL is allowed. */
 DDP_API void ddp_graph_free(ddp_graph *g);
 
 /* ddp_layer_begin - begins a layer, the unit of synchronisation. The operators that are added before
- * ddp_layer_end form the layer. The name is copied; a repeated name gets a number: "hidden", "hidden.1", ...
+ * ddp_layer_end form the layer. The name is copied. A repeated name gets a number: "hidden", "hidden.1", ...
  * A failure is stored in the graph (ddp_graph_error). */
 DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
 
@@ -178,7 +179,7 @@ DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long
  * type: DDP_F32 or DDP_I32. The name is copied and must be unique. Returns the node, owned by the graph, or
  * NULL on failure. ---- built-in operators ----
  *
- * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure;
+ * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure.
  * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
  * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
  * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
@@ -187,7 +188,7 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
 
 /* ---- built-in operators ----
  *
- * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure;
+ * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure.
  * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
  * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
  * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
@@ -228,8 +229,8 @@ DDP_API ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps);
  * at most 512. Shape (B, T, heads d). */
 DDP_API ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads);
 
-/* ddp_rope - adds a rotary position embedding: rotates queries and keys of x by their position (d even);
- * values are unchanged. x has the layout of ddp_attention_grouped. Shape of x. theta 0 means 10000. */
+/* ddp_rope - adds a rotary position embedding: rotates queries and keys of x by their position (d even).
+ * Values are unchanged. x has the layout of ddp_attention_grouped. Shape of x. theta 0 means 10000. */
 DDP_API ddp_node *ddp_rope(ddp_graph *g, ddp_node *x, long heads, long kv_heads, double theta);
 
 /* ddp_swiglu - adds the gated activation silu(a) * b of x (..., 2F), rows a then b. Shape (..., F). ddp_apply
@@ -255,7 +256,7 @@ DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *la
 
 /* ddp_linear_cross_entropy - adds a linear layer without bias and the mean cross-entropy of its logits as one
  * operator, a scalar. With an embedding the weight is its table, and width is ignored. The logits never exist
- * as a whole, which saves memory if rows outnumber C. labels: int32 (...); -1 is ignored. */
+ * as a whole, which saves memory if rows outnumber C. labels: int32 (...). -1 is ignored. */
 DDP_API ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width,
                                            ddp_node *embedding);
 
@@ -304,7 +305,7 @@ DDP_API int ddp_register_op(ddp_graph *g, const ddp_op *op);
  *
  *   op         name of the operator
  *   inputs     [count] input nodes, at most DDP_OP_INPUTS
- *   arg_count  numbers in args, at most DDP_OP_ARGS; their meaning depends on the operator
+ *   arg_count  numbers in args, at most DDP_OP_ARGS. Their meaning depends on the operator.
  *   tied       may be NULL: a node whose parameter 0 replaces parameter 0 of the new node
  *
  * Returns the node, owned by the graph, or NULL on failure. */
@@ -317,21 +318,21 @@ DDP_API ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *c
 DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
 
 /* ddp_init_normal - makes parameter `param` of a node start normally distributed with this standard
- * deviation, instead of the operator's rule; 0 means all zeros. A failure is stored in the graph
+ * deviation, instead of the operator's rule. 0 means all zeros. A failure is stored in the graph
  * (ddp_graph_error). */
 DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
 
-/* ddp_graph_cut - splits the model into pipeline stages; call it before ddp_graph_build. This process
+/* ddp_graph_cut - splits the model into pipeline stages. Call it before ddp_graph_build. This process
  * allocates only stage `own`: parameters, gradients and activations of its operators.
  *
- *   stage_of  [ddp_node_count] stage of each operator (an input belongs to its readers); every user of an
- *             output is in the same stage or a later one
+ *   stage_of  [ddp_node_count] stage of each operator (an input belongs to its readers). Every user of an
+ *             output is in the same stage or a later one.
  *   stages    number of stages
  *   own       stage of this process, 0..stages-1
  *
  * Initial values are the same as in the whole model. ddp_pipe_open runs such a graph. Returns 0 or a
- * ddp_status; ddp_graph_error names the operator. Errors: DDP_ARG for the cut; DDP_USAGE after
- * ddp_graph_build or another cut; DDP_MEMORY; an earlier error of the graph. */
+ * ddp_status; ddp_graph_error names the operator. Errors: DDP_ARG for the cut, DDP_USAGE after
+ * ddp_graph_build or another cut, DDP_MEMORY, or an earlier error of the graph. */
 DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
 
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters, and registers the
@@ -339,7 +340,7 @@ DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own
  * buffers are one block, registered as DDP_BUFFERS and averaged with the layer. Initial values depend only on
  * the seed and the parameter's position. Local.
  *
- * Returns 0 or a ddp_status; ddp_graph_error has the message. Errors: DDP_MEMORY, before any allocation if
+ * Returns 0 or a ddp_status. ddp_graph_error has the message. Errors: DDP_MEMORY, before any allocation if
  * the graph is larger than the machine's memory and no ddp_allocator provides it; DDP_USAGE if called twice,
  * within a layer or after the session has started; DDP_UNSUPPORTED for an operator that the backend lacks; an
  * earlier error of the graph. */
@@ -355,32 +356,32 @@ DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
  * no such input. It is in host memory even with a backend; each pass copies it to the device. */
 DDP_API void *ddp_data(ddp_graph *g, const char *name);
 
-/* ddp_value - returns the value of a scalar node after forward; NAN if the node is not a scalar. With a
+/* ddp_value - returns the value of a scalar node after forward, or NAN if the node is not a scalar. With a
  * backend it waits for the copy from the device. */
 DDP_API float ddp_value(ddp_graph *g, const ddp_node *n);
 
 /* ddp_output - returns the output array of a node in host memory, valid until backward reuses its memory.
  * With a backend it waits for the copy from the device. If the node's only user works in place (dropout,
- * add), the array has that user's output. NULL if a ddp_recompute_begin segment dropped the output; scalars
+ * add), the array has that user's output. NULL if a ddp_recompute_begin segment dropped the output. Scalars
  * are never dropped. */
 DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 
 /* ddp_forward - runs all operators in order and calls ddp_forward_begin before the first use of each layer.
  * Returns 0 or the first error of the graph or its context. Errors: DDP_MEMORY for a NULL graph; DDP_USAGE
  * before ddp_graph_build, or for a stage of a pipeline; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO or DDP_FORMAT
- * if a hook starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * if a hook starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_forward(ddp_graph *g);
 
 /* ddp_backward - runs backward from loss, a scalar node. Calls ddp_backward_begin and, after the last use of
- * a layer's parameters, ddp_backward_end. Gradients are accumulated; the context zeroes them, or you do with
+ * a layer's parameters, ddp_backward_end. Gradients are accumulated. The context zeroes them, or you do with
  * ddp_zero_gradients if there is none. Returns 0 or the first error of the graph or its context. Errors:
  * DDP_MEMORY for a NULL graph; DDP_USAGE before ddp_forward, for a loss that is not a scalar, or for a stage
- * of a pipeline; DDP_NUMERIC for a gradient that is not finite; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
- * DDP_MISMATCH or DDP_ABORTED from communication. */
+ * of a pipeline; DDP_NUMERIC for a gradient that is not finite. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward(ddp_graph *g, ddp_node *loss);
 
-/* ddp_evaluate - runs forward without hooks, with dropout off; it reads the running statistics but does not
+/* ddp_evaluate - runs forward without hooks, with dropout off. It reads the running statistics but does not
  * update them. Returns 0 or the graph's first error. Errors: DDP_MEMORY for a NULL graph; DDP_USAGE before
  * ddp_graph_build, or for a stage of a pipeline. */
 DDP_API int ddp_evaluate(ddp_graph *g);
@@ -395,14 +396,14 @@ DDP_API void ddp_zero_gradients(ddp_graph *g);
  * the graph. ---- several micro-batches in flight, and partial execution ---- */
 DDP_API ddp_state *ddp_state_new(ddp_graph *g);
 
-/* ddp_state_free - frees a state and its arrays, before the graph is freed; NULL is allowed. */
+/* ddp_state_free - frees a state and its arrays, before the graph is freed. NULL is allowed. */
 DDP_API void ddp_state_free(ddp_state *s);
 
-/* ddp_state_data - returns the output or input array of a node in this state; NULL if the state has none. On
- * a device with a backend. Borrowed until ddp_state_free. */
+/* ddp_state_data - returns the output or input array of a node in this state, or NULL if the state has none.
+ * On a device with a backend. Borrowed until ddp_state_free. */
 DDP_API void *ddp_state_data(ddp_state *s, const ddp_node *n);
 
-/* ddp_state_gradient - returns the gradient of a node's array in this state; NULL if there is none. On a
+/* ddp_state_gradient - returns the gradient of a node's array in this state, or NULL if there is none. On a
  * device with a backend. Borrowed until ddp_state_free. */
 DDP_API void *ddp_state_gradient(ddp_state *s, const ddp_node *n);
 
@@ -414,7 +415,7 @@ DDP_API void *ddp_state_gradient(ddp_state *s, const ddp_node *n);
 DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
 
 /* ddp_backward_range - runs the backward of operators first..last (node indexes, inclusive) without hooks.
- * Before the call, write gradients of outputs used after last through ddp_state_gradient; a gradient that you
+ * Before the call, write gradients of outputs used after last through ddp_state_gradient. A gradient that you
  * write is accumulated to. Read input gradients there: those of float inputs, and of outputs before first
  * that the range uses. The gradient of an output without users is 1 for a scalar and 0 otherwise, until you
  * write it. Returns 0 or a ddp_status. Errors: DDP_ARG for a NULL state or a range outside the graph;
@@ -423,7 +424,7 @@ DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
 
 /* ddp_state_micro_batch - sets the number that seeds the dropout masks of this state, together with the seed
  * and the node. Equal numbers give equal masks in every process. Without this call each state counts its
- * forward passes; a new pass begins when forward returns to an earlier operator. */
+ * forward passes. A new pass begins when forward returns to an earlier operator. */
 DDP_API void ddp_state_micro_batch(ddp_state *s, uint64_t number);
 
 /* ---- reading the graph ---- */
@@ -432,7 +433,7 @@ DDP_API void ddp_state_micro_batch(ddp_state *s, uint64_t number);
  * order in which they were added. ---- reading the graph ---- */
 DDP_API int ddp_node_count(const ddp_graph *g);
 
-/* ddp_node_index - returns a node's position in its graph, from 0; -1 for NULL. */
+/* ddp_node_index - returns a node's position in its graph, from 0, or -1 for NULL. */
 DDP_API int ddp_node_index(const ddp_node *n);
 
 /* ddp_node_describe - describes operator number index, 0..ddp_node_count-1, in *out. The names are borrowed
@@ -442,7 +443,7 @@ DDP_API int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
 /* ddp_layer_count - returns the number of layers that ddp_layer_begin has made. */
 DDP_API int ddp_layer_count(const ddp_graph *g);
 
-/* ddp_param_count - returns the number of parameters of a graph, in floats; a tied parameter counts once. */
+/* ddp_param_count - returns the number of parameters of a graph, in floats. A tied parameter counts once. */
 DDP_API size_t ddp_param_count(const ddp_graph *g);
 
 /* ddp_layer_params - returns the parameters of a layer after ddp_graph_build, one block of *count floats in
@@ -457,16 +458,16 @@ DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
  * layer memory; NULL and 0 if it has none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count);
 
-/* ddp_node_param - returns parameter k of a node (weight 0, bias 1) in layer memory; NULL if there is none.
- * *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
+/* ddp_node_param - returns parameter k of a node (weight 0, bias 1) in layer memory, or NULL if there is
+ * none. *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 
-/* ddp_node_gradient - returns the gradient of parameter k of a node (weight 0, bias 1) in layer memory; NULL
- * if there is none. Borrowed for the life of the graph. */
+/* ddp_node_gradient - returns the gradient of parameter k of a node (weight 0, bias 1) in layer memory, or
+ * NULL if there is none. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k);
 
-/* ddp_node_buffer - returns buffer k of a node (running mean 0, running variance 1) in layer memory; NULL if
- * it has none. *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
+/* ddp_node_buffer - returns buffer k of a node (running mean 0, running variance 1) in layer memory, or NULL
+ * if it has none. *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 
 /* ddp_activation_bytes - returns the bytes of the built-in state: activations, their gradients and recomputed
@@ -475,9 +476,9 @@ DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
 
 /* ddp_graph_read - copies count floats of parameters, gradients or buffers from layer memory to host memory,
  * and waits for the copy. With a backend (ddp_config.backend) the arrays of ddp_layer_params and its like,
- * and of ddp_state_data and ddp_state_gradient, are on the device; on a GPU, 4-dimensional activations are
- * channels-last. Also works on the CPU. Returns 0 or a ddp_status. Errors: DDP_ARG for NULL; DDP_FAILED from
- * the device. */
+ * and of ddp_state_data and ddp_state_gradient, are on the device. On a GPU, 4-dimensional activations are
+ * channels-last. Also works on the CPU. Returns 0 or a ddp_status. Errors: DDP_ARG for NULL or DDP_FAILED
+ * from the device. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 
 /* ddp_graph_write - copies count floats from host memory to parameters, gradients or buffers in layer memory,

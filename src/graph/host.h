@@ -19,11 +19,11 @@ typedef struct ddp__hooks {
 typedef struct ddp__owned {
     struct ddp__owned *next;
     void (*destroy)(struct ddp__owned *self);
-    uint64_t *passes;    /* seeds the random masks; saved in checkpoints; NULL before the build */
+    uint64_t *passes;    /* seeds the random masks; saved in checkpoints, or NULL before the build */
     uint64_t model;      /* hash of the operators, which a checkpoint must match */
     uint64_t dropout;    /* hash of dropout positions and probabilities: equal on all ranks, may differ from a
                     checkpoint's */
-    double most_dropout; /* the largest probability; 0: none */
+    double most_dropout; /* the largest probability, or 0 for none */
     double bytes;        /* of this machine's memory, for parameters, gradients and activations */
 } ddp__owned;
 
@@ -36,11 +36,12 @@ typedef struct ddp__host {
     uint64_t seed;              /* for initialisation and dropout */
     int kernels;                /* ddp_config.kernels for the operators (default: 0, the fastest) */
     ddp_error error;            /* the first error of the context; sticky */
-    const ddp_backend *backend; /* where layers and activations are; NULL: host memory */
+    const ddp_backend *backend; /* where layers and activations are, or NULL for host memory */
     void *device;               /* the backend's self */
     const unsigned char *paper; /* [paper_bytes] memory that is never accessed (src/sim): layers first, */
-    size_t paper_bytes;         /* from the middle on other allocations; NULL: not used */
-    pid_t process;              /* process that opened the context and has its threads; 0: any process */
+    size_t paper_bytes;         /* from the middle on other allocations, or NULL if not used */
+    pid_t process;              /* process that opened the context and has its threads, or 0 for any
+                                 * process */
 } ddp__host;
 
 /* 1 in a forked child: it has a context's memory but none of its threads, and a lock may be held forever.
@@ -67,9 +68,9 @@ static inline int ddp__on_paper(const ddp__host *h, const void *at)
     return h && h->paper && p >= h->paper && p < h->paper + h->paper_bytes;
 }
 
-/* Memory of layers and activations: on the device if the host has a backend, else in this process. h may
- * be NULL. ddp__host_alloc returns zeroed memory, or NULL if memory is short or bytes is 0. Copies run in
- * the order of all work on the device; ddp__host_download waits. */
+/* Memory of layers and activations: on the device if the host has a backend, else in this process. h may be
+ * NULL. ddp__host_alloc returns zeroed memory, or NULL if memory is short or bytes is 0. Copies run in the
+ * order of all work on the device. ddp__host_download waits. */
 static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
 {
     if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;

@@ -24,8 +24,8 @@ typedef struct ddp_matrix {
     size_t rows, columns; /* a row produces one output */
 } ddp_matrix;
 
-/* Description of a layer. Name, blocks and matrices are copied; the arrays they point to are borrowed
- * until ddp_close. A layer with one block fills params, grads and count; further blocks go in blocks. */
+/* Description of a layer. Name, blocks and matrices are copied. The arrays they point to are borrowed until
+ * ddp_close. A layer with one block fills params, grads and count; further blocks go in blocks. */
 typedef struct ddp_layer {
     const char *name; /* used in plans, reports and errors (default: "layer N") */
     float *params;

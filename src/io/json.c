@@ -54,7 +54,7 @@ static char *ddp__utf8_write(char *out, uint32_t code)
     return out;
 }
 
-/* Parses the four hexadecimal digits after \u at p into *code; returns 0 if they are invalid. */
+/* Parses the four hexadecimal digits after \u at p into *code. Returns 0 if they are invalid. */
 static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
 {
     if (end - p < 4) return 0;

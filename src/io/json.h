@@ -27,19 +27,19 @@ typedef struct ddp__json {
     struct ddp__json *first, *next;
 } ddp__json;
 
-/* Parses n bytes of JSON. name appears in error messages ("net.json, line 3, column 7: ..."); columns
- * count bytes. Strict: fails on duplicate keys, NUL in strings, invalid UTF-8, numbers beyond double,
- * more than 64 nesting levels, and trailing text. Returns NULL and fills *err on failure. The tree is one
- * allocation, freed by ddp__json_free(root), and has no pointers into text. */
+/* Parses n bytes of JSON. name appears in error messages ("net.json, line 3, column 7: ..."). Columns count
+ * bytes. Strict: fails on duplicate keys, NUL in strings, invalid UTF-8, numbers beyond double, more than 64
+ * nesting levels, and trailing text. Returns NULL and fills *err on failure. The tree is one allocation,
+ * freed by ddp__json_free(root), and has no pointers into text. */
 DDP_LIB ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_error *err);
 DDP_LIB ddp__json *ddp__json_read(const char *path, ddp_error *err);
 DDP_LIB void ddp__json_free(ddp__json *root);
 
-/* The member of an object by name; NULL if it has none, or if object is NULL or not an object. */
+/* The member of an object by name, or NULL if it has none, or if object is NULL or not an object. */
 DDP_LIB const ddp__json *ddp__json_get(const ddp__json *object, const char *key);
 
-/* The same, but a missing member or one of another kind is an error. The message names file, position,
- * key and kind; *out is then unchanged. */
+/* The same, but a missing member or one of another kind is an error. The message names file, position, key
+ * and kind. *out is then unchanged. */
 DDP_LIB ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                                   ddp__json_kind kind, const ddp__json **out, ddp_error *err);
 

@@ -33,9 +33,9 @@ typedef struct ddp_safetensor {
 /* An opened file with a validated header. Its arrays are read on demand. */
 typedef struct ddp_safetensors ddp_safetensors;
 
-/* ddp_safetensors_open - opens a file and validates its header: JSON, types and shapes; no array may be
- * outside the file, overlap another or leave a gap; names must be unique. Headers may have up to 8 MiB. Reads
- * no array. One thread at a time may use an open file. Returns NULL on failure; the caller closes the file
+/* ddp_safetensors_open - opens a file and validates its header: JSON, types and shapes. No array may be
+ * outside the file, overlap another or leave a gap. Names must be unique. Headers may have up to 8 MiB. Reads
+ * no array. One thread at a time may use an open file. Returns NULL on failure. The caller closes the file
  * with ddp_safetensors_close. Errors: DDP_IO if the file cannot be read; DDP_FORMAT, which names file, array
  * and value; DDP_ARG for NULL; DDP_MEMORY. */
 DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
@@ -46,7 +46,7 @@ DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
 DDP_API ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
                                                     ddp_error *err);
 
-/* ddp_safetensors_close - closes a file and frees its header; NULL is allowed. */
+/* ddp_safetensors_close - closes a file and frees its header. NULL is allowed. */
 DDP_API void ddp_safetensors_close(ddp_safetensors *s);
 
 /* ddp_safetensors_count - returns the number of arrays of the file. */
@@ -56,26 +56,26 @@ DDP_API int ddp_safetensors_count(const ddp_safetensors *s);
  * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index);
 
-/* ddp_safetensors_find - returns an array by its name; NULL if there is none. Borrowed until the file is
+/* ddp_safetensors_find - returns an array by its name, or NULL if there is none. Borrowed until the file is
  * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
 
-/* ddp_safetensors_note - returns the text of an entry of the header's __metadata__; NULL if there is none.
+/* ddp_safetensors_note - returns the text of an entry of the header's __metadata__, or NULL if there is none.
  * Borrowed until the file is closed. */
 DDP_API const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key);
 
-/* ddp_safetensors_elements - returns the product of the dimensions of an array; 1 for a scalar. Pure; safe
- * from any thread. */
+/* ddp_safetensors_elements - returns the product of the dimensions of an array, or 1 for a scalar. Pure and
+ * safe from any thread. */
 DDP_API uint64_t ddp_safetensors_elements(const ddp_safetensor *t);
 
 /* ddp_safetensors_floats - reads elements first .. first + count - 1 of a float array (F32, F64, F16, BF16)
  * into out[count], converted to float. F32 is read directly into out, without a temporary copy. Errors:
- * DDP_FORMAT for another type; DDP_ARG for a range outside the array; DDP_IO for a disk error. */
+ * DDP_FORMAT for another type, DDP_ARG for a range outside the array, or DDP_IO for a disk error. */
 DDP_API ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                           size_t count, float *out, ddp_error *err);
 
 /* ddp_safetensors_bytes - reads elements first .. first + count - 1 of an array of any type into out,
- * unconverted: count x ddp_safetensors_type_bytes bytes. Errors: DDP_ARG for a range outside the array;
+ * unconverted: count x ddp_safetensors_type_bytes bytes. Errors: DDP_ARG for a range outside the array or
  * DDP_IO for a disk error. */
 DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                          size_t count, void *out, ddp_error *err);
@@ -85,27 +85,27 @@ DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetenso
  *
  *   tensors  [count] names, types and shapes
  *   data     [count] data[i] points at array i
- *   notes    pairs of key and text, ended by NULL; NULL: no notes
+ *   notes    pairs of key and text, ended by NULL, or NULL for no notes
  *
  * Errors: DDP_ARG for a duplicate name, an invalid shape, or a header of more than 8 MiB; DDP_IO for a disk
  * error; DDP_MEMORY. */
 DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
                                          const void *const *data, const char *const *notes, ddp_error *err);
 
-/* ddp_safetensors_type_name - returns the text of a type, such as "F32". A constant string. Pure; safe from
- * any thread. */
+/* ddp_safetensors_type_name - returns the text of a type, such as "F32". A constant string. Pure and safe
+ * from any thread. */
 DDP_API const char *ddp_safetensors_type_name(ddp_safetensors_type type);
 
-/* ddp_safetensors_type_bytes - returns the size of one element of a type in bytes. Pure; safe from any
+/* ddp_safetensors_type_bytes - returns the size of one element of a type in bytes. Pure and safe from any
  * thread. */
 DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
 
 /* ---- weights of a model ---- */
 
-/* ddp_weights_load - loads every parameter and buffer of a model from F32, F64, F16 or BF16 tensors; call it
+/* ddp_weights_load - loads every parameter and buffer of a model from F32, F64, F16 or BF16 tensors. Call it
  * after ddp_graph_build.
  *
- * path names a safetensors file; an index (model.safetensors.index.json), whose shards are in the same
+ * path names a safetensors file. An index (model.safetensors.index.json), whose shards are in the same
  * folder; or a folder with such an index or, without one, with *.safetensors files that together have all
  * tensors. Names in the files:
  *   ddp_gpt2             of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,

@@ -42,7 +42,7 @@ static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, 
     return NULL;
 }
 
-/* Opens the shards of an index; each entry of its map gives the shard of a tensor. */
+/* Opens the shards of an index. Each entry of its map gives the shard of a tensor. */
 static ddp_status ddp__weight_index_shards(ddp__weight_files *files, const char *path, const char *folder,
                                            const ddp__json *map, ddp_error *err)
 {
@@ -90,7 +90,8 @@ static ddp_status ddp__weight_index_open(ddp__weight_files *files, const char *p
 
 /* ---- folder ---- */
 
-/* Finds the next file name after `after` with that ending, in alphabetical order; "" after the last. */
+/* Finds the next file name after `after` with that ending, in alphabetical order. Returns "" after the
+ * last. */
 static ddp_status ddp__weight_folder_next(const char *folder, const char *after, const char *ending,
                                           char *next, size_t room, ddp_error *err)
 {

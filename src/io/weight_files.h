@@ -11,7 +11,7 @@ typedef struct ddp__weight_file {
     ddp_safetensors *f;
 } ddp__weight_file;
 
-/* The opened files; all-zero means none. */
+/* The opened files. All-zero means none. */
 typedef struct ddp__weight_files {
     ddp__weight_file *list; /* a growing array (base/array.h) */
 } ddp__weight_files;

@@ -89,7 +89,7 @@ typedef struct ddp__weight {
     int transposed;
     ddp_safetensors *file; /* file that has the whole array; NULL: not found, or found in parts */
     const ddp_safetensor *from;
-    int parts; /* number of Llama parts in the transformers library; 0: no parts */
+    int parts; /* number of Llama parts in the transformers library, or 0 for no parts */
     ddp__weight_part part[DDP__WEIGHT_PARTS];
 } ddp__weight;
 
@@ -141,7 +141,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     return same;
 }
 
-/* Writes the name of node n in the file; returns `transposed` of its rule. */
+/* Writes the name of node n in the file. Returns `transposed` of its rule. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
     static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet,
@@ -239,7 +239,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     if (!buffer && k == 0 && ddp__weights_family(g) == DDP__WEIGHTS_LLAMA) ddp__weight_llama(g, n, w);
 }
 
-/* Describes array number index; returns 0 after the last. */
+/* Describes array number index. Returns 0 after the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
     for (int i = 0; i < ddp__count(g->node); i++) {
@@ -277,7 +277,7 @@ typedef struct ddp__weights {
     int count;
     float *scratch; /* buffer for the largest transposed matrix */
     const ddp__host *host;
-    float *here; /* buffer for the largest device array; NULL: arrays are in host memory */
+    float *here; /* buffer for the largest device array. NULL means that arrays are in host memory. */
 } ddp__weights;
 
 static void ddp__weights_free(ddp__weights *s)
@@ -347,7 +347,7 @@ static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const cha
     return NULL;
 }
 
-/* The name without its first prefix; NULL if it has none. */
+/* The name without its first prefix, or NULL if it has none. */
 static const char *ddp__weight_bare(const char *name)
 {
     for (size_t i = 0; i < sizeof ddp__weight_prefixes / sizeof ddp__weight_prefixes[0]; i++) {
@@ -590,7 +590,7 @@ static ddp_status ddp__weights_begin(const ddp__weights *s, ddp__file *f, const 
     return code;
 }
 
-/* Array i as it is stored in the file; *out is NULL if another stage has it. */
+/* Array i as it is stored in the file. *out is NULL if another stage has it. */
 static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **out, ddp_error *err)
 {
     const ddp__weight *w = &s->list[i];

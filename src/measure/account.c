@@ -104,8 +104,8 @@ static double ddp__span_bytes(const ddp__op_span *o)
 }
 
 /* Collects operations that overlap. They share the link, so only together they give a time for their bytes.
- * Extends the cluster that begins with operation i. Returns its number of operations; 0 if i is not the first
- * one or the cluster is not complete. */
+ * Extends the cluster that begins with operation i. Returns its number of operations, or 0 if i is not the
+ * first one or the cluster is not complete. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;
@@ -130,7 +130,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
 
 /* Measures a link that is never idle, whose clusters do not end. Uses the bytes of the operations that ended
  * after `since`, and the time from the last end before them; alpha is overlapped there. Returns the number of
- * operations; 0 if the link was idle in between, or operations waited for slower peers. */
+ * operations, or 0 if the link was idle in between, or operations waited for slower peers. */
 static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
                           double *bytes)
 {

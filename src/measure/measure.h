@@ -10,25 +10,25 @@ enum { DDP__NOTES = 64 };
 typedef struct ddp__pace_word {
     double compute_s; /* mean compute time of its steps since the last exchange, without waits */
     double lr;        /* learning rate of this step */
-    double present;   /* 1; 0: the rank is lost */
+    double present;   /* 1. 0 means that the rank is lost. */
 } ddp__pace_word;
 
 struct ddp__measure {
     ddp_link link[2];   /* measured */
-    double gap_s[2];    /* per-message overhead of each link (ddp_profile); 0 if not measured */
+    double gap_s[2];    /* per-message overhead of each link (ddp_profile), or 0 if not measured */
     ddp_linkfit fit[2]; /* follows each link while training */
     double mean_layer_bytes;
-    int follows;          /* 1: the plan comes from measured times */
+    int follows;          /* 1 if the plan comes from measured times */
     double compute_sum_s; /* compute time of this rank, without waits */
     long compute_steps;
     ddp__pace_word *pace;      /* [world] */
     double *pace_sorted;       /* [world] workspace to sort their times */
     long pace_ticket;          /* ticket of the exchange, or -1 */
-    double pace_told;          /* ratio in the last log line; 0: no straggler */
+    double pace_told;          /* ratio in the last log line, or 0 for no straggler */
     int pace_place;            /* index in the team of the rank that line was about */
     ddp_note note[DDP__NOTES]; /* ring buffer */
     long notes;                /* notes ever added */
-    uint64_t noted_live;       /* live workers at the last check; 0: no check yet */
+    uint64_t noted_live;       /* live workers at the last check, or 0 for no check yet */
     ddp_span *merge;           /* [merge_room] workspace for the hidden share */
     ddp__op_span *op_scratch;  /* [op_room] workspace for statistics and traces */
     int op_room, merge_room;
@@ -38,7 +38,7 @@ struct ddp__measure {
 /* open returns 0 if memory is short. start: call it when the layers are known (part.c). */
 DDP_LIB int ddp__measure_open(ddp_ctx *d);
 DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
-/* Returns 1 if the plan comes from measured times; the links are then followed during training. */
+/* Returns 1 if the plan comes from measured times. The links are then followed during training. */
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
 DDP_LIB ddp_link ddp__link_followed(const ddp_ctx *d, int link);

@@ -1,5 +1,5 @@
 /* Measures all pairs of ranks, one round of disjoint pairs after the other. In a pair the lower rank leads:
- * it sends pings, then transfers; then the other one sends transfers.
+ * it sends pings, then transfers. Then the other one sends transfers.
  *
  * On a busy machine a thread wakes up late, which is not a property of the link. Times are therefore the due
  * times of the comm thread's events, and an answer contains the time that the question waited until the rank
@@ -24,7 +24,7 @@ enum {
 
 /* Control message between transfers. */
 typedef struct ddp__probe_word {
-    double next;   /* bytes of the next transfer; 0: this is a ping; < 0: the end */
+    double next;   /* bytes of the next transfer. 0 means that this is a ping; < 0: the end. */
     double wall_s; /* wall clock of the answering rank; in the last message the time of a ping */
     double lay_s;  /* seconds that the question waited until the rank woke up */
 } ddp__probe_word;
@@ -111,7 +111,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 
 /* ---- transfers ---- */
 
-/* Times a transfer; the answer's way back, half a round trip, is subtracted. */
+/* Times a transfer. The answer's way back, half a round trip, is subtracted. */
 static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
 {
     ddp__probe_word w;
@@ -166,7 +166,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
                              ddp__error(q->d));
 }
 
-/* Answers pings and transfers until the end; *w is the last control message. */
+/* Answers pings and transfers until the end. *w is the last control message. */
 static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
 {
     for (;;) {
@@ -196,7 +196,7 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 
 /* ---- all pairs ---- */
 
-/* Returns the partner of a rank in a round-robin tournament of `even` players; the last one keeps its
+/* Returns the partner of a rank in a round-robin tournament of `even` players. The last one keeps its
  * place. */
 static int ddp__opponent(int rank, int round, int even)
 {

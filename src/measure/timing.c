@@ -49,7 +49,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     return 1;
 }
 
-/* Returns the number of pieces to average next; 0: enough. */
+/* Returns the number of pieces to average next, or 0 for enough. */
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
@@ -101,7 +101,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         } else if (ddp__leads(d)) {
             next = (float)*pieces;
         }
-        /* the first rank decides; this also synchronises the ranks, as far as the link allows */
+        /* the first rank decides. This also synchronises the ranks, as far as the link allows. */
         m = ddp__own_word(d, &p, DDP_ALL_REDUCE, ddp__team_group(d), &next, 1);
         m.bytes = 0;
         m.link = link;
@@ -328,7 +328,7 @@ static void ddp__scale_to(double *x, int n, double total)
     for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
-/* Sets the compute time of all micro-batches but one; updates count once. */
+/* Sets the compute time of all micro-batches but one. Updates count once. */
 void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
 {
     double pass = -ddp__timer_median(ddp__clock_timer(d), DDP__T_UPDATE, -1);

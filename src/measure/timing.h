@@ -38,12 +38,12 @@ DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, 
 
 /* Returns the cost of a link as configured. */
 DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
-/* Meter: transfers of one size after the other; each size is repeated until its fastest times agree
+/* Meter: transfers of one size after the other. Each size is repeated until its fastest times agree
  * (timing.c, probe.c). */
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
-    int n, first; /* measurements; those from `first` on have the current size */
-    double begun; /* start of that size; 0: not started */
+    int n, first; /* measurements. Those from `first` on have the current size. */
+    double begun; /* start of that size, or 0 if not started */
 } ddp__meter;
 /* Adds a measurement. Returns 1 if the current size is complete: its two fastest times agree, or the time for
  * it is over. */

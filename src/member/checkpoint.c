@@ -40,7 +40,7 @@ static void ddp__shard_path(char *out, const char *folder, long step, int rank, 
 }
 
 /* Finds the newest checkpoint of folder below step `below`: complete ones only, or (whole = 0) also those
- * that a killed run left; -1: none. */
+ * that a killed run left, or -1 for none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -56,7 +56,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
             continue;
         ddp__checkpoint_path(path, folder, step, "/manifest.json");
         if (!whole || access(path, F_OK) == 0)
-            *out = step; /* a checkpoint that cannot be read is an error; no older one is loaded instead */
+            *out = step; /* a checkpoint that cannot be read is an error. No older one is loaded instead. */
     }
     closedir(dir);
     return DDP_OK;
@@ -348,7 +348,7 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
 /* Chooses the file that a rank reads: for the same part of the model, the file of its own copy. With a
  * different number of copies all files hold the same values except for buffers, and any will do. A rank that
  * was lost when the checkpoint was written has no file, and uses another rank's, as a joining worker would.
- * -1: the model was cut differently. */
+ * -1 means that the model was cut differently. */
 static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin,
                                        const char *folder, char *path, int *rank, ddp_error *err)
 {

@@ -14,7 +14,7 @@ static uint32_t ddp__decision_bytes(const ddp__engine *e)
     return (uint32_t)(sizeof(ddp__view) + (size_t)e->world * sizeof(ddp__done_set));
 }
 
-/* Reads the payload of a STATE frame; returns 0 if it is malformed. */
+/* Reads the payload of a STATE frame. Returns 0 if it is malformed. */
 static int ddp__word_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__word *w)
 {
     memset(w, 0, sizeof *w);

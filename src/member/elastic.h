@@ -18,13 +18,13 @@ DDP_LIB const struct ddp__membership *ddp__elastic_membership(void);
 /* ddp__engine_admit - admits a new or returning worker to the world.
  *
  * All live workers call it between the same two operations, with nothing in flight (else DDP_USAGE), after
- * each has a connection to id. attach adds that connection to the wire (NULL: it is there). Returns in the
+ * each has a connection to id. attach adds that connection to the wire (NULL if it is there). Returns in the
  * epoch that includes id. If a worker is lost meanwhile, the epoch does not include it. If id itself is lost,
  * the world continues without it: returns DDP_PEER_LOST, and the engine stays healthy.
  *
  * The joining worker opens its engine with the same world and min_world, live = the workers that admit it,
  * joining = 1 and a wire with their streams (streams of all other ids report their end at once).
- * ddp__engine_joined waits until it is in an epoch; its first operation is then the next operation of the
+ * ddp__engine_joined waits until it is in an epoch. Its first operation is then the next operation of the
  * others. Any thread, one call at a time. */
 DDP_LIB ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
                                      ddp_error *err);
@@ -76,7 +76,7 @@ typedef struct ddp__elastic_peer {
     uint32_t ready_in; /* in that epoch */
     ddp__word word;
     ddp__done_set done; /* as far as it has reported in this epoch */
-    int giving;         /* 1: a retained result is being sent to it */
+    int giving;         /* 1 if a retained result is being sent to it */
     uint32_t giving_seq;
     size_t given; /* floats of that result sent */
     unsigned char in[DDP__WORD_BYTES], out[DDP__WORD_BYTES];
@@ -128,7 +128,7 @@ DDP_LIB int ddp__lowest(uint64_t bits);
 DDP_LIB int ddp__bit_count(uint64_t bits);
 /* Replaces the ring by one of room bytes. */
 DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err);
-/* Makes room for a message before it is queued; waits if the ring must grow. Under the lock. */
+/* Makes room for a message before it is queued. Waits if the ring must grow. Under the lock. */
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
 DDP_LIB int ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* 1 if it may begin now */
 /* An operation begins: retains its input, or sets the algorithm that receives the result if another worker

@@ -50,7 +50,7 @@ static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64
     return 2 * ddp__bit_count(set & of) > ddp__bit_count(of);
 }
 
-/* Why a set may not continue; 0: it may. */
+/* Why a set may not continue. 0 means that it may. */
 static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 {
     set &= ~w->joining | w->base.live;
@@ -214,7 +214,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     ddp__decide(e, now);
 }
 
-/* Merges a peer's knowledge; returns 1 if any of it was new. */
+/* Merges a peer's knowledge. Returns 1 if any of it was new. */
 static int ddp__merge(ddp__engine *e, const ddp__word *w)
 {
     ddp__word *own = &e->member_data->own, before = *own;
@@ -429,8 +429,8 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
                                      ddp__epoch_why(e, r));
 }
 
-/* The rank that relayed the connections of this worker, if it was lost together with every other rank; else
- * -1. Behind a NAT this worker cannot know whether the others can reach each other. */
+/* The rank that relayed the connections of this worker, if it was lost together with every other rank, or -1
+ * otherwise. Behind a NAT this worker cannot know whether the others can reach each other. */
 static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
 {
     const ddp__elastic *el = e->member_data;
@@ -488,7 +488,7 @@ static void ddp__give_in(ddp__engine *e)
 }
 
 /* The time to wait, in seconds, while a set that may not continue could still change: the time-out, if a
- * report from a worker of that set can arrive; a moment, if only others can report; 0, if no worker is left
+ * report from a worker of that set can arrive. A moment, if only others can report; 0, if no worker is left
  * that could report. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {

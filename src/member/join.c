@@ -6,7 +6,7 @@
 typedef struct ddp__visit {
     ddp__join *j;
     int fd, place; /* place: index in join.fd */
-    int only;      /* the id that its certificate names; -1: any */
+    int only;      /* the id that its certificate names, or -1 for any */
     int id;        /* the id that it was given, or -1, */
     long turn;     /* and the value of join.turn at that time */
     ddp__tls *tls; /* its own session */

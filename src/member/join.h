@@ -1,8 +1,8 @@
 /* A worker that joins a running job (docs/howto/wan-elastic.md).
  *
- *   joining worker -> any member     JOIN_ASK hello and request ENTER; a member that is not the coordinator
+ *   joining worker -> any member     JOIN_ASK hello and request ENTER. A member that is not the coordinator
  *                                    replies with the coordinator. The coordinator assigns an id and compares
- *                                    the layout; this connection stays open while the joining worker lives
+ *                                    the layout. This connection stays open while the joining worker lives
  *   joining worker -> donor          the same with TAKE from an offset: a clone that was made at the end of a
  *                                    period. If the donor cannot be reached, another member is the donor
  *   joining worker -> every member   JOIN_MESH hello: the connection for its entry. If a member cannot be
@@ -43,7 +43,7 @@ typedef enum ddp__join_answer_code {
 typedef struct ddp__setting {
     const char *name;
     double value;
-    const char *const *names; /* the names of the values of a choice; NULL: a number */
+    const char *const *names; /* the names of the values of a choice, or NULL for a number */
 } ddp__setting;
 
 typedef struct ddp__same { /* ddp_same; empty name: unused */
@@ -72,7 +72,7 @@ typedef struct ddp__join_config {
     uint64_t run_id;
     const char *addr; /* joining worker: addresses of members, separated by commas */
     int insecure;
-    ddp__tls *tls; /* the wire's session; NULL = no TLS */
+    ddp__tls *tls; /* the wire's session, or NULL for no TLS */
     double connect_timeout_s, peer_timeout_s, op_timeout_s;
     const char *congestion; /* as in ddp__wire_tcp */
     ddp_logger log;
@@ -98,7 +98,7 @@ typedef struct ddp__join {
     uint64_t snap_number;
 } ddp__join;
 
-/* Serves joining workers from now on; the wire must be one that can resume. */
+/* Serves joining workers from now on. The wire must be one that can resume. */
 DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
                                   ddp_error *err);
 /* Training begins. engine and layout are borrowed, including the texts of layout. */
@@ -107,7 +107,7 @@ DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_
 DDP_LIB void ddp__join_stop(ddp__join *j);
 DDP_LIB void ddp__join_close(ddp__join *j);
 DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the descriptors */
-DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1: a joining worker waits for a clone */
+DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1 if a joining worker waits for a clone */
 /* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
 DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, -1: none */
@@ -127,7 +127,7 @@ typedef struct ddp__joiner { /* until it has joined */
     ddp__join_config c;
     int fd;         /* connection to the coordinator, or -1 */
     int connected;  /* 1: the last request reached a listener */
-    ddp__tls *tls;  /* its own session; the wire's session belongs to another thread once the engine runs */
+    ddp__tls *tls;  /* its own session. The wire's session belongs to another thread once the engine runs. */
     double beat_at; /* when it next reports to the coordinator that it lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* addresses of members to ask */
     int doors;
@@ -137,7 +137,7 @@ typedef struct ddp__joiner { /* until it has joined */
     uint64_t unreached; /* members that this worker cannot connect to directly */
     unsigned char *clone;
     size_t have, bytes;
-    uint64_t number; /* number of the donor's clone; 0 = none */
+    uint64_t number; /* number of the donor's clone, or 0 for none */
 } ddp__joiner;
 
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */

@@ -8,7 +8,7 @@ static const double ddp__direct_limit = 3; /* and the part of it for the reply t
 
 /* ---- connections ---- */
 
-/* Connects and completes the handshake; returns the socket or -1. *why is set if the other end has another
+/* Connects and completes the handshake. Returns the socket or -1. *why is set if the other end has another
  * key, or is not a worker of the run. */
 static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
@@ -262,7 +262,7 @@ void ddp__joiner_disown(ddp__joiner *j)
 
 /* ---- the clone ---- */
 
-/* Sends the layout; receives a donor and the set of live members. */
+/* Sends the layout. Receives a donor and the set of live members. */
 static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, ddp_error *err)
 {
     unsigned char b[DDP__JOIN_VERDICT];
@@ -283,8 +283,8 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Allocates memory for the donor's clone, unless the transfer resumes. most: maximum bytes for this model;
- * the received size never decides an allocation. */
+/* Allocates memory for the donor's clone, unless the transfer resumes. most: maximum bytes for this model.
+ * The received size never decides an allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8),

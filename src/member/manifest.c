@@ -110,7 +110,7 @@ static const char *ddp__string_or_none(const ddp__json *v)
     return v->kind == DDP__JSON_STRING ? v->string : "";
 }
 
-/* Reads hash and cut of a rank; both are null if it was lost. */
+/* Reads hash and cut of a rank. Both are null if it was lost. */
 static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__manifest *m,
                                      const ddp__json *hash, const ddp__json *cut, ddp__said *out,
                                      ddp_error *err)

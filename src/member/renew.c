@@ -39,7 +39,7 @@ int ddp__of_epoch(const ddp__frame *f)
            f->type == DDP__FRAME_WANT;
 }
 
-/* Drops frames that have not begun; of messages between two ranks, only if the peer is lost. A frame that has
+/* Drops frames that have not begun. Of messages between two ranks, only if the peer is lost. A frame that has
  * begun must be sent to its last byte: from a copy, since its memory will be written, and released, before
  * the peer has received everything. */
 static void ddp__out_drop(ddp__engine *e, int peer, int lost)
@@ -242,7 +242,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     if (el->seen < view->ballot) el->seen = view->ballot;
     lost = el->own.edge[e->rank] & view->live;
     memset(el->own.edge, 0, sizeof el->own.edge);
-    for (int r = 0; r < e->world; r++) /* lost since the vote; no peer knows of it yet */
+    for (int r = 0; r < e->world; r++) /* lost since the vote. No peer knows of it yet. */
         if (lost >> r & 1) ddp__epoch_lost(e, r, el->peer[r].why);
     for (int r = 0; r < e->world && el->own.joining; r++) el->peer[r].want_state = r != e->rank;
     e->last_move = now;

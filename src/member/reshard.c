@@ -11,7 +11,7 @@ typedef struct ddp__shard {
     ddp_safetensors *f; /* NULL: the file is missing */
     ddp__share *share;  /* [shares] */
     int shares, layers;
-    int used; /* 1: this worker reads something from it */
+    int used; /* 1 if this worker reads something from it */
 } ddp__shard;
 
 struct ddp__shards {
@@ -49,7 +49,7 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     return DDP_OK;
 }
 
-/* The file's share that contains value `at` of own share h; NULL: none. */
+/* The file's share that contains value `at` of own share h, or NULL for none. */
 static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h, int64_t at)
 {
     for (int i = 0; x->f && i < x->shares; i++) {
@@ -257,7 +257,7 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
 
 /* ---- state of the strategy ---- */
 
-/* The file that has exactly this layer, with number *layer there; NULL: it was cut differently. */
+/* The file that has exactly this layer, with number *layer there. NULL means that it was cut differently. */
 static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer)
 {
     for (int i = 0; i < x->files; i++) {
@@ -385,7 +385,7 @@ static ddp_status ddp__shards_tensors(const ddp__shards *x, int own, int dry, dd
     return DDP_OK;
 }
 
-/* Step, passes and learning rate must be equal in all files; the number of updates is per layer. */
+/* Step, passes and learning rate must be equal in all files. The number of updates is per layer. */
 static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
 {
     static const char *const name[3] = {"numbers", "random", "lr"};

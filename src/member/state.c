@@ -103,7 +103,7 @@ enum { DDP__STATED = 5 };
 
 typedef struct ddp__stated {
     char text[DDP__STATED][24];
-    const char *pair[2 * DDP__STATED + 1]; /* key, text; NULL after the last */
+    const char *pair[2 * DDP__STATED + 1]; /* key, text, or NULL after the last */
 } ddp__stated;
 
 static void ddp__stated_fill(ddp__stated *n, uint64_t run, long step, int rank, uint64_t copy, uint64_t cut)
@@ -138,7 +138,7 @@ static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors
 /* ---- writing ---- */
 
 /* Writes a tensor to a file, or appends it to a text, which has room for it. Values in device memory are
- * copied through part, [DDP__WORKER_PART] of the widest type; values may be NULL. */
+ * copied through part, [DDP__WORKER_PART] of the widest type. Values may be NULL. */
 static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text,
                                   double *part, ddp__digester *values, ddp_error *err)
 {

@@ -13,7 +13,7 @@ enum {
                                * workers, or nearly equal with DDP__WORKER_OWN */
     DDP__WORKER_THERE = 4,    /* in device memory */
     DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
-    DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state); a file may lack them */
+    DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state). A file may lack them. */
     DDP__WORKER_LENT = 32,    /* data is the program's memory, which the state does not free */
     DDP__WORKER_FOUND = 64    /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
                                  them */
@@ -32,7 +32,7 @@ typedef struct ddp__tensor {
     const char *layer; /* name of the layer, NULL: a small value of the worker; borrowed */
     int l, b;          /* l: index of the layer; `layers`: none. b: the block, -1: none */
     ddp_safetensors_type type;
-    void *data;         /* borrowed; the data of small values belong to the state, until it is freed */
+    void *data;         /* borrowed. The data of small values belong to the state, until it is freed. */
     size_t count, most; /* in values; most: the largest count of a blob that another member may send */
     int flags;
 } ddp__tensor;
@@ -54,7 +54,7 @@ enum { DDP__SHARE_WORDS = sizeof(ddp__share) / sizeof(int64_t) };
 
 typedef struct ddp__worker {
     const ddp__host *host; /* its memory and log */
-    ddp__engine *engine;   /* to the other workers; NULL: there are none */
+    ddp__engine *engine;   /* to the other workers. NULL means that there are none. */
     int rank, world;
     int hub; /* the first server, through which small values are gathered (ddp__gather_by); 0: by collectives
               * */
@@ -62,16 +62,16 @@ typedef struct ddp__worker {
     const char *strategy, *optimizer; /* names; borrowed, as all texts */
     int period;
     uint64_t model;     /* hash of its operators */
-    uint64_t run;       /* identity of the run that saves; 0: it has not saved yet */
+    uint64_t run;       /* identity of the run that saves. 0 means that it has not saved yet. */
     const char **layer; /* [layers], and "" */
     int layers;
     const char *const *whole; /* [wholes] layers of the model, of which a stage has a part */
     int wholes;
-    int copies, copy;    /* number of copies of the model; the copy that this worker has, or has a part of */
+    int copies, copy;    /* number of copies of the model. The copy that this worker has, or has a part of. */
     uint64_t cut;        /* hash of its shares */
     ddp__tensor *tensor; /* [tensors] */
     int tensors, room;
-    int takes_plan; /* 1: the plan among the small values will be used, so it must fit */
+    int takes_plan; /* 1 if the plan among the small values will be used, so it must fit */
     size_t part;    /* maximum bytes of a message to a joining worker; 0: 4 MiB */
     void *owner;    /* user data of check and lend */
     /* Sets data and count of a program's state to its bytes, which are borrowed. */
@@ -96,10 +96,10 @@ DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *na
 
 /* The identity of a rank's file, as 64-bit words, since the ranks gather it. */
 typedef struct ddp__said {
-    uint64_t there;           /* 0: the rank was lost, and has no file */
+    uint64_t there;           /* 0 if the rank was lost, and has no file */
     ddp__digest hash, common; /* hash of all arrays; of the arrays that are equal on all ranks of a
                                  synchronised checkpoint */
-    uint64_t cut, copy;       /* hash of its shares; copy of the model, from 0 */
+    uint64_t cut, copy;       /* hash of its shares. Copy of the model, from 0. */
 } ddp__said;
 
 /* Writes a safetensors file, whose __metadata__ states run, step, rank, copy and cut. */
@@ -129,7 +129,7 @@ DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, co
 DDP_LIB ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path,
                                       ddp_error *err);
 /* Call after ddp__worker_fits. read: reads the small values and runs s->check on them, with its step. load:
- * reads the large arrays into memory that the run uses; it can fail only because of the disk. */
+ * reads the large arrays into memory that the run uses. It can fail only because of the disk. */
 DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
                                     ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
@@ -138,11 +138,11 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const ch
 
 /* Gathers 64-bit values of all ranks, servers included, when collectives are among the workers only
  * (ddp__engine_retire): each rank pushes its values to the first server, and pulls the result. All surviving
- * ranks get the same. words: [world x bytes], of which a rank fills its own; 0 for lost ranks. bytes: a
+ * ranks get the same. words: [world x bytes], of which a rank fills its own, or 0 for lost ranks. bytes: a
  * multiple of the size of a float. */
 DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes,
                                   ddp_error *err);
-/* Gathers 64-bit values: [world x each], of which a worker fills its own; 0 for lost workers. */
+/* Gathers 64-bit values: [world x each], of which a worker fills its own, or 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a joining worker: it alone receives the identity of the run and the
  * values that all workers share. The lowest member sends its states of the program. */
@@ -155,7 +155,7 @@ typedef struct ddp__loaded {
     int world; /* world of the run that wrote it */
     int kin;   /* 1: each copy of the model resumes its own state: equal number of copies, strategy and
                   period */
-    int same;  /* 1: the model is also cut in the same way, so that plans stay valid */
+    int same;  /* 1 if the model is also cut in the same way, so that plans stay valid */
 } ddp__loaded;
 
 /* Saves s into folder and removes all but the newest `keep` checkpoints (0 = keeps all). If another run has
@@ -173,7 +173,7 @@ typedef struct ddp__shards ddp__shards;
 /* Loads a worker's state from several files.
  *
  *   add    adds a file, as the manifest lists it; open sets the maximum number of files
- *   cover  finds each layer's values in the files; a file that this worker does not need may be missing
+ *   cover  finds each layer's values in the files. A file that this worker does not need may be missing.
  *   read   reads the small values into s, and checks everything that can be wrong
  *   load   reads the large arrays
  *

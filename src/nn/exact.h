@@ -130,7 +130,7 @@ DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp_
 
 typedef struct ddp__muon_desk {
     float *at;       /* working memory of ddp__muon_room floats */
-    ddp__pool *pool; /* pool that computes; NULL: the calling thread */
+    ddp__pool *pool; /* pool that computes, or NULL for the calling thread */
 } ddp__muon_desk;
 
 DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);

@@ -69,9 +69,9 @@ static float ddp__language_onto_stream(float deviation, long layers)
 
 static float ddp__language_deviation(float given) { return given > 0 ? given : 0.02f; }
 
-/* Adds the loss of x and ends the layer "head". The weight of the logits is the token table, or a
- * separate matrix with that initial deviation. If the caller does not need the logits, they are computed
- * in chunks where that saves memory; on the CPU, where chunks are slower, only with recompute. */
+/* Adds the loss of x and ends the layer "head". The weight of the logits is the token table, or a separate
+ * matrix with that initial deviation. If the caller does not need the logits, they are computed in chunks
+ * where that saves memory. On the CPU, where chunks are slower, only with recompute. */
 static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, long vocabulary,
                                     float deviation, int recompute, ddp_node *labels, ddp_node **logits)
 {
@@ -267,7 +267,7 @@ static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2},   {34, 3, 4, 6, 3}
 static const int ddp__vgg_convs[][6] = {
     {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3}, {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
 
-/* The parts of that depth; NULL if no such depth was published. */
+/* The parts of that depth, or NULL if no such depth was published. */
 static const int *ddp__parts_of(const int (*list)[6], int depth)
 {
     for (; **list; list++)

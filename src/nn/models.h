@@ -14,7 +14,7 @@ typedef struct ddp_gpt2_config {
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
     long heads;      /* number of attention heads; divides dim */
-    long dim;        /* width C of the residual stream; the MLP has width 4 C */
+    long dim;        /* width C of the residual stream. The MLP has width 4 C. */
     long batch;      /* sequences B per micro-batch */
     float dropout;   /* of the embedding and of both branches of a block, in [0, 1) */
     float deviation; /* of initial parameters (default: 0.02, as GPT-2); for dim 64 to 256, about 0.8 /
@@ -34,7 +34,7 @@ typedef struct ddp_llama2_config {
     long batch;      /* sequences B per micro-batch */
     double eps;      /* of the RMS norms (default: 1e-5) */
     double theta;    /* base of the rotary angles (default: 10000) */
-    int tied;        /* 1: the token table is also the weight of the logits */
+    int tied;        /* 1 if the token table is also the weight of the logits */
     float deviation; /* standard deviation of initial parameters (default: 0.02) */
     int recompute;   /* 1: recompute each transformer block, see above */
 } ddp_llama2_config;
@@ -45,7 +45,7 @@ typedef struct ddp_llama2_config {
 typedef struct ddp_mlp_config {
     long batch;                  /* samples per micro-batch */
     long inputs;                 /* features per sample */
-    long hidden[DDP_MLP_HIDDEN]; /* widths; 0 ends the list */
+    long hidden[DDP_MLP_HIDDEN]; /* widths. 0 ends the list. */
     long classes;                /* number of classes, at least 2 */
 } ddp_mlp_config;
 
@@ -53,7 +53,7 @@ typedef struct ddp_mlp_config {
 typedef struct ddp_resnet_config {
     int depth;     /* 18, 34, 50, 101 or 152 */
     long classes;  /* at least 2 */
-    long size;     /* height and width of an image; 224 in the paper */
+    long size;     /* height and width of an image, or 224 in the paper */
     long channels; /* of an image (default: 3) */
     long batch;    /* images per micro-batch */
     int cifar; /* 1: for small images, starts with a 3x3 convolution instead of 7x7, stride 2 and pooling */
@@ -64,17 +64,17 @@ typedef struct ddp_resnet_config {
 typedef struct ddp_vgg_config {
     int depth;     /* 11, 13, 16 or 19 */
     long classes;  /* at least 2 */
-    long size;     /* height and width of an image, at least 32; 224 in the paper */
+    long size;     /* height and width of an image, at least 32, or 224 in the paper */
     long channels; /* of an image (default: 3) */
     long batch;    /* images per micro-batch */
-    float dropout; /* after both hidden linear layers, in [0, 1); 0.5 in the paper */
+    float dropout; /* after both hidden linear layers, in [0, 1), or 0.5 in the paper */
     int recompute; /* 1: recompute each block of convolutions, see above */
 } ddp_vgg_config;
 
 /* ddp_gpt2 - adds GPT-2 to g and returns its loss, the mean cross-entropy over B T tokens.
  *
  * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then "h.0.attn",
- * "h.0.mlp", "h.1.attn", ..., "head". The head has the last layer norm; the token table of "embed" is the
+ * "h.0.mlp", "h.1.attn", ..., "head". The head has the last layer norm. The token table of "embed" is the
  * weight of the logits. *logits receives the node (B, T, vocabulary). If logits is NULL, the logits never
  * exist as a whole on a GPU or with c->recompute, where that saves memory. Initial parameters are those of
  * GPT-2: normal with c->deviation; the two projections onto the residual stream with deviation / sqrt(2
@@ -89,36 +89,36 @@ DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **lo
  * Inputs and *logits are those for ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
  * "head" (the last norm and, unless tied, the weight of the logits). There are no biases. The weights of
  * queries, keys and values are one matrix, with rows in this order; so are the MLP's gate and up weights.
- * Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the
- * transformers library. Initial parameters follow ddp_gpt2; norms start at 1.
+ * Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the transformers
+ * library. Initial parameters follow ddp_gpt2. Norms start at 1.
  *
- * Returns NULL on error (a size that is not positive, heads that do not fit); ddp_graph_error has the
+ * Returns NULL on error (a size that is not positive, heads that do not fit). ddp_graph_error has the
  * message. */
 DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
-/* ddp_mlp - adds a multi-layer perceptron to g and returns its loss. Inputs: "inputs", float (batch,
- * inputs), and "labels", int32 (batch, 1). Each linear operator is a layer: "hidden", "hidden.1", ...,
- * "head". *logits, unless NULL, receives the node (batch, classes). Initial weights are uniform, by the
- * rule of ddp_linear. Returns NULL on error; ddp_graph_error has the message. */
+/* ddp_mlp - adds a multi-layer perceptron to g and returns its loss. Inputs: "inputs", float (batch, inputs),
+ * and "labels", int32 (batch, 1). Each linear operator is a layer: "hidden", "hidden.1", ..., "head".
+ * *logits, unless NULL, receives the node (batch, classes). Initial weights are uniform, by the rule of
+ * ddp_linear. Returns NULL on error. ddp_graph_error has the message. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
 /* ddp_resnet - adds a ResNet image classifier to g and returns its loss. Inputs: "inputs", float (batch,
  * channels, size, size), and "labels", int32 (batch, 1). *logits, unless NULL, receives the node (batch,
  * classes). Each convolution with its batch norm is a layer: "conv1", "layer1.0.conv1", ...,
- * "layer1.0.downsample" if the shortcut changes its shape, ..., then "head". The addition belongs to the
- * last convolution of a block. A bottleneck block has its stride in the 3x3 convolution, as in today's
- * published weights; the paper's text puts it in the first 1x1. Returns NULL on error; ddp_graph_error
- * has the message. */
+ * "layer1.0.downsample" if the shortcut changes its shape, ..., then "head". The addition belongs to the last
+ * convolution of a block. A bottleneck block has its stride in the 3x3 convolution, as in today's published
+ * weights. The paper's text puts it in the first 1x1. Returns NULL on error. ddp_graph_error has the
+ * message. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
 
 /* ddp_vgg - adds a VGG image classifier to g and returns its loss, the mean cross-entropy over the batch.
  *
  * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1). *logits, unless
- * NULL, receives the node (batch, classes). Each convolution is a layer, "conv1_1" to "conv5_4"; the pooling
+ * NULL, receives the node (batch, classes). Each convolution is a layer, "conv1_1" to "conv5_4". The pooling
  * belongs to the last one of a block. Then follow "fc6", "fc7" and "head". The first linear layer reads all
  * 512 (size / 32)^2 features, 25,088 at the paper's size.
  *
- * Returns NULL on error (a depth or size that is not supported, an earlier error of g); ddp_graph_error has
+ * Returns NULL on error (a depth or size that is not supported, an earlier error of g). ddp_graph_error has
  * the message. */
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 

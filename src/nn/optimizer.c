@@ -5,8 +5,8 @@
  * be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
-/* Runs `run`, which takes multiples of 8 values, over all values; the last ones are padded with zeros.
- * first and second are the state arrays, or NULL. */
+/* Runs `run`, which takes multiples of 8 values, over all values. The last ones are padded with zeros. first
+ * and second are the state arrays, or NULL. */
 static void ddp__update_padded(void (*run)(const void *k, float *w, const float *g, float *m, float *v,
                                            size_t count),
                                const void *k, const ddp_update *u, float *first, float *second)
@@ -66,8 +66,8 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, second moment ---- */
 
-/* count is a multiple of the vector length. Wider vectors round identically; the loop is limited by
- * memory bandwidth. */
+/* count is a multiple of the vector length. Wider vectors round identically. The loop is limited by memory
+ * bandwidth. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                               \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                  \
     typedef float ddp__adam_mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));           \

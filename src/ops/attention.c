@@ -207,7 +207,7 @@ static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_
         }
 }
 
-/* Work items are (batch, key head, part); the last parts have the most work and run first. */
+/* Work items are (batch, key head, part). The last parts have the most work and run first. */
 static void ddp__attention_parts(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;

@@ -28,7 +28,7 @@ DDP__ROOM_FITS(ddp__conv_room);
 typedef struct ddp__conv_plan {
     const ddp__conv_product *g;
     const ddp__kernels *kernels;
-    int direct;                  /* 1: all taps are inside the images, and no slab is needed */
+    int direct;                  /* 1 if all taps are inside the images, and no slab is needed */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
     void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,

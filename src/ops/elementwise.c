@@ -108,8 +108,8 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Finds the factors a and b in arrays that are given per input; NULL stays NULL. Returns the stride of
- * their rows. */
+/* Finds the factors a and b in arrays that are given per input. NULL stays NULL. Returns the stride of their
+ * rows. */
 static long ddp__swiglu_factors(const ddp_op_spec *s, void *const *of, float **a, float **b)
 {
     const long n = s->out.dim[s->out.dims - 1];

@@ -39,9 +39,9 @@
 #define DDP__ZIP_HIGH(u, v) (v)
 #endif
 
-/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r, times 2^n.
- * The relative error is below 2e-7. The argument is clamped to [-87.3, 88.3], where 2^n is a normal
- * number; NaN stays NaN. Adding the rounding constant 1.5 * 2^23 leaves n in the low bits. */
+/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r, times 2^n. The
+ * relative error is below 2e-7. The argument is clamped to [-87.3, 88.3], where 2^n is a normal number. NaN
+ * stays NaN. Adding the rounding constant 1.5 * 2^23 leaves n in the low bits. */
 #define DDP__KERNEL_SET(S, BYTES, MR, ROWS, ATTR)                                                            \
     typedef float ddp__vec_##S __attribute__((vector_size(BYTES)));                                          \
     typedef float ddp__mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));                   \
@@ -354,7 +354,7 @@
         }                                                                                                    \
     }                                                                                                        \
                                                                                                              \
-    /* y = max(x, 0); NaN stays NaN. */                                                                      \
+    /* y = max(x, 0). NaN stays NaN. */                                                                      \
     static ATTR void ddp__relu_##S(float *y, const float *x, long n)                                         \
     {                                                                                                        \
         const ddp__vec_##S zero = {0};                                                                       \

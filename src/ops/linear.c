@@ -7,10 +7,10 @@
 
 /* ---- the matrix product ---- */
 
-/* A panel of b is packed once into L2, as strips of nr columns. A strip stays in L1 while the rows of a
- * pass are processed, DDP__MATMUL_PANELS tiles at a time. Rows of a are read in place; they are copied if
- * the columns of a are contiguous, or if the last tile has fewer rows. All copies are in the thread's
- * working memory: a training step does not allocate, and threads share no state. */
+/* A panel of b is packed once into L2, as strips of nr columns. A strip stays in L1 while the rows of a pass
+ * are processed, DDP__MATMUL_PANELS tiles at a time. Rows of a are read in place. They are copied if the
+ * columns of a are contiguous, or if the last tile has fewer rows. All copies are in the thread's working
+ * memory: a training step does not allocate, and threads share no state. */
 enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,

@@ -9,7 +9,7 @@
 typedef struct ddp__norm_size {
     long rows, n;
     int centred; /* 1: layer_norm */
-    long saved;  /* saved elements of a row; the last is rstd */
+    long saved;  /* saved elements of a row. The last is rstd. */
 } ddp__norm_size;
 
 static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
@@ -138,9 +138,9 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Mean and biased variance of a channel. Both are computed per plane while it is in the cache; planes are
- * combined by the method of Chan, Golub and LeVeque (1979). Squares are of differences from a nearby
- * mean, so a mean far from 0 costs no precision. */
+/* Mean and biased variance of a channel. Both are computed per plane while it is in the cache. Planes are
+ * combined by the method of Chan, Golub and LeVeque (1979). Squares are of differences from a nearby mean, so
+ * a mean far from 0 costs no precision. */
 static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s, const float *x, double *mean,
                                     double *var)
 {

@@ -89,7 +89,7 @@ typedef struct ddp__kernels {
 
 /* The fastest set that this processor supports. Cheap: a few loads, no state. */
 DDP_LIB const ddp__kernels *ddp__kernels_best(void);
-/* Set number i, slowest first; NULL after the last one that this processor supports. Tests try each. */
+/* Set number i, slowest first, or NULL after the last one that this processor supports. Tests try each. */
 DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
 /* The set of a call: the set that its context selects, else the fastest. */
 static inline const ddp__kernels *ddp__kernels_of(const ddp_op_call *call)
@@ -129,7 +129,7 @@ typedef struct ddp__matmul {
 } ddp__matmul;
 
 /* ddp__matmul_run computes the product on the operator threads of call. With DDP_USE_CBLAS, blocks of the
- * result go to cblas_sgemm, whose own threads are switched off; otherwise it calls ddp__matmul_kernels,
+ * result go to cblas_sgemm, whose own threads are switched off. Otherwise, it calls ddp__matmul_kernels,
  * which needs a pool with working memory. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
@@ -205,10 +205,10 @@ DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_pro
 
 /* ---- the built-in operators ---- */
 
-/* Finds a built-in operator by name; NULL if there is none. */
+/* Finds a built-in operator by name. Returns NULL if there is none. */
 DDP_LIB const ddp_op *ddp__builtin_op(const char *name);
 
-/* The operator table of each family; an entry without a name ends it. */
+/* The operator table of each family. An entry without a name ends it. */
 DDP_LIB const ddp_op *ddp__linear_ops(void);
 DDP_LIB const ddp_op *ddp__embedding_ops(void);
 DDP_LIB const ddp_op *ddp__norm_ops(void);

@@ -51,7 +51,7 @@ static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return ddp__pool2d_shape(s, "avg_pool2d", err);
 }
 
-/* Where the positions of maxima are stored, for planes from first on; NULL for means. */
+/* Where the positions of maxima are stored, for planes from first on, or NULL for means. */
 static float *ddp__pool_at(const ddp_op_call *call, long first)
 {
     return call->spec->saved ? (float *)call->saved + first * call->spec->out.dim[2] * call->spec->out.dim[3]

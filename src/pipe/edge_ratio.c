@@ -22,8 +22,8 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
 }
 
 /* The rate of a link between stages is its slowest rate in any pipeline, so that all replicas use the same
- * ratio; 0: no limit. With emulated links, each rank contributes its links to the stages of its pipeline, and
- * its access link. */
+ * ratio, or 0 for no limit. With emulated links, each rank contributes its links to the stages of its
+ * pipeline, and its access link. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = ddp_world(p->d);

@@ -11,12 +11,12 @@
 /* One direction of an edge: one message per micro-batch. */
 typedef struct ddp__flow {
     long *ticket;           /* [micro_batches] -1: none */
-    ddp_edge_coding coding; /* for aq: coding of the activations; gradients use int8 */
+    ddp_edge_coding coding; /* for aq: coding of the activations. Gradients use int8. */
     double ratio;           /* ratio of topk */
     size_t bytes;           /* size of a message; for aq: if all its samples were sent before */
     size_t room;            /* size of the longest message */
-    unsigned char *wire;    /* [states x room] encoded messages; NULL: sent as floats from the states */
-    /* [samples x values] aq: each sample as the receiver has it, identical at both ends; else NULL */
+    unsigned char *wire;    /* [states x room] encoded messages, or NULL for sent as floats from the states */
+    /* [samples x values] aq: each sample as the receiver has it, identical at both ends, or NULL otherwise */
     float *last;
     size_t values;   /* values of a sample */
     size_t residual; /* sender with feedback: first of its residuals in ddp__cut */
@@ -30,11 +30,11 @@ typedef struct ddp__hop {
     ddp__flow flow[2]; /* activations, gradients */
 } ddp__hop;
 
-/* One use of a tied weight on another stage than its owner's; both stages have an entry. */
+/* One use of a tied weight on another stage than its owner's. Both stages have an entry. */
 typedef struct ddp__guest {
     int node, peer;
-    long ticket[2]; /* of the message with the weight, with its gradient; -1: none */
-    float *arrived; /* owner on a device: host memory for the received gradient; else NULL */
+    long ticket[2]; /* of the message with the weight, with its gradient, or -1 for none */
+    float *arrived; /* owner on a device: host memory for the received gradient, or NULL otherwise */
 } ddp__guest;
 
 typedef struct ddp__lane_mark {
@@ -50,7 +50,7 @@ typedef struct ddp__lanes {
     /* in seconds, by ddp_task_kind; step_s: of the whole steps; both over `steps` steps */
     double sum[DDP_TASK_WEIGHT_GRADIENT + 1], step_s;
     long steps;
-    int warm; /* 1: the first step is excluded */
+    int warm; /* 1 if the first step is excluded */
 } ddp__lanes;
 
 /* Work space for encoding: Top-K; deltas of aq (value); host copies of arrays on a device. */
@@ -110,7 +110,7 @@ struct ddp_pipe {
     int inputs;
     int asked;              /* micro-batches of this step or evaluation */
     int received, finished; /* micro-batches whose activations are requested; whose last task has run */
-    int evaluated;          /* the last micro-batch evaluated; -1: none */
+    int evaluated;          /* the last micro-batch evaluated, or -1 for none */
     ddp__lanes lanes;
     double loss_sum;
     int losses;
@@ -133,11 +133,11 @@ static inline int ddp__pipe_rank(const ddp_pipe *p, int stage)
 
 static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
-/* The slower of two rates; 0 means no limit. */
+/* The slower of two rates. 0 means no limit. */
 static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
 /* edge.c
- * Lists the edges of this stage; 0: out of memory. */
+ * Lists the edges of this stage, or 0 for out of memory. */
 DDP_LIB int ddp__edges_open(ddp_pipe *p);
 /* Posts a message from or to a rank, with the arrays in p->piece. here: they are in host memory even if
  * layers are on a device. */
@@ -150,7 +150,7 @@ DDP_LIB ddp_status ddp__edges_post(ddp_pipe *p, ddp_verb verb, int m, int gradie
 DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
 /* Waits until all sends of micro-batch m's state are complete. */
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
-/* 1: they are complete. */
+/* 1 if they are complete. */
 DDP_LIB int ddp__edges_have_left(const ddp_pipe *p, int m);
 
 /* edge_wire.c
@@ -164,10 +164,10 @@ DDP_LIB ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients
 /* samples.c
  * Checks the settings of aq. Call before the edges' messages are allocated. */
 DDP_LIB ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err);
-/* Allocates the samples of a flow; 0: out of memory, which ddp__samples_memory reports. */
+/* Allocates the samples of a flow. 0 means that out of memory, which ddp__samples_memory reports. */
 DDP_LIB int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values);
 DDP_LIB ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err);
-/* Starts a step; all its samples must be named. */
+/* Starts a step. All its samples must be named. */
 DDP_LIB ddp_status ddp__samples_begin(ddp_pipe *p);
 /* Size of the message of micro-batch m. */
 DDP_LIB size_t ddp__samples_size(const ddp_pipe *p, const ddp__flow *l, int m);
@@ -234,5 +234,5 @@ DDP_LIB size_t ddp__whole_layer(const ddp_graph *g, int layer);
 /* Sends bytes to a stage, receives them from it, or broadcasts them (DDP_BROADCAST). */
 DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);
 
-/* shares.c: lists this stage's share of the model; 0: out of memory. */
+/* shares.c: lists this stage's share of the model, or 0 for out of memory. */
 DDP_LIB int ddp__shares_open(ddp_pipe *p);

@@ -116,7 +116,7 @@ typedef struct ddp__told_way {
 /* The figures of all stages, in the order of their ranks, and the lists computed from them. */
 typedef struct ddp__all_told {
     ddp__told *stage;   /* [stages] */
-    ddp__told_way *way; /* [stages x stages] from, to; a row is in stage order */
+    ddp__told_way *way; /* [stages x stages] from, to. A row is in stage order. */
     int *at;            /* [stages] index of a stage */
     ddp_stage_cost *cost;
     ddp_boundary *boundary;

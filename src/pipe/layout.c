@@ -45,7 +45,7 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     return NULL;
 }
 
-/* An integer from 0 to most; -1: it is none. */
+/* An integer from 0 to most. -1 means that it is none. */
 static int ddp__stages_index(const ddp__json *v, int most)
 {
     if (!v || v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= most) ||
@@ -161,7 +161,7 @@ static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, 
     return DDP_OK;
 }
 
-/* 1: an operator of the device uses the output of another device that has no stage yet; *other is that
+/* 1 if an operator of the device uses the output of another device that has no stage yet. *other is that
  * device. */
 static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const int *stage, int device,
                              int *other)

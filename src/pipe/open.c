@@ -5,7 +5,7 @@
 
 /* ---- the cut ---- */
 
-/* 1: a stage may start at node i without splitting a layer. */
+/* 1 if a stage may start at node i without splitting a layer. */
 static int ddp__cut_may_begin(const ddp_graph *g, int i)
 {
     const ddp_node *n = g->node[i];
@@ -180,7 +180,7 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
 }
 
 /* 0: out of memory. There is one state more than micro-batches in flight, to receive the next one. As in
- * ddp_graph_build, a size that cannot fit is an error; the graph counts the parameters so far. */
+ * ddp_graph_build, a size that cannot fit is an error. The graph counts the parameters so far. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);

@@ -78,7 +78,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     return ddp__receive_ahead(p, -1);
 }
 
-/* A device sends through memory that the session allocates; the first hook would start the session too
+/* A device sends through memory that the session allocates. The first hook would start the session too
  * late. */
 static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
 {

@@ -23,7 +23,7 @@ typedef enum ddp_edge_coding {
                             as float32. Gradients: int8. AQ-SGD, Wang et al. 2022, arXiv:2206.01299 */
 } ddp_edge_coding;
 
-/* The format of messages between stages; all-zero: float32. An array that a coding would not shrink is sent
+/* The format of messages between stages. All-zero: float32. An array that a coding would not shrink is sent
  * as float32. */
 typedef struct ddp_edge_wire {
     ddp_edge_coding coding; /* (default: f32) */
@@ -36,11 +36,11 @@ typedef struct ddp_edge_wire {
 
 /* ddp_edge_wire_parse - parses the format of an edge: "f32", "bf16", "int8", "topk:R", "adatopk:R",
  * "adatopk:R:FACTOR", "bottleneck:R" or "aq:BITS". out->feedback does not change. *out is untouched on error.
- * Pure; safe from any thread. Errors: DDP_ARG, which names the invalid part. */
+ * Pure and safe from any thread. Errors: DDP_ARG, which names the invalid part. */
 DDP_API ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
 
-/* ddp_edge_coding_name - returns the name of an edge coding, "f32" to "aq"; NULL for an invalid value. A
- * constant string. Pure; safe from any thread. */
+/* ddp_edge_coding_name - returns the name of an edge coding, "f32" to "aq", or NULL for an invalid value. A
+ * constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
 /* ---- a pipeline ---- */
@@ -70,23 +70,23 @@ typedef struct ddp_pipe ddp_pipe; /* a pipeline, as seen by one of its ranks */
  *   loss  scalar node of g
  *   c     stages, cut, schedule and edges; copied
  *
- * All ranks call it with the same model and configuration. Returns NULL on failure, with the context's error;
- * the caller frees the pipeline with ddp_pipe_close, before ddp_close. Collective. Errors: DDP_ARG for the
+ * All ranks call it with the same model and configuration. Returns NULL on failure, with the context's error.
+ * The caller frees the pipeline with ddp_pipe_close, before ddp_close. Collective. Errors: DDP_ARG for the
  * graph, the loss or a field of c; DDP_UNSUPPORTED for servers, a device with 16-bit elements, or an edge
  * that the run cannot use; DDP_MEMORY; DDP_MISMATCH if the ranks differ; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
  * DDP_MISMATCH or DDP_ABORTED from communication; an error of the graph. */
 DDP_API ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c);
 
-/* ddp_pipe_close - frees a pipeline; NULL is allowed. Its layers belong to the context, which ddp_close
+/* ddp_pipe_close - frees a pipeline. NULL is allowed. Its layers belong to the context, which ddp_close
  * closes afterwards. */
 DDP_API void ddp_pipe_close(ddp_pipe *p);
 
 /* ddp_pipe_input - returns the array of a named input of micro-batch m, 0..micro_batches-1, which the program
- * fills before each step (float or int32_t, in host memory); NULL if this stage does not read it. All ranks
- * of a pipeline fill in the same samples. Borrowed until ddp_pipe_close. */
+ * fills before each step (float or int32_t, in host memory), or NULL if this stage does not read it. All
+ * ranks of a pipeline fill in the same samples. Borrowed until ddp_pipe_close. */
 DDP_API void *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
 
-/* ddp_pipe_samples - names the samples of micro-batch m of the next step, for edge wire aq; does nothing for
+/* ddp_pipe_samples - names the samples of micro-batch m of the next step, for edge wire aq. Does nothing for
  * other edges. id: [batch] from 0 to samples - 1, in the order in which they are filled in. Call it before
  * each step, for each micro-batch, with the same values on all ranks of the pipeline. Local. Returns 0 or the
  * context's first error. Errors: DDP_ARG for m, NULL or an id out of range. */
@@ -96,31 +96,32 @@ DDP_API int ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
  * bit-identical to an unpipelined run with one worker per pipeline and the same micro-batches. Collective.
  * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if edge wire aq lacks sample
  * ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message;
- * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_step(ddp_pipe *p);
 
 /* ddp_pipe_evaluate - runs the forward passes of the first n micro-batches with dropout off, as ddp_evaluate
  * does. Call ddp_wait before it. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for n;
  * DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message; DDP_MISMATCH,
- * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
- * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail
+ * with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_evaluate(ddp_pipe *p, int n);
 
 /* ddp_pipe_loss - returns the mean loss over the micro-batches of the last step or evaluation, on all ranks
- * of the pipeline; NAN after an error (ddp_last_error). Collective over the ranks of the pipeline. */
+ * of the pipeline, or NAN after an error (ddp_last_error). Collective over the ranks of the pipeline. */
 DDP_API float ddp_pipe_loss(ddp_pipe *p);
 
 /* ddp_pipe_output - returns the array of a node, in host memory, in the micro-batch that was evaluated last,
- * on the stage that computes it; NULL on other stages. Valid until the next step or evaluation. If the node's
- * only user works in place (dropout, add), the array has that user's output. NULL also if a
+ * on the stage that computes it, or NULL on other stages. Valid until the next step or evaluation. If the
+ * node's only user works in place (dropout, add), the array has that user's output. NULL also if a
  * ddp_recompute_begin segment dropped the output. Local. */
 DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
 
 /* ddp_pipe_hash - computes a hash of all parameters of the pipeline, layer by layer, in *hash. It is the hash
  * that the whole model has on one worker. All ranks of the pipeline call it after ddp_sync_all. Collective.
- * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_FAILED from the device;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL, DDP_MEMORY, or DDP_FAILED from the
+ * device. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED. */
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
 /* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. The sum has three
@@ -145,8 +146,8 @@ typedef struct ddp_pipe_stats {
 
 /* ddp_pipe_get_stats - computes the statistics of a pipeline in *out. All ranks of the pipeline call it,
  * between steps, and get the same numbers except for `steps`. Collective. Returns 0 or the context's first
- * error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * error. Errors: DDP_ARG for NULL or DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 
 /* ddp_pipe_lanes - copies up to `room` slots: the computations and messages of this stage in the last step,
@@ -159,8 +160,8 @@ DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
  * and never stores more than a part of one of their arrays. ddp_weights_load after ddp_pipe_open reads, on
  * each rank, the arrays of its stage. All ranks call it, after ddp_sync_all or ddp_wait. Collective. Returns
  * 0 or the context's first error. Errors: DDP_ARG for NULL or an empty path; DDP_IO for the file, on all
- * ranks of the pipeline; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * ranks of the pipeline; DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_export(ddp_pipe *p, const char *path);
 
 /* ddp_pipe_stage - returns the stage of this rank, 0..stages-1. Local. */
@@ -170,8 +171,8 @@ DDP_API int ddp_pipe_stage(const ddp_pipe *p);
 DDP_API int ddp_pipe_number(const ddp_pipe *p);
 
 /* ddp_pipe_cut - computes the default cut: consecutive stages of about equal FLOPs. A layer is not divided.
- * stage_of: [ddp_node_count] receives the stage of each operator. Pure; safe from any thread. Errors: DDP_ARG
- * for NULL, or if fewer layers with operators exist than stages. */
+ * stage_of: [ddp_node_count] receives the stage of each operator. Pure and safe from any thread. Errors:
+ * DDP_ARG for NULL, or if fewer layers with operators exist than stages. */
 DDP_API ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err);
 
 /* Placement and cut from planners, for ddp_pipe_config. */
@@ -186,11 +187,11 @@ typedef struct ddp_pipe_layout {
  * (cost_s, pipeline_s) is used, and the first of equal ones.
  *
  *   placement  rank = device, for each stage of each pipeline
- *   cut        the operators of a device are a stage; stages are in the order in which data flow. Without a
+ *   cut        the operators of a device are a stage. Stages are in the order in which data flow. Without a
  *              placement rank r is the r-th device that has operators, and so on in further pipelines
  *   g          the model, built or not; used for a cut only
  *   world      number of ranks
- *   out        untouched on error; otherwise the caller frees it with ddp_pipe_layout_free
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_pipe_layout_free.
  *
  * Errors: DDP_IO; DDP_FORMAT (no such plan); DDP_ARG (a placement for another number of ranks, a device
  * twice; a cut of another model, an operator that is missing or listed twice, stages that form a cycle;
@@ -198,7 +199,7 @@ typedef struct ddp_pipe_layout {
 DDP_API ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world,
                                         ddp_pipe_layout *out, ddp_error *err);
 
-/* ddp_pipe_layout_free - frees the arrays of a layout; accepts an all-zero one. */
+/* ddp_pipe_layout_free - frees the arrays of a layout. Accepts an all-zero one. */
 DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
 
 /* ---- pipelines that continue after one of them has lost a rank ---- */
@@ -210,8 +211,8 @@ DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
  * pipeline leave, and return 0. A rank whose fn returns DDP_ABORTED while its context has no error leaves
  * like a lost one.
  *
- *   cfg           micro_batches: of one pipeline while none is lost; the total must be divisible by every
- *                 smaller number of pipelines
+ *   cfg           micro_batches: of one pipeline while none is lost. The total must be divisible by every
+ *                 smaller number of pipelines.
  *   min_replicas  with fewer complete pipelines the run ends with DDP_PEER_LOST, which names the lost rank.
  *                 fn is called once more for the complete ones, if there are any, to save their state
  *                 (ddp_pipe_ends)
@@ -228,11 +229,11 @@ DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_repl
                                  int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
 /* ddp_pipe_resume - restores the state of the last step that all ranks had begun, after a loss in
- * ddp_launch_pipelines; ddp_step then returns the step to resume from. Call it after ddp_set_optimizer,
+ * ddp_launch_pipelines. ddp_step then returns the step to resume from. Call it after ddp_set_optimizer,
  * before the first step. Does nothing in the first world, and outside of ddp_launch_pipelines. Collective.
  * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE after the first step;
- * DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_resume(ddp_pipe *p);
 
 /* ddp_pipe_ends - returns 1 if too few pipelines remain (min_replicas), else 0. fn then saves what it needs

@@ -153,7 +153,7 @@ static void ddp__play_receive(ddp__played *x, int s, int way, double now)
     y->arrives[y->arrived++] = now + k->backlog;
 }
 
-/* Plays the earliest event; events that it causes cannot be earlier. 0: the step is complete. */
+/* Plays the earliest event; events that it causes cannot be earlier. 0 means that the step is complete. */
 static int ddp__play_next(ddp__played *x)
 {
     double least = DBL_MAX;

@@ -65,7 +65,7 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
 
 /* ---- messages: array by array, and in each array sample by sample ---- */
 
-/* 1: the sample is sent as float32. Evaluations do not use stored samples. */
+/* 1 if the sample is sent as float32. Evaluations do not use stored samples. */
 static int ddp__sample_is_whole(const ddp_pipe *p, int m, int i)
 {
     return !p->trains || p->samples.fresh[m * p->samples.batch + i];

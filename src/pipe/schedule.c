@@ -20,16 +20,16 @@ ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *er
                      name ? name : "");
 }
 
-/* The number of micro-batches of each kind of task that a stage has done; each kind runs in their order. */
+/* The number of micro-batches of each kind of task that a stage has done. Each kind runs in their order. */
 typedef struct ddp__stage_done {
     int forwards, inputs, weights;
 } ddp__stage_done;
 
-/* The stage's task in this time unit; -1: it waits. A forward, an input gradient or a weight gradient takes
- * one unit. before, after: the passes that the neighbours have done. Runs forwards until the pipeline is
- * full, then alternates a forward and an input gradient; backward_last: 1 = the last of the two was an input
- * gradient. Runs a weight gradient if nothing else can run, or instead of a forward if `most` micro-batches
- * are stored, the limit of 1f1b's first stage. */
+/* The stage's task in this time unit. -1 means that it waits. A forward, an input gradient or a weight
+ * gradient takes one unit. before, after: the passes that the neighbours have done. Runs forwards until the
+ * pipeline is full, then alternates a forward and an input gradient; backward_last: 1 = the last of the two
+ * was an input gradient. Runs a weight gradient if nothing else can run, or instead of a forward if `most`
+ * micro-batches are stored, the limit of 1f1b's first stage. */
 static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
                         const ddp__stage_done *after, int most, int full, int micro_batches)
 {

@@ -29,11 +29,11 @@ typedef struct ddp_task {
 } ddp_task;
 
 /* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb"; the default's for
- * DDP_PIPELINE_DEFAULT. A constant string. Pure; safe from any thread. */
+ * DDP_PIPELINE_DEFAULT. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
 
-/* ddp_pipeline_named - finds the schedule with the given name. Pure; safe from any thread. Errors: DDP_ARG,
- * with a list of the valid names. */
+/* ddp_pipeline_named - finds the schedule with the given name. Pure and safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err);
 
 /* The shape of a pipeline, equal on all stages. */
@@ -51,12 +51,13 @@ typedef struct ddp_pipeline_shape {
  *   stage  0..stages-1, from the input
  *   out    [3 x micro_batches] receives the tasks
  *
- * Returns their number; 0 if a field of the shape or stage is out of range. Pure; safe from any thread. */
+ * Returns their number, or 0 if a field of the shape or stage is out of range. Pure and safe from any
+ * thread. */
 DDP_API int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out);
 
 /* ddp_pipeline_held - returns the largest number of micro-batches whose activations a stage retains at one
- * time, and thus the number of states that it needs; 0 if a field of the shape or stage is out of range.
- * Pure; safe from any thread. */
+ * time, and thus the number of states that it needs, or 0 if a field of the shape or stage is out of range.
+ * Pure and safe from any thread. */
 DDP_API int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage);
 
 /* Compute times of one micro-batch on a stage, in seconds. */
@@ -72,15 +73,15 @@ typedef struct ddp_boundary {
     int from, to;                 /* stages */
     double forward_s, backward_s; /* seconds for which a message occupies the link: activations, gradient */
     double alpha_s;               /* one-way delay, in seconds */
-    int one_way;                  /* 1: no gradient is sent back */
+    int one_way;                  /* 1 if no gradient is sent back */
 } ddp_boundary;
 
-/* Input of ddp_pipeline_time; all arrays are borrowed. */
+/* Input of ddp_pipeline_time. All arrays are borrowed. */
 typedef struct ddp_pipeline_costs {
     ddp_pipeline_shape shape;     /* schedule, stages and micro-batches */
     const ddp_stage_cost *stage;  /* [stages] */
     int boundaries;               /* number of boundaries */
-    const ddp_boundary *boundary; /* [boundaries]; NULL: none */
+    const ddp_boundary *boundary; /* [boundaries], or NULL for none */
 } ddp_pipeline_costs;
 
 /* One activity of a stage. A stage computes, sends and receives at the same time, one computation at a
@@ -88,7 +89,7 @@ typedef struct ddp_pipeline_costs {
 typedef struct ddp_pipeline_slot {
     int stage, boundary;   /* boundary -1: the stage computes */
     ddp_task task;         /* task and micro-batch */
-    int gradient;          /* 1: the message is a gradient */
+    int gradient;          /* 1 if the message is a gradient */
     double begin_s, end_s; /* seconds since the start of the step */
 } ddp_pipeline_slot;
 
@@ -102,9 +103,10 @@ typedef struct ddp_pipeline_times {
 } ddp_pipeline_times;
 
 /* ddp_pipeline_time - simulates one step of a pipeline with discrete events. O(slots x stages). *out is empty
- * on error; otherwise the caller frees it with ddp_pipeline_times_free. Pure; safe from any thread. Errors:
- * DDP_ARG (names the stage or boundary), DDP_NUMERIC for times that add up to infinity, DDP_MEMORY. */
+ * on error. Otherwise, the caller frees it with ddp_pipeline_times_free. Pure and safe from any thread.
+ * Errors: DDP_ARG (names the stage or boundary), DDP_NUMERIC for times that add up to infinity,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err);
 
-/* ddp_pipeline_times_free - frees the arrays of simulated times; accepts an all-zero one. */
+/* ddp_pipeline_times_free - frees the arrays of simulated times. Accepts an all-zero one. */
 DDP_API void ddp_pipeline_times_free(ddp_pipeline_times *t);

@@ -14,10 +14,10 @@ typedef struct ddp__survival {
     void *user;
 } ddp__survival;
 
-/* The state that a rank reports between two worlds; all 0: it is lost. */
+/* The state that a rank reports between two worlds. All 0: it is lost. */
 typedef struct ddp__survivor {
     int32_t there, opened;
-    int64_t step;              /* the newest step it has saved; -1: none */
+    int64_t step;              /* the newest step it has saved, or -1 for none */
     uint64_t hub;              /* rendezvous of the next world, from its first rank, for transport threads */
     char addr[DDP__ADDR_TEXT]; /* for tcp */
 } ddp__survivor;
@@ -25,7 +25,7 @@ typedef struct ddp__survivor {
 /* One rank of the run. */
 typedef struct ddp__shrink {
     const ddp__survival *run;
-    ddp_ctx *outer, *d;  /* the elastic world; the world that trains, or NULL */
+    ddp_ctx *outer, *d;  /* the elastic world. The world that trains, or NULL. */
     ddp__survivor *word; /* [world] of the elastic world */
     ddp__keeper keeper;
     int replicas, was; /* number of whole pipelines; was: in the previous world, -1: there was none */
@@ -45,7 +45,7 @@ static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp
     return ddp__gather_words(s->outer, 0, s->word, sizeof *s->word, err);
 }
 
-/* 1: all ranks of a pipeline are live. */
+/* 1 if all ranks of a pipeline are live. */
 static int ddp__is_whole(const ddp__shrink *s, int pipeline)
 {
     const ddp__survivor *w = s->word + (size_t)pipeline * (size_t)s->run->stages;

@@ -15,5 +15,5 @@ DDP_LIB void ddp__reverse(int *order, int i, int j);      /* positions i to j, i
 DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* fills order with 0..n-1; r NULL: ascending */
 /* Tries one move for each pair of positions and retains each move that lowers cost(user). A move exchanges
  * the two positions. With `turn`, it first tries to reverse the range between them. *least is the cost, on
- * entry and on return; the pass ends when it is 0. Returns 1 if the cost fell. */
+ * entry and on return. The pass ends when it is 0. Returns 1 if the cost fell. */
 DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);

@@ -98,11 +98,11 @@ typedef struct ddp__tour {
     const double *cost;
     int *order;
     double *along, *against; /* [n] cost of order[0..k], and of the same path in reverse */
-    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
+    int (*over)(void *);     /* nonzero ends the improvement, or NULL for never */
     void *user;
 } ddp__tour;
 
-/* Cost of the edge from one position to another; 0 before the first and after the last position. */
+/* Cost of the edge from one position to another, or 0 before the first and after the last position. */
 static double ddp__tour_edge(const ddp__tour *t, int a, int b)
 {
     if (a < 0 || b >= t->n) return 0;

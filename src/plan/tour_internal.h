@@ -8,8 +8,8 @@
  * scratch. */
 DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best,
                               int *order);
-/* Finds a short path for any n, not proven to be the shortest. Returns 0 if memory is exhausted. The
- * search stops when over(user) is nonzero; it then returns the nearest-neighbour path or a better one.
- * over may be NULL. */
+/* Finds a short path for any n, not proven to be the shortest. Returns 0 if memory is exhausted. The search
+ * stops when over(user) is nonzero. It then returns the nearest-neighbour path or a better one. over may be
+ * NULL. */
 DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
                             int *order, double *length);

@@ -3,8 +3,8 @@
 
 #include "base/status.h"
 
-/* A network. Matrices are row-major with the sender as row; the diagonal is 0 and never read. A network
- * from ddp_network_read or ddp_network_new is freed with ddp_network_free. Planners borrow it. */
+/* A network. Matrices are row-major with the sender as row. The diagonal is 0 and never read. A network from
+ * ddp_network_read or ddp_network_new is freed with ddp_network_free. Planners borrow it. */
 typedef struct ddp_network {
     int devices;          /* N */
     int pipelines;        /* D_dp, the replicas of each stage; 0 = not given */
@@ -16,7 +16,7 @@ typedef struct ddp_network {
     double *speed;        /* [N] FLOP/s that a device reaches, or NULL */
     double *memory_bytes; /* [N] or NULL */
     int *group;           /* [N] region or machine of each device, 0..groups-1, or NULL */
-    int groups;           /* number of groups; 0 = group is NULL */
+    int groups;           /* number of groups. 0 means that group is NULL. */
     char **group_name;    /* [groups] or NULL */
     double *host_rate;    /* [N] bytes per second of a device's own network access in each direction, shared
                           by all its pairs; NULL = no limit. Planners ignore it */
@@ -34,7 +34,7 @@ typedef struct ddp_network {
  *   Optional:  `tflops`, `memory_gb` and `host_gbps`, per device or per group; the matrix `jitter_ms`;
  *              `one_at_a_time`
  *   variant    the name of an object in the file ("as_in_code") whose members replace the ones above
- *   out        untouched on error; otherwise the caller frees it with ddp_network_free
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_network_free.
  *
  * Errors: DDP_IO, DDP_FORMAT (names the file, place, key and value), DDP_ARG (N is not D_dp x D_pp,
  * unknown variant), DDP_MEMORY. */
@@ -49,11 +49,11 @@ DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp
  * groups are NULL. The caller frees it with ddp_network_free. Errors: DDP_ARG for N below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err);
 
-/* ddp_network_free - frees a network from ddp_network_new or ddp_network_read; accepts an all-zero one. */
+/* ddp_network_free - frees a network from ddp_network_new or ddp_network_read. Accepts an all-zero one. */
 DDP_API void ddp_network_free(ddp_network *n);
 
 /* ddp_network_check - checks that N >= 1, that delays are finite and >= 0, that rates are finite and > 0 off
- * the diagonal, and that D_dp x D_pp = N if both are given. Pure; safe from any thread. Errors: DDP_ARG,
+ * the diagonal, and that D_dp x D_pp = N if both are given. Pure and safe from any thread. Errors: DDP_ARG,
  * which names the pair and the value. */
 DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 

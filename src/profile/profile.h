@@ -24,12 +24,12 @@ typedef struct ddp_linkfit {
  *
  *   bytes    [n] size of each transfer
  *   seconds  [n] time from the start to the completion of each transfer
- *   out      receives the fit; untouched on error
+ *   out      receives the fit. Unchanged on error.
  *
  * Interference only adds delay, so only the fastest transfer of each size counts. The fit minimises the
- * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. Pure;
- * safe from any thread. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is longer
- * than 0 bytes), DDP_MEMORY. */
+ * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. Pure
+ * and safe from any thread. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is
+ * longer than 0 bytes), DDP_MEMORY. */
 DDP_API ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out,
                                 ddp_error *err);
 
@@ -42,7 +42,7 @@ DDP_API void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_byt
 DDP_API void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds);
 
 /* ddp_link_drift - returns the relative change of the time of n messages from `then` to `now`: 0.25 = a
- * quarter longer, -0.5 = half as long; 0 if they took no time then. Re-plan if the result leaves
+ * quarter longer, -0.5 = half as long, or 0 if they took no time then. Re-plan if the result leaves
  * -0.2..0.2. */
 DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n);
 
@@ -75,8 +75,8 @@ typedef struct ddp_profile {
  *   comm_s     may be missing or empty; then comm_s[l] = link->beta_s x 4 x params and alpha_s =
  *              link->alpha_s. If other rows have a measured comm_s, which includes its startup, the computed
  *              rows include link->alpha_s too, and alpha_s is 0
- *   link       used if a comm_s is missing; if it is NULL then, the call fails
- *   out        untouched on error; otherwise the caller frees it with ddp_profile_free
+ *   link       used if a comm_s is missing. If it is NULL then, the call fails.
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_profile_free.
  *
  * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value), DDP_ARG (a
  * cost is negative or not finite), DDP_MEMORY. */
@@ -87,34 +87,34 @@ DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_
 DDP_API ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err);
 
 /* ddp_profile_new - creates a profile of L layers with all arrays allocated and zero (name entries NULL).
- * *out is untouched on error; otherwise the caller frees it with ddp_profile_free. Errors: DDP_ARG for L
+ * *out is untouched on error. Otherwise, the caller frees it with ddp_profile_free. Errors: DDP_ARG for L
  * below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err);
 
-/* ddp_profile_free - frees the arrays of a profile from ddp_profile_new or ddp_profile_read; accepts an
+/* ddp_profile_free - frees the arrays of a profile from ddp_profile_new or ddp_profile_read. Accepts an
  * all-zero one. */
 DDP_API void ddp_profile_free(ddp_profile *p);
 
-/* ddp_profile_check - checks that every cost is finite and >= 0 and that L >= 1. Pure; safe from any thread.
- * Errors: DDP_ARG, which names the layer and the value. */
+/* ddp_profile_check - checks that every cost is finite and >= 0 and that L >= 1. Pure and safe from any
+ * thread. Errors: DDP_ARG, which names the layer and the value. */
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 
 /* ddp_profile_split - splits every layer of more than most_params parameters into equal parts.
  *
- *   most_params  most parameters in a part, at least 1; a layer of n parameters has ceil(n / most_params)
- *                parts
+ *   most_params  most parameters in a part, at least 1. A layer of n parameters has ceil(n / most_params)
+ *                parts.
  *   alpha_s      startup included in every comm_s, in seconds. Each part pays it: alpha + (comm - alpha) x
  *                its share
- *   out          receives a row for each part, in the order of the layers; untouched on error; otherwise the
- *                caller frees it with ddp_profile_free
- *   layer_of     receives an array of out->layers with the layer of each row; free it with DDP_FREE. May be
+ *   out          receives a row for each part, in the order of the layers. Unchanged on error. Otherwise, the
+ *                caller frees it with ddp_profile_free.
+ *   layer_of     receives an array of out->layers with the layer of each row. Free it with DDP_FREE. May be
  *                NULL
  *
- * The parts of a layer become ready together, when its backward ends, and its forward waits for all of
- * them. So the last row of a layer carries its forward and backward time, and the other rows have none.
- * Names of parts are "NAME [2/5]". A plan for such a profile may average the parts of a layer in different
- * steps; each parameter is still averaged once per period. Errors: DDP_ARG (names the value; more than a
- * million rows), DDP_MEMORY. */
+ * The parts of a layer become ready together, when its backward ends, and its forward waits for all of them.
+ * So the last row of a layer carries its forward and backward time, and the other rows have none. Names of
+ * parts are "NAME [2/5]". A plan for such a profile may average the parts of a layer in different steps. Each
+ * parameter is still averaged once per period. Errors: DDP_ARG (names the value; more than a million rows),
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double alpha_s,
                                      ddp_profile *out, int **layer_of, ddp_error *err);
 
@@ -144,24 +144,24 @@ typedef struct ddp_oplist {
  * it with ddp_oplist_free. Errors: DDP_ARG for count below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
 
-/* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied; the previous ones
- * are freed. `module` does not change; the caller sets it directly. On error nothing changes. Errors:
- * DDP_ARG (no such operator; an argument that does not precede it), DDP_MEMORY. */
+/* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied. The previous ones
+ * are freed. `module` does not change. The caller sets it directly. On error nothing changes. Errors: DDP_ARG
+ * (no such operator; an argument that does not precede it), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count,
                                   double flops, double output_bytes, double param_bytes, ddp_error *err);
 
-/* ddp_oplist_free - frees a list of operators with their names and args; accepts an all-zero one. */
+/* ddp_oplist_free - frees a list of operators with their names and args. Accepts an all-zero one. */
 DDP_API void ddp_oplist_free(ddp_oplist *list);
 
 /* ddp_oplist_check - checks that there is an operator, that every argument precedes its user, and that every
- * cost is finite and >= 0. Pure; safe from any thread. Errors: DDP_ARG, which names the operator and the
+ * cost is finite and >= 0. Pure and safe from any thread. Errors: DDP_ARG, which names the operator and the
  * value; DDP_NUMERIC if the costs add up to more than 1e200. */
 DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
 /* ddp_oplist_read - reads a list from JSON: an array of {"name", "args", "flops", "output_bytes",
  * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name, may
  * be missing; neighbours with the same name form one module. Other members are ignored. *out is untouched on
- * error; otherwise the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names the file,
+ * error. Otherwise, the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names the file,
  * place and value), DDP_ARG for a cost, DDP_NUMERIC for costs that add up to more than 1e200, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 

@@ -24,9 +24,9 @@ typedef struct ddp_span {
     long step;          /* step that it belongs to */
     int layer;          /* -1 = none */
     ddp_span_kind kind; /* what the worker did */
-    int64_t bytes;      /* sent by this rank; 0 for compute */
+    int64_t bytes;      /* sent by this rank, or 0 for compute */
 } ddp_span;
 
 /* ddp_span_kind_name - returns the text of a kind: "forward", "backward", "update", "wait", "comm", "fill" or
- * "peer wait". A constant string. Pure; safe from any thread. */
+ * "peer wait". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);

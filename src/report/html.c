@@ -210,7 +210,7 @@ static int ddp__run_pipelines(const ddp_report_run *r)
     return most;
 }
 
-/* Collects one of them; its slots are written to `slot`. */
+/* Collects one of them. Its slots are written to `slot`. */
 static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot,
                               ddp_report_pipeline *out)
 {
@@ -222,7 +222,7 @@ static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_
             slot[out->slots++] = r->workers[w].slot[i];
     out->slot = slot;
     out->stages = r->stages;
-    /* a step is measured from its computations; messages are in between */
+    /* a step is measured from its computations. Messages are in between. */
     for (int i = 0, any = 0; i < out->slots; i++) {
         if (slot[i].boundary >= 0) continue;
         if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;

@@ -10,7 +10,7 @@ struct ddp_jsonl {
     int opened;      /* 0 = the stream belongs to the program */
     FILE *stream;    /* the output */
     ddp_error error; /* the first error */
-    int depth;       /* number of open values; 0 = between two lines */
+    int depth;       /* number of open values, or 0 for between two lines */
     char closer[DDP__JSONL_DEPTH + 1];
 };
 

@@ -12,7 +12,7 @@ typedef struct ddp_report_step {
     double time_s;     /* at the end of the step, since the start of the run */
     double loss;       /* NAN = unknown */
     int64_t bytes;     /* sent by one worker since the start of the run */
-    double divergence; /* Gamma, in steps that averaged something; NAN = not measured */
+    double divergence; /* Gamma, in steps that averaged something, or NAN if not measured */
 } ddp_report_step;
 
 /* The spans of one worker, in any order, in seconds of ddp_now(). */
@@ -47,18 +47,18 @@ typedef struct ddp_report_run {
     double step_ms;                                 /* mean step time, in milliseconds */
     double hidden_pct;                              /* 0..100 */
     double predicted_step_ms, predicted_hidden_pct; /* the same by the plan */
-    int64_t bytes_sent;                             /* per worker; -1 = unknown */
-    double time_to_loss_s;  /* time until ddp_report_data.target_loss; NAN = not reached */
+    int64_t bytes_sent;                             /* per worker, or -1 if unknown */
+    double time_to_loss_s;  /* time until ddp_report_data.target_loss, or NAN if not reached */
     double final_loss;      /* last loss of the run */
     const char *param_hash; /* hash of the final parameters */
     int slowest_rank;       /* the rank with the longest compute time ... */
-    double slow_ratio;      /* ... and its ratio to the median; 0 = unknown */
+    double slow_ratio;      /* ... and its ratio to the median, or 0 if unknown */
     long replans;           /* number of times the plan was recomputed because a link had changed */
 
     const ddp_report_step *steps; /* [step_count] */
     int step_count;               /* number of steps */
 
-    int period;                     /* H; 0 = the run has no plan */
+    int period;                     /* H. 0 means that the run has no plan. */
     const int *step_of;             /* [layer_count] step 0..H-1 that averages each layer, or NULL */
     const unsigned char *fill;      /* [H x layer_count] 1 = the layer is averaged once more in that step,
                                        or NULL */
@@ -71,8 +71,8 @@ typedef struct ddp_report_run {
     int worker_count;                    /* number of workers */
     double window_begin_s, window_end_s; /* the part that is drawn; equal = the whole run */
 
-    const char *schedule; /* schedule of a pipeline: "1f1b"; NULL = none */
-    int stages;           /* number of pipeline stages; 0 = no pipeline */
+    const char *schedule; /* schedule of a pipeline: "1f1b", or NULL for none */
+    int stages;           /* number of pipeline stages, or 0 for no pipeline */
 } ddp_report_run;
 
 /* The data of a report. All pointers are borrowed for the duration of a call. All-zero is a valid, empty
@@ -81,11 +81,11 @@ typedef struct ddp_report_data {
     const char *title, *command, *version, *host, *net, *model; /* NULL = left out */
     uint64_t seed;                                              /* seed of the runs */
     int workers;                                                /* number of workers */
-    double target_loss; /* the common loss of time_to_loss_s; NAN = none */
+    double target_loss; /* the common loss of time_to_loss_s, or NAN for none */
 
     const ddp_report_layer *layers; /* [layer_count] */
     int layer_count;                /* number of layers */
-    const ddp_report_run *runs;     /* [run_count]; ratios are relative to the run named "ssgd" */
+    const ddp_report_run *runs;     /* [run_count]. Ratios are relative to the run named "ssgd". */
     int run_count;                  /* number of runs */
 } ddp_report_data;
 
@@ -156,17 +156,17 @@ DDP_API ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err);
 DDP_API ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err);
 
 /* ddp_jsonl_close - finishes and frees the writer. Returns its first error; in that case no file remains.
- * Errors: DDP_IO for the file; DDP_ARG for values nested more than 30 levels deep; DDP_MEMORY. */
+ * Errors: DDP_IO for the file, DDP_ARG for values nested more than 30 levels deep, or DDP_MEMORY. */
 DDP_API ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err);
 
 /* ddp_jsonl_abandon - frees the writer and leaves no file. Use it for an interrupted run. */
 DDP_API void ddp_jsonl_abandon(ddp_jsonl *j);
 
-/* ddp_jsonl_event - begins a line: {"event":"name"; a NULL name begins a plain object without "event". The
+/* ddp_jsonl_event - begins a line: {"event":"name". A NULL name begins a plain object without "event". The
  * functions below add members; inside an array their key is NULL (it is ignored). */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
 
-/* ddp_jsonl_string - adds a string, escaped; a NULL value gives null. */
+/* ddp_jsonl_string - adds a string, escaped. A NULL value gives null. */
 DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
 
 /* ddp_jsonl_integer - adds an exact integer. */

@@ -45,7 +45,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
     ddp__text cell = DDP__ZEROS;
 
-    /* the first pass measures, the second writes; names are left-aligned, numbers right-aligned */
+    /* the first pass measures, the second writes. Names are left-aligned, numbers right-aligned. */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
             for (int c = 0; c < DDP__SUMMARY_COLUMNS && !cell.failed; c++) {

@@ -10,7 +10,7 @@
  *                          plan, ddp_taken, and the identity of the checkpoint
  *   manifest.json          step, world, strategy, period, optimizer, layers, a hash of the operators and one
  *                          of every file, and a checksum of these. The lowest live rank writes it when all
- *                          files exist; a folder without it is not a checkpoint
+ *                          files exist. A folder without it is not a checkpoint
  *
  * Every file is written under a temporary name, flushed and renamed. If the same step is saved again, the
  * files of the previous save remain until the new manifest exists. If the ranks do not share a file system,
@@ -22,7 +22,8 @@
 /* ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist.
  *
  *   folder  the same on all ranks; with servers at most 999 characters
- *   keep    newest checkpoints that remain in folder; older and incomplete ones are removed; 0: all remain
+ *   keep    newest checkpoints that remain in folder; older and incomplete ones are removed, or 0 for all
+ *           remain
  *
  * Completes all messages in flight and averages nothing. Checkpoints of another run in folder are neither
  * replaced nor removed: the call fails unless this run has loaded one of them or ddp_config.debug.overwrite
@@ -30,15 +31,15 @@
  *
  * Returns 0 or the context's first error. Errors: DDP_ARG for folder or keep, or another run's checkpoints;
  * DDP_USAGE within a step; DDP_IO for the files; DDP_FAILED from save (ddp_add_state); DDP_MEMORY;
- * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 
 /* ddp_checkpoint_load - loads the newest checkpoint in folder. Call it after ddp_set_optimizer and before the
  * first step. Afterwards ddp_step returns the step from which to resume.
  *
  *   folder  folder given to ddp_checkpoint_save
- *   world   receives the number of ranks of the checkpoint; may be NULL
+ *   world   receives the number of ranks of the checkpoint. May be NULL.
  *
  * With the same layers, optimizer, world, strategy and period, every rank resumes from its own file, and the
  * result is bit-identical to an uninterrupted run. A measured plan is retained and no longer follows the
@@ -56,13 +57,13 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  * checkpoint of one cut can be loaded with any other cut, also from one worker to stages and back. Layers are
  * matched by name: parameters, buffers, optimizer state and the strategy's values for each parameter. With
  * the same number of pipelines, strategy and period this also works if the pipelines have different values.
- * Plans are recomputed. Other strategy state follows a layer that is not divided before or after; a divided
+ * Plans are recomputed. Other strategy state follows a layer that is not divided before or after. A divided
  * layer is an error unless that state is all zero. For another cut every rank must be able to read all files
- * of its pipeline; otherwise its own file is enough.
+ * of its pipeline. Otherwise, its own file is enough.
  *
  * Collective, between steps. Returns 0 or the context's first error. Errors: DDP_ARG for folder; DDP_USAGE
  * after the first step; DDP_IO for a file that is missing or cannot be read; DDP_FORMAT for a damaged one;
  * DDP_MISMATCH for a checkpoint of another model or run; DDP_FAILED from load (ddp_add_state); DDP_MEMORY;
- * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);

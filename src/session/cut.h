@@ -13,7 +13,7 @@ typedef struct ddp__cut_span {
 typedef struct ddp__cut {
     int copies, copy;
     int stages, stage; /* number of stages per copy; the stage of this rank */
-    int group;         /* process group of the ranks of its copy; 0 if stages is 1 */
+    int group;         /* process group of the ranks of its copy, or 0 if stages is 1 */
     const char **name; /* [layers] names of the model's layers */
     int layers;
     int *whole;          /* [units] number of each layer in the model, increasing */
@@ -25,8 +25,8 @@ typedef struct ddp__cut {
     size_t residuals;
 } ddp__cut;
 
-/* Declares that the layers of this context are a part of a model, as `cut` describes; NULL: they are the
- * whole model. `cut` is borrowed. */
+/* Declares that the layers of this context are a part of a model, as `cut` describes. NULL means that they
+ * are the whole model. `cut` is borrowed. */
 DDP_LIB void ddp__cut_set(ddp_ctx *d, const ddp__cut *cut);
 DDP_LIB const ddp__cut *ddp__cut_of(const ddp_ctx *d);
 /* Sets how many messages of a pipeline may be in flight at a time, and their size in bytes. */

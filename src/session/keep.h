@@ -6,7 +6,7 @@
 /* ---- state.c, program.c, join.c: the contents of checkpoints and of a joining worker's state ---- */
 
 /* list: fills s with the current values. The caller frees it with ddp__worker_free, also after an error.
- * apply: copies the small values into the context; arrays are already in place. keep_plan 0: the context
+ * apply: copies the small values into the context. Arrays are already in place. keep_plan 0: the context
  * makes its own plan, because the world is another one.
  * follow: takes over the measured times that the run's plan was made from, so that a joining worker follows
  * the link as the members do. */

@@ -16,7 +16,7 @@
 
 /* Result of a rank, in memory shared with the supervisor. */
 typedef struct ddp__verdict {
-    int order; /* 1 for the first rank that failed, 2 for the second, ...; 0: no failure */
+    int order; /* 1 for the first rank that failed, 2 for the second, ..., or 0 for no failure */
     ddp_error err;
 } ddp__verdict;
 
@@ -37,7 +37,7 @@ typedef struct ddp__family {
     pid_t *pid;           /* [world], 0 = ended */
     ddp__end killed, odd; /* the first rank that ended by a signal which the supervisor did not send, and
                              with a code but no verdict */
-    int rung;             /* next step of the ladder below; -1: no failure */
+    int rung;             /* next step of the ladder below, or -1 for no failure */
     double rung_at;       /* time at which that step is due */
     int sent;             /* a signal was sent to all ranks */
 } ddp__family;

@@ -5,7 +5,7 @@
 #include "wire/wire.h"
 
 /* ddp_open with two more arguments, which only ddp_launch sets. hub: rendezvous of the threads, or NULL.
- * listen_fd: socket on which rank 0 already listens (-1: none); it is closed here. */
+ * listen_fd: socket on which rank 0 already listens (-1 for none). It is closed here. */
 DDP_LIB ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
                            ddp_error *err);
 DDP_LIB int ddp__launch_all(const ddp_config *cfg, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),

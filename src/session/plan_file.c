@@ -57,8 +57,8 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
     return DDP_OK;
 }
 
-/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1; 0:
- * neither exists. */
+/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1. 0
+ * means that neither exists. */
 static double ddp__plan_count(const ddp__json *root)
 {
     const ddp__json *layers = ddp__json_get(root, "layers"), *sets = ddp__json_get(root, "sets"), *set, *v;

@@ -24,7 +24,7 @@ static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
 
-/* Lists the messages of a period of *steps steps; the caller frees *list. *list is NULL and *n is 0 if the
+/* Lists the messages of a period of *steps steps. The caller frees *list. *list is NULL and *n is 0 if the
  * strategy does not list its messages. */
 static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
@@ -207,7 +207,7 @@ enum { DDP__PLAN_MOST = 1 << 28 }; /* bytes */
 static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
 /* Replaces *b by the plan of the first rank. In an elastic world the first rank may be lost between its two
- * messages; then the next rank sends both again. */
+ * messages. Then the next rank sends both again. */
 static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
@@ -422,7 +422,7 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 
 /* ---- drift ---- */
 
-/* Posts the first rank's message about a new plan at normal priority; it is read one plan length later. */
+/* Posts the first rank's message about a new plan at normal priority. It is read one plan length later. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;

@@ -6,7 +6,7 @@
 /* One plan for a model that is cut into stages (stages.c).
  *   open     gathers the figures of all layers that the plan needs, at the start of the session, if the
  *            strategy can plan for the whole model and the plan comes from a file or needs no measurement.
- *            Collective; otherwise does nothing
+ *            Collective. Otherwise, does nothing
  *   rows     number of rows of the plan that this rank reads or makes: all rows of the whole model, or the
  *            rows of its own layers
  *   name     name of a row, for messages
@@ -35,7 +35,7 @@ DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
-/* Distributes the plan of the first rank of the team to all its ranks. *plan is freed here; the other ranks'
+/* Distributes the plan of the first rank of the team to all its ranks. *plan is freed here. The other ranks'
  * own plan may be empty. p: profile for the plan's figures, or NULL. */
 DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 /* Passes a plan in the strategy's own format to the strategy. p: profile, or NULL. */
@@ -45,6 +45,6 @@ DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_pr
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
 /* With two links, sends each message over the link that should complete it first (planning.c). The team uses
- * the choice of its first rank. p: profile of measured times; NULL: nominal times. No message may be in
+ * the choice of its first rank. p: profile of measured times, or NULL for nominal times. No message may be in
  * flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);

@@ -12,8 +12,8 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 /* ddp_open - opens a context in the world that cfg describes. Blocks until all ranks are connected, or until
  * timeout.connect_s or timeout.join_s is over.
  *
- *   cfg  settings, read during the call; NULL: all settings 0
- *   err  receives the error; may be NULL
+ *   cfg  settings, read during the call, or NULL for all settings 0
+ *   err  receives the error. May be NULL.
  *
  * Returns NULL on failure. The caller frees the context with ddp_close. Several contexts in one process are
  * independent. Collective: all ranks of the world call it. With elastic.join it joins a running world
@@ -26,12 +26,12 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 
 /* ddp_close - closes and frees the context, after messages in flight have ended or failed. NULL is allowed.
- * In a process that was forked from the one that opened the context, it only closes the descriptors; every
+ * In a process that was forked from the one that opened the context, it only closes the descriptors. Every
  * other call that can fail returns DDP_USAGE there. Call it when no other thread uses the context. Local. */
 DDP_API void ddp_close(ddp_ctx *d);
 
 /* ddp_add_layer - registers the next layer. Register layers in forward order, in the same order on every
- * rank; they are numbered from 0. *layer is copied; its arrays are borrowed until ddp_close. Local. Returns 0
+ * rank. They are numbered from 0. *layer is copied. Its arrays are borrowed until ddp_close. Local. Returns 0
  * or the context's first error. Errors: DDP_ARG for NULL, or for a list without its array; DDP_USAGE after
  * the session has started; DDP_MEMORY. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
@@ -42,16 +42,16 @@ DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
  * world instead: ddp_step is then that world's step, and no collective may follow before the first hook of a
  * layer.
  *
- * Returns 0 or the context's first error. Errors: DDP_ARG for the optimizer or overlapping arrays; DDP_USAGE
- * after the session has started; DDP_MISMATCH if the ranks differ; DDP_UNSUPPORTED for an optimizer or groups
- * that the strategy or the device cannot use; DDP_IO and DDP_FORMAT for plan_path or profile_path; DDP_FAILED
- * from load (ddp_add_state); DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED
- * from communication. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for the optimizer or overlapping arrays, DDP_USAGE
+ * after the session has started, DDP_MISMATCH if the ranks differ, DDP_UNSUPPORTED for an optimizer or groups
+ * that the strategy or the device cannot use, DDP_IO and DDP_FORMAT for plan_path or profile_path, DDP_FAILED
+ * from load (ddp_add_state), or DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
 /* Values that the program reports about its step. A field of 0 is ignored. */
 typedef struct ddp_step_info {
-    double loss;  /* loss of the step; 0: the last one reported */
+    double loss;  /* loss of the step, or 0 for the last one reported */
     long samples; /* samples of this rank in the step */
     double epoch; /* epoch of the data, counted by the program */
     float lr;     /* > 0: learning rate of the remaining updates from this step on */
@@ -61,17 +61,17 @@ typedef struct ddp_step_info {
  * hooks in layer order, backward hooks in reverse order, ddp_step_end. After a failure every call returns
  * that error and does nothing else. */
 
-/* ddp_forward_begin - waits until the layer's parameters are complete; call it before the layer is used.
+/* ddp_forward_begin - waits until the layer's parameters are complete. Call it before the layer is used.
  * Optional, but a layer that has this hook in one step must have it in every step. Returns 0 or the context's
  * first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE on a server rank; DDP_MISMATCH,
- * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
- * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail
+ * with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 
 /* ddp_backward_begin - marks the start of the layer's backward pass. Optional; improves the measured times.
  * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE on a
- * server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 
 /* ddp_backward_end - passes the layer's gradient of this micro-batch to the library. From the last
@@ -79,8 +79,8 @@ DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
  * owns the layer's parameters and gradients. It returns the gradients zeroed. Returns 0 or the context's
  * first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE for more calls than micro_batches,
  * or on a server rank; DDP_NUMERIC for a NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO,
- * DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
 
 /* ddp_skip - replaces ddp_backward_end if this micro-batch had no gradient of the layer, for example in an
@@ -89,8 +89,8 @@ DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
  * parameter deltas, a rank that skips a layer does not update it. One call in a step, without
  * ddp_backward_end, applies to all micro-batches. Returns 0 or the context's first error. Errors: DDP_ARG for
  * a layer that does not exist; DDP_USAGE for more calls than micro_batches, or on a server rank;
- * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_skip(ddp_ctx *d, int layer);
 
 /* ddp_left_out - returns 1 if the last update of the layer was omitted, else 0. An update is omitted if no
@@ -100,8 +100,8 @@ DDP_API int ddp_skip(ddp_ctx *d, int layer);
 DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
 
 /* ddp_report - reports values of the current step to the library: loss, samples, epoch and learning rate.
- * Optional; call it before ddp_step_end. *info is copied. Local. Returns 0 or the context's first error.
- * Errors: DDP_ARG for NULL or negative samples; DDP_NUMERIC for a loss that is not finite. */
+ * Optional. Call it before ddp_step_end. *info is copied. Local. Returns 0 or the context's first error.
+ * Errors: DDP_ARG for NULL or negative samples or DDP_NUMERIC for a loss that is not finite. */
 DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
 
 /* ddp_step_end - ends the step. Every layer must have had its ddp_backward_end or ddp_skip. Without forward
@@ -109,17 +109,17 @@ DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
  * DDP_USAGE if a layer lacks a call, or on a server rank; DDP_MISMATCH if the ranks have different learning
  * rates; DDP_ABORTED after ddp_abort; DDP_NUMERIC for a value that the wire format cannot represent;
  * DDP_FORMAT, DDP_IO and DDP_MEMORY from planning; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
- * DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * DDP_MEMORY if it starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_step_end(ddp_ctx *d);
 
 /* ddp_launch - runs fn once per rank: in cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
  * loopback port). If world is at most 1, or if a launcher has started the ranks, it runs fn once in this
- * process; the launcher's number of ranks then replaces cfg->world.
+ * process. The launcher's number of ranks then replaces cfg->world.
  *
- *   fn    receives an open context, which ddp_launch closes, and user; returns 0 or a ddp_status
+ *   fn    receives an open context, which ddp_launch closes, and user. Returns 0 or a ddp_status.
  *   user  passed to fn; with processes the caller sees nothing that fn stores in it
- *   err   receives the message of the first failure; may be NULL
+ *   err   receives the message of the first failure. May be NULL.
  *
  * Blocks until all ranks have ended. Call it before other threads exist if ranks are processes. Returns
  * DDP_OK if every rank did. With min_world it also returns DDP_OK if at least min_world ranks did and the
@@ -135,7 +135,7 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
  *
  *   layer   name, copied
  *   params  [count] values, borrowed until ddp_close
- *   grads   [count] gradients, borrowed until ddp_close; NULL: the array is frozen
+ *   grads   [count] gradients, borrowed until ddp_close. NULL means that the array is frozen.
  *
  * An array that two layers register is a tied weight. It belongs to the first of them, whose backward pass is
  * the last. Other overlaps of arrays are an error when the session starts. Local. Returns 0 or the context's
@@ -168,7 +168,7 @@ DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 enum { DDP_SAME = 32 }; /* maximum number of names of ddp_same, and of ddp_usually_same */
 
 /* ddp_same - registers a number that must be equal on all ranks, such as the length of the data or the number
- * of steps. The ranks compare it with the layer list when the session starts; a difference is DDP_MISMATCH
+ * of steps. The ranks compare it with the layer list when the session starts. A difference is DDP_MISMATCH
  * there. A joining worker with another value is rejected, and the run continues. name is copied. Local.
  * Returns 0 or the context's first error. Errors: DDP_ARG for a name that is missing or above 31 characters,
  * and for more than DDP_SAME names; DDP_USAGE after the session has started. */
@@ -180,8 +180,8 @@ DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
  * above 31 characters, and for more than DDP_SAME names; DDP_USAGE after the session has started. */
 DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
 
-/* ddp_unlike - returns the warning about values of ddp_usually_same that differ, on every rank; "" if all are
- * equal. The text is valid until ddp_close. Local. */
+/* ddp_unlike - returns the warning about values of ddp_usually_same that differ, on every rank, or "" if all
+ * are equal. The text is valid until ddp_close. Local. */
 DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
 /* A state of the program, as any number of bytes: for example the state of its own optimizer
@@ -195,7 +195,7 @@ typedef struct ddp_program_state {
     int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
     int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* restores the state from these
                                                                                 bytes */
-    void (*release)(void *user, void *bytes); /* called after each save; NULL: nothing to release */
+    void (*release)(void *user, void *bytes); /* called after each save, or NULL for nothing to release */
     void *user;                               /* borrowed until ddp_close */
 } ddp_program_state;
 
@@ -218,7 +218,7 @@ enum { DDP_PROGRAM_STATES = 8 }; /* maximum number of states of ddp_add_state */
  *               short, only the joining worker fails. A worker can join a run with ddp_own_update only if a
  *               state is registered
  *
- * save and load run on the thread that called the library. Local; the session start returns DDP_MISMATCH if
+ * save and load run on the thread that called the library. Local. The session start returns DDP_MISMATCH if
  * the ranks have different names. Returns 0 or the context's first error. Errors: DDP_ARG for the name, a
  * name that is registered already, save without load, and more than DDP_PROGRAM_STATES states; DDP_USAGE
  * after ddp_set_optimizer; DDP_MEMORY. */
@@ -226,24 +226,25 @@ DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
 
 /* ddp_wait - completes all messages in flight, without further averages, so that the parameters can be read.
  * Not collective, but it waits for messages of the other ranks. Returns 0 or the context's first error.
- * Errors: DDP_USAGE if the strategy leaves a message unfinished; DDP_NUMERIC for a value that the wire format
- * cannot represent; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * Errors: DDP_USAGE if the strategy leaves a message unfinished or DDP_NUMERIC for a value that the wire
+ * format cannot represent. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH
+ * or DDP_ABORTED. */
 DDP_API int ddp_wait(ddp_ctx *d);
 
 /* ddp_sync_all - completes all messages in flight and averages, so that every rank has equal parameters.
  * Collective, between two steps. Returns 0 or the context's first error. Errors: DDP_USAGE within a step;
  * DDP_NUMERIC for a value that the wire format cannot represent; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO,
- * DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_sync_all(ddp_ctx *d);
 
 /* ddp_share - copies the parameters and buffers of rank 0 (of the lowest live rank) to every rank, and
  * restarts the strategy from them. A program that has replaced its parameters, for example from a file, calls
- * it before the next step. The outer momentum and the quantisation residuals become 0; the optimizer state
+ * it before the next step. The outer momentum and the quantisation residuals become 0. The optimizer state
  * does not change. Collective, between two steps. Returns 0 or the context's first error. Errors:
  * DDP_UNSUPPORTED with servers, which own the parameters; DDP_USAGE within a step; DDP_MISMATCH,
- * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
- * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail
+ * with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_share(ddp_ctx *d);
 
 /* ddp_serve - runs a server instead of the steps, on the last ddp_config.server.count ranks. Call it after
@@ -252,6 +253,6 @@ DDP_API int ddp_share(ddp_ctx *d);
  * ddp_checkpoint_load before ddp_serve, as the workers do before their first step. Returns 0 or the context's
  * first error. Errors: DDP_USAGE on a rank that computes; DDP_FAILED if the server ends without another
  * error; DDP_IO and DDP_MEMORY from a checkpoint; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
- * DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * DDP_MEMORY if it starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_serve(ddp_ctx *d);

@@ -1,4 +1,4 @@
-/* Makes one plan for a model that is cut into stages; each stage takes the rows of its own layers. All
+/* Makes one plan for a model that is cut into stages. Each stage takes the rows of its own layers. All
  * replicas then average each layer in the step in which workers without a pipeline average it.
  *
  * A measured plan, in contrast, is made by each stage for itself: the averages of a stage overlap with its

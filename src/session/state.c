@@ -130,7 +130,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                         told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
-    /* the layer's last average; it may have changed since a joining worker's clone was taken */
+    /* the layer's last average. It may have changed since a joining worker's clone was taken. */
     if (ddp__base_of(d, l))
         ddp__worker_add(s, "base", l, -1, ddp__base_of(d, l), u->trained, there | DDP__WORKER_TOLD);
     if (ddp__residual_memory(d, l) && u->trained)

@@ -80,7 +80,7 @@ static int ddp__cell_of(const ddp__carried *c, int member, int phase)
 }
 
 /* Time at which parts sent by a cell's members (or by `from` alone) arrive at a member. last: the two latest
- * send times, if all links are equal; NULL: they differ. */
+ * send times, if all links are equal. NULL means that they differ. */
 static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, const double last[2])
 {
     ddp__links *l = &c->port[member]->e->links;
@@ -245,7 +245,7 @@ static void ddp__carried_owner(const ddp__carried *c, int member, size_t at, siz
     if (from < to) op->m.owner->rule(op->m.owner->user, from, sum + (from - at), to - from);
 }
 
-/* Sums the values from `at` on over all members with real memory; the result is for all members. */
+/* Sums the values from `at` on over all members with real memory. The result is for all members. */
 static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float *sum)
 {
     ddp__op *first = c->op[0];

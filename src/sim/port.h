@@ -47,14 +47,14 @@ struct ddp__port {
     ddp__player *seat;
     ddp__engine *e;
     ddp__job *job;          /* a list: a heap */
-    int sends;              /* 1: the uplink is busy */
+    int sends;              /* 1 if the uplink is busy */
     ddp__op **want;         /* a list: receives that wait for a message, oldest first */
     ddp__mail *mail, *last; /* complete messages that are not received */
     int unsent;             /* point-to-point messages that are not sent */
     int dead;
 };
 
-/* A collective; indexes are places among its members. */
+/* A collective. Indexes are places among its members. */
 typedef struct ddp__carried {
     struct ddp__carried *next, *before;
     ddp__world *world;
@@ -63,7 +63,7 @@ typedef struct ddp__carried {
     int phases, parts, together; /* together: 1 = starts when all members have posted */
     int joined, over;
     int in_turn; /* 1: ring: each phase is sent to the next member only */
-    int root;    /* place of the only sender; -1: all send */
+    int root;    /* place of the only sender. -1 means that all send. */
     /* bytes of a part in phase i % 4: sent by a member, of these the values, received */
     double out[4], payload[4], in[4];
     ddp__op **op;     /* [here] */
@@ -72,8 +72,9 @@ typedef struct ddp__carried {
     int *gone; /* [phases x parts x here] parts sent by the members of a cell, at its first member's place */
     double *leave;     /* [phases x parts x here] */
     ddp__scrap *scrap; /* data of the root */
-    int void_;         /* 1: a rank was lost and the collective was restarted; ignore this one */
-    int *cell[2]; /* [here] first place of the cell whose members exchange data: inside, across; NULL: all */
+    int void_;         /* 1 if a rank was lost and the collective was restarted; ignore this one */
+    int *cell[2]; /* [here] first place of the cell whose members exchange data: inside, across, or NULL for
+                   * all */
 } ddp__carried;
 
 /* ---- uplink.c ---- */

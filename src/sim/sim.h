@@ -7,7 +7,7 @@
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config; /* config/config.h */
 
-/* Options of a simulation; all-zero selects the defaults. */
+/* Options of a simulation. All-zero selects the defaults. */
 typedef struct ddp_simulation {
     /* 1: simulate interchangeable workers as one. Only ranks 0 and 1 run, rank 1 for all others. fn must do
      * the same in the same time on every rank. The results of rank 0 are bit-identical to a full simulation.
@@ -33,11 +33,11 @@ typedef struct ddp_simulated {
  * time. One worker runs at a time, in an order that depends only on the times: two runs are bit-identical.
  * The library's own messages are included; sums of ddp_paper memory are not computed.
  *
- *   how   options; NULL: all 0
+ *   how   options, or NULL for all 0
  *   fn    function of a rank: gets an open context, returns 0 or a ddp_status. It may wait only through the
  *         library, and may not start threads
  *   user  passed to fn
- *   out   receives time and counts, also on failure; may be NULL
+ *   out   receives time and counts, also on failure. May be NULL.
  *
  * Not simulated: processes, TLS, devices, joining, colocated servers. Returns DDP_OK if every rank did, else
  * the first failure, with its message in *err. Errors: DDP_ARG for NULL or a setting; DDP_UNSUPPORTED for
@@ -51,7 +51,7 @@ DDP_API int ddp_simulate(const ddp_config *cfg, const ddp_simulation *how, int (
 DDP_API void ddp_sleep_until(double when);
 
 /* ddp_paper - allocates bytes that read as 0 and use no memory until they are written: placeholder memory for
- * the layers of large simulated models. Returns NULL on failure; the caller frees it with ddp_paper_free.
+ * the layers of large simulated models. Returns NULL on failure. The caller frees it with ddp_paper_free.
  * Safe from any thread. */
 DDP_API void *ddp_paper(size_t bytes);
 

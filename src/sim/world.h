@@ -21,7 +21,8 @@ typedef struct ddp__player {
     int rank;
     double now;
     ddp__player_state state;
-    ddp__port *at;            /* the link on which it waits for a message; NULL: it waits for a time */
+    ddp__port *at;            /* the link on which it waits for a message. NULL means that it waits for a
+                               * time. */
     struct ddp__player *next; /* list of workers that can run */
     pthread_t thread;
     pthread_cond_t turn;
@@ -66,9 +67,9 @@ struct ddp__world {
 };
 
 /* ---- world.c ---- */
-/* zeroed; NULL: the world has failed */
+/* zeroed. NULL means that the world has failed. */
 DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size);
-/* Reserves one more element of a list; 0: out of memory, the world has failed. */
+/* Reserves one more element of a list. 0 means that out of memory, the world has failed. */
 #define ddp__world_reserve(w, list) ddp__world_has(w, ddp__reserve(list, stbds_arrlenu(list) + 1))
 DDP_LIB int ddp__world_has(ddp__world *w, int has);
 
@@ -77,8 +78,8 @@ DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, vo
                            int i, int j);
 /* wakes a waiting worker at the network's time */
 DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s);
-/* The caller holds the lock. Waits for a message at the port `at`; NULL: until the network reaches the
- * worker's time. */
+/* The caller holds the lock. Waits for a message at the port `at`. NULL means that until the network reaches
+ * the worker's time. */
 DDP_LIB void ddp__seat_wait(ddp__player *s, ddp__port *at);
 /* The worker has returned. */
 DDP_LIB void ddp__seat_end(ddp__player *s);
@@ -88,5 +89,5 @@ DDP_LIB void ddp__world_begin(ddp__world *w);
 /* ---- port.c ---- */
 DDP_LIB ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB void ddp__port_rules(ddp__world *w);                  /* sets look, fails and stuck */
-DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* 1: the script has killed it */
+DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* 1 if the script has killed it */
 DDP_LIB void ddp__carried_free(ddp__world *w);

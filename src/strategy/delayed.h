@@ -16,7 +16,7 @@ typedef struct ddp__parcel {
  * parts. */
 typedef struct ddp__packed_schedule {
     int32_t layers, warmup, iterations, updates, messages;
-    /* measured: the plan is final; accepted: the Preserver's verdict (-1: not tested); more: 0 */
+    /* measured: the plan is final; accepted: the Preserver's verdict (-1 if not tested); more: 0 */
     int32_t measured, accepted, more;
     /* exposed_s: exposed time of a steady period; scale: of the knapsack capacities */
     double exposed_s, scale;
@@ -25,7 +25,7 @@ typedef struct ddp__packed_schedule {
 /* The first `warmup` iterations run once, then the remaining ones repeat. */
 typedef struct ddp__schedule {
     ddp__packed_schedule head;
-    int32_t *cut; /* [layers] number of parts; 0: the layer sends nothing */
+    int32_t *cut; /* [layers] number of parts. 0 means that the layer sends nothing. */
     int32_t *k;   /* [updates] iterations merged in each update of the steady period */
     /* [iterations + 1] first message of each iteration; messages that are not fresh come first */
     int32_t *first;
@@ -37,14 +37,14 @@ typedef struct ddp__schedule {
 typedef struct ddp__hardware {
     const ddp_profile *profile; /* times on the faster link */
     double alpha, mu;
-    int swapped; /* 1: the second link is the faster one */
-    int paper;   /* 1: every step waits for all its messages at its end */
+    int swapped; /* 1 if the second link is the faster one */
+    int paper;   /* 1 if every step waits for all its messages at its end */
 } ddp__hardware;
 
 /* The two queues of Algorithm 2: the pending gradient, which is being sent, and the stored gradient, which
  * collects new iterations. */
 typedef struct ddp__queues {
-    int merged, stored; /* iterations merged in the pending (0: none) and in the stored gradient */
+    int merged, stored; /* iterations merged in the pending (0 for none) and in the stored gradient */
     int opens;          /* 1: in this iteration the stored gradient becomes the pending one */
     int left;           /* unsent parts of the pending gradient; if `opens`, of the next one */
     int32_t *sent;      /* [layers] parts sent */
@@ -61,7 +61,7 @@ typedef struct ddp__noise {
 } ddp__noise;
 
 typedef struct ddp__delayed_layer {
-    float *sum[2]; /* saved: merged gradients; NULL: the layer has no gradient */
+    float *sum[2]; /* saved: merged gradients. NULL means that the layer has no gradient. */
     size_t count;  /* floats of a gradient */
     int ready;     /* complete in this step */
 } ddp__delayed_layer;
@@ -76,14 +76,14 @@ typedef struct ddp__delayed {
     ddp__queues q;
     int at;                 /* the current or next iteration of the plan */
     int now;                /* index into a layer's sum[2]: the pending gradient, or the one applied last */
-    int averaged;           /* iterations in sum[now] if it was applied and is unused since; else 0 */
+    int averaged;           /* iterations in sum[now] if it was applied and is unused since, or 0 otherwise */
     int next;               /* the next fresh message */
     float rate;             /* learning rate of the pending gradient's newest iteration */
     ddp__delayed_layer *of; /* [layers] */
     float *position;        /* [DDP__POSITIONS] saved: at, now, rate and plan when no message is in flight */
     ddp__flight *flight;    /* [flights] messages in flight, oldest first */
     int flights, room, old; /* old: number of oldest messages that are not fresh */
-    int sampling;           /* 1: this step's gradients are a sample for `noise` */
+    int sampling;           /* 1 if this step's gradients are a sample for `noise` */
     ddp__noise noise;
 } ddp__delayed;
 
@@ -103,7 +103,7 @@ DDP_LIB int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_tran
 DDP_LIB int ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration);
 /* Sends one message. */
 DDP_LIB int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m);
-/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply; 0: none. */
+/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply, or 0 for none. */
 DDP_LIB void ddp__queues_end(ddp__queues *q, int *k);
 /* One whole iteration: begin, send, end. */
 DDP_LIB int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k);

@@ -102,7 +102,7 @@ void ddp__schedule_free(ddp__schedule *s)
     memset(s, 0, sizeof *s);
 }
 
-/* 1: the lengths are valid, and first[] rises from 0 to the number of messages. */
+/* 1 if the lengths are valid, and first[] rises from 0 to the number of messages. */
 static int ddp__schedule_looks(const ddp__schedule *s)
 {
     const ddp__packed_schedule *h = &s->head;
@@ -280,7 +280,7 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 
 /* ---- the plan ---- */
 
-/* Fills in the Preserver's model of this training; returns 0 if there is no estimate yet. batch counts
+/* Fills in the Preserver's model of this training. Returns 0 if there is no estimate yet. batch counts
  * workers' micro-batches, the unit of sigma. The model assumes plain SGD, where an update lowers the loss by
  * eta mu. Optimizers such as Adam lower it more, so mu is at least the measured decrease. */
 static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)

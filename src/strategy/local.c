@@ -80,8 +80,8 @@ void ddp__turn_again(const ddp_ctx *d, ddp__partial *x)
 static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
 {
     const ddp_plan *p = &x->plan;
-    /* the first layer of the next forward has the highest priority; the paper sends first come, first
-     * served */
+    /* the first layer of the next forward has the highest priority. The paper sends first come, first
+     * served. */
     const int priority = ddp_settings(d)->plan.paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);

@@ -17,14 +17,15 @@ typedef struct ddp__outer_layer {
     size_t from, length;      /* segment whose momentum this rank stores */
     float *anchor, *momentum; /* [count], [length] */
     float *error;             /* quantisation residual: [length] of outer steps, [share] of sparse deltas */
-    /* [count] the delta in flight, then the outer step; NULL: both are in place of the parameters */
+    /* [count] the delta in flight, then the outer step. NULL means that both are in place of the
+     * parameters. */
     float *x;
     float *own;             /* [count] eager: this worker's parameters at the start of the period */
     float *previous;        /* [length] eager with compensation: the last outer step */
     size_t made_from, made; /* elastic: values of the last message whose outer step this rank computed */
     float *undo;            /* elastic: [room] error, [room] momentum of these values before the message */
     size_t room;
-    long lands;          /* overlapped: the step at whose end x is applied; -1: none is pending */
+    long lands;          /* overlapped: the step at whose end x is applied. -1 means that none is pending. */
     size_t first, share; /* sparse: the values that this rank packs */
     /* [blocks x block] from each rank that packs the same values: whether it sent, and its data */
     unsigned char *gather;
@@ -37,38 +38,38 @@ typedef struct ddp__outer_layer {
     ddp_piece whole;          /* x as a piece */
     ddp_owner owner;
     long ticket, other_ticket;
-    int fresh;        /* 1: a joining worker's first period; its delta is 0 */
+    int fresh;        /* 1 if a joining worker's first period. Its delta is 0. */
     long updates;     /* number of updates when its last delta was sent */
-    int idle;         /* 1: no update since then, so this rank has no delta */
+    int idle;         /* 1 if no update since then, so this rank has no delta */
     long told;        /* ticket of the message with *trained */
-    long told_ticket; /* the same, in that message's first layer until it arrives; else -1 */
+    long told_ticket; /* the same, in that message's first layer until it arrives, or -1 otherwise */
     int holder;       /* that message's first layer */
-    float *trained;   /* share of the ranks that have a delta; 0: none has; host memory */
+    float *trained;   /* share of the ranks that have a delta. 0 means that none has; host memory. */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
     ddp__partial partial; /* stream: when each layer is sent; must be the first member, as in local.c */
     int *landing;         /* [layers] stream: steps from sending to applying */
-    /* [layers] step in which each pending layer is applied, as saved; read: it was read since start or
-     * load */
+    /* [layers] step in which each pending layer is applied, as saved. Read: it was read since start or
+     * load. */
     float *late;
     int read;
     double exposed_s; /* stream: exposed time according to the plan */
     float nu, mu, lambda, mixture;
-    int whole; /* 1: every rank stores all of the momentum and computes the outer step itself */
-    /* 1: the rank that sums a segment computes its outer step, and every rank stores all of the momentum. It
-     * is exact in the rank's own segments, and recovered from the outer steps in the others */
+    int whole; /* 1 if every rank stores all of the momentum and computes the outer step itself */
+    /* 1 if the rank that sums a segment computes its outer step, and every rank stores all of the momentum.
+     * It is exact in the rank's own segments, and recovered from the outer steps in the others */
     int elastic;
     /* elastic, layers on a device: [most values of a layer] copy of an outer step in host memory */
     float *arrived;
     int mean; /* nu 1, mu 0: averages the parameters themselves */
-    int keep; /* sparse: values sent of each 4096; 0: all are sent */
+    int keep; /* sparse: values sent of each 4096. 0 means that all are sent. */
     ddp_coding coding;
     ddp__outer_layer *layer;
     float *trained;         /* [layers] */
-    const ddp_sites *sites; /* sparse deltas are exchanged between them; NULL: between all ranks */
+    const ddp_sites *sites; /* sparse deltas are exchanged between them, or NULL for between all ranks */
     float *shared;          /* [links x most] buffer for the sparse deltas of one layer at a time */
-    float *packed;          /* [most] the same in host memory if layers are on a device; else NULL */
+    float *packed;          /* [most] the same in host memory if layers are on a device, or NULL otherwise */
     unsigned char *scratch; /* [links x scratch_bytes] */
     size_t most, scratch_bytes;
 } ddp__outer;

@@ -5,7 +5,8 @@
 
 /* ---- pending outer steps ---- */
 
-/* The saved value is 1 + the step modulo this number, which exceeds any period; 0: nothing is pending. */
+/* The saved value is 1 + the step modulo this number, which exceeds any period. 0 means that nothing is
+ * pending. */
 enum { DDP__LATE_STEPS = 1 << 20 };
 
 static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
@@ -119,7 +120,7 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
-/* 1: a layer is sent after its update, which waits for the norm of all gradients. */
+/* 1 if a layer is sent after its update, which waits for the norm of all gradients. */
 static int ddp__sends_last(const ddp_ctx *d)
 {
     return ddp__updates_last(d) && !ddp_settings(d)->average.first;

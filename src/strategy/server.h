@@ -12,7 +12,7 @@ typedef struct ddp__push_head {
     int64_t samples;
     int32_t kind;
     float rate, loss, epoch;
-    float compute_s, bytes_per_s; /* measured by the worker; 0 = not measured */
+    float compute_s, bytes_per_s; /* measured by the worker, or 0 if not measured */
     float unused[8];
 } ddp__push_head;
 
@@ -34,7 +34,7 @@ typedef struct ddp__line {
     int *layer, layers;     /* in ascending order */
     size_t count;           /* floats served */
     float *out, *in;        /* heads, followed by the set or the importances */
-    ddp_piece *push, *pull; /* lists of the two messages, heads first; the heads are in host memory */
+    ddp_piece *push, *pull; /* lists of the two messages, heads first. The heads are in host memory. */
     int pushes, pulls;
     long push_ticket, pull_ticket; /* -1: none */
     int pushed, asked, leaves;     /* own share: requests of the worker to its server thread (atomic) */
@@ -47,9 +47,9 @@ typedef enum ddp__client_state {
     DDP__CLIENT_FREE,    /* no receive is posted */
     DDP__CLIENT_HEARS,   /* waits for a push, a pull or a control message */
     DDP__CLIENT_PUSHED,  /* a push arrived and is not applied */
-    DDP__CLIENT_DONE,    /* the push is applied; the receive of its pull is posted next */
+    DDP__CLIENT_DONE,    /* the push is applied. The receive of its pull is posted next. */
     DDP__CLIENT_WAITS,   /* waits for a pull */
-    DDP__CLIENT_ASKED,   /* a pull arrived; the answer is not sent */
+    DDP__CLIENT_ASKED,   /* a pull arrived. The answer is not sent. */
     DDP__CLIENT_ANSWERS, /* the answer is being sent */
     DDP__CLIENT_SAVES,
     DDP__CLIENT_LEFT,
@@ -61,7 +61,7 @@ typedef struct ddp__client {
     long ticket;
     ddp_received got;
     float *in, *ask, *head; /* buffers: push; pull or control message; head of the answer */
-    int owes;               /* 1: it has pushed since its last answer */
+    int owes;               /* 1 if it has pushed since its last answer */
     int staleness;          /* of its last push */
 } ddp__client;
 
@@ -70,7 +70,7 @@ typedef struct ddp__store {
     const ddp__line *share;
     float *params, *sum;     /* [share->count] */
     size_t *at;              /* [share->layers] offset of the layer in params */
-    float **state;           /* [share->layers] optimizer state; NULL: none */
+    float **state;           /* [share->layers] optimizer state, or NULL for none */
     int64_t *version;        /* [share->layers] number of updates */
     int64_t *clock, *pulled; /* [workers] pushes of each; number of all pushes at its last pull */
     int64_t *pushes;         /* number of all pushes */
@@ -84,10 +84,11 @@ typedef struct ddp__store {
 typedef struct ddp__servers {
     /* TOGETHER: one update with the mean of all pushes, in rank order; otherwise one update per push */
     ddp_serving rule;
-    int ahead;               /* steps that a worker may be ahead of the slowest; -1 = no limit */
+    int ahead;               /* steps that a worker may be ahead of the slowest, or -1 for no limit */
     int returns_mean;        /* osp: 1 = an answer is the mean gradient, not the parameters */
     int pushes_params;       /* asp as in the paper: 1 = a push contains parameters */
-    int workers, lines, own; /* own: index of this rank's own share; -1: servers are separate ranks */
+    int workers, lines, own; /* own: index of this rank's own share. -1 means that servers are separate
+                              * ranks. */
     int set_words;           /* words of a push's bit set */
     size_t model;            /* floats with gradients */
     size_t *floats;          /* [layers] floats with gradients */
@@ -109,7 +110,7 @@ typedef struct ddp__servers {
 
 /* server_line.c
  * ddp__servers_start allocates and assigns everything; rule, ahead, returns_mean and pushes_params are set
- * before. The other functions implement the events. set: one bit per layer; NULL: all layers. */
+ * before. The other functions implement the events. set: one bit per layer, or NULL for all layers. */
 DDP_LIB int ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int ddp__servers_wait(ddp_ctx *d, void *self);
@@ -132,7 +133,7 @@ DDP_LIB int ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
 /* The same, which also averages the workers' buffers. */
 DDP_LIB int ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s);
 /* Predicts the step time for the statistics, in some steps only. Called at the end of a step that computed
- * for computed_s. late: layers whose transfer overlaps the next step; NULL: none. */
+ * for computed_s. late: layers whose transfer overlaps the next step, or NULL for none. */
 DDP_LIB int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
 
 /* server_desk.c: the server loop. ddp__store_turn does all work that is possible now; 1 = it did some, < 0 =

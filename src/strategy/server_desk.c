@@ -270,7 +270,7 @@ static int64_t ddp__least_clock(const ddp__servers *s, const ddp__store *t)
     return least;
 }
 
-/* 0: the worker is too far ahead of the slowest one, and its answer has to wait. */
+/* 0 if the worker is too far ahead of the slowest one, and its answer has to wait. */
 static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 {
     if (s->ahead < 0 || !t->client[w].owes) return 1;

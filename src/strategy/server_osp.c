@@ -13,7 +13,7 @@ static const double ddp__late_most = 0.8; /* share of the model, if the loss dec
 typedef struct ddp__late_numbers {
     double begun;             /* nonzero: the importance is known */
     double epoch, sum, count; /* of the losses of the current epoch */
-    double first, last;       /* mean loss of the first epoch and of the last complete one; 0 = none */
+    double first, last;       /* mean loss of the first epoch and of the last complete one, or 0 for none */
     double u_max, budget;     /* in bytes */
     double rate;              /* learning rate of the deferred layers */
     double sent, late;        /* bytes of all gradients, and of deferred ones */
@@ -24,7 +24,7 @@ typedef struct ddp__late {
     size_t room;          /* limit of deferred floats */
     /* saved: [room] of deferred layers, at servers.late_at: old parameters, own gradients, mean gradients */
     float *old, *own, *mean;
-    float **past_of;            /* [layers] EMA-LGP: running mean of mean gradients; else NULL */
+    float **past_of;            /* [layers] EMA-LGP: running mean of mean gradients, or NULL otherwise */
     float *work, *state;        /* buffers for the largest layer: parameters, optimizer state */
     double *importance, *bytes; /* [layers] importance is saved */
     /* one bit per layer. now: sent at once (GIB); late: deferred and not yet corrected, saved */
@@ -32,7 +32,7 @@ typedef struct ddp__late {
     ddp__osp *split;
     ddp__late_numbers *number;
     double compute_s; /* of this step */
-    int placed;       /* 1: servers.late_at is known */
+    int placed;       /* 1 if servers.late_at is known */
 } ddp__late;
 
 static void ddp__bit_set(unsigned char *set, int layer, int on)
@@ -249,7 +249,7 @@ static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 
 /* ---- messages ---- */
 
-/* 1: the server has layers of the set. RS pushes to every server, as a barrier of all workers. */
+/* 1 if the server has layers of the set. RS pushes to every server, as a barrier of all workers. */
 static int ddp__line_has(const ddp__line *k, const unsigned char *set)
 {
     for (int i = 0; i < k->layers; i++)

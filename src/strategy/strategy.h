@@ -1,4 +1,4 @@
-/* The built-in strategies. Each file implements one family; its functions fill a zeroed ddp_strategy_ops, and
+/* The built-in strategies. Each file implements one family. Its functions fill a zeroed ddp_strategy_ops, and
  * table.c lists its name. Built-in strategies use the same interface as a strategy of the user: the verbs of
  * config/strategy.h. */
 #pragma once
@@ -12,7 +12,7 @@
 DDP_LIB const ddp__strategies *ddp__built_in(void);
 
 /* layers.c
- * Returns zeroed host memory, allocated in start and freed by ddp_close. NULL: out of memory; the context has
+ * Returns zeroed host memory, allocated in start and freed by ddp_close. NULL: out of memory. The context has
  * the error. */
 DDP_LIB void *ddp__lists(ddp_ctx *d, size_t count, size_t size);
 /* The number of floats in a layer's gradients. */
@@ -49,13 +49,13 @@ DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 /* Updates the layer, unless updates are made at the end of the step (ddp__updates_last). */
 DDP_LIB int ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
-/* 1: all layers are updated at the end of the step, because clipping needs all gradients or average_first is
- * set. */
+/* 1 if all layers are updated at the end of the step, because clipping needs all gradients or average_first
+ * is set. */
 DDP_LIB int ddp__updates_last(const ddp_ctx *d);
 /* Clips and updates all layers if updates are made last. averaged: 0 before the averages of this step, 1
- * after them; average_first selects one of the two calls. */
+ * after them. average_first selects one of the two calls. */
 DDP_LIB int ddp__clip_and_update(ddp_ctx *d, int averaged);
-/* 1: this step is the last of a period. */
+/* 1 if this step is the last of a period. */
 DDP_LIB int ddp__period_ends(const ddp_ctx *d);
 DDP_LIB int ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
@@ -63,9 +63,9 @@ DDP_LIB int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transf
  * first member of their `self`. */
 typedef struct ddp__partial {
     ddp_plan plan;        /* rows: the parts of all layers */
-    unsigned char *due;   /* [period x rows] 1: the row is averaged in that step */
+    unsigned char *due;   /* [period x rows] 1 if the row is averaged in that step */
     int *first;           /* [layers + 1] row of a layer's first part */
-    unsigned char *ready; /* [layers] 1: the layer's gradient of this step is complete */
+    unsigned char *ready; /* [layers] 1 if the layer's gradient of this step is complete */
     int next;             /* the layer whose message is sent next; counts down */
 } ddp__partial;
 /* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip

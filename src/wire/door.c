@@ -7,9 +7,9 @@ static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* in seconds: 
 static const double ddp__hello_grace = 1;                        /* in seconds: within this time no other
                                                                   * caller replaces it */
 static const double ddp__broken_pause = 0.8;                     /* in seconds: pause after a failed accept */
-static const double ddp__serve_most = 2e-3;  /* processor seconds of one serve; then the engine continues */
-static const double ddp__accept_most = 1e-3; /* processor seconds of it for new callers; then the present
-                                              * callers are read */
+static const double ddp__serve_most = 2e-3;  /* processor seconds of one serve. Then the engine continues. */
+static const double ddp__accept_most = 1e-3; /* processor seconds of it for new callers. Then the present
+                                              * callers are read. */
 static const double ddp__rest = 3;           /* pause after a serve, in multiples of its length: a flood takes
                                               * a quarter of the comm thread */
 static const double ddp__longest_rest = 0.02; /* in seconds: longest pause, if other programs used the
@@ -32,7 +32,7 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
     return 1;
 }
 
-/* Frees the caller's slot; its socket stays open. */
+/* Frees the caller's slot. Its socket stays open. */
 static void ddp__caller_out(ddp__door *d, ddp__caller *c)
 {
     c->fd = -1;

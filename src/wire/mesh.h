@@ -7,7 +7,7 @@
  *   rank 0 -> both     relay: from here on the other rank is at the other end
  *   worker -> rank 0   ready
  *   rank 0 -> workers  go
- * Every frame has 64 bytes, little-endian; only the table is followed by 24 bytes per rank. */
+ * Every frame has 64 bytes, little-endian. Only the table is followed by 24 bytes per rank. */
 #pragma once
 
 #include "wire/door.h"

@@ -33,7 +33,7 @@ static void ddp__splice_shut(ddp__splice *s)
     shutdown(s->fd[1], SHUT_RDWR);
 }
 
-/* Ends one direction and shuts down the other end; the last of the two closes the connections. */
+/* Ends one direction and shuts down the other end. The last of the two closes the connections. */
 static void ddp__way_over(ddp__splice *s)
 {
     ddp__splice **at;
@@ -161,7 +161,7 @@ void ddp__relay_disown(ddp__relay *r)
 
 /* ---- requests for a relayed connection ---- */
 
-/* Returns the entry of that pair, creating it if needed; NULL if memory is short. */
+/* Returns the entry of that pair, creating it if needed, or NULL if memory is short. */
 static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 {
     const ddp__pair fresh = {low, high, {-1, -1}};

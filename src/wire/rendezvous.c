@@ -113,7 +113,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     return done < 0 ? DDP_PEER_LOST : DDP_OK;
 }
 
-/* Connects m->fd[0]. Returns 0, or -1 and errno. A cancel ends the attempt; the caller checks for it. */
+/* Connects m->fd[0]. Returns 0, or -1 and errno. A cancel ends the attempt. The caller checks for it. */
 static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
 {
     double now = ddp_now(), limit = m->until < now + 3 ? m->until : now + 3;

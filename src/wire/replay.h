@@ -40,7 +40,7 @@ typedef enum ddp__link_state {
 
 typedef struct ddp__way {
     ddp__link_state state;
-    int peer, fd;        /* the socket; -1 in NONE, DOWN and ENDED */
+    int peer, fd;        /* the socket, or -1 in NONE, DOWN and ENDED */
     int why;             /* errno that broke or ended the link; LIVE: errno of a failed send, while the
                             remaining input is read */
     int told;            /* recv has reported the end */
@@ -48,8 +48,8 @@ typedef struct ddp__way {
     int via;             /* relayed: the rank of the relay */
     int seeks;           /* relayed: 1: if the relay is lost this rank dials the peer's own address; 0: the
                             peer dials */
-    int direct, moved;   /* relayed: this attempt is direct; the pair has moved to another relay */
-    int named;           /* the relay shown in names[peer] + 1; 0: none */
+    int direct, moved;   /* relayed: this attempt is direct. The pair has moved to another relay. */
+    int named;           /* the relay shown in names[peer] + 1, or 0 for none */
     int dialler;         /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer dials, since
                             this rank cannot reach it. 0: any other pair: the higher rank dials, the lower one
                             probes */
@@ -103,7 +103,7 @@ typedef struct ddp__resume_wire {
     ddp__waker bell;      /* wake() writes, wait() polls */
     int away;             /* links that are neither live nor ended, and calls in progress */
     ddp__pairs pairs;     /* relayed pairs that wait here for their other end */
-    ddp__visit_fn visit;  /* serves joining workers; NULL: none can join */
+    ddp__visit_fn visit;  /* serves joining workers. NULL means that none can join. */
     void *visit_user;
     int knocked;           /* the door has events */
     double ticked, served; /* last time links, and the door, were served */
@@ -129,7 +129,7 @@ DDP_LIB void ddp__way_name(ddp__resume_wire *t, ddp__way *p);
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
 DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);       /* sends what the socket takes */
 DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without notifying the peer */
-/* Marks the connection as broken; a new one is needed. */
+/* Marks the connection as broken. A new one is needed. */
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
 DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* ends the link permanently */
 

@@ -26,15 +26,15 @@ typedef struct ddp__addr {
     socklen_t size;
 } ddp__addr;
 
-/* Splits "host:port", "tcp://host:port" or "[v6]:port"; the default port is 29500. host[DDP__HOST_TEXT].
+/* Splits "host:port", "tcp://host:port" or "[v6]:port". The default port is 29500. host[DDP__HOST_TEXT].
  * Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
 /* Splits an address and resolves it with one look-up, which may block for seconds. Returns up to `room`
  * addresses, IPv4 first. 127.0.0.1 becomes ::1 on a machine without IPv4. Errors: DDP_ARG if the text is not
- * an address; DDP_NET if the name has no address now but may get one (a container that is starting);
+ * an address, DDP_NET if the name has no address now but may get one (a container that is starting), or
  * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
-/* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
+/* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]. Returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
 DDP_LIB int ddp__addr_port(const ddp__addr *a);
 DDP_LIB void ddp__addr_set_port(ddp__addr *a, int port);
@@ -44,7 +44,7 @@ DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
 DDP_LIB int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
 
 /* Makes sure that `wanted` more descriptors can be opened, and raises the soft limit if needed and possible.
- * Errors: DDP_NET if not even `least` more can be opened; the message names the number needed. */
+ * Errors: DDP_NET if not even `least` more can be opened or the message names the number needed. */
 DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
 DDP_LIB int ddp__fd_limit(void); /* most descriptors that this process may have open */
 /* Get the local address of a socket, or its peer's. Return 0, or -1 with errno and size 0. */
@@ -92,14 +92,14 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
 /* Returns 1 if a list in NCCL's syntax selects an interface: prefixes ("eth,ib"), exact names ("=eth0"), or
  * exclusions ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
-/* Returns the first address, with port 0, of an interface that is up and selected by the list (NULL: any). It
- * prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG, which names the
- * available interfaces; DDP_NET. */
+/* Returns the first address, with port 0, of an interface that is up and selected by the list (NULL for any).
+ * It prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG, which names
+ * the available interfaces; DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
-/* Returns the local address from which the system would send to `to`; sends nothing. 0, or -1 and errno. */
+/* Returns the local address from which the system would send to `to`. Sends nothing. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
 /* Returns the local address of the default route, else of the first interface that is up and not loopback,
  * else 127.0.0.1. */
 DDP_LIB void ddp__iface_default(ddp__addr *out);
-/* Writes the name of the interface with that address to `name`, "" if there is none; returns name. */
+/* Writes the name of the interface with that address to `name`, "" if there is none. Returns name. */
 DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);

@@ -19,7 +19,8 @@ long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
     if (t) return t->table->send(t, fd, iov, count);
     memset(&m, 0, sizeof m);
     memcpy(&m.msg_iov, &iov, sizeof iov); /* sendmsg does not write to it */
-    /* at most IOV_MAX of Linux and macOS; msg_iovlen is a size_t with glibc, an int with musl and on macOS */
+    /* at most IOV_MAX of Linux and macOS. msg_iovlen is a size_t with glibc, an int with musl and on
+     * macOS. */
     m.msg_iovlen = (unsigned short)(count > 1024 ? 1024 : count);
     do n = sendmsg(fd, &m, DDP__NOSIGNAL);
     while (n < 0 && errno == EINTR);

@@ -37,7 +37,7 @@ struct ddp__tls {
  * another peer takes over the other end: bytes already read from that peer are retained. Returns 0, or -1 if
  * memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* Drops the session without notifying the peer; the caller still owns the socket. */
+/* Drops the session without notifying the peer. The caller still owns the socket. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
 /* Performs a non-blocking step of the handshake. Returns 1 when it is complete (immediately without TLS), 0
  * if it continues after poll, -1 and errno as in ddp__stream_recv. A server may leave the handshake to its
@@ -76,11 +76,11 @@ DDP_LIB int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *wh
  * Without certificates: 1 and *id = -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
 /* Moves the session of a socket, after its handshake, into a separate ddp__tls, so that another thread may
- * use it. Free *own (ddp__tls_free) before t; it is NULL if t is NULL. Returns 0, or -1 if memory is
+ * use it. Free *own (ddp__tls_free) before t. It is NULL if t is NULL. Returns 0, or -1 if memory is
  * short. */
 DDP_LIB int ddp__stream_part(ddp__tls *t, int fd, ddp__tls **own);
 /* Returns why TLS refused the connection, after EPROTO: the end of a sentence about the peer, without
- * secrets; else NULL. */
+ * secrets, or NULL otherwise. */
 DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
 /* Sends a close notification without waiting, drops unread bytes (a reset would lose the last bytes sent) and
  * closes the socket. Accepts -1. */
@@ -112,5 +112,5 @@ typedef struct ddp__tls_files {
  * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
                                  ddp_error *err);
-/* Drops all sessions and overwrites the keys; sockets stay open. Accepts NULL. */
+/* Drops all sessions and overwrites the keys. Sockets stay open. Accepts NULL. */
 DDP_LIB void ddp__tls_free(ddp__tls *t);

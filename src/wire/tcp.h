@@ -13,16 +13,16 @@ typedef struct ddp__tcp_config {
     int rank, world;
     const int *fds;               /* [world] connected sockets, owned by the wire after success; -1: own rank,
                                      or no connection */
-    const unsigned char *relayed; /* [world] 1: the connection passes through a relay rank; may be NULL */
+    const unsigned char *relayed; /* [world] 1 if the connection passes through a relay rank. May be NULL. */
     int relay_rank;               /* the relay rank, which also connects the pair again after a break */
-    ddp__relay *relay;            /* relays connections of other ranks, closed with the wire; may be NULL */
+    ddp__relay *relay;            /* relays connections of other ranks, closed with the wire. May be NULL. */
     ddp__tls *tls;                /* NULL = no TLS; borrowed. The handshakes of fds are complete */
     double peer_timeout_s;        /* time-out for a silent connection (0 = system default) and for a broken
                                      link (0 = none) */
     const char *congestion;       /* value for TCP_CONGESTION ("reno"), or NULL */
     int once;               /* 1: no reconnection; bytes are sent without records, and the fields below are
                                unused */
-    int listen_fd;          /* socket on which higher ranks reconnect; -1 = none */
+    int listen_fd;          /* socket on which higher ranks reconnect, or -1 for none */
     const ddp__addr *where; /* [world] listening addresses: lower ranks are dialled, higher ranks probed; size
                                0 = unknown */
     ddp__hello self;        /* version, run, rank and world; kind JOIN_MESH: of a joining worker, whose peers
@@ -41,12 +41,12 @@ typedef struct ddp__tcp_config {
  * stream they have, and the rest is sent again from memory. Meanwhile send and recv return 0. They return -1
  * if the peer announced that it closes, if its listening port has refused connections for 0.3 s (its process
  * is gone), or if the link stayed broken for peer_timeout_s.
- * Takes ownership of fds and listen_fd on success. Errors: DDP_NET if a socket option fails; DDP_MEMORY. */
+ * Takes ownership of fds and listen_fd on success. Errors: DDP_NET if a socket option fails or DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
 
 /* ---- joining workers ---- */
 
-/* Serves a joining worker that sent a JOIN_ASK hello; its request follows on the socket. only: the one id it
+/* Serves a joining worker that sent a JOIN_ASK hello. Its request follows on the socket. only: the one id it
  * may take, or -1 for any. tls: the wire's; move the session out of it with ddp__stream_part. Returns 1 if it
  * takes ownership of the socket. */
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
@@ -91,7 +91,7 @@ typedef struct ddp__pairs {
 } ddp__pairs;
 
 /* Handles a request of rank h->rank for a connection to rank h->detail, and takes ownership of fd. When both
- * ranks have asked, both are notified and joined; an earlier join of the two ends. *waits_for receives the
+ * ranks have asked, both are notified and joined. An earlier join of the two ends. *waits_for receives the
  * other rank if it has not asked yet, else -1. Errors: DDP_MEMORY, and the errors of ddp__relay_open,
  * ddp__relay_add and ddp__tcp_tune. */
 DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for,
@@ -114,12 +114,12 @@ typedef struct ddp__rendezvous {
     const char *addr;           /* "[tcp://]host:port" of rank 0, or "file://PATH" of a file that contains it;
                                    NULL = 127.0.0.1:29500 */
     double timeout_s;           /* time-out for rank 0, in seconds; 0 = 30 */
-    double join_timeout_s;      /* time-out for all ranks to connect, in seconds; 0 = timeout_s */
-    const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED; may be NULL */
+    double join_timeout_s;      /* time-out for all ranks to connect, in seconds, or 0 for timeout_s */
+    const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED. May be NULL. */
     int insecure;               /* 1: allow non-loopback addresses without tls */
     const char *ifname; /* interfaces to listen on (socket.h); NULL: the interface from which rank 0 is
                            reached */
-    int resume;         /* 1: links may break and reconnect; identical on all ranks */
+    int resume;         /* 1 if links may break and reconnect; identical on all ranks */
     int relay_all;      /* tests: no pair without rank 0 tries a direct connection */
 } ddp__rendezvous;
 
@@ -134,7 +134,7 @@ typedef struct ddp__rendezvous {
  * by the rules in door.h and never end the rendezvous. Frames have a fixed size. Received data never
  * determines the size of an allocation; relays allocate at most one buffer set per pair.
  *
- * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too; one look-up may
+ * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too. One look-up may
  * take longer. With file://PATH rank 0 chooses a free port, writes its address to the file, and removes the
  * file when all ranks are connected. The others wait for the file and ignore one that another run has left.
  *

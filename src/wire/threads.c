@@ -32,7 +32,7 @@ struct ddp__hub {
     int refs, world;
     int bells_ready;         /* bells with initialised lock and condition */
     ddp__bell *bells;        /* [world] */
-    ddp__ring *rings;        /* [world][world - 1], sender major; a rank has no ring to itself */
+    ddp__ring *rings;        /* [world][world - 1], sender major. A rank has no ring to itself. */
     unsigned char *data;     /* all rings */
     ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
@@ -189,8 +189,8 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* Returns 1 if wait() may return. A sender waits for a quarter of the ring to be free, not for a few bytes;
- * an end is reported once. */
+/* Returns 1 if wait() may return. A sender waits for a quarter of the ring to be free, not for a few bytes.
+ * An end is reported once. */
 static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;

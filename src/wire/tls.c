@@ -345,7 +345,7 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-/* Returns the certificate of a peer after its handshake; the caller frees it. NULL: none; *good = 1 if a key
+/* Returns the certificate of a peer after its handshake. The caller frees it. NULL: none; *good = 1 if a key
  * is used, which is valid for every name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {

@@ -26,7 +26,7 @@ typedef struct ddp__tls_session {
     int fd, server, by_key;
     int settled;             /* the handshake is complete and the peer is authenticated */
     int broken;              /* errno of the first failure */
-    int cause;               /* errno of the socket; 0: it ended */
+    int cause;               /* errno of the socket. 0 means that it ended. */
     int read_for, write_for; /* events that reading and writing need to poll for */
     size_t held;             /* bytes in `out` of a record that is not sent yet */
     size_t seen, from, to;   /* seen: bytes in `first`; from, to: unread part of `in` */
@@ -45,8 +45,8 @@ typedef struct ddp__tls_keys {
     unsigned char psk[32];
 } ddp__tls_keys;
 
-DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* sets table and method of k; returns 0 if memory is short */
-/* Records why the peer of s caused a failure; the first message is kept. */
+DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* sets table and method of k. Returns 0 if memory is short. */
+/* Records why the peer of s caused a failure. The first message is kept. */
 DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
 
 #endif /* DDP_USE_OPENSSL */

@@ -51,7 +51,7 @@ static int ddp__tls_find_key(SSL *ssl, const unsigned char *id, size_t size, SSL
     return 1;
 }
 
-/* Reads a secret file, which only its owner may read: at most room bytes; *n receives the size. */
+/* Reads a secret file, which only its owner may read: at most room bytes. *n receives the size. */
 static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n,
                                        ddp_error *err)
 {

@@ -55,7 +55,7 @@ struct ddp__wire {
     double round_trip;         /* to the farthest peer, in seconds; 0: all on this machine, < 0: unknown */
     int intact;                /* 1: bytes cannot be corrupted in transit (shared memory, or TLS) */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share memory; or NULL */
-    /* Called first and last on the comm thread; may be NULL. begin may block and fail. why is NULL after a
+    /* Called first and last on the comm thread. May be NULL. begin may block and fail. why is NULL after a
      * normal end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
@@ -64,7 +64,7 @@ struct ddp__wire {
     void (*disown)(ddp__wire *w);
 };
 
-/* Initialises a zeroed wire; its creator must free `names`. Returns 0 if memory is short. */
+/* Initialises a zeroed wire. Its creator must free `names`. Returns 0 if memory is short. */
 DDP_LIB int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world);
 /* Returns the rank that relays a peer's bytes (for a lost peer, the last one), or -1 if there is none. Any
  * thread. */
@@ -117,10 +117,10 @@ DDP_LIB void ddp__hub_free(ddp__hub *hub);
  * begin fails with DDP_UNSUPPORTED if MPI's thread level is below MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was
  * finalised before, DDP_ARG if MPI's rank or size differs from rank and world, or DDP_NET with MPI's error
  * text. After a failure, end calls MPI_Abort if begin has initialised MPI, since the other ranks would block
- * in MPI_Finalize; it first prints the error to stderr.
+ * in MPI_Finalize. It first prints the error to stderr.
  * Errors: DDP_MEMORY, DDP_UNSUPPORTED (built without MPI). */
 DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
 
 DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
-/* Returns 1, and rank and world of MPI_COMM_WORLD, if the program has initialised MPI; else 0. */
+/* Returns 1, and rank and world of MPI_COMM_WORLD, if the program has initialised MPI, or 0 otherwise. */
 DDP_LIB int ddp__mpi_ranks(int *rank, int *world);

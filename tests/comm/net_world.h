@@ -24,9 +24,9 @@ typedef struct net_rank {
 
 typedef struct net_setup {
     int world, tcp;
-    double rate, delay_s; /* of every link; 0 = unlimited, none */
+    double rate, delay_s; /* of every link, or 0 for unlimited, none */
     ddp__engine_config cfg;
-    void (*tune)(ddp__engine_config *cfg, int rank); /* differences between ranks; may be NULL */
+    void (*tune)(ddp__engine_config *cfg, int rank); /* differences between ranks. May be NULL. */
 } net_setup;
 
 static DDP__UNUSED const char *net_layer_name(void *user, int layer)

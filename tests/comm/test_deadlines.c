@@ -20,9 +20,9 @@ static const double GENEROUS_S = 60; /* only a failure takes this long */
 typedef struct arrivals {
     double at[4]; /* when a rank submits; < 0: never */
     size_t floats;
-    double least;    /* seconds from the start until all ranks fail; 0: all succeed */
+    double least;    /* seconds from the start until all ranks fail. 0 means that all succeed. */
     const char *who; /* expected in every message except rank 2's */
-    double first;    /* when the first rank started, under first_lock; 0: none has */
+    double first;    /* when the first rank started, under first_lock. 0 means that none has. */
 } arrivals;
 
 static pthread_mutex_t first_lock = PTHREAD_MUTEX_INITIALIZER;

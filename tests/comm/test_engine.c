@@ -229,7 +229,7 @@ static void sends_and_collectives_in_different_order_do_not_deadlock(void **stat
             net_defaults(&set, 2);
             set.cfg.chunk_bytes = 1024;
             set.cfg.max_count = 3000;
-            set.cfg.op_timeout_s = 60; /* ends a deadlock; a slow run on a busy machine passes */
+            set.cfg.op_timeout_s = 60; /* ends a deadlock. A slow run on a busy machine passes. */
             if (shaped) set.rate = 1e7;
             net_run(&set, flood, &p2p_first);
         }
@@ -264,7 +264,7 @@ static void high_priority_messages_do_not_starve_the_oldest(void **state)
     (void)state;
     net_defaults(&set, 3);
     set.cfg.chunk_bytes = 1024;
-    set.cfg.op_timeout_s = 60; /* ends a deadlock; a slow run on a busy machine passes */
+    set.cfg.op_timeout_s = 60; /* ends a deadlock. A slow run on a busy machine passes. */
     net_run(&set, one_by_one, NULL);
     set.rate = 2e7;
     net_run(&set, one_by_one, NULL);
@@ -814,8 +814,8 @@ static void write_to_memory_in_flight_is_reported_by_layer(void **state)
 #if defined(__SANITIZE_THREAD__)
     SKIP("it is a data race by design");
 #else
-    for (int at = 5; at < 4096; at += 4000) { /* in the own segment; in the peer's segment, after it was sent
-                                               * */
+    for (int at = 5; at < 4096; at += 4000) { /* in the own segment. In the peer's segment, after it was sent.
+                                               */
         net_setup set;
         net_defaults(&set, 2);
         set.cfg.check_writes = 1;

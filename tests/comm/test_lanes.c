@@ -50,7 +50,7 @@ static void arrived(net_rank *me, long ticket, const float *data, size_t n, unsi
         }
 }
 
-/* 4 MB take 0.8 s; a high-priority message and its reply do not wait for them. */
+/* 4 MB take 0.8 s. A high-priority message and its reply do not wait for them. */
 static void overtake(net_rank *me, void *user)
 {
     float *large = (float *)malloc(LARGE * sizeof *large), small[2][SMALL];

@@ -123,7 +123,7 @@ static void rings_and_direct_operations_mix_with_any_timing(void **state)
         set.tcp = (int)(seed % 2);
         set.cfg.ring_bytes = seed % 4 ? 4 * 2000 : 1;
         set.cfg.queue = seed % 3 ? 256 : 9;
-        set.cfg.op_timeout_s = 60; /* ends a deadlock; a busy machine takes more than ten seconds */
+        set.cfg.op_timeout_s = 60; /* ends a deadlock. A busy machine takes more than ten seconds. */
         set.cfg.check_writes = seed == 3;
         set.cfg.max_count = STRESS_FLOATS;
         if (seed % 4 < 3) { /* the minimum number of slots */

@@ -284,7 +284,7 @@ static void e3m0_keeps_finite_values_finite(void **state)
     assert_true(y[64] == 0);
 }
 
-/* The owner splits an outer step; the engine must code the split-off part without a further residual. */
+/* The owner splits an outer step. The engine must code the split-off part without a further residual. */
 static void split_values_are_coded_exactly(void **state)
 {
     static const ddp_coding coding[] = {DDP_AS_BFLOAT, DDP_AS_INT8, DDP_AS_INT4, DDP_AS_E3M0};

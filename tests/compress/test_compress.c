@@ -677,7 +677,7 @@ static void check_quantised(ddp_packing packing, const float *x, size_t n)
             assert_true(y[i] == (float)(q * s));
             assert_true(fabs((double)y[i]) <= (double)FLT_MAX);
         }
-        /* the next smaller scale could not represent the largest value; this one can, except near FLT_MAX */
+        /* the next smaller scale could not represent the largest value. This one can, except near FLT_MAX. */
         assert_true(largest > 0 || s == 0);
         assert_true((double)(float)(top * s) >= largest || largest > 0.999 * (double)FLT_MAX);
         assert_true(largest == 0 || (double)(float)(top * (double)nextafterf(scale, 0)) < largest);

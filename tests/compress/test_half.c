@@ -37,14 +37,14 @@ static uint32_t to_bits(float x)
     return bits;
 }
 
-/* Rounds to the nearer of the two values with 8 bits of mantissa; a tie goes to the even one. */
+/* Rounds to the nearer of the two values with 8 bits of mantissa. A tie goes to the even one. */
 static float rounded(float x)
 {
     uint32_t low = to_bits(x) & 0xffff0000u;
     double below = (double)from_bits(low), above, at = (double)x;
 
     if (!isfinite(x)) return isnan(x) ? from_bits(to_bits(x) | 0x00400000u) : x;
-    if ((low & 0x7fffffffu) == 0x7f7f0000u) /* the largest value; the next one would be 2^128 */
+    if ((low & 0x7fffffffu) == 0x7f7f0000u) /* the largest value. The next one would be 2^128. */
         above = x > 0 ? ldexp(1, 128) : -ldexp(1, 128);
     else
         above = (double)from_bits(low + 0x10000u);

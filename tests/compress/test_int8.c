@@ -318,7 +318,7 @@ enum { HAND = 1300, HAND_STEPS = 12 };
 
 typedef struct hand {
     ddp_config cfg;
-    int break_at; /* step in which a gradient is not finite; 0: never */
+    int break_at; /* step in which a gradient is not finite, or 0 for never */
     float w[3][HAND];
 } hand;
 
@@ -327,7 +327,7 @@ static float hand_gradient(float w, int rank, size_t i, int step)
     return 0.1f * w + net_value(rank, i, (unsigned)step) * (i % 64 == 7 ? 1e-2f : 1e-6f);
 }
 
-/* Three layers; the middle one has two blocks with a buffer between them. */
+/* Three layers. The middle one has two blocks with a buffer between them. */
 static int hand_worker(ddp_ctx *d, void *user)
 {
     static const size_t from[] = {0, 100, 170, 900, HAND};

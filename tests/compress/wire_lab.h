@@ -33,7 +33,7 @@ typedef struct fit {
     double first, last; /* mean squared error on rank 0 */
 } fit;
 
-/* Least squares; each worker has its own rows. */
+/* Least squares. Each worker has its own rows. */
 static int fit_worker(ddp_ctx *d, void *user)
 {
     fit *f = (fit *)user;

@@ -25,7 +25,7 @@ extern "C" {
 static const char *const pointers[] = {"own_strategy",       "sockets",   "cancel", "backend",
                                        "device.cuda_stream", "allocator", "logger"};
 
-/* A valid and an invalid value of each field; NULL: every text is valid. */
+/* A valid and an invalid value of each field. NULL means that every text is valid. */
 static const struct {
     const char *field, *good, *bad;
 } values[] = {{"strategy", "wfbp", "sgd"},
@@ -130,7 +130,7 @@ static int is_pointer(const char *member)
     return 0;
 }
 
-/* Copies the names before the semicolon of a declaration to names; returns their number. */
+/* Copies the names before the semicolon of a declaration to names. Returns their number. */
 static int declared(char *line, char (*names)[64])
 {
     char *end = strchr(line, ';');

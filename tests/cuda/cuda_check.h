@@ -29,7 +29,7 @@ typedef struct cuda_case {
     int low, high;      /* range of integer inputs */
     double within;      /* tolerance in float32, relative to the largest value; 0: 1e-5 */
     double within_half; /* tolerance in bfloat16; 0: 2^-7 */
-    double within_tf32; /* tolerance in float32 with TF32 products; 0: same as within */
+    double within_tf32; /* tolerance in float32 with TF32 products, or 0 for same as within */
     int shift;          /* distance of every array from a 16-byte boundary, in elements */
 } cuda_case;
 
@@ -148,7 +148,7 @@ static inline void cuda_send(cuda_check *c, const cuda_array *a)
     free(raw);
 }
 
-/* The device's numbers as floats; the caller frees them. Fails if a guard has changed. */
+/* The device's numbers as floats. The caller frees them. Fails if a guard has changed. */
 static inline float *cuda_get(cuda_check *c, const cuda_array *a, const char *name)
 {
     const size_t all = a->bytes + 2 * CUDA_GUARD + 16;

@@ -213,7 +213,7 @@ static void array_without_gradient_is_not_updated(void **state)
     nothing_left();
 }
 
-/* Halfway cases round to even; every NaN stays NaN. */
+/* Halfway cases round to even. Every NaN stays NaN. */
 static void upload_rounds_as_the_kernels_do(void **state)
 {
     static const uint32_t from[] = {0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0xbf817fff,
@@ -416,7 +416,7 @@ static void bfloat16_training_matches_the_cpu(void **state)
 
 /* ---- from device to device ---- */
 
-/* Ranks below x->cfg.site are in one site, the others in another; 0: one site. */
+/* Ranks below x->cfg.site are in one site, the others in another, or 0 for one site. */
 static int in_its_site(ddp_ctx *d, void *user)
 {
     lab *x = (lab *)user;
@@ -490,7 +490,7 @@ static void both_links_are_used_at_once(void **state)
     if (devices() < 2) skip();
     networks_train_as_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 2, 0, 1e-4);
     networks_train_as_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 2, 0, 0.05);
-    /* the plan differs from the CPU's, so updates happen at other times; replicas must still be equal */
+    /* the plan differs from the CPU's, so updates happen at other times. Replicas must still be equal. */
     networks_train_as_the_cpu(DDP_DEFT, LAB_GPT, LAB_SGD, 3, DDP_CUDA_F32, 2, 0, 1);
 }
 
@@ -670,7 +670,7 @@ static ddp_node *paired_model(ddp_graph *g, const paired *x)
     return x->model ? ddp_llama2(g, &l, NULL) : ddp_gpt2(g, &c, NULL);
 }
 
-/* The arrays at offsets a and b of the arena do not overlap; an array without offset is skipped. */
+/* The arrays at offsets a and b of the arena do not overlap. An array without offset is skipped. */
 static void apart(size_t a, size_t bytes, size_t b, size_t more)
 {
     if (a != DDP__NOWHERE && b != DDP__NOWHERE) assert_true(a + bytes <= b || b + more <= a);
@@ -906,8 +906,8 @@ static void layers_run_as_graphs(void **state)
     if (!have_gpu()) skip();
     graphs_change_no_bit(DDP_CUDA_F32, 0, 0, 6 * 2); /* every layer, forward and backward */
     graphs_change_no_bit(DDP_CUDA_BF16, 1, 1, 6 * 2);
-    graphs_change_no_bit(DDP_CUDA_F32, 2, 1, 5 + 4); /* a layer's list is split where buffers are copied; the
-                                                      * loss is not part of a layer */
+    graphs_change_no_bit(DDP_CUDA_F32, 2, 1, 5 + 4); /* a layer's list is split where buffers are copied. The
+                                                      * loss is not part of a layer. */
     graphs_change_no_bit(DDP_CUDA_F32, 3, 0, 2 + 3); /* dropout is not part of a list */
 }
 
@@ -1389,7 +1389,7 @@ static int built_too_large(ddp_ctx *d, void *user)
     return (int)ddp_graph_error(g)->code;
 }
 
-/* A launch fails in rank 1's third step; rank 0 waits for rank 1. */
+/* A launch fails in rank 1's third step. Rank 0 waits for rank 1. */
 static void break_it(const ddp_optimizer *self, const ddp_update *u)
 {
     (void)self;

@@ -231,7 +231,7 @@ static void topk_handles_chunks_of_several_tiles(void **state)
     free(x);
 }
 
-/* Each of 50 ties in five blocks is once the last one selected; then almost all selected elements are in one
+/* Each of 50 ties in five blocks is once the last one selected. Then almost all selected elements are in one
  * block. */
 static void topk_handles_ties_across_blocks(void **state)
 {

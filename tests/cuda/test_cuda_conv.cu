@@ -51,7 +51,7 @@ static const conv_case convs[] = {
     {2, 40, 9, 10, 80, 3, 1, 1, 40, 1},  /* more channels than a block has lanes, in several parts */
     {1, 4, 6, 6, 3, 3, 3, 3, 1, 1},      /* some windows contain only padding */
     {1, 2, 1, 300, 3, 3, 1, 1, 1, 0},    /* one row of positions, longer than a tile */
-    {1, 1, 131, 131, 66, 2, 1, 0, 1, 1}, /* tall tiles; the gradient of the weights is summed in parts */
+    {1, 1, 131, 131, 66, 2, 1, 0, 1, 1}, /* tall tiles. The gradient of the weights is summed in parts. */
     {3, 2, 13, 61, 4, 3, 1, 1, 2, 0},    /* the same for groups with one input channel */
 };
 

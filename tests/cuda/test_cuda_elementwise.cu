@@ -41,7 +41,7 @@ static void add_matches_the_cpu(void **state)
     each("add", 2);
 }
 
-/* out overlaps in[0]; then both inputs are one array, and the second input adds to its gradient. */
+/* out overlaps in[0]. Then both inputs are one array, and the second input adds to its gradient. */
 static void add_works_in_place(void **state)
 {
     ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_elementwise_ops);

@@ -199,7 +199,7 @@ static void invalid_tokens_give_nan_and_no_gradient(void **state)
     ddp__cuda_close(dev);
 }
 
-/* Two rows; the first label is given, and logit 0 of row 1 is -inf. */
+/* Two rows. The first label is given, and logit 0 of row 1 is -inf. */
 static void loss_of(int label, int second, double *loss, double *first, double *last)
 {
     cuda_case k = cuda_case_of("cross_entropy", 2, 5);
@@ -525,8 +525,8 @@ static void product_applies_the_gelu_gradient(void **state)
 
 enum { PAIR_RESULTS = 7 };
 
-/* Runs the two operators separately, or as a pair. Bits of adds: the norm adds to the gradient of its input;
- * the addition adds to the gradient of input 0, and of input 1; the gradient of input 0 is not wanted. */
+/* Runs the two operators separately, or as a pair. Bits of adds: the norm adds to the gradient of its input.
+ * The addition adds to the gradient of input 0, and of input 1. The gradient of input 0 is not wanted. */
 static void pair_run(cuda_check *s, cuda_check *n, const ddp_op_pair *pair, int adds, float **got)
 {
     const cuda_array *const result[PAIR_RESULTS] = {

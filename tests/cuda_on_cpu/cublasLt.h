@@ -153,8 +153,8 @@ inline void cublasLtAligned(const char *what, const void *p, uint64_t promised)
         cublasLtRefuse(what, static_cast<long long>(promised));
 }
 
-/* For tests; 0: none. Unknown: the epilogue for which the heuristic finds no algorithm. Idle: the epilogue
- * whose algorithms leave most of the device idle (UINT32_MAX: all do). */
+/* For tests, or 0 for none. Unknown: the epilogue for which the heuristic finds no algorithm. Idle: the
+ * epilogue whose algorithms leave most of the device idle (UINT32_MAX: all do). */
 inline uint32_t &cublasLtUnknown()
 {
     static uint32_t epilogue = 0;

@@ -102,16 +102,16 @@ struct world {
     std::set<std::pair<int, const void *>> loaded; /* kernels loaded on each device */
     std::recursive_mutex loading[8];               /* one per device */
     int devices = 8;
-    int driver = 0; /* CUDA version of the driver; 0: the version of this stand-in */
+    int driver = 0; /* CUDA version of the driver, or 0 for the version of this stand-in */
     int events = 0;
     int graphs = 0;
     std::atomic<long> replays{0}; /* number of graph launches */
     std::atomic<int> broken{0};   /* a sticky cudaError_t */
     std::atomic<int> user{0};     /* the process that made the first call */
     std::atomic<long> launches{0};
-    bool blocking = false; /* 1: a launch returns when its kernel is done */
-    bool waits = true;     /* 1: the driver has the functions that are looked up in it; streams can wait for
-                            * memory */
+    bool blocking = false; /* 1 if a launch returns when its kernel is done */
+    bool waits = true;     /* 1 if the driver has the functions that are looked up in it. Streams can wait for
+                            * memory. */
     char why[400];
 };
 

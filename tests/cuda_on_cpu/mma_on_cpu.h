@@ -204,7 +204,7 @@ inline void group_multiply(int warp)
     }
 }
 
-/* Barrier of the 128 threads of a group; the last thread computes the requested products. */
+/* Barrier of the 128 threads of a group. The last thread computes the requested products. */
 inline void group_meet(const char *what, int line)
 {
     block_run &r = running();

@@ -75,7 +75,7 @@ struct nccl_clique {
     std::vector<int> device;                      /* -1: not connected yet */
     std::map<uint64_t, std::vector<nccl_op>> ops; /* by number: the operation of each rank */
     std::map<uint64_t, int> came, left;
-    bool lost = false; /* 1: a rank has aborted */
+    bool lost = false; /* 1 if a rank has aborted */
 };
 
 } // namespace cuda_on_cpu

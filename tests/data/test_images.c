@@ -170,7 +170,7 @@ static void folder_kind_is_detected_from_its_files(void **unused)
     write_file(folder, "data_batch_2.bin", r, 3073);
     r[0] = 1;
     write_file(folder, "data_batch_1.bin", r, 3073);
-    m = ddp_images_open(folder, 0, NULL); /* CIFAR-10 has precedence; its files are sorted by name */
+    m = ddp_images_open(folder, 0, NULL); /* CIFAR-10 has precedence. Its files are sorted by name. */
     assert_non_null(m);
     assert_true(m->classes == 10 && m->count == 2 && m->labels[0] == 1 && m->labels[1] == 2);
     ddp_images_close(m);

@@ -51,7 +51,7 @@ typedef struct fake_net {
 /* Settings and counters of all fake devices of a process. */
 typedef struct fake_wishes {
     size_t limit;    /* memory of a device, in bytes */
-    long fail_at;    /* number of the work item that fails; 0: none */
+    long fail_at;    /* number of the work item that fails, or 0 for none */
     int no_slots;    /* the stager has no memory */
     double float_s;  /* duration of a message of the devices' network, in seconds per float */
     fake_net net[8]; /* all networks that were joined since the last test */

@@ -232,7 +232,7 @@ static void messages_of_changing_lengths_are_bit_identical_to_the_cpu(void **sta
 typedef struct journey {
     ddp_config cfg;
     const char *save, *load;
-    int steps, bad_step; /* bad_step: step whose input contains a NaN; 0: none */
+    int steps, bad_step; /* bad_step: step whose input contains a NaN, or 0 for none */
     float (*params)[LAB_VALUES];
 } journey;
 

@@ -114,7 +114,7 @@ static const size_t counts[LAYERS] = {701, 2, 600};
 typedef struct run {
     ddp_config cfg;
     int site[RANKS];
-    int leaves[RANKS]; /* the step before which a rank closes its context; 0: never */
+    int leaves[RANKS]; /* the step before which a rank closes its context, or 0 for never */
     float w[RANKS][MOST];
     int64_t sent[RANKS];
 } run;

@@ -339,9 +339,8 @@ static inline ddp_node *lookup(ddp_graph *g, ddp_node *tokens, double vocabulary
     return ddp_apply(g, "my_lookup", 1, &tokens, 2, arg, NULL);
 }
 
-/* A random graph on (5, 7) arrays with many consumers per node; every output is used. buffers: some
- * operators have buffers. cut: if not NULL, places segments for recomputation at random; the nodes stay
- * the same. */
+/* A random graph on (5, 7) arrays with many consumers per node. Every output is used. buffers: some operators
+ * have buffers. cut: if not NULL, places segments for recomputation at random; the nodes stay the same. */
 static inline ddp_node *random_model(ddp_graph *g, ddp_rng *r, int size, int buffers, ddp_rng *cut)
 {
     static const char *const unary[] = {"my_linear", "custom_relu", "my_tanh", "my_drop", "my_drift"};

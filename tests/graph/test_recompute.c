@@ -308,7 +308,7 @@ static void random_memory_plans_keep_every_array_until_its_last_read(void **unus
 /* ---- the order of recomputation in one graph ---- */
 
 static char order[400];
-static int order_runs[8]; /* forward runs per operator; its argument is the index */
+static int order_runs[8]; /* forward runs per operator. Its argument is the index. */
 
 static ddp_status note_shape(ddp_op_spec *s, ddp_error *err)
 {

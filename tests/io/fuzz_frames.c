@@ -43,7 +43,7 @@ typedef struct fuzz_input {
 
 static uint8_t fuzz_byte(fuzz_input *in) { return in->p < in->end ? *in->p++ : 0; }
 
-/* Small numbers match real operations; the others are extreme values. */
+/* Small numbers match real operations. The others are extreme values. */
 static uint32_t fuzz_number(fuzz_input *in)
 {
     const uint32_t v = fuzz_byte(in);

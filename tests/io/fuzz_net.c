@@ -197,7 +197,7 @@ static uint32_t fuzz_number(fuzz_wire *f)
 {
     uint32_t v = f->p < f->end ? *f->p++ : 0;
 
-    if (v < 240) return v; /* small numbers match real operations; the others are extreme values */
+    if (v < 240) return v; /* small numbers match real operations. The others are extreme values. */
     return v & 1 ? 0xffffffffu - (v & 14) : (v & 15) << 28 | 4;
 }
 

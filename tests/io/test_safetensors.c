@@ -418,7 +418,7 @@ static void invalid_tensors_are_not_written(void **unused)
     assert_int_equal(ddp_safetensors_type_bytes(DDP_ST_BOOL), 1);
 }
 
-/* The first 8 bytes give the length; the header itself is not read. */
+/* The first 8 bytes give the length. The header itself is not read. */
 static void header_above_8_mib_is_not_read(void **unused)
 {
     const uint64_t most = (uint64_t)8 << 20;

@@ -301,8 +301,8 @@ static void llama_weights_give_the_reference_logits(void **unused)
 
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    put(s, 0, HEAD / 2, "model.layers.0.self_attn.rotary_emb.inv_freq"); /* older files contain it; the
-                                                                          * loader skips it */
+    put(s, 0, HEAD / 2, "model.layers.0.self_attn.rotary_emb.inv_freq"); /* older files contain it. The loader
+                                                                          * skips it. */
     save(in(folder, "w"), s, 0, s->count);
     load(g, in(folder, "w"));
     memcpy(ddp_data(g, "tokens"), tokens, sizeof tokens);

@@ -212,7 +212,7 @@ static ddp_safetensor *find(lie *f, const char *name)
     return NULL;
 }
 
-/* Loads the file. part: text of the expected error; NULL: loading must succeed. */
+/* Loads the file. part: text of the expected error. NULL means that loading must succeed. */
 static void loads(ddp_graph *g, lie *f, const char *part)
 {
     char path[64];
@@ -616,7 +616,7 @@ static void arrays_of_user_operators_are_named(void **unused)
 
 typedef struct far_away {
     long sent, fetched, bad;
-} far_away; /* bad: number of the fetch that fails; 0: none */
+} far_away; /* bad: number of the fetch that fails, or 0 for none */
 
 static void far_upload(void *self, void *to, const void *from, size_t bytes)
 {

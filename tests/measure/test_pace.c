@@ -20,7 +20,7 @@
 #define LAYERS 6
 
 typedef struct pace {
-    int site[MOST];     /* site of each rank; 0: no sites */
+    int site[MOST];     /* site of each rank, or 0 for no sites */
     size_t count;       /* parameters of a layer */
     long steps, until;  /* rank 1 is a straggler until this step */
     double compute_s;   /* per layer, for each of forward and backward */

@@ -13,7 +13,7 @@ typedef struct lab_wire {
     ddp__hub *hub;
     int *dead;           /* [LAB_MAX] of the world: 1: its wire transfers nothing any more */
     int *cut;            /* [LAB_MAX][LAB_MAX] 1: no byte passes, and no end is reported */
-    int told;            /* 1: its streams were closed, as by the death of a process */
+    int told;            /* 1 if its streams were closed, as by the death of a process */
     long countdown;      /* bytes to send before it dies or stalls; < 0: never */
     double stall_s;      /* > 0: it does not die, but stalls for this time */
     double still_until;  /* end of the stall of the comm thread */

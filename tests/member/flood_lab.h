@@ -36,7 +36,7 @@ typedef struct flood_client {
 
 typedef struct flood_state {
     ddp__addr at;
-    int shared; /* 1: the clients have the address of the members, else 10 of their own */
+    int shared; /* 1 if the clients have the address of the members, else 10 of their own */
     struct pollfd polls[CLIENTS];
     flood_client client[CLIENTS];
     unsigned char half[2048]; /* a ClientHello */
@@ -178,7 +178,7 @@ static void flood_run(const ddp__addr *at, flood_kind kind, int shared, long *co
     }
 }
 
-/* Starts a process of 500 clients; connects: NULL, or in shared memory, counts their connections. */
+/* Starts a process of 500 clients. Connects: NULL, or in shared memory, counts their connections. */
 static pid_t flood_start(const ddp__addr *at, flood_kind kind, int shared, long *connects)
 {
     pid_t pid = fork();

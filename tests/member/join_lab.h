@@ -13,7 +13,7 @@ enum { WORKERS = 8, LAYERS = 6 };
  * run that no worker enters ends after PERIODS_REST periods: ranks may be a period apart. */
 enum { STEPS_MOST = 30000, STEPS_AFTER = 12, PERIODS_REST = 4, LARGE = 30000 / ALONE(5) };
 
-typedef struct board {  /* shared memory; a worker's number is the order of its start */
+typedef struct board {  /* shared memory. A worker's number is the order of its start. */
     long last;          /* atomic: the step in which all ranks stop */
     long step_ms;       /* atomic: duration of a step; 4 again when the last joining worker has entered */
     long step[WORKERS]; /* atomic */
@@ -341,7 +341,7 @@ static DDP__UNUSED void all_well(const plan_of_run *p, const int *numbers, int c
     }
 }
 
-/* A run of three workers, of which rank 2 is killed; every one has a site, or none. */
+/* A run of three workers, of which rank 2 is killed. Every one has a site, or none. */
 static DDP__UNUSED void run_loses_one(plan_of_run *p, pid_t *pid, int sites)
 {
     run_begin(p, DDP_LOCALSGD, 3, 3000);
@@ -352,7 +352,7 @@ static DDP__UNUSED void run_loses_one(plan_of_run *p, pid_t *pid, int sites)
     wait_for(pid[2]);
 }
 
-/* A worker tries to join and fails with the error `what`; the run continues. */
+/* A worker tries to join and fails with the error `what`. The run continues. */
 static DDP__UNUSED void refused(const plan_of_run *joining, const char *what)
 {
     board *b = joining->b;

@@ -13,7 +13,7 @@ typedef struct nat {
     long returns;         /* atomic: reconnected links */
 } nat;
 
-static nat *nats; /* shared memory; NULL: no NAT */
+static nat *nats; /* shared memory, or NULL for no NAT */
 
 static int nat_connect(int fd, const struct sockaddr *to, socklen_t size)
 {

@@ -20,9 +20,9 @@ retain freed memory.
 
 --day runs as many steps as a day has seconds, as fast as possible, in one run of two processes with two ranks each (and a
 server if the strategy needs one), with a checkpoint every tenth of the steps. After the first tenth, the memory of a
-process may not grow by more than --growth-kib; the script reports its slope.
+process may not grow by more than --growth-kib. The script reports its slope.
 
-The last line is a JSON object. Exit code 1: a run failed or hung, or memory grew; the script prints its output and the
+The last line is a JSON object. Exit code 1: a run failed or hung, or memory grew. The script prints its output and the
 command that repeats it. Exit code 130: interrupted.
 """
 import argparse

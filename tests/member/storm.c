@@ -6,7 +6,7 @@
  * FIELD=VALUE sets a field of ddp_config; rank is the rank of the first thread. The process reads commands
  * from standard input, one per line:
  *   last N        all ranks stop after N steps
- *   cut N SEED    breaks N connections of this process, chosen by SEED; 0: all
+ *   cut N SEED    breaks N connections of this process, chosen by SEED, or 0 for all
  *   slow RANK MS  the rank computes nothing for MS milliseconds
  * It writes events to standard output, one per line, with times of CLOCK_MONOTONIC:
  *   in RANK STEP TIME LOSS      begins its first step; LOSS over the same points on all ranks

@@ -146,7 +146,7 @@ static void deaths_during_a_join_lose_no_operation(void **state)
         }
 }
 
-/* For rank 0 the broadcast ends long before it ends for the others, which admit the worker only then; rank 2
+/* For rank 0 the broadcast ends long before it ends for the others, which admit the worker only then. Rank 2
  * does so much later. The ranks that are ready wait without a new epoch, and no rank is declared lost. */
 static void come_late(net_rank *me, void *user)
 {

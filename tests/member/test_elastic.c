@@ -51,7 +51,7 @@ typedef struct kill_plan {
     double hold;         /* seconds between operations */
     double stall_s;      /* the victim is stopped for this time */
     ddp_coding coding;   /* coding of two of three all-reduces */
-    int site[LAB_MAX];   /* of each rank: hierarchical all-reduces; 0: no sites */
+    int site[LAB_MAX];   /* of each rank: hierarchical all-reduces, or 0 for no sites */
     /* results: [OPS] of each rank */
     uint64_t hash[LAB_MAX][OPS];
     uint64_t rest[LAB_MAX][OPS]; /* residuals of the blocks of coded operations */
@@ -770,7 +770,7 @@ static void process_main(kill_plan *k, const net_setup *set, int rank, int fds[8
 }
 
 /* Runs the plan in processes; the victims receive the signal `after` microseconds from the start. Returns 0
- * if a survivor failed; its error is in k. */
+ * if a survivor failed. Its error is in k. */
 static int processes(kill_plan *k, net_setup *set, int signal_number)
 {
     int fds[8][8], code, good = 1;
@@ -839,7 +839,7 @@ static void survivors_agree_after_processes_are_killed(void **state)
     printf("    %d runs; the last of 24 operations at most %.3f s after the kill\n", count, slowest);
 }
 
-/* Seconds from the stop of a process to the end of the others' plan; 0 if one of them failed. */
+/* Seconds from the stop of a process to the end of the others' plan, or 0 if one of them failed. */
 static double seconds_without_the_stopped(void)
 {
     kill_plan *k = shared_plan();

@@ -27,11 +27,11 @@ static lab_world lab;
 typedef struct ending {
     int world, min_world;
     unsigned dies;    /* workers that die at once */
-    int cut_a, cut_b; /* a link without bytes in either direction; -1: none */
+    int cut_a, cut_b; /* a link without bytes in either direction, or -1 for none */
     unsigned fails;   /* workers that end with DDP_PEER_LOST */
     const char *says;
     unsigned apart; /* no byte passes between these workers and the others */
-    int closes;     /* 1: a dying worker closes its streams, as the death of a process does */
+    int closes;     /* 1 if a dying worker closes its streams, as the death of a process does */
 } ending;
 
 static int arrived, ended;

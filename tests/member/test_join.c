@@ -48,7 +48,7 @@ static void sha256_matches_the_standard_digests(void **state)
     digest_is("a", 64, "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
 }
 
-static const int *sites; /* of workers by number, the joining worker's last; NULL: none */
+static const int *sites; /* of workers by number, the joining worker's last, or NULL for none */
 
 static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
 {
@@ -193,7 +193,7 @@ static void joining_worker_waits_for_the_end_of_a_long_period(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* Joining workers are killed at any moment of joining; the last one is not. */
+/* Joining workers are killed at any moment of joining. The last one is not. */
 static void dead_joining_workers_free_their_ids(void **state)
 {
     ddp_rng rng = ddp_rng_seed(21 + seed_base(), 0);

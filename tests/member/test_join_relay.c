@@ -69,7 +69,7 @@ static void worker_joins_at_the_public_address_of_a_forwarded_port(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* Workers 0 to world - 1 of a run, of which rank 0 and one more accept connections; rank 0 is killed. */
+/* Workers 0 to world - 1 of a run, of which rank 0 and one more accept connections. Rank 0 is killed. */
 static void rank_0_dies(plan_of_run *p, pid_t *pid, int world, int also_public)
 {
     run_begin(p, DDP_LOCALSGD, world, 1000);

@@ -31,7 +31,7 @@ typedef struct program {
 } program;
 
 typedef struct trial {
-    const char *folder; /* folders to load from and to save in; NULL: neither */
+    const char *folder; /* folders to load from and to save in, or NULL for neither */
     int load, save, fails_to_load, fails_to_save, without, empty, other_name;
     float params[RANKS][LAYERS][COUNT]; /* at the end */
     program at[RANKS];
@@ -39,7 +39,7 @@ typedef struct trial {
     char warning[TEXT];
 } trial;
 
-static trial *now; /* of the launch in progress; ranks are threads */
+static trial *now; /* of the launch in progress. Ranks are threads. */
 
 static int rank_of(const program *x) { return ddp_rank(x->d); }
 

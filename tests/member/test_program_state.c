@@ -34,7 +34,7 @@ typedef struct program {
 static program own; /* of this process */
 static size_t more; /* bytes after the momentum */
 
-/* NULL, or called first in save or load; its nonzero result is the result of the call. */
+/* NULL, or called first in save or load. Its nonzero result is the result of the call. */
 static int (*saves_first)(void **bytes, size_t *size, ddp_error *err);
 static int (*loads_first)(ddp_error *err);
 

@@ -1,5 +1,5 @@
 /* Checks an operator of the table against the reference kernels of tests/ops/reference.h. Include after
- * dreamddp.h and cmocka.h. A case fills in the inputs and args of a spec; all other values are random. */
+ * dreamddp.h and cmocka.h. A case fills in the inputs and args of a spec. All other values are random. */
 #ifndef OP_CHECK_H
 #define OP_CHECK_H
 

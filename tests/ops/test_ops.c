@@ -300,7 +300,7 @@ static void dropout_keeps_the_given_share_and_repeats_its_mask(void **state)
         kept++;
         assert_true(fabsf(y[i] - x[i] / 0.75f) < 1e-6f && fabsf(dx[i] - dy[i] / 0.75f) < 1e-6f);
     }
-    /* the deviation is sqrt(n p q) = 109; the bound is five of them */
+    /* the deviation is sqrt(n p q) = 109. The bound is five of them. */
     assert_true(labs(kept - 47475) < 545);
     /* neighbours are independent, so the same holds for pairs with p^2 + q^2 = 0.625 */
     for (i = 0; i < n; i += 2) pairs += (y[i] != 0) == (y[i + 1] != 0);

@@ -13,7 +13,7 @@ typedef struct piped {
     int stages; /* 0: unpipelined */
     ddp_pipeline schedule;
     ddp_edge_wire edge;
-    int recompute, no_rule;     /* no_rule: plain SGD; the first pipeline step starts the session */
+    int recompute, no_rule;     /* no_rule: plain SGD. The first pipeline step starts the session. */
     uint64_t hash[PIPED_RANKS]; /* of all parameters */
     float loss[PIPED_RANKS];    /* of the last step */
     float judged[PIPED_RANKS];  /* of an evaluation after it */

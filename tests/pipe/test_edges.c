@@ -58,8 +58,8 @@ typedef struct job {
     int clocks, replicas; /* clocks: 1 = not deterministic; replicas 0: one */
     int steps, repeats;   /* 0: STEPS; 1: the same data in each step */
     long samples, batch;  /* of aq; batch 0: BATCH */
-    int nameless;         /* the step in which micro-batch 1 is not named; 0: none */
-    long misname;         /* replaces the name of sample 0; 0: unchanged */
+    int nameless;         /* the step in which micro-batch 1 is not named, or 0 for none */
+    long misname;         /* replaces the name of sample 0, or 0 for unchanged */
     long fail_at;         /* the allocation of rank 1 that fails in ddp_pipe_open */
     board *b;
 } job;
@@ -760,7 +760,7 @@ static void check_gradient(ddp_graph *g, ddp_node *loss)
         }
 }
 
-/* Before a linear layer, for rows or images; all operators are smooth. */
+/* Before a linear layer, for rows or images. All operators are smooth. */
 static void check_bottleneck(int images)
 {
     const ddp_shape image = {4, {2, 6, 3, 3}}, rows = {3, {2, 4, 6, 0}};

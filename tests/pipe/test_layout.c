@@ -119,7 +119,7 @@ static void stages_follow_the_data_flow_and_ranks_the_devices(void **state)
     ddp_pipe_layout l;
     ddp_error err;
 
-    (void)state; /* the devices with operators are 2, 7 and 9; the sum's device is listed first */
+    (void)state; /* the devices with operators are 2, 7 and 9. The sum's device is listed first. */
     assert_int_equal(
         layout(NULL,
                "{\"pipeline_s\": 1, \"operators\": 6, \"param_bytes\": 400, \"segments\": ["

@@ -558,7 +558,7 @@ static void stages_that_plan_follow_the_plan_of_unpipelined_workers(void **state
     free(b);
 }
 
-/* A layer of two operators on two stages; the second operator has parameters or not. */
+/* A layer of two operators on two stages. The second operator has parameters or not. */
 static int trains_a_parted_layer(ddp_ctx *d, void *user)
 {
     static const int cut[] = {0, 0, 0, 1, 1};
@@ -905,7 +905,7 @@ static void the_prediction_includes_exposed_averaging(void **state)
                   exposed[2], exposed[1]);
     assert_true(exposed[0] > 0.1 && exposed[0] > exposed[2]);
     assert_true(exposed[1] == exposed[3]); /* both stages predict the same */
-    assert_true(exposed[1] >= exposed[0]); /* the maximum of both stages; stages take at least 0 s */
+    assert_true(exposed[1] >= exposed[0]); /* the maximum of both stages. Stages take at least 0 s. */
 }
 
 static void any_cut_of_any_graph_is_bit_identical(void **state)
@@ -1032,7 +1032,7 @@ typedef struct sized {
 
 enum { BLOCKS = 4, CONTEXT = 8, DIM = 32, HEADS = 2 };
 
-/* One block of a GPT on each stage; the embedding is on the first, the head on the last. */
+/* One block of a GPT on each stage. The embedding is on the first, the head on the last. */
 static int opens_blocks(ddp_ctx *d, void *user)
 {
     sized *z = (sized *)user;

@@ -23,7 +23,7 @@ typedef enum model { GPT, RESNET, DAG } model;
 
 /* Replaces heap.c: one allocation may fail. */
 static struct {
-    long taken, fail_at, live; /* allocations; the one that fails (0: none); live blocks */
+    long taken, fail_at, live; /* allocations. The one that fails (0 for none); live blocks. */
 } heap;
 
 void *heap_realloc(void *p, size_t bytes)
@@ -60,7 +60,7 @@ typedef struct leg {
     /* optimizer: 0 AdamW, 1 SGD with momentum, 2 Muon; anyhow: any cut, also through layers */
     int optimizer, anyhow;
     int load, save, apart;         /* apart: 1 = each rank has its own disk */
-    int state;                     /* 1: the program has a state of its stage (ddp_add_state) */
+    int state;                     /* 1 if the program has a state of its stage (ddp_add_state) */
     long last, dim, heads, blocks; /* dim, heads, blocks: of a GPT, 0: 8, 2, 2 */
     const char *folder, *weights, *to;
     const int *rank_of;

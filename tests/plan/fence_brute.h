@@ -25,7 +25,7 @@ static void instance_free(instance *x)
     ddp_network_free(&x->net);
 }
 
-/* A chain with skip edges and some leaves; every other instance has whole numbers, so that ties are exact. In
+/* A chain with skip edges and some leaves. Every other instance has whole numbers, so that ties are exact. In
  * some only the network matters, and gradients are larger than results. */
 static instance instance_random(ddp_rng *r, int most_ops, int most_devices, int whole)
 {

@@ -95,7 +95,7 @@ static ddp_delayed_plan plan_of(const ddp_profile *p, const ddp_delayed_options 
     return plan;
 }
 
-/* One of the ways to partition that ddp_plan_delayed tries; 0: no plan. */
+/* One of the ways to partition that ddp_plan_delayed tries, or 0 for no plan. */
 static int plan_way(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
                     ddp_delayed_plan *out)
 {
@@ -357,7 +357,7 @@ static void the_printed_selection_overruns(void **state)
     near(a.update_frequency, 0.8, 1e-12);
     replay(&x, &a, &o, 1);
     ddp_delayed_plan_free(&a);
-    /* two buckets of 10 s; row 0 is ready when backward ends, so its 4 s cannot overlap. The printed
+    /* two buckets of 10 s. Row 0 is ready when backward ends, so its 4 s cannot overlap. The printed
      * selection sends it anyway, because both buckets fit in 20 - 10 s */
     instance_init(&x, 2);
     x.f[0] = x.f[1] = 5;

@@ -16,7 +16,7 @@ extern "C" {
 
 /* ---- the choice of one stage ---- */
 
-/* Buckets of one part each that take 6, 5 and 5 s; all are ready. */
+/* Buckets of one part each that take 6, 5 and 5 s. All are ready. */
 typedef struct stage {
     ddp__deft d;
     double ready[3], part_s[3], item[3], item_ready[3];

@@ -54,7 +54,7 @@ typedef struct queue {
     char sent[PARTS];
 } queue;
 
-/* Splits into parts of at most `limit`, and of the partition; 0: impossible. */
+/* Splits into parts of at most `limit`, and of the partition, or 0 for impossible. */
 static int queue_cut(queue *q, const instance *x, double limit, int partition)
 {
     double alpha = x->o.alpha_s, ready = 0, longest = limit;

@@ -91,9 +91,9 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
 
 static void a_slower_beginning_that_receives_less_may_win(void **state)
 {
-    /* Results of 10, 1, 100 bytes, all links 1 byte/s; only device 1 can hold the third operator.
-     * Cut after the first: device 1 receives 10 + 100, latency 220.15. After the second: device 0
-     * computes for 75 s, but device 1 receives 1 + 100. With 100 micro-batches 101 beats 110. */
+    /* Results of 10, 1, 100 bytes, all links 1 byte/s. Only device 1 can hold the third operator. Cut after
+     * the first: device 1 receives 10 + 100, latency 220.15. After the second: device 0 computes for 75 s,
+     * but device 1 receives 1 + 100. With 100 micro-batches 101 beats 110. */
     instance x;
     int order[3] = {0, 1, 2}, cut[4] = {0, 0, 0, 0}, first[3], end[3];
     ddp__fence_tape tape;

@@ -43,7 +43,7 @@ static void instance_random(instance *x, ddp_rng *r, int items, int links, int r
     if (links == 2) x->p.slowdown[1] = grid ? 1.5 : 1 + 2 * ddp_rng_uniform(r);
 }
 
-/* 1: this order of items, all on one link, ends in time. */
+/* 1 if this order of items, all on one link, ends in time. */
 static int in_time(const ddp_knapsack_problem *p, int link, const int *order, int n)
 {
     double end = p->start_s[link], slow = p->slowdown[link] > 0 ? p->slowdown[link] : 1;
@@ -84,7 +84,7 @@ static double worth(const ddp_knapsack_problem *p, const int *assign)
     return sum;
 }
 
-/* All assignments in release order; a branch ends if a link is late. */
+/* All assignments in release order. A branch ends if a link is late. */
 typedef struct search {
     const ddp_knapsack_problem *p;
     int order[MOST];
@@ -165,7 +165,7 @@ static void small_knapsacks_are_filled_by_hand(void **state)
     x.p.deadline_s[0] = 9; /* 5 + 4; greedy takes 6 and 1 */
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 9);
     close_to(solve(&x.p, DDP_KNAPSACK_GREEDY, a), 7);
-    /* two links: 9 on the fast one; the slow one takes twice as long, so its 9 s hold 4.5 */
+    /* two links: 9 on the fast one. The slow one takes twice as long, so its 9 s hold 4.5. */
     x.p.links = 2;
     x.p.deadline_s[1] = 9;
     x.p.slowdown[1] = 2;
@@ -398,7 +398,7 @@ static void the_promised_sizes_are_exact(void **state)
     x.p.deadline_s[1] = 50;
     x.p.slowdown[1] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 125.3);
-    /* too many: an error if exact is requested; the default uses greedy */
+    /* too many: an error if exact is requested. The default uses greedy. */
     instance_init(&x, 60, 2);
     for (i = 0; i < 60; i++) x.c[i] = 0.1 + ddp_rng_uniform(&r);
     x.p.deadline_s[0] = x.p.deadline_s[1] = 8;
@@ -487,7 +487,7 @@ static void greedy_is_quick_on_thousands_of_items(void **state)
     print_message("greedy, 20,000 items: %.0f ms\n", 1e3 * (ddp_now() - start));
 }
 
-/* One item more than the exact search can number: an error if exact is requested; the default uses greedy. */
+/* One item more than the exact search can number: an error if exact is requested. The default uses greedy. */
 static void the_exact_search_takes_32767_items(void **state)
 {
     enum { MANY = 32768 };

@@ -15,7 +15,7 @@ enum { MOST = 32 };
 
 #include "plan/knapsack_lab.h"
 
-/* The value of the items on links in release order; -1 if they end too late. */
+/* The value of the items on links in release order, or -1 if they end too late. */
 static double worth(const ddp_knapsack_problem *p, const int *assign)
 {
     double end[2] = {p->start_s[0], p->start_s[1]}, sum = 0;

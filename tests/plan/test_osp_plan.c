@@ -20,7 +20,7 @@ static void near(double a, double b)
 
 static int important(const unsigned char *gib, int l) { return gib[l / 8] >> l % 8 & 1; }
 
-/* Ranks, and checks the properties of every rule; *late receives the deferred importance. */
+/* Ranks, and checks the properties of every rule. *late receives the deferred importance. */
 static double rank(int n, const double *I, const double *s, double budget, ddp_osp_rule rule,
                    unsigned char *gib, double *late)
 {
@@ -98,7 +98,7 @@ static void equal_importance_goes_by_index(void **state)
     assert_int_equal(gib[0], 0x1c);
 }
 
-/* The least importance of all sets with bytes from low to high; -1 if there is no set. */
+/* The least importance of all sets with bytes from low to high, or -1 if there is no set. */
 static double exhaustive(int L, const double *I, const double *s, double low, double high)
 {
     double least = -1;
@@ -241,7 +241,7 @@ static void the_bound_has_a_corrected_and_a_printed_form(void **state)
     ddp_error err;
 
     (void)state;
-    /* 1e9 bytes/s, 0.2 s, 4 workers: 5e7; with a model of 1e8 bytes, up to 8e7 may be deferred */
+    /* 1e9 bytes/s, 0.2 s, 4 workers: 5e7. With a model of 1e8 bytes, up to 8e7 may be deferred. */
     assert_int_equal(ddp_osp_umax(1e9, 0, 0.2, 4, 1e8, 0, &u, NULL), DDP_OK);
     near(u, 5e7);
     assert_int_equal(ddp_osp_umax(1e9, 0, 0.2, 4, 1e8, 1, &v, NULL), DDP_OK);

@@ -365,7 +365,7 @@ static void devices_that_are_the_same_are_one_class(void **state)
         assert_int_equal(t.classes, all[i].regions);
         for (int c = 0; c < t.classes; c++) {
             assert_int_equal(t.first[c + 1] - t.first[c], all[i].sizes[c]);
-            /* distances between the classes; a class of one device has none to itself */
+            /* distances between the classes. A class of one device has none to itself. */
             for (int d = 0; d < t.classes; d++) {
                 const int v = t.member[t.first[c]],
                           u = t.member[t.first[d] + (c == d && all[i].sizes[c] > 1)];
@@ -581,7 +581,7 @@ static void annealing_keeps_its_books(void **state)
     }
 }
 
-/* Floats range from 1e-45 to 3e38; the search is the same for seconds of any size. */
+/* Floats range from 1e-45 to 3e38. The search is the same for seconds of any size. */
 static void annealing_does_not_depend_on_the_unit_of_time(void **state)
 {
     static const int unit[3] = {-300, 300, 900};
@@ -710,7 +710,7 @@ static void the_time_limit_is_kept(void **state)
     ddp_network n = random_network(&r, 64, 8, 8, 0);
 
     (void)state;
-    keeps_the_limit(&n, 30); /* the limit is 0.1 s; the rest is for a busy machine */
+    keeps_the_limit(&n, 30); /* the limit is 0.1 s. The rest is for a busy machine. */
     ddp_network_free(&n);
 }
 
@@ -749,7 +749,7 @@ static void a_thousand_devices_are_placed(void **state)
     o.user = &c;
     assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
     valid(&n, &p);
-    assert_true(p.solve_s < 60); /* the limit is 1 s; the rest is for a busy machine */
+    assert_true(p.solve_s < 60); /* the limit is 1 s. The rest is for a busy machine. */
     ddp_placement_free(&p);
     memset(&o, 0, sizeof o); /* limited by count: reproducible, and equal to descent */
     o.max_candidates = 1000000;

@@ -90,8 +90,8 @@ static char kind_of(const int *was, const int *is, int *from, int *to)
     return 'c';
 }
 
-/* Of 64 moves: 36 exchanges between any stages, a quarter of them in the same pipeline; 6 in one pipeline; 18
- * runs: 8 of one stage, 6 from any stage to the end, 4 between any two; 4 reversals. */
+/* Of 64 moves: 36 exchanges between any stages, a quarter of them in the same pipeline, or 6 in one pipeline;
+ * 18 runs: 8 of one stage, 6 from any stage to the end, 4 between any two; 4 reversals. */
 static void moves_are_of_all_kinds(void **state)
 {
     enum { MOVES = 64000 };

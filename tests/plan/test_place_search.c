@@ -65,7 +65,7 @@ static double gain_of(const pass *c, int v, int q)
     return (size ? there / size : 0) - own_link(c, v);
 }
 
-/* The best move out of group g; 0 = no move. */
+/* The best move out of group g, or 0 for no move. */
 static int best_move(const pass *c, int g, int *from, int *to, double *gain)
 {
     int v, q, only = -1, found = 0;
@@ -148,7 +148,7 @@ static void cyclic_passes_move_what_the_released_search_moves(void **state)
 
 /* ---- one chain of the paper's swaps ---- */
 
-/* The lightest pair of unlocked devices of group g; 0 = fewer than two are left. */
+/* The lightest pair of unlocked devices of group g. 0 means that fewer than two are left. */
 static int fastest_pair(const pass *c, int g, int *pair, double *link)
 {
     int u, v, found = 0;

@@ -15,8 +15,8 @@ enum { MOST = 16 };
 
 #include "plan/partial_lab.h"
 
-/* kind 0: equal, with zeros; 1: comm much longer; 2: comm much shorter; 3: heavy tails, one huge
- * layer; all times are multiples of 1/64 in every other instance, so that ties are exact. */
+/* kind 0: equal, with zeros; 1: comm much longer; 2: comm much shorter; 3: heavy tails, one huge layer. All
+ * times are multiples of 1/64 in every other instance, so that ties are exact. */
 static void instance_random(instance *x, ddp_rng *r, int most_layers, int kind, int round)
 {
     int l;
@@ -62,8 +62,8 @@ static const ddp_cost all_costs[3] = {DDP_COST_TIMELINE, DDP_COST_SUM, DDP_COST_
 
 static void transfers_queue_behind_each_other(void **state)
 {
-    /* backward runs layer 2 (10 s), 1 (20 s), 0 (30 s); transfers take 7, 40 and 5 s:
-     * layer 2: 10..17, layer 1: 30..70, layer 0: ready at 60, 70..75 */
+    /* backward runs layer 2 (10 s), 1 (20 s), 0 (30 s). Transfers take 7, 40 and 5 s: layer 2: 10..17, layer
+     * 1: 30..70, layer 0: ready at 60, 70..75. */
     const int all[3] = {0, 0, 0}, some[3] = {0, 1, 0};
     instance x;
     double t = 0;
@@ -330,8 +330,8 @@ static void plans_repeat_bit_for_bit(void **state)
 
 static void equal_number_counts_layers_with_parameters(void **state)
 {
-    /* rows 0..6, parameters in 0, 2, 3, 5, 6: ceil(5/2) = 3 in the first step, from the output side 6, 5, 3;
-     * row 4 is assigned with 3, row 1 with 0 */
+    /* rows 0..6, parameters in 0, 2, 3, 5, 6: ceil(5/2) = 3 in the first step, from the output side 6, 5, 3.
+     * Row 4 is assigned with 3, row 1 with 0. */
     double params[7] = {1, 0, 1, 1, 0, 1, 1};
     const int want[7] = {1, 1, 1, 0, 0, 0, 0};
     instance x;
@@ -625,7 +625,7 @@ static void extreme_shapes_are_planned(void **state)
     (void)state;
     instance_init(&x, 1);
     for (k = 0; k < 3; k++)
-        for (s = 0; s < 5; s++) { /* one layer, all zero; then one that sends, over many steps */
+        for (s = 0; s < 5; s++) { /* one layer, all zero. Then one that sends, over many steps. */
             x.c[0] = 0;
             a = solve(&x.p, solvers[s], all_costs[k], 1, DDP_FILL_EXACT);
             close_to(a.objective_s, 0);
@@ -666,7 +666,7 @@ static void a_planner_without_time_returns_its_best_plan(void **state)
         o.cost = DDP_COST_TIMELINE;
         o.solver = solvers[k];
         assert_int_equal(ddp_plan_partial(&p, &o, &late, NULL), DDP_OK);
-        assert_true(ddp_now() - began < 60); /* the limit is 1 ns; the rest is for a busy machine */
+        assert_true(ddp_now() - began < 60); /* the limit is 1 ns. The rest is for a busy machine. */
         close_to(late.objective_s, simulate(&p, &late, 0));
         if (!k) { /* contiguous: the output side's sets come first, and may be the optimum */
             assert_true(late.objective_s >= best.objective_s - 1e-11);

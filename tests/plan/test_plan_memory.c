@@ -38,7 +38,7 @@ void heap_free(void *p)
 }
 #endif
 
-/* Runs a planner and returns its result as one number; frees the result. */
+/* Runs a planner and returns its result as one number. Frees the result. */
 typedef ddp_status (*planner)(const void *problem, double *answer, ddp_error *err);
 
 /* Each of the first 200 allocations fails, and some of the others. If the planner can do without one, its

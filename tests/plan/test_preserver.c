@@ -84,7 +84,7 @@ static void table_v_is_reproduced(void **state)
     near(ddp_preserver_expect(&m, 0.2103, 1), 0.2054, 5e-5);
     near(ddp_preserver_expect(&m, 0.2103, 2), 0.2012, 5e-5);
     near((0.2103 - 0.01 * 0.962) / (0.01 * 192.2 / 16), 1.7, 0.05); /* a: noise dominates */
-    /* the best constant pair for the whole row; the printed row needs changing mu and sigma */
+    /* the best constant pair for the whole row. The printed row needs changing mu and sigma. */
     m = model(0.86, 180, 0.2103);
     for (s = m.start, i = 0; i < 4; i++) near(s = ddp_preserver_expect(&m, s, 1), base[i], 6e-5);
     for (s = m.start, i = 0; i < 3; i++) near(s = ddp_preserver_expect(&m, s, k[i]), plan[i], 6e-5);

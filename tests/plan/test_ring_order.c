@@ -192,7 +192,7 @@ static double searched_from(int start, int n, const double *cost, long moves)
     return length;
 }
 
-/* Starts from every worker up to 24 workers, from four up to 64, from the first one beyond; the shortest ring
+/* Starts from every worker up to 24 workers, from four up to 64, from the first one beyond. The shortest ring
  * is returned. */
 static void the_number_of_starts_depends_on_the_workers(void **state)
 {

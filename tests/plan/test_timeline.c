@@ -289,8 +289,8 @@ static void three_buckets_by_hand(void **state)
     world_profile(&w);
     ticks(simple(&w, DDP_SCHEME_SSGD), 60 + 52 + 15);
     ticks(simple(&w, DDP_SCHEME_WFBP), 90);
-    /* row 2 has left when row 1 is ready; row 1 ends at 70 and row 0 is ready at 60: waiting 30 for it would
-     * cost more than the startup */
+    /* row 2 has left when row 1 is ready. Row 1 ends at 70 and row 0 is ready at 60: waiting 30 for it would
+     * cost more than the startup. */
     ticks(simple(&w, DDP_SCHEME_MGWFBP), 90);
     /* row 0 is sent from 60: startup to 61, then it shares with the remaining 9 of row 1: 4 x 2 to 69, the
      * rest of row 1 alone to 74 */
@@ -340,7 +340,7 @@ static void check_startup(const world *w, ddp_rng *r)
         close_to(t.lower_bound_s, u.lower_bound_s);
         ddp_timeline_free(&u);
         q.gap_s = q.alpha_s;
-        q.alpha_s = 0; /* a gap occupies the link too; it does not overlap in ascwfbp */
+        q.alpha_s = 0; /* a gap occupies the link too. It does not overlap in ascwfbp. */
         u = timeline(&q, &o);
         if (s != DDP_SCHEME_ASCWFBP)
             close_to(t.iteration_s, u.iteration_s);
@@ -377,7 +377,7 @@ static void startups_merge_overlap_and_leave_the_bound(void **state)
     t = timeline(&p, &o);
     close_to(t.iteration_s, 15);
     ddp_timeline_free(&t);
-    o.scheme = DDP_SCHEME_WFBP; /* one message of 10 + 4 from 4 on; the bound is 1 + 44 - 30 */
+    o.scheme = DDP_SCHEME_WFBP; /* one message of 10 + 4 from 4 on. The bound is 1 + 44 - 30. */
     o.bucket_bytes = o.first_bucket_bytes = 1e6;
     t = timeline(&p, &o);
     close_to(t.iteration_s, 18);
@@ -581,7 +581,7 @@ static void only_schemes_that_merge_rows_use_bucket_bytes(void **state)
 
 /* ---- exposed time of an iteration ---- */
 
-/* Backward ends at 6, forward takes 1, 2, 4. Row 2's parts arrive in no order, the last at 9; row 1 arrives
+/* Backward ends at 6, forward takes 1, 2, 4. Row 2's parts arrive in no order, the last at 9. Row 1 arrives
  * at 7. */
 static void transfers_after_backward_are_exposed(void **state)
 {

@@ -137,7 +137,7 @@ static void long_tours_follow_a_line(void **state)
     assert_true(length <= 2 * (MOST - 1)); /* there and back: the optimum is 231 */
 }
 
-/* Counts how often the search asks whether its time is over; it is over from call `end` on. */
+/* Counts how often the search asks whether its time is over. It is over from call `end` on. */
 typedef struct asked {
     int calls, end;
 } asked;
@@ -202,7 +202,7 @@ static void few_nodes_are_started_from_more_often(void **state)
 
     (void)state;
     for (int i = 0; i < MANY * MANY; i++) c[i] = 1;
-    for (int k = 0; k < 6; k++) /* free; the last is given; the first is given */
+    for (int k = 0; k < 6; k++) /* free. The last is given. The first is given. */
         for (int ends = 0; ends < (sizes[k] > 100 ? 1 : 3); ends++) {
             const int n = sizes[k], tries = ends == 2 ? 1 : starts[k] - (ends == 1);
             asked a = {0, INT_MAX};

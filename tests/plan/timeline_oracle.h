@@ -67,10 +67,10 @@ typedef struct slots {
     ddp_scheme scheme;
     long limit, credit; /* ticks of work */
     int at;             /* 0..n-1 backward of row n-1-at, n..2n-1 forward of row at-n */
-    long busy;          /* ticks left of it; -1 = not started */
+    long busy;          /* ticks left of it, or -1 if not started */
     int ready[MOST], unsent[MOST], missing[MOST];
     int row[128], head, tail; /* committed to the link, in order */
-    long link;                /* ticks left of row[head]; -1 = not started */
+    long link;                /* ticks left of row[head], or -1 if not started */
 } slots;
 
 static void slots_iteration_begins(slots *s)

@@ -325,7 +325,7 @@ static void layer_in_parts_has_the_same_total_cost(void **state)
     p.comm_s = comm;
     p.alpha_s = 0.25;
     assert_int_equal(ddp_profile_split(&p, 4, 1, &q, &layer_of, &err), DDP_OK);
-    /* 10 parameters in parts of 3, 3 and 4; one second of each 8 is the start-up */
+    /* 10 parameters in parts of 3, 3 and 4. One second of each 8 is the start-up. */
     assert_int_equal(q.layers, 5);
     equals(q.alpha_s, 0.25);
     for (i = 0; i < 5; i++) {

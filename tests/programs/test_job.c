@@ -64,7 +64,7 @@ typedef struct run {
     ddp_config cfg;
     char *text[RANKS]; /* one for each rank */
     long first, steps;
-    float *saved[OPS]; /* state of each operator, saved by one run and loaded by the next; NULL: none */
+    float *saved[OPS]; /* state of each operator, saved by one run and loaded by the next, or NULL for none */
     size_t floats[OPS];
     int keep;
     uint64_t hash[RANKS];

@@ -18,7 +18,7 @@ SHAPE = "--layers 2 --dim 32 --heads 2 --seq 16 --batch 1 --val-batches 2 --lr 0
 def check(folder):
     addr = unused_address()
     ranks, errors = [], []
-    for r in range(3):  # the only average is at the end of the run; rank 0 waits 6 s for rank 2 in it
+    for r in range(3):  # the only average is at the end of the run. Rank 0 waits 6 s for rank 2 in it.
         errors.append(os.path.join(folder, "err%d" % r))
         ranks.append(start(folder, "--data", "text", *SHAPE, "--steps", STEPS, "--period", 2 * STEPS, "--strategy", "localsgd",
                            "--min-world", 2, "--sleep", "0,0,1.5", "--addr", addr, "--rank", r, "--workers", 3,

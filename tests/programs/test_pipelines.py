@@ -156,7 +156,7 @@ def check(folder):
             "--profile-steps", 1, "--emulate-bytes", 50000, "--net", "100mbit,1ms"]
     for schedule in ("gpipe", "1f1b", "zb"):
         r = train(folder, *args, "--pipeline", schedule, "--report", "r.html", "--trace", "t.json")
-        # 4 micro-batches of 60 ms; activations are sent forward and gradients back
+        # 4 micro-batches of 60 ms. Activations are sent forward and gradients back.
         expect((r["stages"], r["schedule"], r["microbatches"]) == (2, schedule, 4), str(r))
         expect(r["boundary_bytes"] == 2 * 4 * 50000, "bytes: %s" % r["boundary_bytes"])
         expect(0.24 <= r["predicted_step_s"] and r["step_ms"] >= 239, str(r))

@@ -242,7 +242,7 @@ static void progress_on_a_terminal_redraws_one_line(void **state)
     f = fopen(path, "w");
     assert_non_null(f);
     progress_start(&p, f, "ssgd", 2);
-    p.terminal = 1; /* treats f as a terminal; NO_COLOR keeps colour off */
+    p.terminal = 1; /* treats f as a terminal. NO_COLOR keeps colour off. */
     p.every_s = 0;
     progress_step(&p, 1, 3, 0);
     progress_step(&p, 2, (double)NAN, 0);

@@ -26,7 +26,7 @@ typedef enum shape { STAGES, EXPERTS } shape;
 typedef struct run {
     ddp_config cfg;
     shape shape;
-    int stage; /* of a run with only this stage; -1: both stages */
+    int stage; /* of a run with only this stage, or -1 for both stages */
     int hooks;
     int bad; /* the usage error of one rank */
     float w[RANKS][MOST];

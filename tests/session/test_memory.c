@@ -24,7 +24,7 @@ static struct {
     pthread_mutex_t lock;
     size_t live, peak;
     long calls;          /* calls of any kind, including frees */
-    long taken, fail_at; /* number of allocations; this one fails (0: none) */
+    long taken, fail_at; /* number of allocations. This one fails (0 for none). */
     int fail_rest;       /* and all later ones */
     int wrong;           /* blocks freed with another size than they had */
 } memory = {PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, 0, 0, 0};
@@ -148,11 +148,11 @@ typedef struct outcome {
 
 typedef struct trial {
     ddp_config cfg;
-    long inputs, width, classes; /* of a perceptron; 0: hand-written layers */
+    long inputs, width, classes; /* of a perceptron, or 0 for hand-written layers */
     int muon;                    /* else AdamW */
     int layers_of_last;          /* hand-written: number of layers on the last rank */
-    int steady_after, steps;     /* allocator calls are counted between these steps; 0: not counted */
-    int stages;                  /* of a GPT with tied weights in a pipeline; 0: no pipeline */
+    int steady_after, steps;     /* allocator calls are counted between these steps, or 0 if not counted */
+    int stages;                  /* of a GPT with tied weights in a pipeline, or 0 for no pipeline */
     ddp_pipeline schedule;
     pthread_barrier_t meet; /* for the ranks of the threads transport */
     outcome *out;
@@ -614,7 +614,7 @@ static void all_memory_is_freed_after_errors(void **state)
     all_memory_is_freed();
 }
 
-static int exhausted_stages; /* of exhaust; 0: no pipeline */
+static int exhausted_stages; /* of exhaust, or 0 for no pipeline */
 
 /* Lets every third allocation fail, until a run needs fewer allocations. With SWEEP=whole in the
  * environment, every allocation. The first one depends on the strategy. */

@@ -20,11 +20,11 @@ extern "C" {
 
 enum { LAYERS = 3, COUNT = 50 };
 
-/* A program under test. All ranks run body; the error of each rank is saved. */
+/* A program under test. All ranks run body. The error of each rank is saved. */
 typedef struct trial {
     ddp_config cfg;
     int (*body)(ddp_ctx *d, struct trial *t);
-    ddp_error error[4]; /* per rank; threads share this memory */
+    ddp_error error[4]; /* per rank. Threads share this memory. */
     int flag;
     char told[4][400]; /* ddp_unlike() on each rank */
 } trial;

@@ -17,18 +17,18 @@ struct lab {
     lab_rule rule;
     int steps;
     int forward_hooks;    /* hand models: 1 = with ddp_forward_begin and ddp_backward_begin */
-    const ddp_plan *plan; /* adopted before the first step; may be NULL */
-    int unequal_start;    /* 1: every rank starts with different parameters */
+    const ddp_plan *plan; /* adopted before the first step. May be NULL. */
+    int unequal_start;    /* 1 if every rank starts with different parameters */
     int no_sync_all;
     int rates;       /* 1: another learning rate in each step */
     int same_data;   /* hand models: 1 = all ranks have the gradients of rank 0 */
     int samples;     /* 1: rank r reports r + 1 samples per step */
     int epoch_steps; /* > 0: reports epochs of this many steps, and a decreasing loss */
     void (*opened)(ddp_ctx *d, const struct lab *x); /* may be NULL */
-    /* hand models: 1 = the rank leaves before that step; may be NULL */
+    /* hand models: 1 = the rank leaves before that step. May be NULL. */
     int (*leaves)(const struct lab *x, int rank, int step);
     void (*before_step)(const struct lab *x, int rank, int step); /* may be NULL */
-    const ddp_optimizer *optimizer; /* replaces the rule's optimizer; may be NULL */
+    const ddp_optimizer *optimizer; /* replaces the rule's optimizer. May be NULL. */
     int own; /* hand models: 1 = the program updates, by the rule; 2 = the same with a zeroed optimizer */
     /* results, shared with worker processes */
     float (*params)[LAB_VALUES]; /* [rank] after the run */

@@ -457,7 +457,7 @@ static void waiting_does_not_change_the_result(void **state)
     lab_free(&b);
 }
 
-/* All workers must push the same layers at once; a worker that does not causes an error. */
+/* All workers must push the same layers at once. A worker that does not causes an error. */
 static int defers_less(ddp_ctx *d, void *user) { return by_hand(d, (lab *)user, 0, 1); }
 
 static void pushes_of_different_layers_are_an_error(void **state)
@@ -477,10 +477,10 @@ static void pushes_of_different_layers_are_an_error(void **state)
 /* ---- U_max follows the link ---- */
 
 enum { BEFORE = 45, STEPS = 75, LOOKED = 11 };
-/* of the last steps before and after the change; a step's value depends on its own computing time */
+/* of the last steps before and after the change. A step's value depends on its own computing time. */
 static double u_max[2][LOOKED];
 
-/* One layer of 16 floats and nine of 1,500; 5 ms of computing; no epoch ends after step BEFORE. */
+/* One layer of 16 floats and nine of 1,500; 5 ms of computing. No epoch ends after step BEFORE. */
 static int drifts(ddp_ctx *d, void *user)
 {
     static float w[3][10 * 1500], g[3][10 * 1500];

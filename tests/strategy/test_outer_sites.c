@@ -20,7 +20,7 @@ extern "C" {
 /* Settings of a run that its workers read. */
 static struct {
     int site[LAB_RANKS];
-    int leaves[LAB_RANKS]; /* the step before which a rank leaves; 0: never */
+    int leaves[LAB_RANKS]; /* the step before which a rank leaves, or 0 for never */
 } world_of;
 
 static void own_site(ddp_ctx *d, const lab *x)
@@ -73,7 +73,7 @@ typedef struct replay {
 /* The live ranks of each site. */
 typedef struct lie {
     int live, sites, slices;
-    int alive[LAB_RANKS], place[LAB_RANKS]; /* place: in its own site; -1: lost */
+    int alive[LAB_RANKS], place[LAB_RANKS]; /* place: in its own site, or -1 for lost */
 } lie;
 
 static float times(float a, float b)

@@ -310,7 +310,7 @@ static ddp_status launch(const ddp_strategy_ops *ops, int world, ddp_transport t
     return (ddp_status)ddp_launch(&cfg, train, NULL, err);
 }
 
-/* 1: the error is one line, without a full stop or a repeated name. */
+/* 1 if the error is one line, without a full stop or a repeated name. */
 static int is_sentence(const ddp_error *err, ddp_status code, const char *name, const char *words)
 {
     const char *at = strstr(err->msg, name);

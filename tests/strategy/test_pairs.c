@@ -97,7 +97,7 @@ static void reference(const lab *x, uint64_t seed, int sync, float (*out)[LAB_VA
         }
 }
 
-/* 1: the parameters of all ranks are bit-identical to `expected`. */
+/* 1 if the parameters of all ranks are bit-identical to `expected`. */
 static int same(const lab *x, float (*expected)[LAB_VALUES])
 {
     int k, equal = 1;

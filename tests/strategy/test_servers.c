@@ -264,7 +264,7 @@ static void no_worker_is_more_than_staleness_steps_ahead(void **state)
             memset(done, 0, sizeof done);
             worst_gap = 0;
             lab_run(&x);
-            /* the gap includes a step in progress; the other workers' steps are counted late */
+            /* the gap includes a step in progress. The other workers' steps are counted late. */
             if (worst_gap > s + 1 || worst_gap < s) fail_msg("staleness %d: %d steps apart", s, worst_gap);
             all_equal(&x, 3);
             lab_free(&x);

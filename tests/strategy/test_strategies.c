@@ -322,7 +322,7 @@ static void clipping_limits_the_step_under_every_strategy(void **state)
         for (l = 0; l < L; l++)
             for (i = 0; i < count[l]; i++, at++)
                 moved += pow((double)x.params[0][at] - (double)lab_start(0, l, i), 2);
-        /* lr 0.1 x norm 0.5; the mean of clipped steps can only be shorter */
+        /* lr 0.1 x norm 0.5. The mean of clipped steps can only be shorter. */
         assert_true(sqrt(moved) <= 0.05 * (1 + 1e-4));
         assert_true(sqrt(moved) > 0.02);
         for (k = 1; k < 3; k++) same_bits(x.params[0], x.params[k], *x.values);

@@ -18,7 +18,7 @@ extern "C" {
 #include "context/context.h" /* d->cfg.site */
 #include "quick_meter.h"
 
-/* The calls of rank `victim` so far; those whose failure can still be reported; and the call that fails, 0:
+/* The calls of rank `victim` so far. Those whose failure can still be reported; and the call that fails, 0:
  * none. A server thread continues to call verbs after its last control message to the worker. Only its calls
  * before the end of the last step count as reportable. */
 static long calls, calls_heard, fails_at;

@@ -79,7 +79,7 @@ typedef struct scenario {
     int stride[3];      /* only every stride-th allocation, call or interruption is tried; SWEEP=whole
                          * tries 24 times as many */
     int heals;          /* a failed call may be retried: links reconnect */
-    int (*after)(void); /* checked after every run; may be NULL */
+    int (*after)(void); /* checked after every run. May be NULL. */
 } scenario;
 
 static int files_open(void)

@@ -378,7 +378,7 @@ static ddp_status operators(uint64_t *h, ddp_error *err)
 
 /* ---- data and files ---- */
 
-/* Writes an input file of the test; no call fails meanwhile. */
+/* Writes an input file of the test. No call fails meanwhile. */
 static void own_file(const char *name, const void *bytes, size_t n)
 {
     const int kind = faults->kind;

@@ -15,7 +15,7 @@ typedef struct given_pairs {
     int fd[GIVEN_MAX][GIVEN_MAX];
 } given_pairs;
 
-/* Creates a socket pair for each pair of ranks. buffer: size of each socket's buffers; 0: the system's
+/* Creates a socket pair for each pair of ranks. buffer: size of each socket's buffers, or 0 for the system's
  * default. */
 static DDP__UNUSED void given_connect(given_pairs *p, int world, int buffer)
 {

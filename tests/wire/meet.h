@@ -69,7 +69,7 @@ static DDP__UNUSED void meet_unused(char *addr)
     close(meet_listen_at(host, addr));
 }
 
-/* Prepares ranks 0..world-1 of one run; rank 0 takes ownership of listen_fd. */
+/* Prepares ranks 0..world-1 of one run. Rank 0 takes ownership of listen_fd. */
 static DDP__UNUSED void meet_prepare(meet_rank *m, int world, int listen_fd, const char *addr)
 {
     int r;

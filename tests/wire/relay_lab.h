@@ -21,10 +21,10 @@ typedef struct relay {
     ddp__addr at[RELAY_ROUTES], to[RELAY_ROUTES];
     relay_pair pair[RELAY_PAIRS];
     ddp_rng rng;
-    long mean;        /* mean number of bytes until a connection breaks; 0: none breaks */
+    long mean;        /* mean number of bytes until a connection breaks, or 0 for none breaks */
     long least;       /* each connection passes at least this number of bytes */
     int stop, stall;  /* atomic; stall: nothing is forwarded */
-    long stall_after; /* it stalls by itself after this number of bytes; 0: never */
+    long stall_after; /* it stalls by itself after this number of bytes, or 0 for never */
     int breaks;       /* atomic */
     pthread_t thread;
 } relay;
@@ -128,7 +128,7 @@ static void *relay_run(void *arg)
     return NULL;
 }
 
-/* Creates a route to the rank that listens at `to`; returns its own address. */
+/* Creates a route to the rank that listens at `to`. Returns its own address. */
 static const ddp__addr *relay_route(relay *r, const ddp__addr *to)
 {
     int count, k = r->routes++;

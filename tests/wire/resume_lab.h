@@ -172,8 +172,8 @@ static DDP__UNUSED void run_end(relayed_run *run, relay *r)
 }
 
 /* One all-reduce of `count` floats between two ranks. The relay stalls for stall_s in the middle of it,
- * longer than a link may be silent; 0: no stall. Returns the duration of the all-reduce in seconds, without
- * the stall. */
+ * longer than a link may be silent, or 0 for no stall. Returns the duration of the all-reduce in seconds,
+ * without the stall. */
 static DDP__UNUSED double stalled_operation(size_t count, double stall_s)
 {
     static relay r;

@@ -12,7 +12,7 @@ typedef struct talker {
     uint64_t seed;
     int bad;   /* bytes that differ, or failures */
     int *left; /* ranks that have not finished */
-    int cuts;  /* one of this number of rounds begins with a cut; 0: none */
+    int cuts;  /* one of this number of rounds begins with a cut, or 0 for none */
     int cut;   /* number of rounds that did */
 } talker;
 

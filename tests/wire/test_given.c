@@ -47,7 +47,7 @@ static ddp_config small(ddp_strategy strategy)
 typedef struct board {
     uint64_t hash[WORLD];
     int status[WORLD];
-    int dies; /* the rank that ends its process in step 3; -1: none */
+    int dies; /* the rank that ends its process in step 3, or -1 for none */
     char text[WORLD][DDP_ERROR_TEXT];
 } board;
 

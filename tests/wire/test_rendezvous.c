@@ -238,7 +238,7 @@ static void full_admission_drops_a_caller_of_the_busiest_address_at_once(void **
     a_full_door_drops(&greedy);
 }
 
-/* Sends one frame to rank 0 as rank `rank`; returns the refusal. */
+/* Sends one frame to rank 0 as rank `rank`. Returns the refusal. */
 static int flipped = -1; /* a bit of the next hello to flip */
 
 static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank, uint32_t world)

@@ -8,7 +8,7 @@
 enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
 #define DDP__FENCE_ORDERS 3e8 /* step limit for trying every order of up to FENCE_ALL devices */
 #define DDP__FENCE_STEPS  2e8 /* step limit for improving a plan: about a second */
-#define DDP__FENCE_SIZE   1e9 /* limit on the elementary steps of one bound; a plan computes several bounds */
+#define DDP__FENCE_SIZE   1e9 /* limit on the elementary steps of one bound */
 
 static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 

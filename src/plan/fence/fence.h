@@ -19,8 +19,9 @@ typedef struct ddp_fence_options {
     ddp_workload_options work; /* how the cost is computed */
     int no_memory;             /* 1 = ignore the memory limits of the devices */
     int allow_idle;            /* 1 = a device may run no operator */
-    double message_bytes; /* message size M for the link weights, in bytes; 0 = the median over all cuts */
-    double resolution;    /* of the clustering, see ddp_louvain; 0 = 1 */
+    double message_bytes;      /* message size M for the link weights, in bytes, or 0 for the median over all
+                           * cuts */
+    double resolution;         /* of the clustering, see ddp_louvain; 0 = 1 */
 } ddp_fence_options;
 
 /* Operators first .. end-1 of the list run on `device`. */
@@ -48,8 +49,8 @@ typedef struct ddp_fence_plan {
 /* ddp_fence - assigns each operator to a device.
  *
  *   list, net  borrowed; net->speed is required; net->memory_bytes, if set, limits each device
- *   o          borrowed; all-zero selects the defaults
- *   out        untouched on error; otherwise the caller frees it with ddp_fence_plan_free
+ *   o          borrowed. All-zero selects the defaults.
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_fence_plan_free.
  *
  * FusionLLM (arXiv:2410.12707) section 4 does not specify the algorithm. This implementation is
  * deterministic:
@@ -68,15 +69,15 @@ typedef struct ddp_fence_plan {
  * orders (up to 16 devices with 95 operators, 12 with 2,000); otherwise it swaps devices.
  *
  * The cut: for a given upper bound on max(C_p, R_p), a best-first search finds the cut of least latency. A
- * search state is the number of operators placed, the device, and the location of each result still in use.
- * A dynamic programme guides the search; it is exact if no result is used beyond the next device. The upper
+ * search state is the number of operators placed, the device, and the location of each result still in use. A
+ * dynamic programme guides the search. It is exact if no result is used beyond the next device. The upper
  * bound is bisected over all values that can matter. Step counts limit the effort. If a limit ends the
  * search, `proven` is 0 and the best cut found so far is returned. Input data (leaves without FLOPs and
  * parameters, such as inputs and labels) is read on the device of its first user, even if its place in the
  * list falls into another segment.
  *
- * The baselines cut only between modules (ddp_oplist_entry), as in the paper. Without allow_idle every
- * device gets an operator, as in the paper's figures. Pure; safe from any thread.
+ * The baselines cut only between modules (ddp_oplist_entry), as in the paper. Without allow_idle every device
+ * gets an operator, as in the paper's figures. Pure and safe from any thread.
  *
  * Errors:
  *   DDP_ARG          bad list, network or option; fewer operators than devices without allow_idle
@@ -89,14 +90,14 @@ typedef struct ddp_fence_plan {
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
 
-/* ddp_fence_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+/* ddp_fence_plan_free - frees the arrays of a plan. Accepts an all-zero one. */
 DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan);
 
 /* ddp_fence_solver_name - returns the name of a solver: "fence", "equal_ops" or "equal_flops".
- * DDP_FENCE_DEFAULT gives "fence"; an invalid value gives "unknown". A constant string. Pure; safe from any
- * thread. */
+ * DDP_FENCE_DEFAULT gives "fence". An invalid value gives "unknown". A constant string. Pure and safe from
+ * any thread. */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
 
-/* ddp_fence_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG,
- * with a list of the valid names. */
+/* ddp_fence_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);

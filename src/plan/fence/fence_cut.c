@@ -138,7 +138,7 @@ static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
 }
 
 /* Adds the successors of label p whose segment is at position q. greedy: leaves only the most promising of
- * all successors in the slot after the labels; *top is its bound. Returns 0 if there is no room. */
+ * all successors in the slot after the labels. *top is its bound. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;

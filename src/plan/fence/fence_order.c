@@ -131,7 +131,7 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
 
 /* Finds an order of the devices along which some cut fits into memory. The memory of a segment depends on
  * where it begins and ends, not on where its inputs are. So for a few devices it is enough to compute, for
- * every set of devices, the cuts that the set can reach in some order; the answer is exact. With more
+ * every set of devices, the cuts that the set can reach in some order. The answer is exact. With more
  * devices, devices are swapped while that increases the number of operators placed. */
 
 #define DDP__FENCE_SETS 1e8 /* limit on the steps over all sets of devices: less than a second */
@@ -240,7 +240,7 @@ static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
     return far;
 }
 
-/* The amount left to place; 0 = everything is placed. */
+/* The amount left to place. 0 means that everything is placed. */
 static double ddp__fence_fit_lacks(void *user)
 {
     ddp__fence_fit *f = (ddp__fence_fit *)user;

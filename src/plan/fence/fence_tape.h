@@ -35,7 +35,7 @@ typedef struct ddp__fence_hop {
 typedef struct ddp__fence_line {
     const ddp__fence_tape *tape;
     int positions, idle;     /* idle: 1 = positions may stay empty */
-    int ages;                /* DDP__FENCE_AGES; 2 if idle, because an age then identifies no position */
+    int ages;                /* DDP__FENCE_AGES, or 2 if idle, because an age then identifies no position */
     double *pace;            /* seconds per FLOP */
     double *limit;           /* memory limit, bytes */
     ddp__fence_hop *hop;     /* from one position to another */

@@ -11,7 +11,8 @@ typedef struct ddp__louvain {
     int n, size;              /* number of nodes in the graph, and in the level */
     double resolution, total; /* total = 2m */
     double *graph;            /* [n x n] symmetric, diagonal 0 */
-    double *w;                /* [size x size] weights of the level; the diagonal is twice the inner weight */
+    double *w;                /* [size x size] weights of the level. The diagonal is twice the inner
+                               * weight. */
     double *degree;           /* [size] */
     double *inside;           /* [size] sum of the degrees of each community's members */
     double *link;             /* [size] weight from the current node into each community */

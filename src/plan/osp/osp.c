@@ -82,7 +82,7 @@ static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
  * bytes of the first half fall, the subsets of the second half that satisfy both bounds move up, and a
  * queue stores their minimum. If the window contains all layers, the result is the optimum. */
 
-/* Half of the layers in the window; each half has 2^16 subsets. */
+/* Half of the layers in the window. Each half has 2^16 subsets. */
 enum { DDP__OSP_HALF = 16 };
 
 typedef struct ddp__osp_subset {

@@ -26,7 +26,7 @@ DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parame
  *   bytes       [layers] >= 0
  *   budget      S(G^u), the most bytes that the deferred layers may have together; 0 defers no layer
  *   gib         [(layers + 7) / 8] receives the bitmap
- *   deferred    receives the bytes of the 0 bits; may be NULL
+ *   deferred    receives the bytes of the 0 bits. May be NULL.
  *
  * Among layers of equal importance the lower index comes first, so all workers get the same bitmap. A
  * layer without bytes is never deferred. The knapsack rule defers the set of least importance whose bytes

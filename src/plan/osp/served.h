@@ -13,7 +13,7 @@ typedef enum ddp_serving {
 /* The run whose step time ddp_served_step predicts. */
 typedef struct ddp_served {
     ddp_serving rule;     /* when a server answers */
-    int ahead;            /* steps a worker may be ahead of the slowest one; -1 = no limit */
+    int ahead;            /* steps a worker may be ahead of the slowest one, or -1 for no limit */
     int workers, servers; /* numbers of both, at least 1 */
     int colocated;        /* 1 = worker k is also server k and both use one link; servers = workers */
     const double *bytes;  /* [servers] bytes of gradients, and as many in the answer; borrowed */
@@ -27,17 +27,17 @@ typedef struct ddp_served {
 /* ddp_served_step - computes the seconds per step in the steady state.
  *
  * A worker computes, pushes to all servers one after another, and continues when all have answered. Late
- * bytes follow; their answer arrives before the worker's next push. A message takes bytes / rate on the
+ * bytes follow. Their answer arrives before the worker's next push. A message takes bytes / rate on the
  * sender's uplink and on the receiver's downlink. Each link serves messages first come, first served. A
  * message arrives delay_s later. Updates take no time.
  *
  *   work  ddp_served_room(workers, servers) bytes of scratch, or NULL to allocate it for the call
- *   out   receives the seconds; untouched on error
+ *   out   receives the seconds. Unchanged on error.
  *
  * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker;
  * finding each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
 
 /* ddp_served_room - returns the bytes of scratch memory that ddp_served_step needs for these numbers of
- * workers and servers. Pure; safe from any thread. */
+ * workers and servers. Pure and safe from any thread. */
 DDP_API size_t ddp_served_room(int workers, int servers);

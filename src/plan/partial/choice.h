@@ -14,7 +14,7 @@ typedef enum ddp_solver {
 
 typedef enum ddp_cost {
     DDP_COST_DEFAULT,  /* window */
-    DDP_COST_TIMELINE, /* transfers queue on one link; the step ends with the last transfer */
+    DDP_COST_TIMELINE, /* transfers queue on one link. The step ends with the last transfer. */
     DDP_COST_SUM,      /* Eq. 8-11: the transfers of a set count as one block after its first layer */
     DDP_COST_WINDOW    /* like timeline, but a transfer may last until its layer's next forward */
 } ddp_cost;

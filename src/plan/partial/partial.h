@@ -30,7 +30,7 @@ typedef struct ddp_plan {
  * all layers.
  *   timeline  max(T, end of the last transfer + alpha). A transfer starts when its layer's backward has
  *             ended and the link is free (DreamDDP, text under Eq. 7)
- *   sum       max(T, P(a+1) + sum of S + alpha); a is the layer of S nearest to the output (Eq. 8-11)
+ *   sum       max(T, P(a+1) + sum of S + alpha). A is the layer of S nearest to the output (Eq. 8-11)
  *   window    end of the next forward minus all forward time. The forward of a layer waits only for its own
  *             transfer, and the link serves the layer nearest to the input first
  *   S empty   T
@@ -46,7 +46,7 @@ typedef struct ddp_plan {
 
 /* ddp_plan_partial - chooses the step of the period in which each layer is averaged.
  *
- *   o->period        H steps; every layer is averaged once per period
+ *   o->period        H steps. Every layer is averaged once per period.
  *   o->time_limit_s  only reached by instances far beyond a few hundred layers. Otherwise counts limit the
  *                    search, and the plan is the same on every machine
  *
@@ -58,30 +58,30 @@ typedef struct ddp_plan {
  *
  * Source: DreamDDP (arXiv:2502.11058) section 3.3, Algorithm 2, Eq. 8-12. The paper's symbols are named: H
  * period, L layers, t_FP forward_s, t_BP backward_s, t_COMM comm_s, a partition of the layers over H steps
- * step_of, Gamma ddp_stats.divergence. *out is overwritten, not freed; untouched on error, otherwise the
- * caller frees it with ddp_plan_free. Pure; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC,
+ * step_of, Gamma ddp_stats.divergence. *out is overwritten, not freed. Unchanged on error, otherwise the
+ * caller frees it with ddp_plan_free. Pure and safe from any thread. Errors: DDP_ARG, DDP_NUMERIC,
  * DDP_MEMORY, DDP_UNSUPPORTED. */
 DDP_API ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out,
                                     ddp_error *err);
 
 /* ddp_plan_new - creates a plan with every layer in step 0, no filling, and costs 0. *out is untouched on
- * error; otherwise the caller frees it with ddp_plan_free. Errors: DDP_ARG for layers or period below 1,
+ * error. Otherwise, the caller frees it with ddp_plan_free. Errors: DDP_ARG for layers or period below 1,
  * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err);
 
-/* ddp_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+/* ddp_plan_free - frees the arrays of a plan. Accepts an all-zero one. */
 DDP_API void ddp_plan_free(ddp_plan *plan);
 
 /* ddp_plan_evaluate - sets objective_s, exposed_s, lower_bound_s and cost of any assignment. plan->step_of
  * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for every
- * assignment of the layers to the steps. Cost: O(L H). Pure; safe from any thread. Errors: DDP_ARG (the
+ * assignment of the layers to the steps. Cost: O(L H). Pure and safe from any thread. Errors: DDP_ARG (the
  * profile; another number of layers; a step out of range), DDP_NUMERIC for times that add up to infinity,
  * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan, ddp_error *err);
 
 /* ddp_plan_step_time - predicts the length of local step `step` in seconds, without forward time.
  *   step_of  [L] the step that averages each layer
- *   out_s    receives the seconds; untouched on error
+ *   out_s    receives the seconds. Unchanged on error.
  * Cost: O(L). Errors: DDP_ARG, DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost,
                                       double *out_s, ddp_error *err);
@@ -97,8 +97,8 @@ DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, 
  *                slower than compute. In that case every step is assumed longer by an equal share of it
  *
  * A transfer starts when its layer's backward has ended and the link has finished the transfers posted before
- * it. Cost: O(L^2 + L H). Pure; safe from any thread. Errors: DDP_ARG (NULL; the profile; another number of
- * layers; a step out of range), DDP_NUMERIC, DDP_MEMORY. */
+ * it. Cost: O(L^2 + L H). Pure and safe from any thread. Errors: DDP_ARG (NULL; the profile; another number
+ * of layers; a step out of range), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing,
                                     double *exposed_s, ddp_error *err);
 
@@ -107,34 +107,35 @@ DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, 
  *
  *   exposed_s  [max_period] exposed_s[h-1] receives the seconds per period of h steps with contiguous sets
  *
- * Pure; safe from any thread. Errors: DDP_ARG (the profile; max_period below 1), DDP_NUMERIC, DDP_MEMORY. */
+ * Pure and safe from any thread. Errors: DDP_ARG (the profile; max_period below 1), DDP_NUMERIC,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,
                                   ddp_error *err);
 
 /* ddp_plan_hash - returns a 64-bit hash of layers, period, step_of and fill. It is the same on every
- * platform. Pure; safe from any thread. */
+ * platform. Pure and safe from any thread. */
 DDP_API uint64_t ddp_plan_hash(const ddp_plan *plan);
 
 /* ddp_solver_name - returns the name of a solver as used by the programs. DDP_SOLVER_DEFAULT gives the name
- * of the default; an invalid value gives "unknown". A constant string. Pure; safe from any thread. */
+ * of the default. An invalid value gives "unknown". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_solver_name(ddp_solver solver);
 
 /* ddp_cost_name - returns the name of a cost model: the default's for DDP_COST_DEFAULT, "unknown" for an
- * invalid value. A constant string. Pure; safe from any thread. */
+ * invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_cost_name(ddp_cost cost);
 
 /* ddp_fill_name - returns the name of a filling rule: the default's for DDP_FILL_DEFAULT, "unknown" for an
- * invalid value. A constant string. Pure; safe from any thread. */
+ * invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_fill_name(ddp_fill fill);
 
-/* ddp_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG, with
- * a list of the valid names. */
+/* ddp_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err);
 
-/* ddp_cost_named - finds the cost model with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+/* ddp_cost_named - finds the cost model with the given name. Pure and safe from any thread. Errors: DDP_ARG,
  * with a list of the valid names. */
 DDP_API ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err);
 
-/* ddp_fill_named - finds the filling rule with the given name. Pure; safe from any thread. Errors: DDP_ARG,
- * with a list of the valid names. */
+/* ddp_fill_named - finds the filling rule with the given name. Pure and safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err);

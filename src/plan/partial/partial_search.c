@@ -18,7 +18,7 @@
  * In both cases the maximum is the clock of a link that serves the set in backward order, with layer i
  * ready at w(i). */
 
-/* Seconds for which the message of row l alone occupies the link; 0 if row l sends nothing. */
+/* Seconds for which the message of row l alone occupies the link, or 0 if row l sends nothing. */
 static double ddp__occupies(const ddp_profile *p, int l)
 {
     return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0;
@@ -321,9 +321,9 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 
 /* Non-contiguous assignment: single moves and swaps, from the contiguous assignment and then from small
  * perturbations of the best one. Contiguous sets leave the link idle while the output side of every later
- * step runs backward. Scattered sets use that time, and convergence only needs each layer once per period.
- * A count of visited members limits the search, so that the plan is the same on every machine; the clock
- * is only a safety net. */
+ * step runs backward. Scattered sets use that time, and convergence only needs each layer once per period. A
+ * count of visited members limits the search, so that the plan is the same on every machine. The clock is
+ * only a safety net. */
 
 /* The members to visit for each pair of layer and step, and the total limit. */
 #define DDP__SCATTER_VISITS_EACH 2e4
@@ -339,8 +339,8 @@ typedef struct ddp__scatter_state {
     double total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
-/* Layers that send nothing cost nothing in any step. The exception is Eq. 8: a set starts at its first
- * layer even if that layer sends nothing. */
+/* Layers that send nothing cost nothing in any step. The exception is Eq. 8 means that a set starts at its
+ * first layer even if that layer sends nothing. */
 static int ddp__scatter_counts(const ddp__costs *c, int i)
 {
     return c->comm[i] > 0 || c->cost == DDP_COST_SUM;
@@ -433,7 +433,7 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-/* Iterated local search around the best assignment; the first round has no perturbation. An equal result
+/* Iterated local search around the best assignment. The first round has no perturbation. An equal result
  * replaces the best, so that the search can cross plateaus. */
 static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 {

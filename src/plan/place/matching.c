@@ -16,7 +16,7 @@ static int ddp__matching_augment(ddp__matching *m, const double *weight, double 
     return 0;
 }
 
-/* Extends the matching in m to a perfect one; returns 0 if weights up to `most` do not allow it. */
+/* Extends the matching in m to a perfect one. Returns 0 if weights up to `most` do not allow it. */
 static int ddp__matching_extend(ddp__matching *m, const double *weight, double most)
 {
     for (int u = 0; u < m->n; u++) {
@@ -44,9 +44,9 @@ double ddp__matching_bound(int n, const double *weight)
     return most;
 }
 
-/* Finds a perfect matching whose largest weight is smallest. mate [n] attains the returned value, which
- * the matching of the released DT-FM program may not. Bisects over the thresholds; each try extends the
- * matching of the last threshold that was too low. */
+/* Finds a perfect matching whose largest weight is smallest. mate [n] attains the returned value, which the
+ * matching of the released DT-FM program may not. Bisects over the thresholds. Each try extends the matching
+ * of the last threshold that was too low. */
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);

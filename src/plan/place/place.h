@@ -67,7 +67,7 @@ typedef struct ddp_placement {
  *                 printed gain, each device once) is applied and truncated at its largest sum of gains. An
  *                 offspring better than the worst individual replaces it
  *   genetic-code  one pass of cyclic one-way moves. An offspring better than its first parent replaces the
- *                 worse parent, which is the effect of the released test; the last cycle is retained
+ *                 worse parent, which is the effect of the released test. The last cycle is retained
  *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
  *
  * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
@@ -78,8 +78,8 @@ typedef struct ddp_placement {
  * to 10 devices and always one stage. With one pipeline of up to 16 stages, the tour alone is exact and
  * proven.
  *
- * *out is overwritten, not freed; untouched on error. Pure except for ddp_now; safe from any thread.
- * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC, DDP_MEMORY. */
+ * *out is overwritten, not freed. Unchanged on error. Pure except for ddp_now. Safe from any thread. Errors:
+ * DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out,
                              ddp_error *err);
 
@@ -89,13 +89,13 @@ DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o,
 DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
                                   double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err);
 
-/* ddp_placement_free - frees the arrays of a placement; accepts an all-zero one. */
+/* ddp_placement_free - frees the arrays of a placement. Accepts an all-zero one. */
 DDP_API void ddp_placement_free(ddp_placement *p);
 
 /* ddp_place_solver_name - returns the name of a solver: "anneal", "genetic", "genetic-code", "kl", "random"
- * or "exact"; "unknown" for an invalid value. A constant string. Pure; safe from any thread. */
+ * or "exact"; "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
 
-/* ddp_place_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG,
- * with a list of the valid names. */
+/* ddp_place_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);

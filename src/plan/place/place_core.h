@@ -29,7 +29,7 @@ typedef struct ddp__place {
     int *order;             /* [S] */
     double *reach;          /* [S] */
     int *line;              /* [N] the arrangement found by the last evaluation */
-    ddp__scratch room;      /* memory of all solvers; if an allocation fails, the search ends */
+    ddp__scratch room;      /* memory of all solvers. If an allocation fails, the search ends. */
 } ddp__place;
 
 /* Cost of an arrangement as given, without re-matching. datap and hops may be NULL. */
@@ -45,9 +45,9 @@ DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* rep
 /* Returns the seconds since the start. Reports progress, and sets p->stop if the time limit is reached. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
 /* Returns 1 if even an unfinished evaluation must be abandoned. After the time limit, a search has another
- * tenth of the limit to finish properly; a matching takes less than that. */
+ * tenth of the limit to finish properly. A matching takes less than that. */
 DDP_LIB int ddp__place_late(ddp__place *p);
-DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate; returns 0 if the search is over */
+DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate. Returns 0 if the search is over. */
 /* Builds arrangements that follow the clusters of the network, evaluates each exactly and offers it as the
  * best. kept[0..] receives up to `most` of them, best first. Returns their number. */
 DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);

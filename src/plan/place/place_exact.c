@@ -91,7 +91,7 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
     return 1;
 }
 
-/* The pair term between devices of classes c and d; 0 for a class of one device with itself. */
+/* The pair term between devices of classes c and d, or 0 for a class of one device with itself. */
 static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
 {
     if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
@@ -164,7 +164,7 @@ static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y
     return ddp__matching_solve(&t->p->matching, t->p->weight, t->mate);
 }
 
-/* The least hop from composition x to the remaining devices; 0 if none remain. */
+/* The least hop from composition x to the remaining devices, or 0 if none remain. */
 static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
 {
     int C = t->classes, c, d;

@@ -186,9 +186,9 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 
 /* The search that the authors of DT-FM released: cyclic partition moves. Each move takes one device out of
  * the group that received the last one. The gain of moving v to group q is one of:
- *     genetic-code  mean of w(v, u in q) - own(v), own(v) = the lightest w(v, u) in v's group; only the
- *                   unlocked v with the smallest own of its group may move
- *     kl            s(v, q) - s(v, own group), s = sum of (c_pp - c_dp)/b; any unlocked v may move
+ *     genetic-code  mean of w(v, u in q) - own(v), own(v) = the lightest w(v, u) in v's group. Only the
+ *                   unlocked v with the smallest own of its group may move.
+ *     kl            s(v, q) - s(v, own group), s = sum of (c_pp - c_dp)/b. Any unlocked v may move.
  * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it
  * returns to S0. It is closed at the move with the largest value of: gains so far, plus the gain of
  * sending the device directly to S0. If no such value is positive, the cycle is undone. A device stays
@@ -203,7 +203,7 @@ typedef struct ddp__place_cycle {
     int *moved, *from; /* [N] moves of this cycle */
     double *sum;       /* weight between one device and group q, at index q x stride */
     size_t stride;     /* 1, or N in the table */
-    double *table;     /* [S x N] sums of each device, updated in place; NULL = summed again each time */
+    double *table;     /* [S x N] sums of each device, updated in place, or NULL for summed again each time */
 } ddp__place_cycle;
 
 /* Sums the weights of v with every group into c->sum. Returns the lightest weight in its own group. */

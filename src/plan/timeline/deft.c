@@ -43,7 +43,7 @@ static double ddp__deft_cut(double c, double alpha, double limit)
     return c <= limit ? 1 : ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
 }
 
-/* joined: rule 2; a part contains as many blocks of the partition as rule 3 allows. */
+/* joined: rule 2. A part contains as many blocks of the partition as rule 3 allows. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined,
                               int bucket)
 {

@@ -8,7 +8,7 @@
 typedef enum ddp_delayed_select {
     DDP_SELECT_DEFAULT, /* release */
     DDP_SELECT_RELEASE, /* takes a part only if it ends within the stage, counted from its release */
-    DDP_SELECT_PAPER    /* Algorithm 1 as printed; a send may outlast the stage */
+    DDP_SELECT_PAPER    /* Algorithm 1 as printed. A send may outlast the stage. */
 } ddp_delayed_select;
 
 /* Options of ddp_plan_delayed. All-zero selects the defaults. */
@@ -16,8 +16,8 @@ typedef struct ddp_delayed_options {
     int links;                  /* 1 or 2; 0 = 1 */
     double mu;                  /* time on the slow link / time on the fast link; used with 2 links */
     double alpha_s;             /* startup included in each comm_s, in seconds; every part pays it */
-    double partition_s;         /* longest block on the fast link, in seconds; 0 = no limit */
-    double partition_params;    /* most parameters in a block; 0 = no limit */
+    double partition_s;         /* longest block on the fast link, in seconds, or 0 for no limit */
+    double partition_params;    /* most parameters in a block, or 0 for no limit */
     ddp_delayed_select select;  /* (default: release) */
     ddp_knapsack_solver solver; /* 0 = exact if that is quick, else greedy; with two links, the best plan
                                    of that one, greedy and a queue. paper with two links: greedy */
@@ -53,7 +53,7 @@ typedef struct ddp_delayed_plan {
     int buckets, parts;      /* rows of the profile, and parts of all of them */
     int *parts_of;           /* [buckets] 0 if the bucket sends nothing */
     double *part_s;          /* [buckets] seconds for one part on the fast link, startup included */
-    int links;               /* number of links in use; 1 if the slow one cannot carry any part */
+    int links;               /* number of links in use, or 1 if the slow one cannot carry any part */
     int warmup, period;      /* iterations */
     ddp_delayed_step *step;  /* [warmup + period] */
     ddp_delayed_send *send;  /* [sends] */
@@ -94,10 +94,10 @@ typedef struct ddp_delayed_plan {
  *   - With no_barrier, it also plans one knapsack of T_f + T_b per iteration, with the parts above and with
  *     limits in which both stages have T_f + T_b.
  *
- * Choice. By default the knapsack fills a stage; with a startup or two links, greedy and a plain queue are
- * also tried. The plan with the least time per update is returned; with a target_frequency, the plan with
- * the shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and
- * the shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
+ * Choice. By default the knapsack fills a stage. With a startup or two links, greedy and a plain queue are
+ * also tried. The plan with the least time per update is returned; with a target_frequency, the plan with the
+ * shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and the
+ * shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
  * lower_bound_s. The profile's own alpha_s and gap_s are added to every comm_s and to alpha. After 5e7
  * knapsack entries (a second or less) the search ends with the best plan so far, the same on every machine,
  * and sets `limited`.
@@ -109,19 +109,19 @@ typedef struct ddp_delayed_plan {
  *     delay.
  *   - Capacities are compared in fast-link time.
  *
- * *out is overwritten, not freed; untouched on error. Pure; safe from any thread. Errors: DDP_ARG (names
+ * *out is overwritten, not freed. Unchanged on error. Pure and safe from any thread. Errors: DDP_ARG (names
  * the value), DDP_UNSUPPORTED (no steady period within 4096 iterations; exact with more parts than
  * ddp_knapsack accepts), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
                                     ddp_delayed_plan *out, ddp_error *err);
 
-/* ddp_delayed_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+/* ddp_delayed_plan_free - frees the arrays of a plan. Accepts an all-zero one. */
 DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan);
 
 /* ddp_delayed_select_name - returns the name of a selection rule; "unknown" for an invalid value. A constant
- * string. Pure; safe from any thread. */
+ * string. Pure and safe from any thread. */
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
 
-/* ddp_delayed_select_named - finds the selection rule with the given name. Pure; safe from any thread.
+/* ddp_delayed_select_named - finds the selection rule with the given name. Pure and safe from any thread.
  * Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err);

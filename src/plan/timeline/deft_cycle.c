@@ -8,8 +8,8 @@
 int ddp__deft_spent(int64_t work) { return work > 50000000; }
 
 /* The choice of one stage, Knap and SelectNew of plan/timeline/deft.h: the link on which each of the parts
- * left[N] travels. d->on[l * N + i] is the number of parts of bucket i on link l. room = end of the stage.
- * A part of bucket i is ready at offset + ready[i]; the offset of a gradient that is ready already is
+ * left[N] travels. d->on[l * N + i] is the number of parts of bucket i on link l. room = end of the stage. A
+ * part of bucket i is ready at offset + ready[i]. The offset of a gradient that is ready already is
  * -infinity. */
 
 static double ddp__deft_ready(const ddp__deft *d, double offset, int i)
@@ -153,7 +153,7 @@ static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, do
     return ddp__deft_send(r, iteration, at, offset, busy, err);
 }
 
-/* Seconds by which sends make a stage longer than its compute; 0 for a rounding error. */
+/* Seconds by which sends make a stage longer than its compute, or 0 for a rounding error. */
 static double ddp__deft_overrun(double compute, const double *busy)
 {
     double last = busy[0] > busy[1] ? busy[0] : busy[1];

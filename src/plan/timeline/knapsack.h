@@ -12,9 +12,8 @@ typedef enum ddp_knapsack_solver {
 } ddp_knapsack_solver;
 
 /* Item i starts at or after ready_s[i], on link 0 or on link 1. It takes item_s[i] seconds on link 0 and
- * slowdown[1] x item_s[i] on link 1. A link carries one item at a time, starts at start_s and must finish
- * by deadline_s. A plain knapsack has no ready_s; its capacity is deadline - start. All arrays are
- * borrowed. */
+ * slowdown[1] x item_s[i] on link 1. A link carries one item at a time, starts at start_s and must finish by
+ * deadline_s. A plain knapsack has no ready_s. Its capacity is deadline - start. All arrays are borrowed. */
 typedef struct ddp_knapsack_problem {
     int items;             /* number of items */
     const double *item_s;  /* [items] > 0, seconds on the fast link */
@@ -29,7 +28,7 @@ typedef struct ddp_knapsack_problem {
 /* ddp_knapsack - chooses the items of largest total value that the links can carry in time.
  *
  *   assign  [items] receives the link of each item, or -1
- *   value   receives the sum of the values sent (seconds if p->value is NULL); may be NULL
+ *   value   receives the sum of the values sent (seconds if p->value is NULL). May be NULL.
  *
  * The items of one link run in the order of their release times, which is optimal for a common deadline.
  *
@@ -46,18 +45,17 @@ typedef struct ddp_knapsack_problem {
  * Times are compared in units of 2^-44 of the longest deadline: a sum that exceeds a deadline only by
  * rounding (0.1 + 0.2 with a deadline of 0.3) fits.
  *
- * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first,
- * which holds for item times on the slow link. Here all item times are for the fast link, and the slow
- * link takes mu times as long. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG
- * (names the item and the value), DDP_NUMERIC (the sum of the values is not finite), DDP_UNSUPPORTED,
- * DDP_MEMORY. */
+ * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first, which
+ * holds for item times on the slow link. Here all item times are for the fast link, and the slow link takes
+ * mu times as long. Outputs are untouched on error. Pure and safe from any thread. Errors: DDP_ARG (names the
+ * item and the value), DDP_NUMERIC (the sum of the values is not finite), DDP_UNSUPPORTED, DDP_MEMORY. */
 DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
                                 double *value, ddp_error *err);
 
 /* ddp_knapsack_solver_name - returns the name of a solver as used by the programs. DDP_KNAPSACK_DEFAULT gives
- * "default"; an invalid value gives "unknown". A constant string. Pure; safe from any thread. */
+ * "default". An invalid value gives "unknown". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
 
-/* ddp_knapsack_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors:
+/* ddp_knapsack_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:
  * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err);

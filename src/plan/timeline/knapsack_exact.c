@@ -57,7 +57,7 @@ static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_err
     return ddp__fail(err, DDP_MEMORY, "no memory for the exact knapsack of %d items", s->k->items);
 }
 
-/* The time on link l after n items of class c join; -1 if that is too late. */
+/* The time on link l after n items of class c join, or -1 if that is too late. */
 static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int64_t t, int c, int l, int n)
 {
     const ddp__knapsack_class *x = &s->k->cls[c];
@@ -185,7 +185,7 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     return ddp__knapsack_remember(s, s->list[back], x->first, err);
 }
 
-/* Finds the best pair of a front and a back; without one, *best_value is unchanged. tree [ranks + 1]: the
+/* Finds the best pair of a front and a back. Without one, *best_value is unchanged. tree [ranks + 1]: the
  * entry with the largest value of each Fenwick range, 1-based, 0 = none. */
 static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second, int ranks,
                                 int64_t *best_value, int *best)

@@ -22,7 +22,7 @@ typedef struct ddp__knapsack {
     const double *value;      /* [items] the quantity to maximise, before conversion to ticks */
     int *assign;              /* [items] link of each item, or -1 */
     int64_t total;            /* sum of the values of all classes */
-    int64_t *work;            /* incremented for each entry that the exact search lists; may be NULL */
+    int64_t *work;            /* incremented for each entry that the exact search lists. May be NULL. */
     ddp__scratch room;
 } ddp__knapsack;
 

@@ -46,8 +46,8 @@ DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, 
  *
  * Each retry multiplies the capacity by 1.1, at most ten times (the paper gives no factor). If no plan
  * passes, the plan with the best ratio is returned with accepted = 0. A retry that cannot be planned is
- * skipped. The caller frees *plan with ddp_delayed_plan_free. Both outputs are untouched on error. Pure; safe
- * from any thread.
+ * skipped. The caller frees *plan with ddp_delayed_plan_free. Both outputs are untouched on error. Pure and
+ * safe from any thread.
  *
  * Source: DeFT section IV-C. Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period, or too
  * many parts), DDP_NUMERIC, DDP_MEMORY. */

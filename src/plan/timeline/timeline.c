@@ -43,7 +43,7 @@ typedef struct ddp__bl_model {
     double alpha;         /* startup included in every group's c */
     double most_params;   /* most parameters in a part; used if partition_s is 0 */
     double forward, backward, bound;
-    ddp_interval *log; /* link operations in order of their start; NULL = not recorded */
+    ddp_interval *log; /* link operations in order of their start, or NULL if not recorded */
     int logged;
     ddp__scratch room;
 } ddp__bl_model;
@@ -306,7 +306,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
             if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
             out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
         }
-        /* credit is the unused part of the limit; a rounding error is not credit */
+        /* credit is the unused part of the limit. A rounding error is not credit. */
         while (depth && limit - out > 1e-9 * limit) {
             int g = stack[depth - 1], part = m->parts[g] - left[g];
             double begin = ddp__link_take(&link, now, m->alpha);
@@ -337,7 +337,7 @@ static double ddp__bl_blocks(const ddp__bl_model *m, int g, int k)
     return k * ((m->group[g].c - m->alpha) / m->parts[g]);
 }
 
-/* The number of blocks of g that fill the gap until the next ready gradient; the last one may overrun it. */
+/* The number of blocks of g that fill the gap until the next ready gradient. The last one may overrun it. */
 static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
 {
     double one = ddp__bl_blocks(u->m, g, 1), k;

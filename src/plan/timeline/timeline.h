@@ -10,7 +10,7 @@ typedef enum ddp_scheme {
     DDP_SCHEME_WFBP,          /* each bucket as soon as its backward ends (PyTorch DDP) */
     DDP_SCHEME_MGWFBP,        /* WFBP with buckets merged if that saves startups */
     DDP_SCHEME_ASCWFBP,       /* WFBP with several operations in flight */
-    DDP_SCHEME_BYTESCHEDULER, /* parts by priority; the layer next to the input comes first */
+    DDP_SCHEME_BYTESCHEDULER, /* parts by priority. The layer next to the input comes first. */
     DDP_SCHEME_USBYTE,        /* operations of unequal size, priorities found by search */
     DDP_SCHEME_DEFT           /* not computed here; see ddp_plan_delayed */
 } ddp_scheme;
@@ -18,7 +18,7 @@ typedef enum ddp_scheme {
 /* All-zero selects the defaults. */
 typedef struct ddp_timeline_options {
     ddp_scheme scheme;         /* (default: ssgd) */
-    double alpha_s;            /* startup included in every comm_s, in seconds; 0 = none */
+    double alpha_s;            /* startup included in every comm_s, in seconds, or 0 for none */
     double partition_params;   /* bytescheduler, usbyte: most parameters in a part */
     double partition_s;        /* or the longest part on the link in seconds, startup included; if neither
                                   is given, 6.5e6 parameters */
@@ -60,12 +60,12 @@ typedef struct ddp_timeline {
 
 /* ddp_plan_timeline - simulates one steady iteration of a scheme with discrete events.
  *
- * The rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. There is
- * one link, first in, first out; an operation in flight is never interrupted. c_i is comm_s[i] with startup:
+ * The rows of the profile are buckets (or tensors, see bucket_bytes). Row 0 is next to the input. There is
+ * one link, first in, first out. An operation in flight is never interrupted. c_i is comm_s[i] with startup:
  * o->alpha_s is included in comm_s, while p->alpha_s and p->gap_s are added to it. All of them occupy the
  * link. (In a measured profile comm_s is all occupancy and alpha is 0.) Below, alpha is the sum of these
- * startups. A row with comm_s 0 sends nothing. T_f, T_b and T_c are sums over the rows; ready_i is the end
- * of the backward of row i.
+ * startups. A row with comm_s 0 sends nothing. T_f, T_b and T_c are sums over the rows. ready_i is the end of
+ * the backward of row i.
  *
  *   ssgd           T_f + T_b + T_c
  *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Transfers start strictly in row
@@ -76,7 +76,7 @@ typedef struct ddp_timeline {
  *                  wait anyway or waiting costs less than alpha (MG-WFBP's repository)
  *   ascwfbp        starts in row order, with at most K operations in flight. Each operation first spends
  *                  alpha without using bandwidth (a gap uses it); then all share the link equally. K = 1 or
- *                  alpha = 0 is WFBP; it is never slower than WFBP. The original also chooses a fusion; here
+ *                  alpha = 0 is WFBP. It is never slower than WFBP. The original also chooses a fusion; here
  *                  the groups are given.
  *   bytescheduler  cuts every row into k equal parts of at most one partition, queued by (row, part). A part
  *                  is committed to the link while credit > 0. The forward of a row waits only for its own
@@ -96,16 +96,16 @@ typedef struct ddp_timeline {
  * or overlap (ascwfbp), T_c counts only one startup: with all of them, as in the literature, the bound would
  * not hold.
  *
- * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023)
- * and the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts);
- * ascwfbp O(rows K); usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows (profiles
- * of more than 7,000 rows) and returns the best order found. *out is overwritten, not freed; untouched on
- * error. Pure; safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY,
- * DDP_UNSUPPORTED for deft. */
+ * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and
+ * the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts); ascwfbp
+ * O(rows K); usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows (profiles of more
+ * than 7,000 rows) and returns the best order found. *out is overwritten, not freed. Unchanged on error. Pure
+ * and safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for
+ * deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
                                      ddp_error *err);
 
-/* ddp_timeline_free - frees the arrays of a timeline; accepts an all-zero one. */
+/* ddp_timeline_free - frees the arrays of a timeline. Accepts an all-zero one. */
 DDP_API void ddp_timeline_free(ddp_timeline *t);
 
 /* ddp_timeline_exposed - computes the step time of t beyond its compute if messages have a latency: a
@@ -120,10 +120,10 @@ DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline
                                         double *each_s, double *all_s, ddp_error *err);
 
 /* ddp_scheme_name - returns the name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp,
- * bytescheduler, usbyte or deft; "unknown" for an invalid value. A constant string. Pure; safe from any
+ * bytescheduler, usbyte or deft; "unknown" for an invalid value. A constant string. Pure and safe from any
  * thread. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 
-/* ddp_scheme_named - finds the scheme with the given name. Pure; safe from any thread. Errors: DDP_ARG, with
- * a list of the valid names. */
+/* ddp_scheme_named - finds the scheme with the given name. Pure and safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
