@@ -15,7 +15,7 @@
  *     while (step++ < steps) {
  *         for (l = 0; l < L; l++)      { ddp_forward_begin(d, l); my_forward(l); }
  *         for (l = L - 1; l >= 0; l--) { my_backward(l); ddp_backward_end(d, l); }
- *         if (ddp_step_end(d)) break;           // the first error since the last step
+ *         if (ddp_step_end(d)) break;           // the first error of the context
  *     }
  *     ddp_sync_all(d);                          // now all ranks have equal parameters
  *     ddp_close(d);
@@ -286,8 +286,8 @@ DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 
 /* ddp_backward_end - passes the layer's gradient of this micro-batch to the library. From the last
  * micro-batch until ddp_forward_begin(layer), or until ddp_step_end if that hook is not used, the library
- * owns the layer's parameters and gradients. It returns the gradients zeroed. Returns 0 or the context's
- * first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE for more calls than micro_batches,
+ * owns the layer's parameters and gradients: no other backward pass may read them. It returns the gradients
+ * zeroed, except with ddp_own_update. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE for more calls than micro_batches,
  * or on a server rank; DDP_NUMERIC for a NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO,
  * DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
  * DDP_ABORTED from communication. */
@@ -2037,9 +2037,9 @@ typedef struct ddp_span {
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
 /* ==== session/checkpoint.h ==== [session] */
-/* Saves the state of a run as a checkpoint, and loads it. */
-
-/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors, and
+/* Saves the state of a run as a checkpoint, and loads it.
+ *
+ * A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors, and
  * manifest.json.
  *   rank-NNNN.safetensors  parameters, buffers, optimizer state, the states of ddp_add_state, numbers of
  *                          updates, step, learning rate, the numbers that determine the dropout masks, the

@@ -15,7 +15,7 @@
  *     while (step++ < steps) {
  *         for (l = 0; l < L; l++)      { ddp_forward_begin(d, l); my_forward(l); }
  *         for (l = L - 1; l >= 0; l--) { my_backward(l); ddp_backward_end(d, l); }
- *         if (ddp_step_end(d)) break;           // the first error since the last step
+ *         if (ddp_step_end(d)) break;           // the first error of the context
  *     }
  *     ddp_sync_all(d);                          // now all ranks have equal parameters
  *     ddp_close(d);

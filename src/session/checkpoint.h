@@ -1,9 +1,6 @@
-/* Saves the state of a run as a checkpoint, and loads it. */
-#pragma once
-
-#include "session/session.h"
-
-/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors, and
+/* Saves the state of a run as a checkpoint, and loads it.
+ *
+ * A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors, and
  * manifest.json.
  *   rank-NNNN.safetensors  parameters, buffers, optimizer state, the states of ddp_add_state, numbers of
  *                          updates, step, learning rate, the numbers that determine the dropout masks, the
@@ -18,6 +15,9 @@
  * on the machine that has its file. ddp_taken determines where the data resume. In an elastic world a lost
  * rank has no file. If the run is restarted with the same number of ranks, such a rank takes the file of
  * another rank, as a joining worker does (docs/howto/wan-elastic.md). */
+#pragma once
+
+#include "session/session.h"
 
 /* ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist.
  *
