@@ -31,13 +31,22 @@ Claim = collections.namedtuple("Claim", "spec id place claim kind figures runs o
 CASES = []
 
 INTRO = """
-Use this page to compare the claims of five papers with measurements of this library. DreamDDP, DeFT, OSP, DT-FM and FusionLLM make 92
-numbered claims here; two more are about OSP. Each paper has a page with its claims, the paper's figure, the figure measured here, the ratio
+Use this page to compare the claims of DreamDDP, DeFT, OSP, DT-FM and FusionLLM with measurements of this library. The list has 92 numbered
+claims, and two of OSP have a second case. Each paper has a page with its claims, the paper's figure, the figure measured here, the ratio
 of both, and the command.
 
 ## Run it
 
-These scripts fetch or derive the data:
+Prerequisites: the data of these programs. Without `build/profiles` or `build/networks`, the scripts read these folders of `$DDP_DATA`
+(default: `data`).
+
+| program | writes | needs the Internet |
+|---|---|---|
+| `tools/make_profiles.py` | layer profiles of the DreamDDP authors, into `build/profiles` | yes, or `--source` with copies of their files |
+| `tools/make_networks.py` | networks of DT-FM, into `build/networks` | no |
+| `tools/get_data.sh` | data sets of the accuracy claims, into `data` | yes |
+
+Then:
 
 ```sh
 tools/get_data.sh
@@ -52,8 +61,35 @@ make claims
 make claims ONLY=deft-fig10-vgg19
 ```
 
+`make claims` first builds the programs. Real runs need idle cores: with other load their ratios may change by a quarter or more. Simulated
+and arithmetic figures do not depend on load.
+
 The cases are in [bench/claims_cases.py](../../../bench/claims_cases.py), the stored figures in bench/claims_results.json. `make claims` writes
 these pages from them.
+
+## Run one row
+
+A command of a page also runs alone. This one simulates a column of DreamDDP's Table 1 with 32 workers, in seconds. Without `--simulated` it
+runs 8 workers on this machine for a minute:
+
+```text
+$ make build/simulate build/train_gpt
+$ bench/claims_runs.py table1 resnet18 32 --simulated
+{"model": "ResNet-18", "workers": 32, ... "ssgd": 2402.2, ... "ascwfbp": 2341.3, ... "localsgd": 570.8, ... "dreamddp": 516.9, ...
+```
+
+Each strategy has its step time in ms, and its predicted time as `_said`. S-SGD takes 2402 / 517 = 4.65 times as long as DreamDDP: this is
+the measured figure of [D4](dreamddp.md#d4-dreamddp-table1-ssgd), for which the paper has 6.32.
+
+| name in the DreamDDP paper | strategy here |
+|---|---|
+| S-SGD | `ssgd` |
+| ASC-WFBP | `ascwfbp` |
+| FLSGD, also LSGD: all layers are averaged once in H steps | `localsgd` |
+| PLSGD-ENP: layers are divided equally over H steps | `enp` |
+| DreamDDP | `dreamddp` |
+
+S1 and S2 in Table 1 and 2 are the paper's speed-ups of DreamDDP over ASC-WFBP and over FLSGD.
 
 ## Kinds of figures
 
@@ -80,7 +116,11 @@ results/NeurIPS2022_submission.md of DT-FM's repository, the source of its figur
 | fails | none of these |
 | cannot be tested here | the claim needs hardware or data that this machine does not have |
 
-A claim with several figures has the worst of their verdicts. Each figure is one run; on a busy machine a ratio changes by some percent.
+A claim holds if its verdict is "within 10 %" or "in range". A claim with several figures has the worst of their verdicts. Each figure is one
+run.
+
+The column "measured / paper" of a printed range is 1.00 inside the range, and otherwise the ratio to the nearest bound. It is rounded after the
+verdict.
 """
 
 
@@ -128,9 +168,9 @@ def simulated1(strategy, place, models=("resnet18", "resnet50", "gpt2", "llama2"
 claim("D1", "dreamddp-table1-s1", "Table 1, S1", "iteration time of ASC-WFBP", "real", table1("ascwfbp", 1), TABLE1, over="DreamDDP",
       erratum="The authors' data compute ASC-WFBP as backward + 0.6 x communication, which no schedule reaches. With 0.6 and H = 5 the ratio "
       "is at most 4, so 4.61 and 5.22 are not possible.",
-      note="Compute time T and communication time C of each column follow from its S-SGD and FLSGD times by Eq. 3 and 4 with H = 5. Layers come "
-      "from the authors' profiles. Both halves of the table run with 8 workers, on a link with the column's C / T. Times are the "
-      "paper's divided by 6. DreamDDP uses its own rule (`--paper`). The simulated figures have 32 workers, the paper's times and a "
+      note="Compute time T and communication time C of each column follow from its S-SGD and FLSGD times by Eq. 3 and 4 with H = 5. So the S-SGD "
+      "and FLSGD times are inputs; the runs predict ASC-WFBP, ENP and DreamDDP. Layers come from the authors' profiles. Both halves of the table run with 8 workers, on a link with the column's C / T. Times are the "
+      "paper's divided by 6. DreamDDP uses the rule of the paper (`--paper`). The simulated figures have 32 workers, the paper's times and a "
       "delay of 0.05 ms.")
 simulated1("ascwfbp", 1)
 claim("D2", "dreamddp-table1-s2", "Table 1, S2", "iteration time of FLSGD", "real", table1("localsgd", 2), TABLE1, over="DreamDDP",
