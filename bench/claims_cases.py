@@ -48,24 +48,15 @@ Prerequisites: the data of these programs. Without `build/profiles` or `build/ne
 
 Then:
 
-```sh
-tools/get_data.sh
-python3 tools/make_networks.py
-python3 tools/make_profiles.py
-```
-
-Then run all cases, which takes 40 minutes on two idle cores, or one of them:
-
-```sh
-make claims
-make claims ONLY=deft-fig10-vgg19
-```
+    make claims                                      # all cases, 40 minutes on two idle cores
+    make claims ONLY=deft-fig10-vgg19                # one case
+    make claims ONLY=dreamddp-table1-ssgd/simulator  # its figures of one kind, in seconds
 
 `make claims` first builds the programs. Real runs need idle cores: with other load their ratios may change by a quarter or more. Simulated
 and arithmetic figures do not depend on load.
 
-The cases are in [bench/claims_cases.py](../../../bench/claims_cases.py), the stored figures in bench/claims_results.json. `make claims` writes
-these pages from them.
+The cases are in [bench/claims_cases.py](../../../bench/claims_cases.py), the stored figures in bench/claims_results.json. `make claims` replaces the
+figures of the cases that it runs, and writes these pages from all stored figures.
 
 ## Run one row
 
@@ -78,7 +69,7 @@ $ bench/claims_runs.py table1 resnet18 32 --simulated
 {"model": "ResNet-18", "workers": 32, ... "ssgd": 2402.2, ... "ascwfbp": 2341.3, ... "localsgd": 570.8, ... "dreamddp": 516.9, ...
 ```
 
-Each strategy has its step time in ms, and its predicted time as `_said`. S-SGD takes 2402 / 517 = 4.65 times as long as DreamDDP: this is
+`ssgd` is the step time of S-SGD in ms, and `ssgd_said` the step time that its plan predicts. S-SGD takes 2402 / 517 = 4.65 times as long as DreamDDP: this is
 the measured figure of [D4](dreamddp.md#d4-dreamddp-table1-ssgd), for which the paper has 6.32.
 
 | name in the DreamDDP paper | strategy here |
