@@ -16,7 +16,7 @@ typedef struct network {
     float w[LAYERS][HIDDEN * (IN + 1)], g[LAYERS][HIDDEN * (IN + 1)]; /* parameters, gradients. The biases are
                                                                        * last. */
     float momentum[LAYERS][HIDDEN * (IN + 1)];                        /* state of the optimizer */
-    float x[BATCH][IN], h[BATCH][HIDDEN], dy[BATCH];
+    float x[BATCH][IN], h[BATCH][HIDDEN], dy[BATCH], dh[BATCH][HIDDEN];
 } network;
 
 /* Returns the loss: the mean squared error against sin(3x) cos(2y). */
@@ -37,10 +37,15 @@ static float forward(network *n, ddp_rng *random)
     return sum;
 }
 
+/* Also reads the weights of the output layer for the last time in the step, because the library may average
+ * them after ddp_backward_end(d, 1). */
 static void backward_output(network *n)
 {
     for (int b = 0; b < BATCH; b++) {
-        for (int k = 0; k < HIDDEN; k++) n->g[1][k] += 2 * n->dy[b] * n->h[b][k] / (float)BATCH;
+        for (int k = 0; k < HIDDEN; k++) {
+            n->g[1][k] += 2 * n->dy[b] * n->h[b][k] / (float)BATCH;
+            n->dh[b][k] = 2 * n->dy[b] * n->w[1][k];
+        }
         n->g[1][HIDDEN] += 2 * n->dy[b] / (float)BATCH;
     }
 }
@@ -49,7 +54,7 @@ static void backward_hidden(network *n)
 {
     for (int b = 0; b < BATCH; b++)
         for (int k = 0; k < HIDDEN; k++) {
-            const float d = 2 * n->dy[b] * n->w[1][k] * (1 - n->h[b][k] * n->h[b][k]) / (float)BATCH;
+            const float d = n->dh[b][k] * (1 - n->h[b][k] * n->h[b][k]) / (float)BATCH;
             for (int i = 0; i < IN; i++) n->g[0][k * IN + i] += d * n->x[b][i];
             n->g[0][HIDDEN * IN + k] += d;
         }

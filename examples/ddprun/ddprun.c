@@ -142,6 +142,7 @@ static int n, prefix = 1, quiet, left, min_world, hosts, port = PORT;
 static const char *sets[SETS + 8];
 static char *ssh[WORDS + 8] = {(char *)(size_t) "ssh"};
 static int set_count, ssh_words = 1;
+static int lost; /* workers that failed in a run that continued without them */
 static host host_list[HOSTS];
 static char summary[LINE];
 static double megabytes;  /* sum of the megabytes that the workers have logged as sent */
@@ -834,22 +835,28 @@ static void note_end(int r, int status, int *first, double *deadline)
 {
     worker *w = &workers[r];
     const int code = exit_code(w, status), sig = code > 128 && code < 128 + NSIG ? code - 128 : 0;
+    const char *then;
 
     w->pid = 0;
     left--;
+    then = left ? "; stopping the others" : "";
     close_input(w);
-    if (!code || *deadline > 0 || (min_world && left >= min_world)) return;
-    *first = code;
-    *deadline = now() + 1; /* gives the others time to print their errors */
+    if (!code || *deadline > 0) return;
+    if (min_world && left >= min_world) {
+        lost++;
+        then = "; the others continue";
+    } else {
+        *first = code;
+        *deadline = now() + 1; /* gives the others time to print their errors */
+    }
     if (w->at && code == 255 && !w->started)
         complain(0, "worker %d: cannot connect to %s with %s", r, w->at->target, ssh[0]);
     else if (w->at && code == 255)
         complain(0, "worker %d: the connection to %s ended, or its worker ended with 255", r, w->at->target);
     else if (sig && (w->at || WIFSIGNALED(status)))
-        complain(0, "worker %d was killed by signal %d (%s)%s", r, sig, strsignal(sig),
-                 left ? "; stopping the others" : "");
+        complain(0, "worker %d was killed by signal %d (%s)%s", r, sig, strsignal(sig), then);
     else
-        complain(0, "worker %d ended with %d%s", r, code, left ? "; stopping the others" : "");
+        complain(0, "worker %d ended with %d%s", r, code, then);
 }
 
 static int supervise(void)
@@ -1027,7 +1034,9 @@ static void summarise(const char *program, double seconds, int code)
 
     for (int r = 0; r < n; r++) reports += workers[r].reported;
     fprintf(stderr, "ddprun: %d worker%s of %s, %.1f s, %s", n, n == 1 ? "" : "s", program, seconds,
-            code ? format("exit code %d", code) : "all well");
+            code   ? format("exit code %d", code)
+            : lost ? format("%d succeeded, %d lost", n - lost, lost)
+                   : "all succeeded");
     if (reports) fprintf(stderr, "; %s%.3g MB sent", summary, megabytes);
     if (reports && n > 1) fprintf(stderr, " by %d worker%s", reports, reports == 1 ? "" : "s");
     fprintf(stderr, "\n");

@@ -26,7 +26,7 @@ def each_worker_gets_its_rank_in_the_environment(folder):
     told = sorted(r.stdout.splitlines())
     expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr))
     expect(told == ["[%d] %d of 3 100mbit,20ms dreamddp 7 int8 an argument" % (i, i) for i in range(3)], told)
-    expect("3 workers" in r.stderr and "all well" in r.stderr, r.stderr)
+    expect("3 workers" in r.stderr and "all succeeded" in r.stderr, r.stderr)
 
 
 @case
@@ -58,7 +58,7 @@ def final_line_sums_the_bytes_of_all_workers(folder):
     lines = r.stderr.splitlines()
     expect(sorted(lines[:-1]) == ["[0] " + line % ("", "wfbp, 3 steps of 1.0 ms, ", "1.2e+03"), "[1] 50 % ",
                                   "[1] dreamddp warn: shown"], r.stderr)
-    expect(lines[-1].endswith("all well; wfbp, 3 steps of 1.0 ms, 1.23e+03 MB sent by 2 workers"), lines[-1])
+    expect(lines[-1].endswith("all succeeded; wfbp, 3 steps of 1.0 ms, 1.23e+03 MB sent by 2 workers"), lines[-1])
     r = run("-n", "3", program, env={"DREAMDDP_LOG": "info"})
     expect(r.stderr.count("[1] dreamddp info: ") == 2, r.stderr)
     expect(r.stderr.splitlines()[-1].endswith(" MB sent by 2 workers"), r.stderr)
@@ -146,7 +146,7 @@ def ranks_connect_and_train(folder):
     told = re.search(r"^\[0\] dreamddp info: closed: (wfbp, \d+ steps of .* ms, \d+ % of communication hidden, )(.*) MB sent$",
                      r.stderr, re.M)
     expect(told, r.stderr[-400:])
-    end = re.search("all well; (.*, )(.*) MB sent by 2 workers$", r.stderr.splitlines()[-1])
+    end = re.search("all succeeded; (.*, )(.*) MB sent by 2 workers$", r.stderr.splitlines()[-1])
     expect(end and end.group(1) == told.group(1), r.stderr[-400:])
     expect(1.8 < float(end.group(2)) / float(told.group(2)) < 2.2, r.stderr[-400:])
     r = run("-n", "2", "--strategy", "dreamddp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=180)
