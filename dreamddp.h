@@ -67,12 +67,12 @@
  * exception: if the mpi transport initialised MPI, it prints its error and calls MPI_Abort after a failure
  * (docs/howto/launch.md).
  *
- * THREADS. There is no mutable data at file scope, so contexts are independent. One thread at a time may
- * call functions of a context, and of a graph, pipeline or state that belongs to it; the thread may change
- * between calls. Other threads may call the functions whose comment says "any thread", such as ddp_abort
- * and ddp_dump, at the same time. "Safe from any thread" means that concurrent calls are allowed, also on
- * one object. Any other object, such as a graph without a context, may be used by one thread at a time.
- * A context with peers runs one comm thread per link, which calls only the callbacks that say so.
+ * THREADS. There is no mutable data at file scope, so contexts are independent. One thread at a time may call
+ * functions of a context, and of a graph, pipeline or state that belongs to it. The thread may change between
+ * calls. Other threads may call the functions whose comment says "any thread", such as ddp_abort and
+ * ddp_dump, at the same time. "Safe from any thread" means that concurrent calls are allowed, also on one
+ * object. Any other object, such as a graph without a context, may be used by one thread at a time. A context
+ * with peers runs one comm thread per link, which calls only the callbacks that say so.
  *
  * RANKS. "Collective": all ranks that the comment names make the call, in the same order. "Local": the call
  * neither sends a message nor waits for one.
@@ -156,7 +156,7 @@
     X(NUMERIC, 1, "not a finite number")           \
     X(FAILED, 1, "failure")
 
-/* A status code; DDP_STATUS_LIST has the text of each. DDP_OK is 0. */
+/* A status code. DDP_STATUS_LIST has the text of each. DDP_OK is 0. */
 typedef enum ddp_status {
 #define DDP__STATUS_ENUM(name, code, text) DDP_##name,
     DDP_STATUS_LIST(DDP__STATUS_ENUM)
@@ -174,11 +174,11 @@ typedef struct ddp_error {
 } ddp_error;
 
 /* ddp_status_text - returns a short English text for a code, such as "network failure". A constant string.
- * Pure; safe from any thread. */
+ * Pure and safe from any thread. */
 DDP_API const char *ddp_status_text(ddp_status code);
 
 /* ddp_status_exit_code - returns the exit code that the programs of this project use for a status code: 0, 1,
- * 2, 3 or 130. Pure; safe from any thread. */
+ * 2, 3 or 130. Pure and safe from any thread. */
 DDP_API int ddp_status_exit_code(ddp_status code);
 
 /* Levels of log lines: each includes the ones before it. */
@@ -222,8 +222,8 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 /* ddp_open - opens a context in the world that cfg describes. Blocks until all ranks are connected, or until
  * timeout.connect_s or timeout.join_s is over.
  *
- *   cfg  settings, read during the call; NULL: all settings 0
- *   err  receives the error; may be NULL
+ *   cfg  settings, read during the call, or NULL for all settings 0
+ *   err  receives the error. May be NULL.
  *
  * Returns NULL on failure. The caller frees the context with ddp_close. Several contexts in one process are
  * independent. Collective: all ranks of the world call it. With elastic.join it joins a running world
@@ -236,12 +236,12 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 
 /* ddp_close - closes and frees the context, after messages in flight have ended or failed. NULL is allowed.
- * In a process that was forked from the one that opened the context, it only closes the descriptors; every
+ * In a process that was forked from the one that opened the context, it only closes the descriptors. Every
  * other call that can fail returns DDP_USAGE there. Call it when no other thread uses the context. Local. */
 DDP_API void ddp_close(ddp_ctx *d);
 
 /* ddp_add_layer - registers the next layer. Register layers in forward order, in the same order on every
- * rank; they are numbered from 0. *layer is copied; its arrays are borrowed until ddp_close. Local. Returns 0
+ * rank. They are numbered from 0. *layer is copied. Its arrays are borrowed until ddp_close. Local. Returns 0
  * or the context's first error. Errors: DDP_ARG for NULL, or for a list without its array; DDP_USAGE after
  * the session has started; DDP_MEMORY. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
@@ -252,16 +252,16 @@ DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
  * world instead: ddp_step is then that world's step, and no collective may follow before the first hook of a
  * layer.
  *
- * Returns 0 or the context's first error. Errors: DDP_ARG for the optimizer or overlapping arrays; DDP_USAGE
- * after the session has started; DDP_MISMATCH if the ranks differ; DDP_UNSUPPORTED for an optimizer or groups
- * that the strategy or the device cannot use; DDP_IO and DDP_FORMAT for plan_path or profile_path; DDP_FAILED
- * from load (ddp_add_state); DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED
- * from communication. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for the optimizer or overlapping arrays, DDP_USAGE
+ * after the session has started, DDP_MISMATCH if the ranks differ, DDP_UNSUPPORTED for an optimizer or groups
+ * that the strategy or the device cannot use, DDP_IO and DDP_FORMAT for plan_path or profile_path, DDP_FAILED
+ * from load (ddp_add_state), or DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
 /* Values that the program reports about its step. A field of 0 is ignored. */
 typedef struct ddp_step_info {
-    double loss;  /* loss of the step; 0: the last one reported */
+    double loss;  /* loss of the step, or 0 for the last one reported */
     long samples; /* samples of this rank in the step */
     double epoch; /* epoch of the data, counted by the program */
     float lr;     /* > 0: learning rate of the remaining updates from this step on */
@@ -271,26 +271,27 @@ typedef struct ddp_step_info {
  * hooks in layer order, backward hooks in reverse order, ddp_step_end. After a failure every call returns
  * that error and does nothing else. */
 
-/* ddp_forward_begin - waits until the layer's parameters are complete; call it before the layer is used.
+/* ddp_forward_begin - waits until the layer's parameters are complete. Call it before the layer is used.
  * Optional, but a layer that has this hook in one step must have it in every step. Returns 0 or the context's
  * first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE on a server rank; DDP_MISMATCH,
- * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
- * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail
+ * with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 
 /* ddp_backward_begin - marks the start of the layer's backward pass. Optional; improves the measured times.
  * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE on a
- * server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 
 /* ddp_backward_end - passes the layer's gradient of this micro-batch to the library. From the last
  * micro-batch until ddp_forward_begin(layer), or until ddp_step_end if that hook is not used, the library
- * owns the layer's parameters and gradients: no other backward pass may read them. It returns the gradients
- * zeroed, except with ddp_own_update. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE for more calls than micro_batches,
- * or on a server rank; DDP_NUMERIC for a NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO,
- * DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * owns the layer's parameters and gradients: no other backward pass may read them. It returns the
+ * gradients zeroed, except with ddp_own_update. Returns 0 or the context's first error. Errors: DDP_ARG
+ * for a layer that does not exist; DDP_USAGE for more calls than micro_batches, or on a server rank;
+ * DDP_NUMERIC for a NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if
+ * it starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
 
 /* ddp_skip - replaces ddp_backward_end if this micro-batch had no gradient of the layer, for example in an
@@ -299,8 +300,8 @@ DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
  * parameter deltas, a rank that skips a layer does not update it. One call in a step, without
  * ddp_backward_end, applies to all micro-batches. Returns 0 or the context's first error. Errors: DDP_ARG for
  * a layer that does not exist; DDP_USAGE for more calls than micro_batches, or on a server rank;
- * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_skip(ddp_ctx *d, int layer);
 
 /* ddp_left_out - returns 1 if the last update of the layer was omitted, else 0. An update is omitted if no
@@ -310,8 +311,8 @@ DDP_API int ddp_skip(ddp_ctx *d, int layer);
 DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
 
 /* ddp_report - reports values of the current step to the library: loss, samples, epoch and learning rate.
- * Optional; call it before ddp_step_end. *info is copied. Local. Returns 0 or the context's first error.
- * Errors: DDP_ARG for NULL or negative samples; DDP_NUMERIC for a loss that is not finite. */
+ * Optional. Call it before ddp_step_end. *info is copied. Local. Returns 0 or the context's first error.
+ * Errors: DDP_ARG for NULL or negative samples or DDP_NUMERIC for a loss that is not finite. */
 DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
 
 /* ddp_step_end - ends the step. Every layer must have had its ddp_backward_end or ddp_skip. Without forward
@@ -319,17 +320,17 @@ DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
  * DDP_USAGE if a layer lacks a call, or on a server rank; DDP_MISMATCH if the ranks have different learning
  * rates; DDP_ABORTED after ddp_abort; DDP_NUMERIC for a value that the wire format cannot represent;
  * DDP_FORMAT, DDP_IO and DDP_MEMORY from planning; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
- * DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * DDP_MEMORY if it starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_step_end(ddp_ctx *d);
 
 /* ddp_launch - runs fn once per rank: in cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free
  * loopback port). If world is at most 1, or if a launcher has started the ranks, it runs fn once in this
- * process; the launcher's number of ranks then replaces cfg->world.
+ * process. The launcher's number of ranks then replaces cfg->world.
  *
- *   fn    receives an open context, which ddp_launch closes, and user; returns 0 or a ddp_status
+ *   fn    receives an open context, which ddp_launch closes, and user. Returns 0 or a ddp_status.
  *   user  passed to fn; with processes the caller sees nothing that fn stores in it
- *   err   receives the message of the first failure; may be NULL
+ *   err   receives the message of the first failure. May be NULL.
  *
  * Blocks until all ranks have ended. Call it before other threads exist if ranks are processes. Returns
  * DDP_OK if every rank did. With min_world it also returns DDP_OK if at least min_world ranks did and the
@@ -345,7 +346,7 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
  *
  *   layer   name, copied
  *   params  [count] values, borrowed until ddp_close
- *   grads   [count] gradients, borrowed until ddp_close; NULL: the array is frozen
+ *   grads   [count] gradients, borrowed until ddp_close. NULL means that the array is frozen.
  *
  * An array that two layers register is a tied weight. It belongs to the first of them, whose backward pass is
  * the last. Other overlaps of arrays are an error when the session starts. Local. Returns 0 or the context's
@@ -378,7 +379,7 @@ DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 enum { DDP_SAME = 32 }; /* maximum number of names of ddp_same, and of ddp_usually_same */
 
 /* ddp_same - registers a number that must be equal on all ranks, such as the length of the data or the number
- * of steps. The ranks compare it with the layer list when the session starts; a difference is DDP_MISMATCH
+ * of steps. The ranks compare it with the layer list when the session starts. A difference is DDP_MISMATCH
  * there. A joining worker with another value is rejected, and the run continues. name is copied. Local.
  * Returns 0 or the context's first error. Errors: DDP_ARG for a name that is missing or above 31 characters,
  * and for more than DDP_SAME names; DDP_USAGE after the session has started. */
@@ -390,8 +391,8 @@ DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
  * above 31 characters, and for more than DDP_SAME names; DDP_USAGE after the session has started. */
 DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
 
-/* ddp_unlike - returns the warning about values of ddp_usually_same that differ, on every rank; "" if all are
- * equal. The text is valid until ddp_close. Local. */
+/* ddp_unlike - returns the warning about values of ddp_usually_same that differ, on every rank, or "" if all
+ * are equal. The text is valid until ddp_close. Local. */
 DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
 /* A state of the program, as any number of bytes: for example the state of its own optimizer
@@ -405,7 +406,7 @@ typedef struct ddp_program_state {
     int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
     int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* restores the state from these
                                                                                 bytes */
-    void (*release)(void *user, void *bytes); /* called after each save; NULL: nothing to release */
+    void (*release)(void *user, void *bytes); /* called after each save, or NULL for nothing to release */
     void *user;                               /* borrowed until ddp_close */
 } ddp_program_state;
 
@@ -428,7 +429,7 @@ enum { DDP_PROGRAM_STATES = 8 }; /* maximum number of states of ddp_add_state */
  *               short, only the joining worker fails. A worker can join a run with ddp_own_update only if a
  *               state is registered
  *
- * save and load run on the thread that called the library. Local; the session start returns DDP_MISMATCH if
+ * save and load run on the thread that called the library. Local. The session start returns DDP_MISMATCH if
  * the ranks have different names. Returns 0 or the context's first error. Errors: DDP_ARG for the name, a
  * name that is registered already, save without load, and more than DDP_PROGRAM_STATES states; DDP_USAGE
  * after ddp_set_optimizer; DDP_MEMORY. */
@@ -436,24 +437,25 @@ DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
 
 /* ddp_wait - completes all messages in flight, without further averages, so that the parameters can be read.
  * Not collective, but it waits for messages of the other ranks. Returns 0 or the context's first error.
- * Errors: DDP_USAGE if the strategy leaves a message unfinished; DDP_NUMERIC for a value that the wire format
- * cannot represent; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * Errors: DDP_USAGE if the strategy leaves a message unfinished or DDP_NUMERIC for a value that the wire
+ * format cannot represent. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH
+ * or DDP_ABORTED. */
 DDP_API int ddp_wait(ddp_ctx *d);
 
 /* ddp_sync_all - completes all messages in flight and averages, so that every rank has equal parameters.
  * Collective, between two steps. Returns 0 or the context's first error. Errors: DDP_USAGE within a step;
  * DDP_NUMERIC for a value that the wire format cannot represent; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO,
- * DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_sync_all(ddp_ctx *d);
 
 /* ddp_share - copies the parameters and buffers of rank 0 (of the lowest live rank) to every rank, and
  * restarts the strategy from them. A program that has replaced its parameters, for example from a file, calls
- * it before the next step. The outer momentum and the quantisation residuals become 0; the optimizer state
+ * it before the next step. The outer momentum and the quantisation residuals become 0. The optimizer state
  * does not change. Collective, between two steps. Returns 0 or the context's first error. Errors:
  * DDP_UNSUPPORTED with servers, which own the parameters; DDP_USAGE within a step; DDP_MISMATCH,
- * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
- * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail
+ * with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_share(ddp_ctx *d);
 
 /* ddp_serve - runs a server instead of the steps, on the last ddp_config.server.count ranks. Call it after
@@ -462,8 +464,8 @@ DDP_API int ddp_share(ddp_ctx *d);
  * ddp_checkpoint_load before ddp_serve, as the workers do before their first step. Returns 0 or the context's
  * first error. Errors: DDP_USAGE on a rank that computes; DDP_FAILED if the server ends without another
  * error; DDP_IO and DDP_MEMORY from a checkpoint; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
- * DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * DDP_MEMORY if it starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_serve(ddp_ctx *d);
 
 /* ==== plan/osp/rule.h ==== [plan] */
@@ -490,7 +492,7 @@ typedef enum ddp_solver {
 
 typedef enum ddp_cost {
     DDP_COST_DEFAULT,  /* window */
-    DDP_COST_TIMELINE, /* transfers queue on one link; the step ends with the last transfer */
+    DDP_COST_TIMELINE, /* transfers queue on one link. The step ends with the last transfer. */
     DDP_COST_SUM,      /* Eq. 8-11: the transfers of a set count as one block after its first layer */
     DDP_COST_WINDOW    /* like timeline, but a transfer may last until its layer's next forward */
 } ddp_cost;
@@ -519,9 +521,9 @@ typedef enum ddp_strategy {
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
     DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md); bit-identical to ssgd */
     DDP_ASP,       /* each push to a server is a separate update */
-    DDP_SSP,       /* asp; no worker is more than server.staleness steps ahead */
+    DDP_SSP,       /* asp. No worker is more than server.staleness steps ahead. */
     DDP_R2SP,      /* asp; the workers push one after the other */
-    DDP_OSP,       /* bsp; the least important layers are sent and corrected during the next step */
+    DDP_OSP,       /* bsp. The least important layers are sent and corrected during the next step. */
     DDP_DILOCO,    /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
     DDP_SPARSELOCO /* diloco with the largest 1/64 of the deltas, in 2 bits each */
 } ddp_strategy;
@@ -563,7 +565,7 @@ typedef enum ddp_correct {
     DDP_CORRECT_EAGER     /* each on arrival, but not between its forward and its backward pass */
 } ddp_correct;
 
-/* Number format of averages; sums are float32. int4, e3m0 and topk are for parameter deltas only (diloco). */
+/* Number format of averages. Sums are float32. int4, e3m0 and topk are for parameter deltas only (diloco). */
 typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
@@ -593,9 +595,9 @@ typedef enum ddp_kernels {
     DDP_KERNELS_AVX512   /* x86-64 with AVX-512F */
 } ddp_kernels;
 
-/* Settings of a context. Zero is the default of every field, so an all-zero ddp_config is valid. Fields
- * that every program may need are flat; the others are in structs, one for each topic ("chapters"). Strings
- * are read during ddp_open and need not outlive it.
+/* Settings of a context. Zero is the default of every field, so an all-zero ddp_config is valid. Fields that
+ * every program may need are flat. The others are in structs, one for each topic ("chapters"). Strings are
+ * read during ddp_open and need not outlive it.
  *
  * Unless no_env is set, DREAMDDP_ variables fill fields that are zero. If world is 0, they and the variables
  * of torchrun, Open MPI, MPICH, PMIx and Slurm supply rank, world and address too.
@@ -608,7 +610,7 @@ struct ddp_config {
     int period;              /* H: steps in which each layer is averaged once (default: 5) */
     ddp_transport transport; /* how ranks reach each other (default: tcp) */
     int rank, world;         /* this rank, number of ranks; world > 0: both are literal (default: 0 of 1) */
-    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks; the own entry is ignored. ddp_open
+    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks. The own entry is ignored. ddp_open
      * duplicates them and sets O_NONBLOCK; close yours after it. The connections end with ddp_close, or when
      * ddp_open fails (default: NULL) */
     const int *sockets;
@@ -625,8 +627,8 @@ struct ddp_config {
     ddp_wire wire;
     /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
     double topk_fraction;
-    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/sites.md);
-     * all workers have one, or none (default: 0) */
+    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/sites.md). All
+     * workers have one, or none (default: 0). */
     int site;
     int threads; /* operator threads of this worker (default: 1) */
     /* instruction set of the CPU operators: bit-identical on all processors of an architecture (default: the
@@ -711,12 +713,12 @@ struct ddp_config {
 
     /* The outer optimizer: diloco, sparseloco (docs/explanation/diloco.md). */
     struct {
-        double lr; /* learning rate (default: 0.7; 1 for sparseloco and eager) */
-        /* Nesterov momentum, below 1; DDP_NO_MOMENTUM is 0 (default: 0.9; 0 for sparseloco, eager) */
+        double lr; /* learning rate (default: 0.7, or 1 for sparseloco and eager) */
+        /* Nesterov momentum, below 1. DDP_NO_MOMENTUM is 0 (default: 0.9, or 0 for sparseloco, eager). */
         double momentum;
         ddp_overlap overlap; /* when an average must be complete (default: none) */
-        /* stream: share of its own parameters that a worker retains when an average arrives, below 1;
-         * DDP_OVERWRITE is 0 (default: 0.5) */
+        /* stream: share of its own parameters that a worker retains when an average arrives, below 1.
+         * DDP_OVERWRITE is 0 (default: 0.5). */
         double mixture;
         /* stream: n fragments, at most H, of the layers 0, n, 2 n, ..; 1, n + 1, ..; sent at equal distances
          * (default: 0, a step for each layer by the planner) */
@@ -792,35 +794,35 @@ struct ddp_config {
 /* Settings by name: enums and their names, ddp_config_set, the table of settings, the launcher. */
 
 /* ddp_strategy_name - returns the name of a strategy, as in --strategy: the name of the default for
- * DDP_STRATEGY_DEFAULT, "unknown" for an invalid value. A constant string. Pure; safe from any thread. */
+ * DDP_STRATEGY_DEFAULT, "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_strategy_name(ddp_strategy s);
 
-/* ddp_strategy_named - returns the strategy with that name; DDP_STRATEGY_DEFAULT if there is none. Pure; safe
- * from any thread. */
+/* ddp_strategy_named - returns the strategy with that name; DDP_STRATEGY_DEFAULT if there is none. Pure and
+ * safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 
-/* ddp_strategy_number - returns the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT past the last one.
- * Pure; safe from any thread. */
+/* ddp_strategy_number - returns the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT past the last one. Pure
+ * and safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_number(int i);
 
 /* ddp_strategy_traits - returns the requirements and compatible settings of a strategy, as bits of
- * config/strategy.h; 0 if it is not built in. Pure; safe from any thread. */
+ * config/strategy.h, or 0 if it is not built in. Pure and safe from any thread. */
 DDP_API unsigned ddp_strategy_traits(ddp_strategy s);
 
 /* ddp_transport_named - returns the transport with that name, "tcp", "threads", "mpi" or "sockets";
- * DDP_TRANSPORT_DEFAULT for another name. Pure; safe from any thread. */
+ * DDP_TRANSPORT_DEFAULT for another name. Pure and safe from any thread. */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 
 /* ddp_algorithm_named - converts "auto", "full", "direct" or "ring" to its algorithm. Returns 1 and sets
- * *out, or returns 0 for another name. Pure; safe from any thread. */
+ * *out, or returns 0 for another name. Pure and safe from any thread. */
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 
 /* ddp_wire_named - converts "f32", "bf16", "int8", "int4", "e3m0" or "topk" to its number format. Returns 1
- * and sets *out, or returns 0 for another name. Pure; safe from any thread. */
+ * and sets *out, or returns 0 for another name. Pure and safe from any thread. */
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 
-/* ddp_wire_name - returns the name of a number format; "f32" for the default. A constant string. Pure; safe
- * from any thread. */
+/* ddp_wire_name - returns the name of a number format; "f32" for the default. A constant string. Pure and
+ * safe from any thread. */
 DDP_API const char *ddp_wire_name(ddp_wire wire);
 
 /* A row of the table of settings, which docs/reference/settings.md shows. Pointers are to constant text. Of
@@ -828,17 +830,17 @@ DDP_API const char *ddp_wire_name(ddp_wire wire);
 typedef struct ddp_setting {
     const char *field;    /* "staleness": the name for ddp_config_set and Python */
     const char *member;   /* "server.staleness" of ddp_config */
-    const char *variable; /* "DREAMDDP_STALENESS"; NULL: the field has none */
+    const char *variable; /* "DREAMDDP_STALENESS". NULL means that the field has none. */
     const char *preset;   /* meaning of zero in the field */
     const char *help;     /* text of --help */
-    int same;             /* 1: all ranks must have the same value */
+    int same;             /* 1 if all ranks must have the same value */
     char chapter[16];     /* "server"; "core": the member is in no chapter */
     char flag[40];        /* "--staleness", in programs that have it; "" without a variable */
     char values[256];     /* "1 to 1000000 steps", "none, stream or eager" */
-    char value[256];      /* of the field; "" if it is zero */
+    char value[256];      /* of the field, or "" if it is zero */
 } ddp_setting;
 
-/* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01"; ""
+/* ddp_config_set - sets a field by its name: "period" to "5", "staleness" to "3", "wire" to "topk:0.01". ""
  * is the default.
  *
  *   field  name of a setting (ddp_setting.field)
@@ -871,7 +873,7 @@ typedef struct ddp_ctx ddp_ctx;
 DDP_API int ddp_rank(const ddp_ctx *d);
 
 /* ddp_world - returns the number of worker ids of the run (with max_world: that number). It does not change
- * when workers are lost or join; ddp_workers counts the live ones. 1 for NULL. Local. */
+ * when workers are lost or join. ddp_workers counts the live ones. 1 for NULL. Local. */
 DDP_API int ddp_world(const ddp_ctx *d);
 
 /* ddp_step - returns the number of completed steps of the run, including those before a checkpoint was
@@ -901,7 +903,7 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
  * several were lost. Returns -1 without an error, for another error, and if the rank is not known. Local. */
 DDP_API int ddp_lost_rank(const ddp_ctx *d);
 
-/* ddp_abort - fails everything in flight on all ranks with DDP_ABORTED and `why` as the message (NULL: a
+/* ddp_abort - fails everything in flight on all ranks with DDP_ABORTED and `why` as the message (NULL for a
  * standard text). A call that waits for a message, or starts to wait, returns within a second. Any thread may
  * call it at any time before ddp_close; not a signal handler. */
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
@@ -915,12 +917,12 @@ DDP_API int ddp_servers(const ddp_ctx *d);
  * steps run among the workers that took part in the previous step. 1 without other ranks. Local. */
 DDP_API int ddp_workers(const ddp_ctx *d);
 
-/* ddp_live - returns a bit mask in which bit r is set for each live rank r, servers included; all `world`
+/* ddp_live - returns a bit mask in which bit r is set for each live rank r, servers included. All `world`
  * bits if the world is not elastic. Changes when ddp_workers does. Only ranks below 64 have a bit. Local. */
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
 
-/* ddp_epoch - returns a number that increases with each change of the members of an elastic world; 0 in other
- * worlds. Changes when ddp_workers does. Local. */
+/* ddp_epoch - returns a number that increases with each change of the members of an elastic world, or 0 in
+ * other worlds. Changes when ddp_workers does. Local. */
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
 
 /* ddp_links - returns the number of links of this context: 0 with one worker, else 1 or 2. With nccl the
@@ -951,8 +953,8 @@ typedef struct ddp_matrix {
     size_t rows, columns; /* a row produces one output */
 } ddp_matrix;
 
-/* Description of a layer. Name, blocks and matrices are copied; the arrays they point to are borrowed
- * until ddp_close. A layer with one block fills params, grads and count; further blocks go in blocks. */
+/* Description of a layer. Name, blocks and matrices are copied. The arrays they point to are borrowed until
+ * ddp_close. A layer with one block fills params, grads and count; further blocks go in blocks. */
 typedef struct ddp_layer {
     const char *name; /* used in plans, reports and errors (default: "layer N") */
     float *params;
@@ -982,65 +984,66 @@ typedef struct ddp_update {
     size_t count;         /* number of floats */
     long step;            /* number of this update, from 0 */
     float lr;             /* learning rate of this update */
-    void *stream;         /* on a device: stream for the kernels of the rule; NULL on the CPU */
-    size_t rows, columns; /* shape of a matrix, row-major; 0: no matrix, or a rule without matrix_state */
+    void *stream;         /* on a device: stream for the kernels of the rule, or NULL on the CPU */
+    size_t rows, columns; /* shape of a matrix, row-major, or 0 for no matrix, or a rule without
+                           * matrix_state */
     void *desk;           /* for ddp_muon only */
 } ddp_update;
 
-/* A registered optimizer. The built-in rules read hyper; a user's rule may use `user`. */
+/* A registered optimizer. The built-in rules read hyper. A user's rule may use `user`. */
 typedef struct ddp_optimizer {
     const char *name;    /* "sgd", "adamw", ...; part of the run's fingerprint */
     int state_per_param; /* floats of state per parameter: 0, 1 or 2 */
     void (*update)(const struct ddp_optimizer *self,
-                   const ddp_update *u); /* applies one update; NULL: ddp_own_update */
-    float lr;                            /* default learning rate; ddp_set_lr changes it for each step */
+                   const ddp_update *u); /* applies one update, or NULL for ddp_own_update */
+    float lr;                            /* default learning rate. ddp_set_lr changes it for each step. */
     float hyper[6];                      /* parameters of the built-in rules */
     void *user;                          /* data of a user's rule, borrowed until ddp_close */
     int matrix_state; /* > 0: update each matrix (ddp_layer.matrices) in a separate call, with this many
                          floats of state per parameter, at most state_per_param; 0: no separate calls */
 } ddp_optimizer;
 
-/* ddp_sgd - returns the rule of SGD with momentum: v = momentum v + g; w -= lr v. momentum 0: no state. Pure;
- * safe from any thread. */
+/* ddp_sgd - returns the rule of SGD with momentum: v = momentum v + g; w -= lr v. momentum 0: no state. Pure
+ * and safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
 
 /* ddp_sgd_decay - returns the rule of SGD with momentum and L2 weight decay: v = momentum v + (g +
- * weight_decay w); w -= lr v. momentum 0: no state. Pure; safe from any thread. */
+ * weight_decay w); w -= lr v. momentum 0: no state. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
 
 /* ddp_nesterov - returns the rule of SGD with Nesterov momentum: v = momentum v + (g + weight_decay w); w -=
- * lr (g + weight_decay w + momentum v). Pure; safe from any thread. */
+ * lr (g + weight_decay w + momentum v). Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
 
 /* ddp_adam - returns the rule of Adam, with L2 weight decay added to the gradient. Two floats of state per
- * parameter. Pure; safe from any thread. */
+ * parameter. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
 
 /* ddp_adamw - returns the rule of AdamW, with decoupled decay: w -= lr weight_decay w. Two floats of state
- * per parameter. Pure; safe from any thread. */
+ * per parameter. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
 
 /* ddp_muon - returns the rule of Muon for matrices, and AdamW (0.9, 0.95, 1e-8) for all other parameters.
  *
- *   lr            rate of AdamW, above 0; ddp_set_lr changes both rates in proportion
+ *   lr            rate of AdamW, above 0. ddp_set_lr changes both rates in proportion.
  *   matrix_lr     rate of the matrices
  *   momentum      v = momentum v + (1 - momentum) g
  *   weight_decay  decoupled decay
  *
  * Five Newton-Schulz steps (nn/muon.c) approximate the orthogonal matrix nearest to (1 - momentum) g +
- * momentum v. It is scaled by sqrt(max(1, rows / columns)). CPU only. Pure; safe from any thread. */
+ * momentum v. It is scaled by sqrt(max(1, rows / columns)). CPU only. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay);
 
-/* ddp_own_update - returns the rule of a program with its own optimizer; a zeroed ddp_optimizer means the
+/* ddp_own_update - returns the rule of a program with its own optimizer. A zeroed ddp_optimizer means the
  * same. The library never updates parameters. The program updates them after ddp_step_end.
  *
  * Strategies that average gradients leave the averages in the program's gradient arrays, clipped if clipping
  * is set; the program zeroes them. Strategies that average parameters or parameter deltas average the
- * parameters as they are before the step's update (ddp_config.average.first); the average is complete when
+ * parameters as they are before the step's update (ddp_config.average.first). The average is complete when
  * ddp_step_end returns. Strategies that update later, or on a server, return an error.
  *
- * The optimizer state belongs to the program; ddp_add_state includes it in checkpoints and sends it to
- * joining workers. Pure; safe from any thread. */
+ * The optimizer state belongs to the program. ddp_add_state includes it in checkpoints and sends it to
+ * joining workers. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_own_update(void);
 
 /* ---- learning rate ---- */
@@ -1052,24 +1055,24 @@ typedef enum ddp_schedule_kind { DDP_LR_CONSTANT, DDP_LR_COSINE, DDP_LR_STEP } d
 typedef struct ddp_lr_schedule {
     ddp_schedule_kind kind; /* (default: constant) */
     double base;            /* learning rate after the warm-up */
-    long warmup;      /* steps of linear warm-up; step s has rate base (s + 1) / warmup (default: 0, none) */
+    long warmup;      /* steps of linear warm-up. Step s has rate base (s + 1) / warmup (default: 0, none). */
     long total;       /* cosine: step at which the rate reaches its minimum, where it stays */
     double min_ratio; /* cosine: the minimum is min_ratio x base */
     long step_size;   /* step: after the warm-up, the rate is multiplied by gamma every step_size steps */
     double gamma;     /* step: factor, for example 0.1 */
 } ddp_lr_schedule;
 
-/* ddp_lr_at - returns the learning rate of a step, counted from 0, by a schedule. Pure; safe from any
+/* ddp_lr_at - returns the learning rate of a step, counted from 0, by a schedule. Pure and safe from any
  * thread. */
 DDP_API double ddp_lr_at(const ddp_lr_schedule *s, long step);
 
 /* ddp_schedule_named - converts "constant", "cosine" or "step" to its kind. Returns 1 and sets *out, or
- * returns 0 for another name. Pure; safe from any thread. */
+ * returns 0 for another name. Pure and safe from any thread. */
 DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
 
 /* ==== comm/message.h ==== [comm] */
 /* The message, the unit that strategies send: verb, arrays, peer or group, wire format. One type serves
- * gradients, parameters, requests and activations. Strategies post messages (config/strategy.h); the comm
+ * gradients, parameters, requests and activations. Strategies post messages (config/strategy.h). The comm
  * thread moves them and never interprets the values. */
 
 typedef enum ddp_verb {
@@ -1084,7 +1087,7 @@ typedef enum ddp_verb {
                            messages are counted separately */
     DDP_PUSH,           /* to `peer`, a server: matches the next DDP_SERVE there, not a receive by number */
     DDP_ANSWER,         /* to `peer`, which pulls: the n-th answer matches the n-th pull of that peer here */
-    DDP__ASK,           /* the request of a pull; DDP_PULL sends it automatically */
+    DDP__ASK,           /* the request of a pull. DDP_PULL sends it automatically. */
     DDP_RECEIVE,        /* from `peer`, or from the rank whose message arrives first (DDP_ANY) */
     DDP_SERVE,          /* accepts the next push or request of `peer`, or of the rank whose message arrives
                            first (DDP_ANY) */
@@ -1162,10 +1165,10 @@ typedef struct ddp_message {
 
     int add;      /* 1: add the result to `to`, which must be different memory; `from` becomes scratch
                      memory */
-    int bytes;    /* 1: the values are bytes, which cannot be summed */
-    float scale;  /* sums: factor applied once to the sum; 0 means 1 */
+    int bytes;    /* 1 if the values are bytes, which cannot be summed */
+    float scale;  /* sums: factor applied once to the sum. 0 means 1. */
     int mean;     /* 1, sums: scale = 1 / members of the group, or 1 / live workers */
-    int group;    /* collectives: a group made by ddp_group; 0: all ranks that compute */
+    int group;    /* collectives: a group made by ddp_group, or 0 for all ranks that compute */
     int peer;     /* root, destination or source */
     int layer;    /* tag: index of a layer, or DDP_NO_LAYER or one of the values below it */
     long step;    /* tag for errors, traces and the mismatch check */
@@ -1238,7 +1241,7 @@ struct ddp_profile;
 /* The averaged quantity. It determines the work of sync_all, the state of a joining worker, and the values in
  * int8 blocks. */
 typedef enum ddp_averages {
-    DDP_AVERAGES_GRADIENTS,  /* gradients; parameters are equal on all ranks after every step */
+    DDP_AVERAGES_GRADIENTS,  /* gradients. Parameters are equal on all ranks after every step. */
     DDP_AVERAGES_PARAMETERS, /* parameters, which differ between averages */
     DDP_AVERAGES_CHANGES     /* parameter deltas since the last average */
 } ddp_averages;
@@ -1312,7 +1315,7 @@ typedef struct ddp_strategy_ops {
      * the buffers if the strategy averages gradients). */
     int (*sync_all)(ddp_ctx *d, void *self);
     /* ddp_share: the program has replaced the parameters, which are now equal on all ranks. Nothing is in
-     * flight. Continue from them. NULL: no state depends on the parameters. */
+     * flight. Continue from them. NULL means that no state depends on the parameters. */
     int (*restart)(ddp_ctx *d, void *self);
     /* Workers were lost or have joined (see ddp_live). Called between two steps, with nothing in flight. */
     int (*members_changed)(ddp_ctx *d, void *self);
@@ -1333,7 +1336,7 @@ typedef struct ddp_strategy_ops {
     /* Free all memory; also called if start was not called. */
     void (*close)(ddp_ctx *d, void *self);
 
-    /* Plans; all NULL if the strategy does not use one. The caller frees *out.
+    /* Plans. All NULL if the strategy does not use one. The caller frees *out.
      *   make   makes a plan from a profile, on the first rank of those that share it. measured 0: from
      *          equal layers and the configured links, on every rank
      *   whole  makes the plan of a model that is cut into stages, from a profile of all its layers;
@@ -1357,7 +1360,7 @@ typedef struct ddp_strategy_ops {
      * from `transfers`. */
     double (*plan_exposed)(const void *self);
     /* Writes the transfers of one period (*period steps) to out[room], in the order in which they are posted,
-     * and returns their number. NULL: no prediction is possible. */
+     * and returns their number. NULL means that no prediction is possible. */
     int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 } ddp_strategy_ops;
 
@@ -1376,7 +1379,7 @@ struct ddp_sites;
  * device, or host memory without a backend. Work on a device runs in the order of the calls. Only ddp_keep
  * allocates memory. */
 
-/* ddp_post - posts a message; *ticket identifies it. m and its lists are copied; the message owns its memory
+/* ddp_post - posts a message; *ticket identifies it. m and its lists are copied. The message owns its memory
  * until it is held. If sites are set, averages of whole groups with m->mean are hierarchical. Not in the
  * events start, wait and plan_*. Returns 0 or the context's first error. Errors: DDP_ARG for a field of the
  * message; DDP_USAGE in these events, outside of events, and with too many messages that are not held;
@@ -1387,13 +1390,14 @@ DDP_API int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket);
  * event. On a device the call itself does not wait. layer: the layer that the wait counts for in the
  * statistics, or DDP_NO_LAYER. Every message must be held, at the latest in the event `wait`. Returns 0 or
  * the context's first error. Errors: DDP_USAGE if the message was held before or never posted, and outside of
- * events; DDP_FAILED from the event; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * events; DDP_FAILED from the event. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_hold(ddp_ctx *d, long ticket, int layer);
 
 /* ddp_hold_input - makes later work on m->from wait until the message has read it, if m->to is other memory.
  * The message must still be held. Returns 0 or the context's first error. Errors: DDP_USAGE outside of
- * events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * events. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED. */
 DDP_API int ddp_hold_input(ddp_ctx *d, long ticket);
 
 /* ddp_is_done - returns 1 if ddp_hold of this message would not wait, or if there is no such message, else 0.
@@ -1404,7 +1408,7 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  * gradients, buffers, and the optimizer's state if average_state is set.
  *
  *   priority  among messages in flight the smallest is sent first
- *   filler    1: the average fills idle time and does not count in the hidden share
+ *   filler    1 if the average fills idle time and does not count in the hidden share
  *
  * Hold it with ddp_average_hold. Not in the events start, wait and plan_*. Returns 0 or the context's first
  * error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE if its last average is not held, in these
@@ -1412,10 +1416,10 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 
 /* ddp_average_parts - posts the average of some parts of a layer as one message. A part is an equal number of
- * the layer's parameters with gradients, in order, with their optimizer state; the last part includes the
+ * the layer's parameters with gradients, in order, with their optimizer state. The last part includes the
  * buffers.
  *
- *   takes            [ddp_parts_of] 1 for each part to average; NULL: the whole layer
+ *   takes            [ddp_parts_of] 1 for each part to average, or NULL for the whole layer
  *   priority, filler  0 or more, the smallest is sent first; 1: it does not count in the hidden share
  *
  * Hold it with ddp_average_hold. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
@@ -1424,51 +1428,52 @@ DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
 
 /* ddp_average_hold - makes later work on the layer wait until its average is done. Does nothing if none is in
- * flight. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE
- * outside of events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * flight. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist or
+ * DDP_USAGE outside of events. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 
 /* ddp_average_exact - averages the layer over its group as float32, and waits for the result. Collective.
  * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE in the
- * events start, wait and plan_*, and outside of events; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * events start, wait and plan_*, and outside of events. Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 
 /* ddp_update_layer - applies the optimizer to a layer with the current learning rate. from NULL: uses the
  * layer's own gradients and zeroes them. Otherwise uses `from`, an array of as many floats; neither it nor
  * the layer's own gradients change. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
- * does not exist; DDP_USAGE outside of events. */
+ * does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 
 /* ddp_update_late - applies the optimizer to a layer with the learning rate `rate`: for a gradient of an
- * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged; NULL: the
- * layer's own gradients, which are zeroed. Returns 0 or the context's first error. Errors: DDP_ARG for a
- * layer that does not exist; DDP_USAGE outside of events. */
+ * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged. NULL means that
+ * the layer's own gradients, which are zeroed. Returns 0 or the context's first error. Errors: DDP_ARG for a
+ * layer that does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
 
-/* ddp_update_copy - applies the update to a copy of the layer's parameters and of its state; the layer does
+/* ddp_update_copy - applies the update to a copy of the layer's parameters and of its state. The layer does
  * not change.
  *
  *   params  parameters with gradients of the layer, changed in place
- *   state   optimizer state of the layer, changed in place; NULL: the optimizer has none
+ *   state   optimizer state of the layer, changed in place. NULL means that the optimizer has none.
  *   from    gradients, as many as params
  *   rate    learning rate
  *
- * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE outside
- * of events. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist or DDP_USAGE
+ * outside of events. */
 DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from,
                             float rate);
 
 /* ddp_clip - scales all gradients so that their norm is at most ddp_config.clip_norm; does nothing if that is
  * 0. Collective if layers are in several groups or stages. Returns 0 or the context's first error. Errors:
- * DDP_USAGE outside of events; DDP_FAILED from the device; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH
- * or DDP_ABORTED from communication. */
+ * DDP_USAGE outside of events or DDP_FAILED from the device. Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_clip(ddp_ctx *d);
 
 /* ddp_no_gradient - returns 1 if x[0..n-1] is the gradient of a layer that every rank of an average skipped
  * (ddp_skip), which no update may use, else 0. ddp_update_layer, ddp_update_late and ddp_update_copy do not
  * change such a layer. x is in host memory. A skipped gradient is -0.0 in every value: a sum of floats is
- * -0.0 only if all its terms are. Pure; safe from any thread. */
+ * -0.0 only if all its terms are. Pure and safe from any thread. */
 DDP_API int ddp_no_gradient(const float *x, size_t n);
 
 /* ddp_axpy - adds a multiple of x to y: y += a x, on arrays of n floats in layer memory. Returns 0 or the
@@ -1488,12 +1493,12 @@ DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_set(ddp_ctx *d, float *x, size_t n, float a);
 
 /* ddp_norm2 - computes the sum of x^2 over n floats of layer memory, added up in double, in *out. Waits for
- * the device. Returns 0 or the context's first error. Errors: DDP_USAGE outside of events; DDP_FAILED from
+ * the device. Returns 0 or the context's first error. Errors: DDP_USAGE outside of events or DDP_FAILED from
  * the device. */
 DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 
 /* ddp_download - copies n floats from layer memory x to host memory y. Waits for the device. Returns 0 or the
- * context's first error. Errors: DDP_USAGE outside of events; DDP_FAILED from the device. */
+ * context's first error. Errors: DDP_USAGE outside of events or DDP_FAILED from the device. */
 DDP_API int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n);
 
 /* ddp_upload - copies n floats from host memory x to layer memory y. x may change when the call returns.
@@ -1507,7 +1512,7 @@ enum {
 }; /* returned by serve: the workers want a checkpoint; serve is called again after it */
 
 /* ddp_server_post - posts a message from the server thread; *ticket identifies it. m and its lists are
- * copied; its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
+ * copied. Its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
  * ddp_status. Errors: DDP_ARG for a field of the message; DDP_USAGE in a forked process; the code of the
  * context's failure, such as DDP_PEER_LOST. */
 DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
@@ -1525,8 +1530,8 @@ DDP_API int ddp_server_wait(ddp_ctx *d, const long *tickets, int n);
  * thread may call it. */
 DDP_API void ddp_server_wake(ddp_ctx *d);
 
-/* ddp_server_fail - ends the run on all ranks with this code and printf-formatted message; returns code. Any
- * thread may call it. In a forked process it returns an error without effect. Errors: code; DDP_USAGE in a
+/* ddp_server_fail - ends the run on all ranks with this code and printf-formatted message. Returns code. Any
+ * thread may call it. In a forked process it returns an error without effect. Errors: code or DDP_USAGE in a
  * forked process. */
 DDP_API int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
@@ -1534,8 +1539,8 @@ DDP_API int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) D
 DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
 
 /* ddp_server_await - waits until *flag is nonzero, on the worker's thread. Returns 0 or the context's first
- * error. Errors: DDP_FAILED if the server has ended; DDP_USAGE in a forked process; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * error. Errors: DDP_FAILED if the server has ended or DDP_USAGE in a forked process. Communication may also
+ * fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_server_await(ddp_ctx *d, const int *flag);
 
 /* ddp_update_apart - applies one update of a layer to memory of the caller on the host.
@@ -1559,7 +1564,7 @@ typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_la
 
 /* ddp_late_apply - merges a delayed result (n floats) into a target that was updated meanwhile. Arrays are in
  * layer memory; `own` is used by the rules that name it. Returns 0 or the context's first error. Errors:
- * DDP_ARG for a rule that does not exist; DDP_USAGE outside of events. */
+ * DDP_ARG for a rule that does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule,
                            float f);
 
@@ -1589,9 +1594,9 @@ enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_T
  * outside of start; DDP_MEMORY. */
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 
-/* ddp_complain - stores an error of the strategy, with a printf-formatted message; its text begins with the
+/* ddp_complain - stores an error of the strategy, with a printf-formatted message. Its text begins with the
  * strategy's name. Returns code, or the context's first error if there is one. Call it in events. Errors:
- * code; DDP_ARG for a NULL context. */
+ * code or DDP_ARG for a NULL context. */
 DDP_API int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* ddp_explain - appends text to the message of the context's error, whose code does not change. Does nothing
@@ -1609,8 +1614,8 @@ DDP_API int ddp_layers(const ddp_ctx *d);
 /* ddp_name_of - returns the name of a layer; "?" if it does not exist. Borrowed until ddp_close. Local. */
 DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
 
-/* ddp_parts_of - returns the number of parts that ddp_config.average.split_params makes of a layer; 1 if it
- * is not split. Local. */
+/* ddp_parts_of - returns the number of parts that ddp_config.average.split_params makes of a layer, or 1 if
+ * it is not split. Local. */
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
 
 /* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages; NULL and 0 if
@@ -1629,7 +1634,7 @@ DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count)
  * is none. Borrowed until ddp_close. Local. */
 DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count);
 
-/* ddp_updates_of - returns how many updates a layer has had; 0 if it does not exist. Local. */
+/* ddp_updates_of - returns how many updates a layer has had, or 0 if it does not exist. Local. */
 DDP_API long ddp_updates_of(const ddp_ctx *d, int layer);
 
 /* ddp_computed_s - returns the compute time of this step so far, in seconds, without waits. Local. */
@@ -1643,11 +1648,11 @@ DDP_API double ddp_nominal_compute_s(const ddp_ctx *d);
  * Local. */
 DDP_API double ddp_nominal_rate(const ddp_ctx *d);
 
-/* ddp_described_rate - returns the bytes per second of a rank's link by ddp_config.net; 0 if the setting does
- * not give it. *delay_s receives the one-way delay in seconds. Local. */
+/* ddp_described_rate - returns the bytes per second of a rank's link by ddp_config.net, or 0 if the setting
+ * does not give it. *delay_s receives the one-way delay in seconds. Local. */
 DDP_API double ddp_described_rate(const ddp_ctx *d, double *delay_s);
 
-/* ddp_reported - returns the values that ddp_report stored for this step, else 0; the loss is the last one
+/* ddp_reported - returns the values that ddp_report stored for this step, else 0. The loss is the last one
  * reported. Borrowed until ddp_close. Local. */
 DDP_API const struct ddp_step_info *ddp_reported(const ddp_ctx *d);
 
@@ -1660,19 +1665,19 @@ DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);
  * there are none. Valid until the next call. Local. */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 
-/* ddp_group_of - returns the group that averages a layer (ddp_layer.group); 0: all ranks that compute.
+/* ddp_group_of - returns the group that averages a layer (ddp_layer.group), or 0 for all ranks that compute.
  * Local. */
 DDP_API int ddp_group_of(const ddp_ctx *d, int layer);
 
 /* ddp_group_size - returns the number of live workers of a group; 0: of all that compute. Local. */
 DDP_API int ddp_group_size(const ddp_ctx *d, int group);
 
-/* ddp_blocks_of - returns the number of blocks of an all-gather over a group; *own receives the block of this
+/* ddp_blocks_of - returns the number of blocks of an all-gather over a group. *own receives the block of this
  * rank. Local. */
 DDP_API int ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 
-/* ddp_sites_of - returns the sites of the ranks, if averages are hierarchical; else NULL. With a single site
- * only `members` is set; elastic worlds have no groups. Borrowed until ddp_close. Local. */
+/* ddp_sites_of - returns the sites of the ranks, if averages are hierarchical, or NULL otherwise. With a
+ * single site only `members` is set; elastic worlds have no groups. Borrowed until ddp_close. Local. */
 DDP_API const struct ddp_sites *ddp_sites_of(const ddp_ctx *d);
 
 /* ddp_segment_of - returns the number of values, of an all-reduce of n, that this rank sums, and in *from the
@@ -1701,11 +1706,11 @@ DDP_API float *ddp_residual_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_has_forward(const ddp_ctx *d);
 
 /* ddp_blob_new - allocates a plan of `size` bytes, zeroed; bytes is NULL if memory is short. At most 64 KiB +
- * 16 x layers x (period + 16) bytes. The library frees a plan that a strategy returns; the caller frees any
+ * 16 x layers x (period + 16) bytes. The library frees a plan that a strategy returns. The caller frees any
  * other with ddp_blob_free. */
 DDP_API ddp_blob ddp_blob_new(size_t size);
 
-/* ddp_blob_free - frees the bytes of a plan and sets it to zero; an all-zero plan is allowed. */
+/* ddp_blob_free - frees the bytes of a plan and sets it to zero. An all-zero plan is allowed. */
 DDP_API void ddp_blob_free(ddp_blob *b);
 
 /* ==== profile/profile.h ==== [profile] */
@@ -1732,12 +1737,12 @@ typedef struct ddp_linkfit {
  *
  *   bytes    [n] size of each transfer
  *   seconds  [n] time from the start to the completion of each transfer
- *   out      receives the fit; untouched on error
+ *   out      receives the fit. Unchanged on error.
  *
  * Interference only adds delay, so only the fastest transfer of each size counts. The fit minimises the
- * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. Pure;
- * safe from any thread. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is longer
- * than 0 bytes), DDP_MEMORY. */
+ * squares of relative errors, so that short transfers determine alpha. With a single size alpha is 0. Pure
+ * and safe from any thread. Errors: DDP_ARG (no sample; a value is negative or not finite; no transfer is
+ * longer than 0 bytes), DDP_MEMORY. */
 DDP_API ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out,
                                 ddp_error *err);
 
@@ -1750,7 +1755,7 @@ DDP_API void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_byt
 DDP_API void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds);
 
 /* ddp_link_drift - returns the relative change of the time of n messages from `then` to `now`: 0.25 = a
- * quarter longer, -0.5 = half as long; 0 if they took no time then. Re-plan if the result leaves
+ * quarter longer, -0.5 = half as long, or 0 if they took no time then. Re-plan if the result leaves
  * -0.2..0.2. */
 DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n);
 
@@ -1783,8 +1788,8 @@ typedef struct ddp_profile {
  *   comm_s     may be missing or empty; then comm_s[l] = link->beta_s x 4 x params and alpha_s =
  *              link->alpha_s. If other rows have a measured comm_s, which includes its startup, the computed
  *              rows include link->alpha_s too, and alpha_s is 0
- *   link       used if a comm_s is missing; if it is NULL then, the call fails
- *   out        untouched on error; otherwise the caller frees it with ddp_profile_free
+ *   link       used if a comm_s is missing. If it is NULL then, the call fails.
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_profile_free.
  *
  * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value), DDP_ARG (a
  * cost is negative or not finite), DDP_MEMORY. */
@@ -1795,34 +1800,34 @@ DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_
 DDP_API ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err);
 
 /* ddp_profile_new - creates a profile of L layers with all arrays allocated and zero (name entries NULL).
- * *out is untouched on error; otherwise the caller frees it with ddp_profile_free. Errors: DDP_ARG for L
+ * *out is untouched on error. Otherwise, the caller frees it with ddp_profile_free. Errors: DDP_ARG for L
  * below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err);
 
-/* ddp_profile_free - frees the arrays of a profile from ddp_profile_new or ddp_profile_read; accepts an
+/* ddp_profile_free - frees the arrays of a profile from ddp_profile_new or ddp_profile_read. Accepts an
  * all-zero one. */
 DDP_API void ddp_profile_free(ddp_profile *p);
 
-/* ddp_profile_check - checks that every cost is finite and >= 0 and that L >= 1. Pure; safe from any thread.
- * Errors: DDP_ARG, which names the layer and the value. */
+/* ddp_profile_check - checks that every cost is finite and >= 0 and that L >= 1. Pure and safe from any
+ * thread. Errors: DDP_ARG, which names the layer and the value. */
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 
 /* ddp_profile_split - splits every layer of more than most_params parameters into equal parts.
  *
- *   most_params  most parameters in a part, at least 1; a layer of n parameters has ceil(n / most_params)
- *                parts
+ *   most_params  most parameters in a part, at least 1. A layer of n parameters has ceil(n / most_params)
+ *                parts.
  *   alpha_s      startup included in every comm_s, in seconds. Each part pays it: alpha + (comm - alpha) x
  *                its share
- *   out          receives a row for each part, in the order of the layers; untouched on error; otherwise the
- *                caller frees it with ddp_profile_free
- *   layer_of     receives an array of out->layers with the layer of each row; free it with DDP_FREE. May be
+ *   out          receives a row for each part, in the order of the layers. Unchanged on error. Otherwise, the
+ *                caller frees it with ddp_profile_free.
+ *   layer_of     receives an array of out->layers with the layer of each row. Free it with DDP_FREE. May be
  *                NULL
  *
- * The parts of a layer become ready together, when its backward ends, and its forward waits for all of
- * them. So the last row of a layer carries its forward and backward time, and the other rows have none.
- * Names of parts are "NAME [2/5]". A plan for such a profile may average the parts of a layer in different
- * steps; each parameter is still averaged once per period. Errors: DDP_ARG (names the value; more than a
- * million rows), DDP_MEMORY. */
+ * The parts of a layer become ready together, when its backward ends, and its forward waits for all of them.
+ * So the last row of a layer carries its forward and backward time, and the other rows have none. Names of
+ * parts are "NAME [2/5]". A plan for such a profile may average the parts of a layer in different steps. Each
+ * parameter is still averaged once per period. Errors: DDP_ARG (names the value; more than a million rows),
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double alpha_s,
                                      ddp_profile *out, int **layer_of, ddp_error *err);
 
@@ -1852,24 +1857,24 @@ typedef struct ddp_oplist {
  * it with ddp_oplist_free. Errors: DDP_ARG for count below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err);
 
-/* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied; the previous ones
- * are freed. `module` does not change; the caller sets it directly. On error nothing changes. Errors:
- * DDP_ARG (no such operator; an argument that does not precede it), DDP_MEMORY. */
+/* ddp_oplist_set - fills operator i. name (NULL = none) and args [arg_count] are copied. The previous ones
+ * are freed. `module` does not change. The caller sets it directly. On error nothing changes. Errors: DDP_ARG
+ * (no such operator; an argument that does not precede it), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count,
                                   double flops, double output_bytes, double param_bytes, ddp_error *err);
 
-/* ddp_oplist_free - frees a list of operators with their names and args; accepts an all-zero one. */
+/* ddp_oplist_free - frees a list of operators with their names and args. Accepts an all-zero one. */
 DDP_API void ddp_oplist_free(ddp_oplist *list);
 
 /* ddp_oplist_check - checks that there is an operator, that every argument precedes its user, and that every
- * cost is finite and >= 0. Pure; safe from any thread. Errors: DDP_ARG, which names the operator and the
+ * cost is finite and >= 0. Pure and safe from any thread. Errors: DDP_ARG, which names the operator and the
  * value; DDP_NUMERIC if the costs add up to more than 1e200. */
 DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
 /* ddp_oplist_read - reads a list from JSON: an array of {"name", "args", "flops", "output_bytes",
  * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name, may
  * be missing; neighbours with the same name form one module. Other members are ignored. *out is untouched on
- * error; otherwise the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names the file,
+ * error. Otherwise, the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names the file,
  * place and value), DDP_ARG for a cost, DDP_NUMERIC for costs that add up to more than 1e200, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
@@ -1905,7 +1910,8 @@ typedef struct ddp_stats {
     double comm_cpu_s;                   /* CPU time of the comm threads in the whole run, without
                                             transfers that blocking calls made on the caller's thread; 0:
                                             not available on this system */
-    double predicted_step_s;             /* step time that the plan predicts, forward included; 0: no plan */
+    double predicted_step_s;             /* step time that the plan predicts, forward included, or 0 for no
+                                          * plan */
     double predicted_hidden_pct;         /* hidden communication that the plan predicts, in % */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
                             own|^2 at their last averaging; the mean over ranks is Gamma */
@@ -1920,7 +1926,7 @@ typedef struct ddp_stats {
     double compute_s;        /* mean compute time of a step on this rank */
     double median_compute_s; /* the same of the median rank; with two ranks, of the faster one */
     int slowest_rank;        /* the rank with the longest compute time ... */
-    double slow_ratio;       /* ... and its compute time / median; 0: not known yet */
+    double slow_ratio;       /* ... and its compute time / median, or 0 if unknown yet */
     size_t optimizer_bytes;  /* bytes of optimizer state on this rank, with the workspace of muon */
     long not_finite;         /* number of layer gradients with a NaN or an infinite value on this rank, one
                                 per layer and step */
@@ -1930,32 +1936,32 @@ typedef struct ddp_stats {
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 
 /* ddp_divergence - returns this rank's share of Gamma, |average - own|^2, at the last averaging of that
- * layer; 0 before it. Local. */
+ * layer, or 0 before it. Local. */
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 
 /* ddp_last_algorithm - returns the algorithm of the last all-reduce of link 0: "full" (all-to-all exchange),
  * "direct" or "ring"; "none" if there was no all-reduce. A constant string. Local. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 
-/* ddp_plan_get - returns the current plan, borrowed until the next ddp_step_end; NULL if there is none yet,
- * or if the strategy follows no such plan. Local. */
+/* ddp_plan_get - returns the current plan, borrowed until the next ddp_step_end, or NULL if there is none
+ * yet, or if the strategy follows no such plan. Local. */
 DDP_API const struct ddp_plan *ddp_plan_get(const ddp_ctx *d);
 
-/* ddp_profile_get - returns the current profile, measured or read, borrowed until the next ddp_step_end; NULL
- * if there is none yet. Local. */
+/* ddp_profile_get - returns the current profile, measured or read, borrowed until the next ddp_step_end, or
+ * NULL if there is none yet. Local. */
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
 
 /* ddp_plan_adopt - uses a plan (copied) from now on, instead of planning. Collective, with the same plan on
  * all ranks. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or another number of layers;
  * DDP_USAGE if the strategy follows no such plan, or for a worker that joined before the end of its first
- * step; DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * step; DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
 
 /* ddp_plan_read - reads the JSON that `plan partial` prints, for a model of `layers` layers. *out is
- * untouched on error; otherwise the caller frees it with ddp_plan_free. Safe from any thread. Errors: DDP_IO
- * for the file; DDP_FORMAT for its text; DDP_MISMATCH for another number of layers; DDP_ARG for layers or
- * period out of range; DDP_MEMORY. */
+ * untouched on error. Otherwise, the caller frees it with ddp_plan_free. Safe from any thread. Errors: DDP_IO
+ * for the file, DDP_FORMAT for its text, DDP_MISMATCH for another number of layers, DDP_ARG for layers or
+ * period out of range, or DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
 /* ddp_trace_copy - copies the newest `room` spans (compute of this rank and its communication) into out,
@@ -1968,8 +1974,8 @@ DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
  * started them. %r in path is replaced by the rank. The file is written completely or not at all.
  *
  * Any thread may call it, also while others wait and after a failure, but not during ddp_add_layer or
- * ddp_close. The context's own error does not change. Errors: DDP_ARG for NULL or an empty path; DDP_USAGE in
- * a forked process; DDP_IO; DDP_MEMORY. */
+ * ddp_close. The context's own error does not change. Errors: DDP_ARG for NULL or an empty path, DDP_USAGE in
+ * a forked process, DDP_IO, or DDP_MEMORY. */
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
 /* Kinds of notes: events of a run such as stragglers, new plans and changes of the members. */
@@ -1989,7 +1995,7 @@ typedef struct ddp_note {
     double time_s;      /* ddp_now() */
     int rank;           /* -1 if the note is not about a rank */
     int workers;        /* number of live workers from then on */
-    double before, now; /* seconds; 0 if the kind has no such value */
+    double before, now; /* seconds, or 0 if the kind has no such value */
 } ddp_note;
 
 /* ddp_notes - copies the newest `room` of the last 64 notes of this context into out, oldest first. Returns
@@ -1998,11 +2004,11 @@ typedef struct ddp_note {
 DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 
 /* ddp_note_name - returns the text of a kind: "slow", "even", "replan", "lost" or "joined"; "?" for any other
- * value. A constant string. Pure; safe from any thread. */
+ * value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 
 /* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes.
- * Pure; safe from any thread. */
+ * Pure and safe from any thread. */
 DDP_API void ddp_note_text(const ddp_note *note, char *out, size_t room);
 
 /* ==== profile/trace.h ==== [profile] */
@@ -2029,11 +2035,11 @@ typedef struct ddp_span {
     long step;          /* step that it belongs to */
     int layer;          /* -1 = none */
     ddp_span_kind kind; /* what the worker did */
-    int64_t bytes;      /* sent by this rank; 0 for compute */
+    int64_t bytes;      /* sent by this rank, or 0 for compute */
 } ddp_span;
 
 /* ddp_span_kind_name - returns the text of a kind: "forward", "backward", "update", "wait", "comm", "fill" or
- * "peer wait". A constant string. Pure; safe from any thread. */
+ * "peer wait". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
 /* ==== session/checkpoint.h ==== [session] */
@@ -2046,7 +2052,7 @@ DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
  *                          plan, ddp_taken, and the identity of the checkpoint
  *   manifest.json          step, world, strategy, period, optimizer, layers, a hash of the operators and one
  *                          of every file, and a checksum of these. The lowest live rank writes it when all
- *                          files exist; a folder without it is not a checkpoint
+ *                          files exist. A folder without it is not a checkpoint
  *
  * Every file is written under a temporary name, flushed and renamed. If the same step is saved again, the
  * files of the previous save remain until the new manifest exists. If the ranks do not share a file system,
@@ -2058,7 +2064,8 @@ DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 /* ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist.
  *
  *   folder  the same on all ranks; with servers at most 999 characters
- *   keep    newest checkpoints that remain in folder; older and incomplete ones are removed; 0: all remain
+ *   keep    newest checkpoints that remain in folder; older and incomplete ones are removed, or 0 for all
+ *           remain
  *
  * Completes all messages in flight and averages nothing. Checkpoints of another run in folder are neither
  * replaced nor removed: the call fails unless this run has loaded one of them or ddp_config.debug.overwrite
@@ -2066,15 +2073,15 @@ DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
  *
  * Returns 0 or the context's first error. Errors: DDP_ARG for folder or keep, or another run's checkpoints;
  * DDP_USAGE within a step; DDP_IO for the files; DDP_FAILED from save (ddp_add_state); DDP_MEMORY;
- * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 
 /* ddp_checkpoint_load - loads the newest checkpoint in folder. Call it after ddp_set_optimizer and before the
  * first step. Afterwards ddp_step returns the step from which to resume.
  *
  *   folder  folder given to ddp_checkpoint_save
- *   world   receives the number of ranks of the checkpoint; may be NULL
+ *   world   receives the number of ranks of the checkpoint. May be NULL.
  *
  * With the same layers, optimizer, world, strategy and period, every rank resumes from its own file, and the
  * result is bit-identical to an uninterrupted run. A measured plan is retained and no longer follows the
@@ -2092,15 +2099,15 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  * checkpoint of one cut can be loaded with any other cut, also from one worker to stages and back. Layers are
  * matched by name: parameters, buffers, optimizer state and the strategy's values for each parameter. With
  * the same number of pipelines, strategy and period this also works if the pipelines have different values.
- * Plans are recomputed. Other strategy state follows a layer that is not divided before or after; a divided
+ * Plans are recomputed. Other strategy state follows a layer that is not divided before or after. A divided
  * layer is an error unless that state is all zero. For another cut every rank must be able to read all files
- * of its pipeline; otherwise its own file is enough.
+ * of its pipeline. Otherwise, its own file is enough.
  *
  * Collective, between steps. Returns 0 or the context's first error. Errors: DDP_ARG for folder; DDP_USAGE
  * after the first step; DDP_IO for a file that is missing or cannot be read; DDP_FORMAT for a damaged one;
  * DDP_MISMATCH for a checkpoint of another model or run; DDP_FAILED from load (ddp_add_state); DDP_MEMORY;
- * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 /* ==== exchange/collective.h ==== [exchange] */
@@ -2119,60 +2126,61 @@ typedef struct ddp_ctx ddp_ctx;
  *   scale  factor of the sum; 1 leaves it as it is
  *
  * Collective. All ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG
- * for NULL or scale 0; DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * for NULL or scale 0 or DDP_USAGE for a worker that joined before the end of its first step. Communication
+ * may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale);
 
 /* ddp_all_mean - replaces x[0..n-1] by the mean over the live workers. x is in host memory. Collective. All
- * ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG for NULL;
- * DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
- * DDP_MISMATCH or DDP_ABORTED from communication. */
+ * ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or
+ * DDP_USAGE for a worker that joined before the end of its first step. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_mean(ddp_ctx *d, float *x, size_t n);
 
 /* ddp_broadcast - replaces x[0..n-1] by the values of rank root, or of the lowest live rank if root is not
  * live. x is in host memory. Collective, with the same n and root. Returns 0 or the context's first error.
- * Errors: DDP_ARG for NULL or a rank that does not exist; DDP_USAGE for a worker that joined before the end
- * of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * Errors: DDP_ARG for NULL or a rank that does not exist or DDP_USAGE for a worker that joined before the end
+ * of its first step. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED. */
 DDP_API int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root);
 
 /* ddp_all_gather - collects one block of n floats from each rank. x has (ddp_world - ddp_servers) x n floats
  * in host memory: block r becomes the block of rank r, or 0 if r is not live. Before the call each rank has
- * its own block there. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for NULL;
- * DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
- * DDP_MISMATCH or DDP_ABORTED from communication. */
+ * its own block there. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or
+ * DDP_USAGE for a worker that joined before the end of its first step. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_gather(ddp_ctx *d, float *x, size_t n);
 
 /* ddp_reduce_scatter - replaces this rank's block of x by scale x (sum over ranks). x has (ddp_world -
- * ddp_servers) x n floats in host memory; the other blocks do not change. Followed by ddp_all_gather it is
+ * ddp_servers) x n floats in host memory. The other blocks do not change. Followed by ddp_all_gather it is
  * bit-identical to a direct all-reduce. Collective. Returns 0 or the context's first error. Errors: DDP_ARG
- * for NULL or scale 0; DDP_UNSUPPORTED in an elastic world; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH
- * or DDP_ABORTED from communication. */
+ * for NULL or scale 0 or DDP_UNSUPPORTED in an elastic world. Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale);
 
 /* ddp_barrier - returns once all ranks have called it. Collective. Returns 0 or the context's first error.
- * Errors: DDP_MEMORY; DDP_USAGE for a worker that joined before the end of its first step; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * Errors: DDP_MEMORY or DDP_USAGE for a worker that joined before the end of its first step. Communication
+ * may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_barrier(ddp_ctx *d);
 
 /* ddp_send - sends x[0..n-1], floats in host memory, to rank `to`. The n-th send of a pair of ranks matches
  * the n-th ddp_recv there. Blocks until x may change. Not collective: only the two ranks take part. Returns 0
- * or the context's first error. Errors: DDP_ARG for NULL, this rank, or a rank that does not exist;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * or the context's first error. Errors: DDP_ARG for NULL, this rank, or a rank that does not exist.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 
 /* ddp_recv - receives x[0..n-1], floats in host memory, from rank `from`. The n-th ddp_recv of a pair of
  * ranks matches the n-th ddp_send there, with the same n. Not collective: only the two ranks take part.
- * Returns 0 or the context's first error. Errors: DDP_ARG for NULL, this rank, or a rank that does not exist;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL, this rank, or a rank that does not exist.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 
 /* ddp_exchange - runs any message and waits for its result: of a group, over the second link, of bytes, from
  * one array to another, and all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire.
- * Quantisation residuals are dropped. *m is copied; its memory is borrowed during the call. The fields
+ * Quantisation residuals are dropped. *m is copied. Its memory is borrowed during the call. The fields
  * `after` and `overlap` have no effect. Collective over the ranks of the message. Returns 0 or the context's
  * first error. Errors: DDP_ARG for a field of the message; DDP_NUMERIC for a value that is not finite, if it
- * is coded; DDP_UNSUPPORTED for a reduce-scatter in an elastic world; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
- * DDP_MISMATCH or DDP_ABORTED from communication. */
+ * is coded; DDP_UNSUPPORTED for a reduce-scatter in an elastic world. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
 /* Operation of ddp_all_reduce_float, ddp_all_reduce_double and ddp_all_reduce_int64 on the values of the
@@ -2194,8 +2202,8 @@ typedef enum ddp_reduction {
  * 1, DDP_MEAN equals ddp_all_mean.
  *
  * Returns 0 or the context's first error. Errors: DDP_ARG for an op that does not exist or if x is NULL;
- * DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op; DDP_PEER_LOST, DDP_TIMEOUT,
- * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op);
 
 /* ddp_all_reduce_double - replaces x[0..n-1], doubles in host memory, by the sum, mean, maximum or minimum
@@ -2203,48 +2211,48 @@ DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction o
  * op.
  *
  * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call
- * allocates; ddp_all_reduce_float does the same for DDP_MAX and DDP_MIN. ddp_all_reduce receives about 2 n
+ * allocates. ddp_all_reduce_float does the same for DDP_MAX and DDP_MIN. ddp_all_reduce receives about 2 n
  * floats: use it for large arrays. If a worker is lost during the call, the pieces that it has sent count,
  * and a mean divides each value by the number of ranks that sent it.
  *
  * Returns 0 or the context's first error. Errors: DDP_ARG for an op that does not exist or if x is NULL;
- * DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op; DDP_PEER_LOST, DDP_TIMEOUT,
- * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
 
 /* ddp_all_reduce_int64 - replaces x[0..n-1], 64-bit integers in host memory, by the sum, maximum or minimum
  * over all ranks that compute. Sums are exact; a sum out of range wraps modulo 2^64. Collective, with the
  * same n and op. Returns 0 or the context's first error. Errors: DDP_ARG for DDP_MEAN, an op that does not
- * exist, or if x is NULL; DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * exist, or if x is NULL; DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
 
 /* ddp_broadcast_bytes - replaces x[0..n-1] by the bytes of rank root, or of the lowest live rank if root is
  * lost (min_world). x is in host memory. More than 2^30 bytes are sent in several messages: if root is lost
  * between two of them, the other rank sends the rest. Collective, with the same n and root. Returns 0 or the
- * context's first error. Errors: DDP_ARG for NULL or a rank that does not exist; DDP_MEMORY; DDP_MISMATCH if
- * the ranks differ in n; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * context's first error. Errors: DDP_ARG for NULL or a rank that does not exist, DDP_MEMORY, or DDP_MISMATCH
+ * if the ranks differ in n. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root);
 
 /* ddp_all_gather_bytes - collects n bytes from each rank. x has (ddp_world - ddp_servers) x n bytes in host
  * memory: block r becomes the block of rank r on all ranks, or 0 if r is not live (min_world). Before the
  * call each rank has its own block there. Collective, with the same n. Returns 0 or the context's first
- * error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_MISMATCH if the ranks differ in n; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * error. Errors: DDP_ARG for NULL, DDP_MEMORY, or DDP_MISMATCH if the ranks differ in n. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
 
 /* Statistics of a link. A second link exists if net2 or addr2 is set, or nccl is 2. It has its own
  * connections, comm thread and measurements, and operations on one link do not wait for the other.
- * ddp_exchange takes either link (0 or 1); all other collectives use link 0. ddp_links (context/reading.h)
+ * ddp_exchange takes either link (0 or 1). All other collectives use link 0. ddp_links (context/reading.h)
  * returns the number of links. */
 typedef struct ddp_link_stats {
     int64_t bytes_sent;    /* headers included */
     int64_t operations;    /* number of operations on the link */
     double busy_s;         /* time in which at least one of its operations was in flight */
-    ddp_link link;         /* measured cost, else nominal cost; 0 if there is neither */
-    double gap_s;          /* per-message overhead in seconds (ddp_profile); 0 before planning */
-    double mu;             /* beta of this link / beta of link 0; 0: unknown */
+    ddp_link link;         /* measured cost, else nominal cost, or 0 if there is neither */
+    double gap_s;          /* per-message overhead in seconds (ddp_profile), or 0 before planning */
+    double mu;             /* beta of this link / beta of link 0, or 0 if unknown */
     const char *algorithm; /* algorithm of its last all-reduce: "full", "direct" or "ring"; "none": there
                               was none; "nccl" */
 } ddp_link_stats;
@@ -2252,12 +2260,12 @@ typedef struct ddp_link_stats {
 /* ddp_measure_links - times averages on each link, one link at a time, and stores the measured alpha and beta
  * of each link. Collective, between steps. Returns 0 or the context's first error. Errors: DDP_USAGE for a
  * worker that joined before the end of its first step; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
- * DDP_MEMORY if it starts the session (with nccl); DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * DDP_MEMORY if it starts the session (with nccl). Communication may also fail with DDP_PEER_LOST,
+ * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_measure_links(ddp_ctx *d);
 
 /* ddp_get_link_stats - stores the statistics of link 0 or 1 in *out, which is zero on error. Local. Returns 0
- * or a ddp_status. Errors: DDP_ARG for a link that does not exist; DDP_USAGE in a forked process. */
+ * or a ddp_status. Errors: DDP_ARG for a link that does not exist or DDP_USAGE in a forked process. */
 DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
 
 struct ddp_network;
@@ -2277,7 +2285,7 @@ typedef struct ddp_pair {
 /* Result of ddp_probe, equal on every rank. Free it with ddp_probe_free. */
 typedef struct ddp_probe_result {
     int world;        /* number of ranks */
-    ddp_pair *pair;   /* [world x world], row = sender; the diagonal is 0 */
+    ddp_pair *pair;   /* [world x world], row = sender. The diagonal is 0. */
     ddp_link *host;   /* [world] least-squares fit over all transfers of the rank */
     char (*name)[64]; /* [world] host name */
     double seconds;   /* duration of the measurement */
@@ -2288,17 +2296,17 @@ typedef struct ddp_probe_result {
  * then transfers of 64 KiB and of the size that fits in 0.25 s, at most 1 MiB. Each transfer runs three
  * times. If a busy machine or other traffic disturbs it, it is repeated until the two fastest agree to 3 %,
  * at most 16 times or for 3 s. The caller frees *out with ddp_probe_free. Collective, between steps. Returns
- * 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE with one worker; DDP_UNSUPPORTED if a
- * worker is missing; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * 0 or the context's first error. Errors: DDP_ARG for NULL, DDP_USAGE with one worker, DDP_UNSUPPORTED if a
+ * worker is missing, or DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_probe(ddp_ctx *d, ddp_probe_result *out);
 
-/* ddp_probe_free - frees the arrays of a result and sets it to zero; an all-zero result is allowed. Local. */
+/* ddp_probe_free - frees the arrays of a result and sets it to zero. An all-zero result is allowed. Local. */
 DDP_API void ddp_probe_free(ddp_probe_result *r);
 
 /* ddp_probe_network - converts a measurement to delays (seconds) and rates (bytes/s) of a network, for
- * ddp_network_write and the planners. The caller frees *out with ddp_network_free. Pure; safe from any
- * thread. Errors: DDP_ARG for NULL or fewer than two ranks; DDP_MEMORY. */
+ * ddp_network_write and the planners. The caller frees *out with ddp_network_free. Pure and safe from any
+ * thread. Errors: DDP_ARG for NULL or fewer than two ranks or DDP_MEMORY. */
 DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out, ddp_error *err);
 
 /* The sites of the ranks, from the view of this rank. */
@@ -2318,19 +2326,19 @@ typedef struct ddp_sites {
 /* Result of ddp_ring_tune. */
 typedef struct ddp_ring_choice {
     double least_rate; /* bytes per second of the ring's slowest hop */
-    double from_bytes; /* all-reduces of at least this many bytes use the ring; DBL_MAX: none */
+    double from_bytes; /* all-reduces of at least this many bytes use the ring, or DBL_MAX for none */
 } ddp_ring_choice;
 
 /* ddp_group - makes a group of ranks, whose members can exchange messages among themselves (ddp_exchange) and
  * own layers.
  *
  *   ranks  [n] distinct ranks in increasing order; copied
- *   group  receives the number of the group, from 1; 0 is the world
+ *   group  receives the number of the group, from 1. 0 is the world.
  *
  * All ranks make all groups in the same order, including groups that they are not in; at most 63. Blocks of a
  * message are numbered by member; peer is a rank of the world. Ranks in several groups must order their
  * operations without a cycle. Local; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG
- * for the ranks or too many groups; DDP_UNSUPPORTED in an elastic world. */
+ * for the ranks or too many groups or DDP_UNSUPPORTED in an elastic world. */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
 /* ddp_sites_open - makes the groups of a world in which rank r is in site site_of[r].
@@ -2339,7 +2347,7 @@ DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
  *   out      receives the sites, from the view of this rank
  *
  * All ranks call it; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or too
- * many groups; DDP_UNSUPPORTED in an elastic world; DDP_MEMORY. */
+ * many groups, DDP_UNSUPPORTED in an elastic world, or DDP_MEMORY. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 
 /* ddp_sites_all_reduce - replaces x[0..n-1] by scale x (sum over ranks) with a hierarchical all-reduce, for
@@ -2348,21 +2356,21 @@ DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
  * sends 2 (S - 1) / S n / k values between sites (S sites of k ranks) instead of 2 (n_ranks - 1) / n_ranks n.
  * Sites of different sizes reduce to their lowest ranks, which broadcast the result afterwards. The result is
  * bit-identical on all ranks, but not to a direct sum in rank order. x is in host memory. Collective. Returns
- * 0 or the context's first error. Errors: DDP_ARG for NULL or sites that are not from ddp_sites_open;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * 0 or the context's first error. Errors: DDP_ARG for NULL or sites that are not from ddp_sites_open.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
 
 /* ddp_ring_tune - orders the ring by the measurements (ddp_plan_ring), and chooses the size from which on it
  * is faster than direct.
  *
  *   r    result of ddp_probe, equal on all ranks
- *   out  receives the choice; may be NULL
+ *   out  receives the choice. May be NULL.
  *
  * For M bytes, direct takes 2 a + d M, with d of the slowest pair or of the slowest access link, plus a tenth
- * for incast; the ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). No message may be in flight. A
+ * for incast. The ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). No message may be in flight. A
  * deterministic context continues to use direct sums. All ranks call it; nothing is sent. Returns 0 or the
- * context's first error. Errors: DDP_ARG for NULL or a measurement of another world; DDP_USAGE with a message
- * in flight; DDP_MEMORY. */
+ * context's first error. Errors: DDP_ARG for NULL or a measurement of another world, DDP_USAGE with a message
+ * in flight, or DDP_MEMORY. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 /* ==== emulate/netspec.h ==== [emulate] */
@@ -2374,18 +2382,18 @@ DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice
  *   DELAY        number and unit (us, ms or s), one way (default: 0)
  *   JITTER       in the same units: each message is delayed by a further 0 to JITTER, uniformly distributed
  *                (default: 0)
- *   bytes_per_s  receives the rate in bytes/s; 0 = unlimited
+ *   bytes_per_s  receives the rate in bytes/s, or 0 for unlimited
  *   delay_s      receives the mean delay in seconds: DELAY plus half of JITTER
  *
- * On error the outputs are unchanged. Pure; safe from any thread. Errors: DDP_ARG, which names the invalid
+ * On error the outputs are unchanged. Pure and safe from any thread. Errors: DDP_ARG, which names the invalid
  * part and gives an example. */
 DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
 
 /* ==== profile/network.h ==== [profile] */
 /* A network of devices and the links between them: the input of the placement planners. */
 
-/* A network. Matrices are row-major with the sender as row; the diagonal is 0 and never read. A network
- * from ddp_network_read or ddp_network_new is freed with ddp_network_free. Planners borrow it. */
+/* A network. Matrices are row-major with the sender as row. The diagonal is 0 and never read. A network from
+ * ddp_network_read or ddp_network_new is freed with ddp_network_free. Planners borrow it. */
 typedef struct ddp_network {
     int devices;          /* N */
     int pipelines;        /* D_dp, the replicas of each stage; 0 = not given */
@@ -2397,7 +2405,7 @@ typedef struct ddp_network {
     double *speed;        /* [N] FLOP/s that a device reaches, or NULL */
     double *memory_bytes; /* [N] or NULL */
     int *group;           /* [N] region or machine of each device, 0..groups-1, or NULL */
-    int groups;           /* number of groups; 0 = group is NULL */
+    int groups;           /* number of groups. 0 means that group is NULL. */
     char **group_name;    /* [groups] or NULL */
     double *host_rate;    /* [N] bytes per second of a device's own network access in each direction, shared
                           by all its pairs; NULL = no limit. Planners ignore it */
@@ -2415,7 +2423,7 @@ typedef struct ddp_network {
  *   Optional:  `tflops`, `memory_gb` and `host_gbps`, per device or per group; the matrix `jitter_ms`;
  *              `one_at_a_time`
  *   variant    the name of an object in the file ("as_in_code") whose members replace the ones above
- *   out        untouched on error; otherwise the caller frees it with ddp_network_free
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_network_free.
  *
  * Errors: DDP_IO, DDP_FORMAT (names the file, place, key and value), DDP_ARG (N is not D_dp x D_pp,
  * unknown variant), DDP_MEMORY. */
@@ -2430,11 +2438,11 @@ DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp
  * groups are NULL. The caller frees it with ddp_network_free. Errors: DDP_ARG for N below 1, DDP_MEMORY. */
 DDP_API ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err);
 
-/* ddp_network_free - frees a network from ddp_network_new or ddp_network_read; accepts an all-zero one. */
+/* ddp_network_free - frees a network from ddp_network_new or ddp_network_read. Accepts an all-zero one. */
 DDP_API void ddp_network_free(ddp_network *n);
 
 /* ddp_network_check - checks that N >= 1, that delays are finite and >= 0, that rates are finite and > 0 off
- * the diagonal, and that D_dp x D_pp = N if both are given. Pure; safe from any thread. Errors: DDP_ARG,
+ * the diagonal, and that D_dp x D_pp = N if both are given. Pure and safe from any thread. Errors: DDP_ARG,
  * which names the pair and the value. */
 DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
@@ -2453,13 +2461,13 @@ struct ddp_graph; /* graph/graph.h */
 
 /* ddp_graph_oplist - lists the operators of g, built or not, in the order in which they were added.
  *
- * Inputs of the graph are left out: an input is read where it is used, so it never crosses a cut. The args
- * of an entry are the operators among the node's inputs, in the order of the inputs. flops is for the
- * forward pass; output_bytes is for float32. A tied parameter counts at its owner, so the param_bytes add up
- * to 4 ddp_param_count. Names are "layer/operator", "layer/operator.1", ..., or "operator" outside layers. A
- * layer is a module.
+ * Inputs of the graph are left out: an input is read where it is used, so it never crosses a cut. The args of
+ * an entry are the operators among the node's inputs, in the order of the inputs. flops is for the forward
+ * pass. output_bytes is for float32. A tied parameter counts at its owner, so the param_bytes add up to 4
+ * ddp_param_count. Names are "layer/operator", "layer/operator.1", ..., or "operator" outside layers. A layer
+ * is a module.
  *
- * *out is untouched on error; otherwise the caller frees it with ddp_oplist_free. It does not refer to g.
+ * *out is untouched on error. Otherwise, the caller frees it with ddp_oplist_free. It does not refer to g.
  * Errors: DDP_ARG (no graph, no operators), the first error of the graph itself (including a failed
  * ddp_graph_build), DDP_MEMORY. */
 DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, ddp_error *err);
@@ -2472,19 +2480,19 @@ DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, 
 
 /* ddp_tour_open - finds a shortest path through all n nodes.
  *
- *   cost    [n x n] cost of the hop from row to column; finite, >= 0; need not be symmetric; the diagonal is
- *           not read
+ *   cost    [n x n] cost of the hop from row to column; finite, >= 0; need not be symmetric. The diagonal is
+ *           not read.
  *   first   the first node, or -1 = free
  *   last    the last node, or -1 = free; different from first if n > 1
  *   order   [n] receives the nodes in order
  *   length  receives the sum of the costs along the path
  *
  * n <= DDP_TOUR_EXACT: Held-Karp, optimal, O(n^2 2^n) time and n 2^n doubles (8 MiB for n = 16). Larger n:
- * nearest neighbour from every start (at most 64 starts), then 2-opt and or-opt until no such move
- * shortens the path. Returns the best path over all starts, which is not proven to be optimal. With both
- * ends free, this solves Eq. 4 of DT-FM (arXiv:2206.01288). Deterministic. Outputs are untouched on error.
- * Pure; safe from any thread. Errors: DDP_ARG (n < 1, an invalid end, a cost that is negative or not
- * finite), DDP_NUMERIC (4 n times the largest cost is not finite), DDP_MEMORY. */
+ * nearest neighbour from every start (at most 64 starts), then 2-opt and or-opt until no such move shortens
+ * the path. Returns the best path over all starts, which is not proven to be optimal. With both ends free,
+ * this solves Eq. 4 of DT-FM (arXiv:2206.01288). Deterministic. Outputs are untouched on error. Pure and safe
+ * from any thread. Errors: DDP_ARG (n < 1, an invalid end, a cost that is negative or not finite),
+ * DDP_NUMERIC (4 n times the largest cost is not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
                                  ddp_error *err);
 
@@ -2495,16 +2503,16 @@ DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last,
  * the sum of the delays.
  *
  *   rate     [n x n] bytes per second from row to column; finite, > 0 off the diagonal; need not be
- *            symmetric; the diagonal is not read
+ *            symmetric. The diagonal is not read.
  *   delay_s  [n x n] one-way delays in seconds, finite, >= 0; or NULL = all equal
  *   order    [n] receives the workers in ring order, beginning with worker 0: order[i] sends to order[i +
  *            1], and the last one to worker 0
- *   least    receives the rate of the slowest hop in bytes per second; 0 for n = 1
+ *   least    receives the rate of the slowest hop in bytes per second, or 0 for n = 1
  *
- * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Larger n:
- * fastest neighbour from every start (at most 64 starts), then 2-opt and or-opt on a smooth approximation
- * of the slowest hop; not proven to be optimal. Deterministic. Outputs are untouched on error. Pure; safe
- * from any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
+ * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Larger n: fastest
+ * neighbour from every start (at most 64 starts), then 2-opt and or-opt on a smooth approximation of the
+ * slowest hop; not proven to be optimal. Deterministic. Outputs are untouched on error. Pure and safe from
+ * any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least,
                                  ddp_error *err);
 
@@ -2537,7 +2545,7 @@ typedef struct ddp_plan {
  * all layers.
  *   timeline  max(T, end of the last transfer + alpha). A transfer starts when its layer's backward has
  *             ended and the link is free (DreamDDP, text under Eq. 7)
- *   sum       max(T, P(a+1) + sum of S + alpha); a is the layer of S nearest to the output (Eq. 8-11)
+ *   sum       max(T, P(a+1) + sum of S + alpha). A is the layer of S nearest to the output (Eq. 8-11)
  *   window    end of the next forward minus all forward time. The forward of a layer waits only for its own
  *             transfer, and the link serves the layer nearest to the input first
  *   S empty   T
@@ -2553,7 +2561,7 @@ typedef struct ddp_plan {
 
 /* ddp_plan_partial - chooses the step of the period in which each layer is averaged.
  *
- *   o->period        H steps; every layer is averaged once per period
+ *   o->period        H steps. Every layer is averaged once per period.
  *   o->time_limit_s  only reached by instances far beyond a few hundred layers. Otherwise counts limit the
  *                    search, and the plan is the same on every machine
  *
@@ -2565,30 +2573,30 @@ typedef struct ddp_plan {
  *
  * Source: DreamDDP (arXiv:2502.11058) section 3.3, Algorithm 2, Eq. 8-12. The paper's symbols are named: H
  * period, L layers, t_FP forward_s, t_BP backward_s, t_COMM comm_s, a partition of the layers over H steps
- * step_of, Gamma ddp_stats.divergence. *out is overwritten, not freed; untouched on error, otherwise the
- * caller frees it with ddp_plan_free. Pure; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC,
+ * step_of, Gamma ddp_stats.divergence. *out is overwritten, not freed. Unchanged on error, otherwise the
+ * caller frees it with ddp_plan_free. Pure and safe from any thread. Errors: DDP_ARG, DDP_NUMERIC,
  * DDP_MEMORY, DDP_UNSUPPORTED. */
 DDP_API ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out,
                                     ddp_error *err);
 
 /* ddp_plan_new - creates a plan with every layer in step 0, no filling, and costs 0. *out is untouched on
- * error; otherwise the caller frees it with ddp_plan_free. Errors: DDP_ARG for layers or period below 1,
+ * error. Otherwise, the caller frees it with ddp_plan_free. Errors: DDP_ARG for layers or period below 1,
  * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err);
 
-/* ddp_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+/* ddp_plan_free - frees the arrays of a plan. Accepts an all-zero one. */
 DDP_API void ddp_plan_free(ddp_plan *plan);
 
 /* ddp_plan_evaluate - sets objective_s, exposed_s, lower_bound_s and cost of any assignment. plan->step_of
  * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for every
- * assignment of the layers to the steps. Cost: O(L H). Pure; safe from any thread. Errors: DDP_ARG (the
+ * assignment of the layers to the steps. Cost: O(L H). Pure and safe from any thread. Errors: DDP_ARG (the
  * profile; another number of layers; a step out of range), DDP_NUMERIC for times that add up to infinity,
  * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan, ddp_error *err);
 
 /* ddp_plan_step_time - predicts the length of local step `step` in seconds, without forward time.
  *   step_of  [L] the step that averages each layer
- *   out_s    receives the seconds; untouched on error
+ *   out_s    receives the seconds. Unchanged on error.
  * Cost: O(L). Errors: DDP_ARG, DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost,
                                       double *out_s, ddp_error *err);
@@ -2604,8 +2612,8 @@ DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, 
  *                slower than compute. In that case every step is assumed longer by an equal share of it
  *
  * A transfer starts when its layer's backward has ended and the link has finished the transfers posted before
- * it. Cost: O(L^2 + L H). Pure; safe from any thread. Errors: DDP_ARG (NULL; the profile; another number of
- * layers; a step out of range), DDP_NUMERIC, DDP_MEMORY. */
+ * it. Cost: O(L^2 + L H). Pure and safe from any thread. Errors: DDP_ARG (NULL; the profile; another number
+ * of layers; a step out of range), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing,
                                     double *exposed_s, ddp_error *err);
 
@@ -2614,36 +2622,37 @@ DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, 
  *
  *   exposed_s  [max_period] exposed_s[h-1] receives the seconds per period of h steps with contiguous sets
  *
- * Pure; safe from any thread. Errors: DDP_ARG (the profile; max_period below 1), DDP_NUMERIC, DDP_MEMORY. */
+ * Pure and safe from any thread. Errors: DDP_ARG (the profile; max_period below 1), DDP_NUMERIC,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,
                                   ddp_error *err);
 
 /* ddp_plan_hash - returns a 64-bit hash of layers, period, step_of and fill. It is the same on every
- * platform. Pure; safe from any thread. */
+ * platform. Pure and safe from any thread. */
 DDP_API uint64_t ddp_plan_hash(const ddp_plan *plan);
 
 /* ddp_solver_name - returns the name of a solver as used by the programs. DDP_SOLVER_DEFAULT gives the name
- * of the default; an invalid value gives "unknown". A constant string. Pure; safe from any thread. */
+ * of the default. An invalid value gives "unknown". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_solver_name(ddp_solver solver);
 
 /* ddp_cost_name - returns the name of a cost model: the default's for DDP_COST_DEFAULT, "unknown" for an
- * invalid value. A constant string. Pure; safe from any thread. */
+ * invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_cost_name(ddp_cost cost);
 
 /* ddp_fill_name - returns the name of a filling rule: the default's for DDP_FILL_DEFAULT, "unknown" for an
- * invalid value. A constant string. Pure; safe from any thread. */
+ * invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_fill_name(ddp_fill fill);
 
-/* ddp_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG, with
- * a list of the valid names. */
+/* ddp_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err);
 
-/* ddp_cost_named - finds the cost model with the given name. Pure; safe from any thread. Errors: DDP_ARG,
+/* ddp_cost_named - finds the cost model with the given name. Pure and safe from any thread. Errors: DDP_ARG,
  * with a list of the valid names. */
 DDP_API ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err);
 
-/* ddp_fill_named - finds the filling rule with the given name. Pure; safe from any thread. Errors: DDP_ARG,
- * with a list of the valid names. */
+/* ddp_fill_named - finds the filling rule with the given name. Pure and safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err);
 
 /* ==== plan/timeline/timeline.h ==== [plan] */
@@ -2656,7 +2665,7 @@ typedef enum ddp_scheme {
     DDP_SCHEME_WFBP,          /* each bucket as soon as its backward ends (PyTorch DDP) */
     DDP_SCHEME_MGWFBP,        /* WFBP with buckets merged if that saves startups */
     DDP_SCHEME_ASCWFBP,       /* WFBP with several operations in flight */
-    DDP_SCHEME_BYTESCHEDULER, /* parts by priority; the layer next to the input comes first */
+    DDP_SCHEME_BYTESCHEDULER, /* parts by priority. The layer next to the input comes first. */
     DDP_SCHEME_USBYTE,        /* operations of unequal size, priorities found by search */
     DDP_SCHEME_DEFT           /* not computed here; see ddp_plan_delayed */
 } ddp_scheme;
@@ -2664,7 +2673,7 @@ typedef enum ddp_scheme {
 /* All-zero selects the defaults. */
 typedef struct ddp_timeline_options {
     ddp_scheme scheme;         /* (default: ssgd) */
-    double alpha_s;            /* startup included in every comm_s, in seconds; 0 = none */
+    double alpha_s;            /* startup included in every comm_s, in seconds, or 0 for none */
     double partition_params;   /* bytescheduler, usbyte: most parameters in a part */
     double partition_s;        /* or the longest part on the link in seconds, startup included; if neither
                                   is given, 6.5e6 parameters */
@@ -2706,12 +2715,12 @@ typedef struct ddp_timeline {
 
 /* ddp_plan_timeline - simulates one steady iteration of a scheme with discrete events.
  *
- * The rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. There is
- * one link, first in, first out; an operation in flight is never interrupted. c_i is comm_s[i] with startup:
+ * The rows of the profile are buckets (or tensors, see bucket_bytes). Row 0 is next to the input. There is
+ * one link, first in, first out. An operation in flight is never interrupted. c_i is comm_s[i] with startup:
  * o->alpha_s is included in comm_s, while p->alpha_s and p->gap_s are added to it. All of them occupy the
  * link. (In a measured profile comm_s is all occupancy and alpha is 0.) Below, alpha is the sum of these
- * startups. A row with comm_s 0 sends nothing. T_f, T_b and T_c are sums over the rows; ready_i is the end
- * of the backward of row i.
+ * startups. A row with comm_s 0 sends nothing. T_f, T_b and T_c are sums over the rows. ready_i is the end of
+ * the backward of row i.
  *
  *   ssgd           T_f + T_b + T_c
  *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Transfers start strictly in row
@@ -2722,7 +2731,7 @@ typedef struct ddp_timeline {
  *                  wait anyway or waiting costs less than alpha (MG-WFBP's repository)
  *   ascwfbp        starts in row order, with at most K operations in flight. Each operation first spends
  *                  alpha without using bandwidth (a gap uses it); then all share the link equally. K = 1 or
- *                  alpha = 0 is WFBP; it is never slower than WFBP. The original also chooses a fusion; here
+ *                  alpha = 0 is WFBP. It is never slower than WFBP. The original also chooses a fusion; here
  *                  the groups are given.
  *   bytescheduler  cuts every row into k equal parts of at most one partition, queued by (row, part). A part
  *                  is committed to the link while credit > 0. The forward of a row waits only for its own
@@ -2742,16 +2751,16 @@ typedef struct ddp_timeline {
  * or overlap (ascwfbp), T_c counts only one startup: with all of them, as in the literature, the bound would
  * not hold.
  *
- * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023)
- * and the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts);
- * ascwfbp O(rows K); usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows (profiles
- * of more than 7,000 rows) and returns the best order found. *out is overwritten, not freed; untouched on
- * error. Pure; safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY,
- * DDP_UNSUPPORTED for deft. */
+ * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and
+ * the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts); ascwfbp
+ * O(rows K); usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows (profiles of more
+ * than 7,000 rows) and returns the best order found. *out is overwritten, not freed. Unchanged on error. Pure
+ * and safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for
+ * deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
                                      ddp_error *err);
 
-/* ddp_timeline_free - frees the arrays of a timeline; accepts an all-zero one. */
+/* ddp_timeline_free - frees the arrays of a timeline. Accepts an all-zero one. */
 DDP_API void ddp_timeline_free(ddp_timeline *t);
 
 /* ddp_timeline_exposed - computes the step time of t beyond its compute if messages have a latency: a
@@ -2766,12 +2775,12 @@ DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline
                                         double *each_s, double *all_s, ddp_error *err);
 
 /* ddp_scheme_name - returns the name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp,
- * bytescheduler, usbyte or deft; "unknown" for an invalid value. A constant string. Pure; safe from any
+ * bytescheduler, usbyte or deft; "unknown" for an invalid value. A constant string. Pure and safe from any
  * thread. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 
-/* ddp_scheme_named - finds the scheme with the given name. Pure; safe from any thread. Errors: DDP_ARG, with
- * a list of the valid names. */
+/* ddp_scheme_named - finds the scheme with the given name. Pure and safe from any thread. Errors: DDP_ARG,
+ * with a list of the valid names. */
 DDP_API ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
 
 /* ==== plan/timeline/knapsack.h ==== [plan] */
@@ -2786,9 +2795,8 @@ typedef enum ddp_knapsack_solver {
 } ddp_knapsack_solver;
 
 /* Item i starts at or after ready_s[i], on link 0 or on link 1. It takes item_s[i] seconds on link 0 and
- * slowdown[1] x item_s[i] on link 1. A link carries one item at a time, starts at start_s and must finish
- * by deadline_s. A plain knapsack has no ready_s; its capacity is deadline - start. All arrays are
- * borrowed. */
+ * slowdown[1] x item_s[i] on link 1. A link carries one item at a time, starts at start_s and must finish by
+ * deadline_s. A plain knapsack has no ready_s. Its capacity is deadline - start. All arrays are borrowed. */
 typedef struct ddp_knapsack_problem {
     int items;             /* number of items */
     const double *item_s;  /* [items] > 0, seconds on the fast link */
@@ -2803,7 +2811,7 @@ typedef struct ddp_knapsack_problem {
 /* ddp_knapsack - chooses the items of largest total value that the links can carry in time.
  *
  *   assign  [items] receives the link of each item, or -1
- *   value   receives the sum of the values sent (seconds if p->value is NULL); may be NULL
+ *   value   receives the sum of the values sent (seconds if p->value is NULL). May be NULL.
  *
  * The items of one link run in the order of their release times, which is optimal for a common deadline.
  *
@@ -2820,19 +2828,18 @@ typedef struct ddp_knapsack_problem {
  * Times are compared in units of 2^-44 of the longest deadline: a sum that exceeds a deadline only by
  * rounding (0.1 + 0.2 with a deadline of 0.3) fits.
  *
- * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first,
- * which holds for item times on the slow link. Here all item times are for the fast link, and the slow
- * link takes mu times as long. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG
- * (names the item and the value), DDP_NUMERIC (the sum of the values is not finite), DDP_UNSUPPORTED,
- * DDP_MEMORY. */
+ * Source: DeFT, Problems 1 and 2. Errata: Problem 2 prints the second capacity as mu times the first, which
+ * holds for item times on the slow link. Here all item times are for the fast link, and the slow link takes
+ * mu times as long. Outputs are untouched on error. Pure and safe from any thread. Errors: DDP_ARG (names the
+ * item and the value), DDP_NUMERIC (the sum of the values is not finite), DDP_UNSUPPORTED, DDP_MEMORY. */
 DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
                                 double *value, ddp_error *err);
 
 /* ddp_knapsack_solver_name - returns the name of a solver as used by the programs. DDP_KNAPSACK_DEFAULT gives
- * "default"; an invalid value gives "unknown". A constant string. Pure; safe from any thread. */
+ * "default". An invalid value gives "unknown". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
 
-/* ddp_knapsack_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors:
+/* ddp_knapsack_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:
  * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err);
 
@@ -2843,7 +2850,7 @@ DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solv
 typedef enum ddp_delayed_select {
     DDP_SELECT_DEFAULT, /* release */
     DDP_SELECT_RELEASE, /* takes a part only if it ends within the stage, counted from its release */
-    DDP_SELECT_PAPER    /* Algorithm 1 as printed; a send may outlast the stage */
+    DDP_SELECT_PAPER    /* Algorithm 1 as printed. A send may outlast the stage. */
 } ddp_delayed_select;
 
 /* Options of ddp_plan_delayed. All-zero selects the defaults. */
@@ -2851,8 +2858,8 @@ typedef struct ddp_delayed_options {
     int links;                  /* 1 or 2; 0 = 1 */
     double mu;                  /* time on the slow link / time on the fast link; used with 2 links */
     double alpha_s;             /* startup included in each comm_s, in seconds; every part pays it */
-    double partition_s;         /* longest block on the fast link, in seconds; 0 = no limit */
-    double partition_params;    /* most parameters in a block; 0 = no limit */
+    double partition_s;         /* longest block on the fast link, in seconds, or 0 for no limit */
+    double partition_params;    /* most parameters in a block, or 0 for no limit */
     ddp_delayed_select select;  /* (default: release) */
     ddp_knapsack_solver solver; /* 0 = exact if that is quick, else greedy; with two links, the best plan
                                    of that one, greedy and a queue. paper with two links: greedy */
@@ -2888,7 +2895,7 @@ typedef struct ddp_delayed_plan {
     int buckets, parts;      /* rows of the profile, and parts of all of them */
     int *parts_of;           /* [buckets] 0 if the bucket sends nothing */
     double *part_s;          /* [buckets] seconds for one part on the fast link, startup included */
-    int links;               /* number of links in use; 1 if the slow one cannot carry any part */
+    int links;               /* number of links in use, or 1 if the slow one cannot carry any part */
     int warmup, period;      /* iterations */
     ddp_delayed_step *step;  /* [warmup + period] */
     ddp_delayed_send *send;  /* [sends] */
@@ -2929,10 +2936,10 @@ typedef struct ddp_delayed_plan {
  *   - With no_barrier, it also plans one knapsack of T_f + T_b per iteration, with the parts above and with
  *     limits in which both stages have T_f + T_b.
  *
- * Choice. By default the knapsack fills a stage; with a startup or two links, greedy and a plain queue are
- * also tried. The plan with the least time per update is returned; with a target_frequency, the plan with
- * the shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and
- * the shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
+ * Choice. By default the knapsack fills a stage. With a startup or two links, greedy and a plain queue are
+ * also tried. The plan with the least time per update is returned; with a target_frequency, the plan with the
+ * shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and the
+ * shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
  * lower_bound_s. The profile's own alpha_s and gap_s are added to every comm_s and to alpha. After 5e7
  * knapsack entries (a second or less) the search ends with the best plan so far, the same on every machine,
  * and sets `limited`.
@@ -2944,20 +2951,20 @@ typedef struct ddp_delayed_plan {
  *     delay.
  *   - Capacities are compared in fast-link time.
  *
- * *out is overwritten, not freed; untouched on error. Pure; safe from any thread. Errors: DDP_ARG (names
+ * *out is overwritten, not freed. Unchanged on error. Pure and safe from any thread. Errors: DDP_ARG (names
  * the value), DDP_UNSUPPORTED (no steady period within 4096 iterations; exact with more parts than
  * ddp_knapsack accepts), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
                                     ddp_delayed_plan *out, ddp_error *err);
 
-/* ddp_delayed_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+/* ddp_delayed_plan_free - frees the arrays of a plan. Accepts an all-zero one. */
 DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan);
 
 /* ddp_delayed_select_name - returns the name of a selection rule; "unknown" for an invalid value. A constant
- * string. Pure; safe from any thread. */
+ * string. Pure and safe from any thread. */
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
 
-/* ddp_delayed_select_named - finds the selection rule with the given name. Pure; safe from any thread.
+/* ddp_delayed_select_named - finds the selection rule with the given name. Pure and safe from any thread.
  * Errors: DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err);
 
@@ -3007,8 +3014,8 @@ DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, 
  *
  * Each retry multiplies the capacity by 1.1, at most ten times (the paper gives no factor). If no plan
  * passes, the plan with the best ratio is returned with accepted = 0. A retry that cannot be planned is
- * skipped. The caller frees *plan with ddp_delayed_plan_free. Both outputs are untouched on error. Pure; safe
- * from any thread.
+ * skipped. The caller frees *plan with ddp_delayed_plan_free. Both outputs are untouched on error. Pure and
+ * safe from any thread.
  *
  * Source: DeFT section IV-C. Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period, or too
  * many parts), DDP_NUMERIC, DDP_MEMORY. */
@@ -3042,7 +3049,7 @@ DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parame
  *   bytes       [layers] >= 0
  *   budget      S(G^u), the most bytes that the deferred layers may have together; 0 defers no layer
  *   gib         [(layers + 7) / 8] receives the bitmap
- *   deferred    receives the bytes of the 0 bits; may be NULL
+ *   deferred    receives the bytes of the 0 bits. May be NULL.
  *
  * Among layers of equal importance the lower index comes first, so all workers get the same bitmap. A
  * layer without bytes is never deferred. The knapsack rule defers the set of least importance whose bytes
@@ -3084,7 +3091,7 @@ typedef enum ddp_serving {
 /* The run whose step time ddp_served_step predicts. */
 typedef struct ddp_served {
     ddp_serving rule;     /* when a server answers */
-    int ahead;            /* steps a worker may be ahead of the slowest one; -1 = no limit */
+    int ahead;            /* steps a worker may be ahead of the slowest one, or -1 for no limit */
     int workers, servers; /* numbers of both, at least 1 */
     int colocated;        /* 1 = worker k is also server k and both use one link; servers = workers */
     const double *bytes;  /* [servers] bytes of gradients, and as many in the answer; borrowed */
@@ -3098,19 +3105,19 @@ typedef struct ddp_served {
 /* ddp_served_step - computes the seconds per step in the steady state.
  *
  * A worker computes, pushes to all servers one after another, and continues when all have answered. Late
- * bytes follow; their answer arrives before the worker's next push. A message takes bytes / rate on the
+ * bytes follow. Their answer arrives before the worker's next push. A message takes bytes / rate on the
  * sender's uplink and on the receiver's downlink. Each link serves messages first come, first served. A
  * message arrives delay_s later. Updates take no time.
  *
  *   work  ddp_served_room(workers, servers) bytes of scratch, or NULL to allocate it for the call
- *   out   receives the seconds; untouched on error
+ *   out   receives the seconds. Unchanged on error.
  *
  * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker;
  * finding each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
 
 /* ddp_served_room - returns the bytes of scratch memory that ddp_served_step needs for these numbers of
- * workers and servers. Pure; safe from any thread. */
+ * workers and servers. Pure and safe from any thread. */
 DDP_API size_t ddp_served_room(int workers, int servers);
 
 /* ==== plan/place/place.h ==== [plan] */
@@ -3180,7 +3187,7 @@ typedef struct ddp_placement {
  *                 printed gain, each device once) is applied and truncated at its largest sum of gains. An
  *                 offspring better than the worst individual replaces it
  *   genetic-code  one pass of cyclic one-way moves. An offspring better than its first parent replaces the
- *                 worse parent, which is the effect of the released test; the last cycle is retained
+ *                 worse parent, which is the effect of the released test. The last cycle is retained
  *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
  *
  * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
@@ -3191,8 +3198,8 @@ typedef struct ddp_placement {
  * to 10 devices and always one stage. With one pipeline of up to 16 stages, the tour alone is exact and
  * proven.
  *
- * *out is overwritten, not freed; untouched on error. Pure except for ddp_now; safe from any thread.
- * Errors: DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC, DDP_MEMORY. */
+ * *out is overwritten, not freed. Unchanged on error. Pure except for ddp_now. Safe from any thread. Errors:
+ * DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out,
                              ddp_error *err);
 
@@ -3202,15 +3209,15 @@ DDP_API ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o,
 DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign,
                                   double *cost_s, double *datap_s, double *pipelinep_s, ddp_error *err);
 
-/* ddp_placement_free - frees the arrays of a placement; accepts an all-zero one. */
+/* ddp_placement_free - frees the arrays of a placement. Accepts an all-zero one. */
 DDP_API void ddp_placement_free(ddp_placement *p);
 
 /* ddp_place_solver_name - returns the name of a solver: "anneal", "genetic", "genetic-code", "kl", "random"
- * or "exact"; "unknown" for an invalid value. A constant string. Pure; safe from any thread. */
+ * or "exact"; "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
 
-/* ddp_place_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG,
- * with a list of the valid names. */
+/* ddp_place_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);
 
 /* ==== plan/fence/louvain.h ==== [plan] */
@@ -3219,12 +3226,12 @@ DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *ou
 /* ddp_modularity - computes Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2). L_c is the sum
  * of the weights inside c, d_c the sum of the degrees of its nodes, and m the sum of all weights.
  *
- *   weights     [n x n] finite, >= 0; both directions are averaged, the diagonal is not read
- *   resolution  above 0; 1 gives Newman's modularity, a larger value smaller communities
+ *   weights     [n x n] finite, >= 0. Both directions are averaged, the diagonal is not read.
+ *   resolution  above 0. 1 gives Newman's modularity, a larger value smaller communities.
  *   community   [n] community of each node, a number in 0..n-1; the numbers need not be consecutive
- *   out         receives Q; 0 for a graph without weight; untouched on error
+ *   out         receives Q, or 0 for a graph without weight. Unchanged on error.
  *
- * Pure; safe from any thread. Errors: DDP_ARG (names the node or the pair, and the value), DDP_NUMERIC for
+ * Pure and safe from any thread. Errors: DDP_ARG (names the node or the pair, and the value), DDP_NUMERIC for
  * weights that add up to more than 1e150, DDP_MEMORY. */
 DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolution, const int *community,
                                   double *out, ddp_error *err);
@@ -3232,18 +3239,18 @@ DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolutio
 /* ddp_louvain - finds communities of high modularity. The other arguments are as in ddp_modularity.
  *
  *   community    [n] receives 0..communities-1, numbered by the lowest node of each community
- *   communities  receives the number of communities; may be NULL
- *   modularity   receives Q; may be NULL
+ *   communities  receives the number of communities. May be NULL.
+ *   modularity   receives Q. May be NULL.
  *
- * Blondel et al. 2008: each node in turn moves to the neighbouring community with the largest gain. Ties go
- * to the lowest number, and only a gain larger than the rounding error counts. Then communities become
- * nodes, and the procedure repeats until no move gains anything.
+ * Blondel et al. 2008 means that each node in turn moves to the neighbouring community with the largest gain.
+ * Ties go to the lowest number, and only a gain larger than the rounding error counts. Then communities
+ * become nodes, and the procedure repeats until no move gains anything.
  *
  * Beyond the paper, the result is refined by moving single nodes again until no move gains anything. For n
  * <= 1024 the whole method also runs with 15 seeded orders of the nodes. The best Q wins; index order wins
  * ties. A node without weight stays alone. A disconnected graph has at least one community per component.
  *
- * Deterministic. O(n^2) time per pass and n^2 doubles of memory. Outputs are untouched on error. Pure;
+ * Deterministic. O(n^2) time per pass and n^2 doubles of memory. Outputs are untouched on error. Pure and
  * safe from any thread. Errors: DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community,
                                int *communities, double *modularity, ddp_error *err);
@@ -3256,7 +3263,7 @@ struct ddp_adatopk_options; /* compress/compress.h */
 /* Options of the estimate. All-zero selects the defaults. */
 typedef struct ddp_workload_options {
     int microbatches;    /* n_b, micro-batches per iteration; 0 = 1 */
-    double samples;      /* N_s, samples per iteration; 0 = the number of micro-batches */
+    double samples;      /* N_s, samples per iteration, or 0 for the number of micro-batches */
     int forward_only;    /* 1 = no backward pass */
     double state_factor; /* memory per byte of parameters; 0 = 4 (parameters, gradients, Adam's
                             two moments), or 1 with forward_only */
@@ -3272,7 +3279,7 @@ typedef struct ddp_workload_message {
     double bytes, seconds; /* size, and receive time on the link */
 } ddp_workload_message;
 
-/* The costs of one micro-batch; arrays are [N]. The caller of ddp_workload_estimate owns it. */
+/* The costs of one micro-batch. Arrays are [N]. The caller of ddp_workload_estimate owns it. */
 typedef struct ddp_workload {
     int devices;                   /* N */
     double *compute_s;             /* C_p, compute time */
@@ -3288,8 +3295,8 @@ typedef struct ddp_workload {
 /* ddp_workload_estimate - computes Eq. 1-4 of FusionLLM (arXiv:2410.12707) for any assignment.
  *
  *   device_of  [ops] the device that runs each operator, 0..N-1
- *   o          borrowed; all-zero selects the defaults
- *   out        untouched on error; otherwise the caller frees it with ddp_workload_free
+ *   o          borrowed. All-zero selects the defaults.
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_workload_free.
  *
  *   C_p     sum of flops / speed[p] over the operators on p; three times that with backward
  *   R_p     sum of delay + bytes / rate over the messages that p receives. A result is sent once to each
@@ -3300,38 +3307,38 @@ typedef struct ddp_workload {
  *   phi     N_s / T_pipe                                              Eq. 4
  *
  * Interpretations of the paper: "outputs of f" in R means the output of the parent. Access to local memory
- * costs nothing. Input data (a leaf without parameters) receives no gradient; every other leaf and operator
+ * costs nothing. Input data (a leaf without parameters) receives no gradient. Every other leaf and operator
  * does.
  *
  * Memory: state_factor x parameters, plus the results and received results retained for backward. They are
  * counted for all n_b micro-batches, or for one with forward_only.
  *
- * Cost: O(operators + args). Pure; safe from any thread. Errors: DDP_ARG (no speeds in the network, no such
- * device, an option or a cost out of range), DDP_NUMERIC (the costs add up to more than 1e200),
+ * Cost: O(operators + args). Pure and safe from any thread. Errors: DDP_ARG (no speeds in the network, no
+ * such device, an option or a cost out of range), DDP_NUMERIC (the costs add up to more than 1e200),
  * DDP_UNSUPPORTED (more than 2^31 - 1 args), DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net, const int *device_of,
                                          const ddp_workload_options *o, ddp_workload *out, ddp_error *err);
 
-/* ddp_workload_free - frees the arrays of an estimate; accepts an all-zero one. */
+/* ddp_workload_free - frees the arrays of an estimate. Accepts an all-zero one. */
 DDP_API void ddp_workload_free(ddp_workload *w);
 
 /* ddp_speed_fit - fits lambda, the fraction of its peak speed that a device reaches: S(p) = lambda S*(p).
  *
  *   flops, seconds  [n] FLOPs and measured times of n operators
  *   peak            S*(p) in FLOP/s
- *   lambda          receives the fraction; untouched on error
+ *   lambda          receives the fraction. Unchanged on error.
  *
- * Least squares through the origin of seconds over flops / peak; lambda = 1 / slope. To fit alpha and beta
- * of a link, use ddp_link_fit. Pure; safe from any thread. Errors: DDP_ARG (no sample; a value is negative or
- * not finite; all values are zero). */
+ * Least squares through the origin of seconds over flops / peak; lambda = 1 / slope. To fit alpha and beta of
+ * a link, use ddp_link_fit. Pure and safe from any thread. Errors: DDP_ARG (no sample, a value is negative or
+ * not finite, or all values are zero). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
                                  double *lambda, ddp_error *err);
 
 /* ddp_workload_compress - the estimate w with every message compressed, by AdaTopK or uniformly.
  *
  *   w, net, work  an estimate, and the network and options that produced it
- *   out           receives a copy of w with smaller messages; untouched on error; otherwise the caller frees
- *                 it with ddp_workload_free
+ *   out           receives a copy of w with smaller messages. Unchanged on error. Otherwise, the caller frees
+ *                 it with ddp_workload_free.
  *
  * R_p of Eq. 7 is the receive time of device p without delays. The ratio of the device applies to each
  * message that it receives, counted in floats. A message that compression would not shrink is sent dense.
@@ -3339,7 +3346,7 @@ DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int
  *   T_lat = sum of C_p + R'_p,  T_pipe = T_lat + (n_b - 1) max over p of max(C_p, R'_p)
  * This is Eq. 8 with its two errors corrected (see ddp_adatopk).
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure; safe from any thread. Errors: DDP_ARG (an option
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2. Pure and safe from any thread. Errors: DDP_ARG (an option
  * out of range, or the network has a different number of devices), DDP_NUMERIC (a time that is not finite),
  * DDP_MEMORY. */
 DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net,
@@ -3366,8 +3373,9 @@ typedef struct ddp_fence_options {
     ddp_workload_options work; /* how the cost is computed */
     int no_memory;             /* 1 = ignore the memory limits of the devices */
     int allow_idle;            /* 1 = a device may run no operator */
-    double message_bytes; /* message size M for the link weights, in bytes; 0 = the median over all cuts */
-    double resolution;    /* of the clustering, see ddp_louvain; 0 = 1 */
+    double message_bytes;      /* message size M for the link weights, in bytes, or 0 for the median over all
+                           * cuts */
+    double resolution;         /* of the clustering, see ddp_louvain; 0 = 1 */
 } ddp_fence_options;
 
 /* Operators first .. end-1 of the list run on `device`. */
@@ -3395,8 +3403,8 @@ typedef struct ddp_fence_plan {
 /* ddp_fence - assigns each operator to a device.
  *
  *   list, net  borrowed; net->speed is required; net->memory_bytes, if set, limits each device
- *   o          borrowed; all-zero selects the defaults
- *   out        untouched on error; otherwise the caller frees it with ddp_fence_plan_free
+ *   o          borrowed. All-zero selects the defaults.
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_fence_plan_free.
  *
  * FusionLLM (arXiv:2410.12707) section 4 does not specify the algorithm. This implementation is
  * deterministic:
@@ -3415,15 +3423,15 @@ typedef struct ddp_fence_plan {
  * orders (up to 16 devices with 95 operators, 12 with 2,000); otherwise it swaps devices.
  *
  * The cut: for a given upper bound on max(C_p, R_p), a best-first search finds the cut of least latency. A
- * search state is the number of operators placed, the device, and the location of each result still in use.
- * A dynamic programme guides the search; it is exact if no result is used beyond the next device. The upper
+ * search state is the number of operators placed, the device, and the location of each result still in use. A
+ * dynamic programme guides the search. It is exact if no result is used beyond the next device. The upper
  * bound is bisected over all values that can matter. Step counts limit the effort. If a limit ends the
  * search, `proven` is 0 and the best cut found so far is returned. Input data (leaves without FLOPs and
  * parameters, such as inputs and labels) is read on the device of its first user, even if its place in the
  * list falls into another segment.
  *
- * The baselines cut only between modules (ddp_oplist_entry), as in the paper. Without allow_idle every
- * device gets an operator, as in the paper's figures. Pure; safe from any thread.
+ * The baselines cut only between modules (ddp_oplist_entry), as in the paper. Without allow_idle every device
+ * gets an operator, as in the paper's figures. Pure and safe from any thread.
  *
  * Errors:
  *   DDP_ARG          bad list, network or option; fewer operators than devices without allow_idle
@@ -3436,16 +3444,16 @@ typedef struct ddp_fence_plan {
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
 
-/* ddp_fence_plan_free - frees the arrays of a plan; accepts an all-zero one. */
+/* ddp_fence_plan_free - frees the arrays of a plan. Accepts an all-zero one. */
 DDP_API void ddp_fence_plan_free(ddp_fence_plan *plan);
 
 /* ddp_fence_solver_name - returns the name of a solver: "fence", "equal_ops" or "equal_flops".
- * DDP_FENCE_DEFAULT gives "fence"; an invalid value gives "unknown". A constant string. Pure; safe from any
- * thread. */
+ * DDP_FENCE_DEFAULT gives "fence". An invalid value gives "unknown". A constant string. Pure and safe from
+ * any thread. */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
 
-/* ddp_fence_solver_named - finds the solver with the given name. Pure; safe from any thread. Errors: DDP_ARG,
- * with a list of the valid names. */
+/* ddp_fence_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);
 
 /* ==== pipe/schedule.h ==== [pipe] */
@@ -3477,11 +3485,11 @@ typedef struct ddp_task {
 } ddp_task;
 
 /* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb"; the default's for
- * DDP_PIPELINE_DEFAULT. A constant string. Pure; safe from any thread. */
+ * DDP_PIPELINE_DEFAULT. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
 
-/* ddp_pipeline_named - finds the schedule with the given name. Pure; safe from any thread. Errors: DDP_ARG,
- * with a list of the valid names. */
+/* ddp_pipeline_named - finds the schedule with the given name. Pure and safe from any thread. Errors:
+ * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err);
 
 /* The shape of a pipeline, equal on all stages. */
@@ -3499,12 +3507,13 @@ typedef struct ddp_pipeline_shape {
  *   stage  0..stages-1, from the input
  *   out    [3 x micro_batches] receives the tasks
  *
- * Returns their number; 0 if a field of the shape or stage is out of range. Pure; safe from any thread. */
+ * Returns their number, or 0 if a field of the shape or stage is out of range. Pure and safe from any
+ * thread. */
 DDP_API int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out);
 
 /* ddp_pipeline_held - returns the largest number of micro-batches whose activations a stage retains at one
- * time, and thus the number of states that it needs; 0 if a field of the shape or stage is out of range.
- * Pure; safe from any thread. */
+ * time, and thus the number of states that it needs, or 0 if a field of the shape or stage is out of range.
+ * Pure and safe from any thread. */
 DDP_API int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage);
 
 /* Compute times of one micro-batch on a stage, in seconds. */
@@ -3520,15 +3529,15 @@ typedef struct ddp_boundary {
     int from, to;                 /* stages */
     double forward_s, backward_s; /* seconds for which a message occupies the link: activations, gradient */
     double alpha_s;               /* one-way delay, in seconds */
-    int one_way;                  /* 1: no gradient is sent back */
+    int one_way;                  /* 1 if no gradient is sent back */
 } ddp_boundary;
 
-/* Input of ddp_pipeline_time; all arrays are borrowed. */
+/* Input of ddp_pipeline_time. All arrays are borrowed. */
 typedef struct ddp_pipeline_costs {
     ddp_pipeline_shape shape;     /* schedule, stages and micro-batches */
     const ddp_stage_cost *stage;  /* [stages] */
     int boundaries;               /* number of boundaries */
-    const ddp_boundary *boundary; /* [boundaries]; NULL: none */
+    const ddp_boundary *boundary; /* [boundaries], or NULL for none */
 } ddp_pipeline_costs;
 
 /* One activity of a stage. A stage computes, sends and receives at the same time, one computation at a
@@ -3536,7 +3545,7 @@ typedef struct ddp_pipeline_costs {
 typedef struct ddp_pipeline_slot {
     int stage, boundary;   /* boundary -1: the stage computes */
     ddp_task task;         /* task and micro-batch */
-    int gradient;          /* 1: the message is a gradient */
+    int gradient;          /* 1 if the message is a gradient */
     double begin_s, end_s; /* seconds since the start of the step */
 } ddp_pipeline_slot;
 
@@ -3550,11 +3559,12 @@ typedef struct ddp_pipeline_times {
 } ddp_pipeline_times;
 
 /* ddp_pipeline_time - simulates one step of a pipeline with discrete events. O(slots x stages). *out is empty
- * on error; otherwise the caller frees it with ddp_pipeline_times_free. Pure; safe from any thread. Errors:
- * DDP_ARG (names the stage or boundary), DDP_NUMERIC for times that add up to infinity, DDP_MEMORY. */
+ * on error. Otherwise, the caller frees it with ddp_pipeline_times_free. Pure and safe from any thread.
+ * Errors: DDP_ARG (names the stage or boundary), DDP_NUMERIC for times that add up to infinity,
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err);
 
-/* ddp_pipeline_times_free - frees the arrays of simulated times; accepts an all-zero one. */
+/* ddp_pipeline_times_free - frees the arrays of simulated times. Accepts an all-zero one. */
 DDP_API void ddp_pipeline_times_free(ddp_pipeline_times *t);
 
 /* ==== compress/compress.h ==== [compress] */
@@ -3570,7 +3580,7 @@ DDP_API void ddp_pipeline_times_free(ddp_pipeline_times *t);
  *   i64    k u64 indexes, then k float32 values: 12 bytes per element, the format of the paper
  *   i32    k u32 indexes, then k float32 values: 8 bytes per element; n <= 2^32
  *   delta  k float32 values, then k gaps as variable-length integers: 7 bits per byte, lowest bits first, top
- *          bit set if another byte follows. The first gap is the first index; each later gap is index -
+ *          bit set if another byte follows. The first gap is the first index. Each later gap is index -
  *          previous index - 1. About 5.3 bytes per element if 1 % of the elements is sent and they are evenly
  *          spread; 4 to 14 in the extremes
  * Full packings carry all elements (k = n):
@@ -3603,9 +3613,9 @@ DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 /* ddp_pack_sparse - writes k elements as a message with packing i64, i32 or delta.
  *   index  [k] strictly ascending and below n, as ddp_topk returns them; n is at most SIZE_MAX / 32
  *   value  [k] infinities are allowed, NaN is an error
- *   out    buffer of `capacity` bytes that overlaps no input; the function writes at most *bytes of them
+ *   out    buffer of `capacity` bytes that overlaps no input. The function writes at most *bytes of them.
  *   bytes  receives the size of the message
- * Allocates nothing; safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG,
+ * Allocates nothing. Safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG,
  * DDP_NUMERIC. */
 DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
                                    const float *value, void *out, size_t capacity, size_t *bytes,
@@ -3616,26 +3626,26 @@ DDP_API ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, cons
  *   out    buffer of `capacity` bytes that does not overlap x
  *   bytes  receives the size of the message
  *
- * Allocates nothing; safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG;
+ * Allocates nothing. Safe from any thread. On error *bytes and out are unchanged. Errors: DDP_ARG;
  * DDP_NUMERIC for a NaN, with its index. */
 DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes,
                                   ddp_error *err);
 
 /* ---- block quantisation to 8 or 4 bits ---- */
 
-#define DDP_QUANTISE_BLOCK 64 /* elements per block; a block has one scale */
+#define DDP_QUANTISE_BLOCK 64 /* elements per block. A block has one scale. */
 
 /* ddp_pack_quantised - writes x[0..n-1] as a message with packing DDP_PACK_INT8, DDP_PACK_INT4 or
  * DDP_PACK_E3M0.
- *   out    buffer of `capacity` bytes; the function writes ddp_pack_bound(packing, n, n) of them
+ *   out    buffer of `capacity` bytes. The function writes ddp_pack_bound(packing, n, n) of them.
  *   bytes  receives the size of the message
  *
  * The payload starts with one float32 scale s per block of 64 elements. int8 then has n signed bytes. int4
  * has n/2 bytes (rounded up) with two elements each, stored as value + 8, the even element in the low half.
  * This is 1.0625 or 0.5625 bytes per element. The largest level Q is 127 or 7:
  *     s = the smallest float for which Q s, rounded to a float, is at least the largest |x| of the block (so
- *     that blocks of denormals work too); one float less if Q s would overflow
- *     q = x / s rounded to the nearest integer, halves away from 0; the receiver computes q s, rounded once
+ *     that blocks of denormals work too). One float less if Q s would overflow
+ *     q = x / s rounded to the nearest integer, halves away from 0. The receiver computes q s, rounded once.
  * Hence |x - q s| <= s / 2, exactly, and rounding q s to a float adds at most half a unit in its last place.
  * Quantising the received values again gives the same s and q, unless s is denormal. A block of zeros has s =
  * 0. The sign of a zero is lost.
@@ -3644,7 +3654,7 @@ DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t ca
  * an exponent e in 0..7, plus 8 if the element is negative. It represents the magnitude s / 2^(7 - e), or 0
  * if e is 0. The nearest magnitude is chosen, halves away from 0. The products are exact.
  *
- * The receiver decodes the message with ddp_unpack_store or ddp_unpack_add. Allocates nothing; safe from any
+ * The receiver decodes the message with ddp_unpack_store or ddp_unpack_add. Allocates nothing. Safe from any
  * thread. On error the outputs are unchanged. Errors: DDP_ARG; DDP_NUMERIC, which names the first NaN or
  * infinite element. */
 DDP_API ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
@@ -3665,7 +3675,7 @@ DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed
  *            a wrong length, NaN, and scales that are not finite
  *   x        [n] does not overlap the message
  *
- * Allocates nothing; safe from any thread. On error x is unchanged. Errors: DDP_ARG, DDP_FORMAT. */
+ * Allocates nothing. Safe from any thread. On error x is unchanged. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
 
 /* ddp_unpack_add - decodes a message and adds it: x[index] += value. Parameters, memory and threads as in
@@ -3679,11 +3689,12 @@ DDP_API ddp_status ddp_unpack_store(const void *message, size_t bytes, float *x,
 DDP_API ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n, ddp_error *err);
 
 /* ddp_packing_name - returns the name of a packing as the programs spell it. DDP_PACK_DEFAULT returns the
- * name of the default; an invalid value returns "unknown". A constant string. Pure; safe from any thread. */
+ * name of the default. An invalid value returns "unknown". A constant string. Pure and safe from any
+ * thread. */
 DDP_API const char *ddp_packing_name(ddp_packing packing);
 
-/* ddp_packing_named - finds a packing by its name. Pure; safe from any thread. Errors: DDP_ARG if the name is
- * unknown (the message lists the valid names) or if out is NULL. */
+/* ddp_packing_named - finds a packing by its name. Pure and safe from any thread. Errors: DDP_ARG if the name
+ * is unknown (the message lists the valid names) or if out is NULL. */
 DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err);
 
 /* ---- error feedback ---- */
@@ -3706,27 +3717,27 @@ DDP_API ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_err
  * without harm to the residual. */
 
 /* ddp_feedback_add - adds the gradient to the residual: residual[0..n-1] += gradient[0..n-1]. It reads the
- * gradient twice, because it validates all of it first. The arrays do not overlap. Allocates nothing; safe
- * from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL; DDP_NUMERIC for a gradient
+ * gradient twice, because it validates all of it first. The arrays do not overlap. Allocates nothing. Safe
+ * from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL or DDP_NUMERIC for a gradient
  * or a sum that is not finite. */
 DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err);
 
-/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. Allocates nothing;
- * safe from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL or an index out of
+/* ddp_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. Allocates nothing.
+ * Safe from any thread. On error the residual is unchanged. Errors: DDP_ARG for NULL or an index out of
  * range. */
 DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                      ddp_error *err);
 
 /* ddp_feedback_subtract - subtracts the decoded values of a message from residual[0..n-1]. Message and
- * residual do not overlap. Allocates nothing; safe from any thread. On error the residual is unchanged.
- * Errors: DDP_ARG for NULL; DDP_FORMAT for a damaged message or another n; DDP_NUMERIC for a value or a
+ * residual do not overlap. Allocates nothing. Safe from any thread. On error the residual is unchanged.
+ * Errors: DDP_ARG for NULL, DDP_FORMAT for a damaged message or another n, or DDP_NUMERIC for a value or a
  * difference that is not finite. */
 DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n,
                                          ddp_error *err);
 
 /* ---- the largest elements of each chunk, in 2 bits ---- */
 
-#define DDP_SPARSE_CHUNK 4096 /* elements per chunk; a chunk has one scale */
+#define DDP_SPARSE_CHUNK 4096 /* elements per chunk. A chunk has one scale. */
 
 /* Sparse 2-bit messages: of each chunk of 4096 elements they carry the `keep` largest by magnitude. A shorter
  * last chunk carries its share, rounded up. Each element takes 14 bits: a sign, one of two levels (u and 2 u)
@@ -3734,7 +3745,7 @@ DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, floa
  * less than float32. */
 
 /* ddp_sparse_keep - returns the elements to keep of each chunk for a fraction of them (0 = 1/64), limited to
- * 1..4096. Pure; safe from any thread. */
+ * 1..4096. Pure and safe from any thread. */
 DDP_API int ddp_sparse_keep(double fraction);
 
 /* ddp_sparse_bytes - returns the size, in bytes, of a message for n elements, which does not depend on the
@@ -3753,13 +3764,13 @@ DDP_API size_t ddp_sparse_scratch(int keep);
  *   out      buffer of `capacity` bytes; ddp_sparse_bytes(n, keep) of them are written
  *   scratch  ddp_sparse_scratch(keep) bytes, aligned to 8
  *
- * On error x is unchanged. Allocates nothing; safe from any thread. Errors: DDP_ARG; DDP_NUMERIC for an
+ * On error x is unchanged. Allocates nothing. Safe from any thread. Errors: DDP_ARG; DDP_NUMERIC for an
  * infinity or NaN, with its index. */
 DDP_API ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capacity, void *scratch,
                                    size_t scratch_bytes, ddp_error *err);
 
 /* ddp_sparse_add - adds the decoded values of a message of `bytes` bytes to x[0..n-1]. The whole message is
- * validated before x changes. Allocates nothing; safe from any thread. Errors: DDP_ARG for NULL, keep or n;
+ * validated before x changes. Allocates nothing. Safe from any thread. Errors: DDP_ARG for NULL, keep or n;
  * DDP_FORMAT for a damaged message. */
 DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x, size_t n,
                                   ddp_error *err);
@@ -3771,12 +3782,12 @@ DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, f
  *   k        1..n
  *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable after the call
  *   index    [k] receives their positions, ascending
- *   value    [k] receives x[index[i]], bit for bit; may be NULL
+ *   value    [k] receives x[index[i]], bit for bit. May be NULL.
  * x, scratch, index and value do not overlap.
  *
  * The result equals the first k elements of a full sort by magnitude, descending, then by index, ascending.
- * Of equal magnitudes the lowest indexes are selected; 0.0 and -0.0 are equal; infinities are largest. A NaN
- * anywhere in x is an error that names the first NaN found; it is never selected.
+ * Of equal magnitudes the lowest indexes are selected; 0.0 and -0.0 are equal. Infinities are largest. A NaN
+ * anywhere in x is an error that names the first NaN found. It is never selected.
  *
  * Method: a sample of the magnitudes gives a threshold that slightly more than k elements exceed. One pass
  * collects these elements, 16 at a time, and a radix select finds the k-th largest of them. If the threshold
@@ -3784,8 +3795,8 @@ DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, f
  * threshold. If it was too high, the pass runs again with a lower one. The sample therefore affects the time,
  * which is O(n) for any data, but never the result.
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.1, which does not define ties and NaN. Allocates nothing;
- * safe from any thread. On error the outputs are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
+ * Source: FusionLLM (arXiv:2410.12707) section 5.1, which does not define ties and NaN. Allocates nothing.
+ * Safe from any thread. On error the outputs are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
                             uint64_t *index, float *value, ddp_error *err);
 
@@ -3799,11 +3810,11 @@ DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
  *   seed     the same seed (for example, of step and layer), n and k give the same positions on every
  *            platform
  *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
- *   index, value  as in ddp_topk; they do not overlap each other or the other arrays
+ *   index, value  as in ddp_topk. They do not overlap each other or the other arrays.
  *
  * Values are not scaled by n/k: with error feedback they must not be; without it the receiver may scale them.
  * Method: Floyd's algorithm on a bitmap, O(k + n / 64). A NaN at a drawn position is an error that names the
- * first one; the other positions are not read. Allocates nothing; safe from any thread. On error the outputs
+ * first one. The other positions are not read. Allocates nothing. Safe from any thread. On error the outputs
  * are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
                                size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err);
@@ -3847,10 +3858,10 @@ typedef struct ddp_link_compression {
  *
  * The paper is silent or wrong in two places. For r_i between 1 and factor its formula sends more bytes than
  * dense; such links send dense here. Its Eq. 8 applies the factor 3 also to links that are not compressed,
- * and divides compute time by r; link_s does neither and is meant for Eq. 3. The uniform rule with r = 100
+ * and divides compute time by r. link_s does neither and is meant for Eq. 3. The uniform rule with r = 100
  * and i64 gives a message 33.3 times smaller, as the caption of Figure 10 says.
  *
- * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links). Allocates nothing; safe from any
+ * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links). Allocates nothing. Safe from any
  * thread. Errors: DDP_ARG (also if factor times ratio overflows), DDP_NUMERIC. */
 DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
                                const ddp_adatopk_options *o, ddp_link_compression *out, ddp_error *err);
@@ -3891,7 +3902,7 @@ DDP_API double ddp_rng_normal(ddp_rng *r);
 /* ddp_hash_floats - returns a 64-bit hash of x[0..n-1] that depends on every bit and on the order. To hash
  * several arrays, pass the hash of the previous ones (0 at first). Bit-identical arrays give the same hash on
  * every platform. 0.0 and -0.0 hash differently, as do NaNs with different payloads. Not collision-resistant
- * against an attacker. Pure; safe from any thread. */
+ * against an attacker. Pure and safe from any thread. */
 DDP_API uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n);
 
 /* ==== graph/graph.h ==== [graph] */
@@ -3919,8 +3930,8 @@ typedef struct ddp_param {
     const char *name; /* "weight", "bias"; a constant string */
     ddp_shape shape;  /* shape of the array */
     ddp_init init;    /* distribution of the initial values */
-    float scale;      /* see above; 0 for ZERO and ONE */
-    int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others; 0 for lookup tables */
+    float scale;      /* see above, or 0 for ZERO and ONE */
+    int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others, or 0 for lookup tables */
 } ddp_param;
 
 /* Input and output of a shape rule. Inputs and args are given; all other fields start zeroed. For a tied
@@ -3949,16 +3960,16 @@ typedef struct ddp_op_call {
     const ddp_op_spec *spec;          /* result of the shape rule */
     const void *in[DDP_OP_INPUTS];    /* input arrays */
     const void *param[DDP_OP_PARAMS]; /* parameter arrays */
-    void *buffer[DDP_OP_BUFFERS]; /* forward with training 1 updates it; a recomputed forward gets a copy */
+    void *buffer[DDP_OP_BUFFERS]; /* forward with training 1 updates it. A recomputed forward gets a copy. */
     void *out;                    /* output array */
     void *saved;                  /* spec->saved elements */
     /* for backward only */
     const void *grad_out;            /* shape of out */
     void *grad_in[DDP_OP_INPUTS];    /* NULL: not needed */
     int add_in[DDP_OP_INPUTS];       /* 1: add to grad_in, 0: overwrite it */
-    void *grad_param[DDP_OP_PARAMS]; /* always accumulated; NULL: frozen */
+    void *grad_param[DDP_OP_PARAMS]; /* always accumulated, or NULL for frozen */
     /* execution */
-    void *pool;      /* ddp__pool *, for ddp_op_parallel; may be NULL */
+    void *pool;      /* ddp__pool *, for ddp_op_parallel. May be NULL. */
     int training;    /* 0: dropout is off and buffers are only read */
     uint64_t random; /* seed of this node in this micro-batch and step */
     /* for backward of pairs, see ddp_op_pair */
@@ -3990,10 +4001,11 @@ typedef struct ddp_op_pair {
     const char *reader; /* NULL: no such operator */
 } ddp_op_pair;
 
-/* ddp_shape_count - returns the number of elements of a shape; 1 for a scalar. Pure; safe from any thread. */
+/* ddp_shape_count - returns the number of elements of a shape, or 1 for a scalar. Pure and safe from any
+ * thread. */
 DDP_API long ddp_shape_count(const ddp_shape *s);
 
-/* ddp_shape_rows - returns the product of all dimensions but the last. Pure; safe from any thread. */
+/* ddp_shape_rows - returns the product of all dimensions but the last. Pure and safe from any thread. */
 DDP_API long ddp_shape_rows(const ddp_shape *s);
 
 /* ddp_op_parallel - runs fn(user, first, last) over items 0..items-1 in blocks of `grain` items, on the
@@ -4028,16 +4040,16 @@ typedef struct ddp_node_info {
  * enough. ---- */
 
 /* ddp_graph_new - creates an empty graph. d NULL: a graph for planning, or for training without
- * synchronisation; the caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
+ * synchronisation. The caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
  * memory is short. One thread at a time may use a graph. */
 DDP_API ddp_graph *ddp_graph_new(ddp_ctx *d);
 
-/* ddp_graph_free - frees a graph that is not registered with a context, with its nodes; otherwise does
+/* ddp_graph_free - frees a graph that is not registered with a context, with its nodes. Otherwise, does
  * nothing, because ddp_close frees it. NULL is allowed. */
 DDP_API void ddp_graph_free(ddp_graph *g);
 
 /* ddp_layer_begin - begins a layer, the unit of synchronisation. The operators that are added before
- * ddp_layer_end form the layer. The name is copied; a repeated name gets a number: "hidden", "hidden.1", ...
+ * ddp_layer_end form the layer. The name is copied. A repeated name gets a number: "hidden", "hidden.1", ...
  * A failure is stored in the graph (ddp_graph_error). */
 DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
 
@@ -4072,7 +4084,7 @@ DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long
  * type: DDP_F32 or DDP_I32. The name is copied and must be unique. Returns the node, owned by the graph, or
  * NULL on failure. ---- built-in operators ----
  *
- * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure;
+ * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure.
  * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
  * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
  * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
@@ -4081,7 +4093,7 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
 
 /* ---- built-in operators ----
  *
- * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure;
+ * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure.
  * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
  * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
  * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
@@ -4122,8 +4134,8 @@ DDP_API ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps);
  * at most 512. Shape (B, T, heads d). */
 DDP_API ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads);
 
-/* ddp_rope - adds a rotary position embedding: rotates queries and keys of x by their position (d even);
- * values are unchanged. x has the layout of ddp_attention_grouped. Shape of x. theta 0 means 10000. */
+/* ddp_rope - adds a rotary position embedding: rotates queries and keys of x by their position (d even).
+ * Values are unchanged. x has the layout of ddp_attention_grouped. Shape of x. theta 0 means 10000. */
 DDP_API ddp_node *ddp_rope(ddp_graph *g, ddp_node *x, long heads, long kv_heads, double theta);
 
 /* ddp_swiglu - adds the gated activation silu(a) * b of x (..., 2F), rows a then b. Shape (..., F). ddp_apply
@@ -4149,7 +4161,7 @@ DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *la
 
 /* ddp_linear_cross_entropy - adds a linear layer without bias and the mean cross-entropy of its logits as one
  * operator, a scalar. With an embedding the weight is its table, and width is ignored. The logits never exist
- * as a whole, which saves memory if rows outnumber C. labels: int32 (...); -1 is ignored. */
+ * as a whole, which saves memory if rows outnumber C. labels: int32 (...). -1 is ignored. */
 DDP_API ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width,
                                            ddp_node *embedding);
 
@@ -4198,7 +4210,7 @@ DDP_API int ddp_register_op(ddp_graph *g, const ddp_op *op);
  *
  *   op         name of the operator
  *   inputs     [count] input nodes, at most DDP_OP_INPUTS
- *   arg_count  numbers in args, at most DDP_OP_ARGS; their meaning depends on the operator
+ *   arg_count  numbers in args, at most DDP_OP_ARGS. Their meaning depends on the operator.
  *   tied       may be NULL: a node whose parameter 0 replaces parameter 0 of the new node
  *
  * Returns the node, owned by the graph, or NULL on failure. */
@@ -4211,21 +4223,21 @@ DDP_API ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *c
 DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
 
 /* ddp_init_normal - makes parameter `param` of a node start normally distributed with this standard
- * deviation, instead of the operator's rule; 0 means all zeros. A failure is stored in the graph
+ * deviation, instead of the operator's rule. 0 means all zeros. A failure is stored in the graph
  * (ddp_graph_error). */
 DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
 
-/* ddp_graph_cut - splits the model into pipeline stages; call it before ddp_graph_build. This process
+/* ddp_graph_cut - splits the model into pipeline stages. Call it before ddp_graph_build. This process
  * allocates only stage `own`: parameters, gradients and activations of its operators.
  *
- *   stage_of  [ddp_node_count] stage of each operator (an input belongs to its readers); every user of an
- *             output is in the same stage or a later one
+ *   stage_of  [ddp_node_count] stage of each operator (an input belongs to its readers). Every user of an
+ *             output is in the same stage or a later one.
  *   stages    number of stages
  *   own       stage of this process, 0..stages-1
  *
  * Initial values are the same as in the whole model. ddp_pipe_open runs such a graph. Returns 0 or a
- * ddp_status; ddp_graph_error names the operator. Errors: DDP_ARG for the cut; DDP_USAGE after
- * ddp_graph_build or another cut; DDP_MEMORY; an earlier error of the graph. */
+ * ddp_status; ddp_graph_error names the operator. Errors: DDP_ARG for the cut, DDP_USAGE after
+ * ddp_graph_build or another cut, DDP_MEMORY, or an earlier error of the graph. */
 DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
 
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters, and registers the
@@ -4233,7 +4245,7 @@ DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own
  * buffers are one block, registered as DDP_BUFFERS and averaged with the layer. Initial values depend only on
  * the seed and the parameter's position. Local.
  *
- * Returns 0 or a ddp_status; ddp_graph_error has the message. Errors: DDP_MEMORY, before any allocation if
+ * Returns 0 or a ddp_status. ddp_graph_error has the message. Errors: DDP_MEMORY, before any allocation if
  * the graph is larger than the machine's memory and no ddp_allocator provides it; DDP_USAGE if called twice,
  * within a layer or after the session has started; DDP_UNSUPPORTED for an operator that the backend lacks; an
  * earlier error of the graph. */
@@ -4249,32 +4261,32 @@ DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
  * no such input. It is in host memory even with a backend; each pass copies it to the device. */
 DDP_API void *ddp_data(ddp_graph *g, const char *name);
 
-/* ddp_value - returns the value of a scalar node after forward; NAN if the node is not a scalar. With a
+/* ddp_value - returns the value of a scalar node after forward, or NAN if the node is not a scalar. With a
  * backend it waits for the copy from the device. */
 DDP_API float ddp_value(ddp_graph *g, const ddp_node *n);
 
 /* ddp_output - returns the output array of a node in host memory, valid until backward reuses its memory.
  * With a backend it waits for the copy from the device. If the node's only user works in place (dropout,
- * add), the array has that user's output. NULL if a ddp_recompute_begin segment dropped the output; scalars
+ * add), the array has that user's output. NULL if a ddp_recompute_begin segment dropped the output. Scalars
  * are never dropped. */
 DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 
 /* ddp_forward - runs all operators in order and calls ddp_forward_begin before the first use of each layer.
  * Returns 0 or the first error of the graph or its context. Errors: DDP_MEMORY for a NULL graph; DDP_USAGE
  * before ddp_graph_build, or for a stage of a pipeline; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO or DDP_FORMAT
- * if a hook starts the session; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * if a hook starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_forward(ddp_graph *g);
 
 /* ddp_backward - runs backward from loss, a scalar node. Calls ddp_backward_begin and, after the last use of
- * a layer's parameters, ddp_backward_end. Gradients are accumulated; the context zeroes them, or you do with
+ * a layer's parameters, ddp_backward_end. Gradients are accumulated. The context zeroes them, or you do with
  * ddp_zero_gradients if there is none. Returns 0 or the first error of the graph or its context. Errors:
  * DDP_MEMORY for a NULL graph; DDP_USAGE before ddp_forward, for a loss that is not a scalar, or for a stage
- * of a pipeline; DDP_NUMERIC for a gradient that is not finite; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
- * DDP_MISMATCH or DDP_ABORTED from communication. */
+ * of a pipeline; DDP_NUMERIC for a gradient that is not finite. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward(ddp_graph *g, ddp_node *loss);
 
-/* ddp_evaluate - runs forward without hooks, with dropout off; it reads the running statistics but does not
+/* ddp_evaluate - runs forward without hooks, with dropout off. It reads the running statistics but does not
  * update them. Returns 0 or the graph's first error. Errors: DDP_MEMORY for a NULL graph; DDP_USAGE before
  * ddp_graph_build, or for a stage of a pipeline. */
 DDP_API int ddp_evaluate(ddp_graph *g);
@@ -4289,14 +4301,14 @@ DDP_API void ddp_zero_gradients(ddp_graph *g);
  * the graph. ---- several micro-batches in flight, and partial execution ---- */
 DDP_API ddp_state *ddp_state_new(ddp_graph *g);
 
-/* ddp_state_free - frees a state and its arrays, before the graph is freed; NULL is allowed. */
+/* ddp_state_free - frees a state and its arrays, before the graph is freed. NULL is allowed. */
 DDP_API void ddp_state_free(ddp_state *s);
 
-/* ddp_state_data - returns the output or input array of a node in this state; NULL if the state has none. On
- * a device with a backend. Borrowed until ddp_state_free. */
+/* ddp_state_data - returns the output or input array of a node in this state, or NULL if the state has none.
+ * On a device with a backend. Borrowed until ddp_state_free. */
 DDP_API void *ddp_state_data(ddp_state *s, const ddp_node *n);
 
-/* ddp_state_gradient - returns the gradient of a node's array in this state; NULL if there is none. On a
+/* ddp_state_gradient - returns the gradient of a node's array in this state, or NULL if there is none. On a
  * device with a backend. Borrowed until ddp_state_free. */
 DDP_API void *ddp_state_gradient(ddp_state *s, const ddp_node *n);
 
@@ -4308,7 +4320,7 @@ DDP_API void *ddp_state_gradient(ddp_state *s, const ddp_node *n);
 DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
 
 /* ddp_backward_range - runs the backward of operators first..last (node indexes, inclusive) without hooks.
- * Before the call, write gradients of outputs used after last through ddp_state_gradient; a gradient that you
+ * Before the call, write gradients of outputs used after last through ddp_state_gradient. A gradient that you
  * write is accumulated to. Read input gradients there: those of float inputs, and of outputs before first
  * that the range uses. The gradient of an output without users is 1 for a scalar and 0 otherwise, until you
  * write it. Returns 0 or a ddp_status. Errors: DDP_ARG for a NULL state or a range outside the graph;
@@ -4317,7 +4329,7 @@ DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
 
 /* ddp_state_micro_batch - sets the number that seeds the dropout masks of this state, together with the seed
  * and the node. Equal numbers give equal masks in every process. Without this call each state counts its
- * forward passes; a new pass begins when forward returns to an earlier operator. */
+ * forward passes. A new pass begins when forward returns to an earlier operator. */
 DDP_API void ddp_state_micro_batch(ddp_state *s, uint64_t number);
 
 /* ---- reading the graph ---- */
@@ -4326,7 +4338,7 @@ DDP_API void ddp_state_micro_batch(ddp_state *s, uint64_t number);
  * order in which they were added. ---- reading the graph ---- */
 DDP_API int ddp_node_count(const ddp_graph *g);
 
-/* ddp_node_index - returns a node's position in its graph, from 0; -1 for NULL. */
+/* ddp_node_index - returns a node's position in its graph, from 0, or -1 for NULL. */
 DDP_API int ddp_node_index(const ddp_node *n);
 
 /* ddp_node_describe - describes operator number index, 0..ddp_node_count-1, in *out. The names are borrowed
@@ -4336,7 +4348,7 @@ DDP_API int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
 /* ddp_layer_count - returns the number of layers that ddp_layer_begin has made. */
 DDP_API int ddp_layer_count(const ddp_graph *g);
 
-/* ddp_param_count - returns the number of parameters of a graph, in floats; a tied parameter counts once. */
+/* ddp_param_count - returns the number of parameters of a graph, in floats. A tied parameter counts once. */
 DDP_API size_t ddp_param_count(const ddp_graph *g);
 
 /* ddp_layer_params - returns the parameters of a layer after ddp_graph_build, one block of *count floats in
@@ -4351,16 +4363,16 @@ DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
  * layer memory; NULL and 0 if it has none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count);
 
-/* ddp_node_param - returns parameter k of a node (weight 0, bias 1) in layer memory; NULL if there is none.
- * *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
+/* ddp_node_param - returns parameter k of a node (weight 0, bias 1) in layer memory, or NULL if there is
+ * none. *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 
-/* ddp_node_gradient - returns the gradient of parameter k of a node (weight 0, bias 1) in layer memory; NULL
- * if there is none. Borrowed for the life of the graph. */
+/* ddp_node_gradient - returns the gradient of parameter k of a node (weight 0, bias 1) in layer memory, or
+ * NULL if there is none. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k);
 
-/* ddp_node_buffer - returns buffer k of a node (running mean 0, running variance 1) in layer memory; NULL if
- * it has none. *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
+/* ddp_node_buffer - returns buffer k of a node (running mean 0, running variance 1) in layer memory, or NULL
+ * if it has none. *shape (may be NULL) receives its shape. Borrowed for the life of the graph. */
 DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape);
 
 /* ddp_activation_bytes - returns the bytes of the built-in state: activations, their gradients and recomputed
@@ -4369,9 +4381,9 @@ DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
 
 /* ddp_graph_read - copies count floats of parameters, gradients or buffers from layer memory to host memory,
  * and waits for the copy. With a backend (ddp_config.backend) the arrays of ddp_layer_params and its like,
- * and of ddp_state_data and ddp_state_gradient, are on the device; on a GPU, 4-dimensional activations are
- * channels-last. Also works on the CPU. Returns 0 or a ddp_status. Errors: DDP_ARG for NULL; DDP_FAILED from
- * the device. */
+ * and of ddp_state_data and ddp_state_gradient, are on the device. On a GPU, 4-dimensional activations are
+ * channels-last. Also works on the CPU. Returns 0 or a ddp_status. Errors: DDP_ARG for NULL or DDP_FAILED
+ * from the device. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 
 /* ddp_graph_write - copies count floats from host memory to parameters, gradients or buffers in layer memory,
@@ -4399,7 +4411,7 @@ typedef enum ddp_edge_coding {
                             as float32. Gradients: int8. AQ-SGD, Wang et al. 2022, arXiv:2206.01299 */
 } ddp_edge_coding;
 
-/* The format of messages between stages; all-zero: float32. An array that a coding would not shrink is sent
+/* The format of messages between stages. All-zero: float32. An array that a coding would not shrink is sent
  * as float32. */
 typedef struct ddp_edge_wire {
     ddp_edge_coding coding; /* (default: f32) */
@@ -4412,11 +4424,11 @@ typedef struct ddp_edge_wire {
 
 /* ddp_edge_wire_parse - parses the format of an edge: "f32", "bf16", "int8", "topk:R", "adatopk:R",
  * "adatopk:R:FACTOR", "bottleneck:R" or "aq:BITS". out->feedback does not change. *out is untouched on error.
- * Pure; safe from any thread. Errors: DDP_ARG, which names the invalid part. */
+ * Pure and safe from any thread. Errors: DDP_ARG, which names the invalid part. */
 DDP_API ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
 
-/* ddp_edge_coding_name - returns the name of an edge coding, "f32" to "aq"; NULL for an invalid value. A
- * constant string. Pure; safe from any thread. */
+/* ddp_edge_coding_name - returns the name of an edge coding, "f32" to "aq", or NULL for an invalid value. A
+ * constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
 /* ---- a pipeline ---- */
@@ -4446,23 +4458,23 @@ typedef struct ddp_pipe ddp_pipe; /* a pipeline, as seen by one of its ranks */
  *   loss  scalar node of g
  *   c     stages, cut, schedule and edges; copied
  *
- * All ranks call it with the same model and configuration. Returns NULL on failure, with the context's error;
- * the caller frees the pipeline with ddp_pipe_close, before ddp_close. Collective. Errors: DDP_ARG for the
+ * All ranks call it with the same model and configuration. Returns NULL on failure, with the context's error.
+ * The caller frees the pipeline with ddp_pipe_close, before ddp_close. Collective. Errors: DDP_ARG for the
  * graph, the loss or a field of c; DDP_UNSUPPORTED for servers, a device with 16-bit elements, or an edge
  * that the run cannot use; DDP_MEMORY; DDP_MISMATCH if the ranks differ; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
  * DDP_MISMATCH or DDP_ABORTED from communication; an error of the graph. */
 DDP_API ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c);
 
-/* ddp_pipe_close - frees a pipeline; NULL is allowed. Its layers belong to the context, which ddp_close
+/* ddp_pipe_close - frees a pipeline. NULL is allowed. Its layers belong to the context, which ddp_close
  * closes afterwards. */
 DDP_API void ddp_pipe_close(ddp_pipe *p);
 
 /* ddp_pipe_input - returns the array of a named input of micro-batch m, 0..micro_batches-1, which the program
- * fills before each step (float or int32_t, in host memory); NULL if this stage does not read it. All ranks
- * of a pipeline fill in the same samples. Borrowed until ddp_pipe_close. */
+ * fills before each step (float or int32_t, in host memory), or NULL if this stage does not read it. All
+ * ranks of a pipeline fill in the same samples. Borrowed until ddp_pipe_close. */
 DDP_API void *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
 
-/* ddp_pipe_samples - names the samples of micro-batch m of the next step, for edge wire aq; does nothing for
+/* ddp_pipe_samples - names the samples of micro-batch m of the next step, for edge wire aq. Does nothing for
  * other edges. id: [batch] from 0 to samples - 1, in the order in which they are filled in. Call it before
  * each step, for each micro-batch, with the same values on all ranks of the pipeline. Local. Returns 0 or the
  * context's first error. Errors: DDP_ARG for m, NULL or an id out of range. */
@@ -4472,31 +4484,32 @@ DDP_API int ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
  * bit-identical to an unpipelined run with one worker per pipeline and the same micro-batches. Collective.
  * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if edge wire aq lacks sample
  * ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message;
- * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may
+ * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_step(ddp_pipe *p);
 
 /* ddp_pipe_evaluate - runs the forward passes of the first n micro-batches with dropout off, as ddp_evaluate
  * does. Call ddp_wait before it. Collective. Returns 0 or the context's first error. Errors: DDP_ARG for n;
  * DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message; DDP_MISMATCH,
- * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session; DDP_PEER_LOST, DDP_TIMEOUT,
- * DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session. Communication may also fail
+ * with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_evaluate(ddp_pipe *p, int n);
 
 /* ddp_pipe_loss - returns the mean loss over the micro-batches of the last step or evaluation, on all ranks
- * of the pipeline; NAN after an error (ddp_last_error). Collective over the ranks of the pipeline. */
+ * of the pipeline, or NAN after an error (ddp_last_error). Collective over the ranks of the pipeline. */
 DDP_API float ddp_pipe_loss(ddp_pipe *p);
 
 /* ddp_pipe_output - returns the array of a node, in host memory, in the micro-batch that was evaluated last,
- * on the stage that computes it; NULL on other stages. Valid until the next step or evaluation. If the node's
- * only user works in place (dropout, add), the array has that user's output. NULL also if a
+ * on the stage that computes it, or NULL on other stages. Valid until the next step or evaluation. If the
+ * node's only user works in place (dropout, add), the array has that user's output. NULL also if a
  * ddp_recompute_begin segment dropped the output. Local. */
 DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
 
 /* ddp_pipe_hash - computes a hash of all parameters of the pipeline, layer by layer, in *hash. It is the hash
  * that the whole model has on one worker. All ranks of the pipeline call it after ddp_sync_all. Collective.
- * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_FAILED from the device;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * Returns 0 or the context's first error. Errors: DDP_ARG for NULL, DDP_MEMORY, or DDP_FAILED from the
+ * device. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED. */
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
 /* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. The sum has three
@@ -4521,8 +4534,8 @@ typedef struct ddp_pipe_stats {
 
 /* ddp_pipe_get_stats - computes the statistics of a pipeline in *out. All ranks of the pipeline call it,
  * between steps, and get the same numbers except for `steps`. Collective. Returns 0 or the context's first
- * error. Errors: DDP_ARG for NULL; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
- * DDP_ABORTED from communication. */
+ * error. Errors: DDP_ARG for NULL or DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT,
+ * DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 
 /* ddp_pipe_lanes - copies up to `room` slots: the computations and messages of this stage in the last step,
@@ -4535,8 +4548,8 @@ DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
  * and never stores more than a part of one of their arrays. ddp_weights_load after ddp_pipe_open reads, on
  * each rank, the arrays of its stage. All ranks call it, after ddp_sync_all or ddp_wait. Collective. Returns
  * 0 or the context's first error. Errors: DDP_ARG for NULL or an empty path; DDP_IO for the file, on all
- * ranks of the pipeline; DDP_MEMORY; DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from
- * communication. */
+ * ranks of the pipeline; DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_export(ddp_pipe *p, const char *path);
 
 /* ddp_pipe_stage - returns the stage of this rank, 0..stages-1. Local. */
@@ -4546,8 +4559,8 @@ DDP_API int ddp_pipe_stage(const ddp_pipe *p);
 DDP_API int ddp_pipe_number(const ddp_pipe *p);
 
 /* ddp_pipe_cut - computes the default cut: consecutive stages of about equal FLOPs. A layer is not divided.
- * stage_of: [ddp_node_count] receives the stage of each operator. Pure; safe from any thread. Errors: DDP_ARG
- * for NULL, or if fewer layers with operators exist than stages. */
+ * stage_of: [ddp_node_count] receives the stage of each operator. Pure and safe from any thread. Errors:
+ * DDP_ARG for NULL, or if fewer layers with operators exist than stages. */
 DDP_API ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err);
 
 /* Placement and cut from planners, for ddp_pipe_config. */
@@ -4562,11 +4575,11 @@ typedef struct ddp_pipe_layout {
  * (cost_s, pipeline_s) is used, and the first of equal ones.
  *
  *   placement  rank = device, for each stage of each pipeline
- *   cut        the operators of a device are a stage; stages are in the order in which data flow. Without a
+ *   cut        the operators of a device are a stage. Stages are in the order in which data flow. Without a
  *              placement rank r is the r-th device that has operators, and so on in further pipelines
  *   g          the model, built or not; used for a cut only
  *   world      number of ranks
- *   out        untouched on error; otherwise the caller frees it with ddp_pipe_layout_free
+ *   out        untouched on error. Otherwise, the caller frees it with ddp_pipe_layout_free.
  *
  * Errors: DDP_IO; DDP_FORMAT (no such plan); DDP_ARG (a placement for another number of ranks, a device
  * twice; a cut of another model, an operator that is missing or listed twice, stages that form a cycle;
@@ -4574,7 +4587,7 @@ typedef struct ddp_pipe_layout {
 DDP_API ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world,
                                         ddp_pipe_layout *out, ddp_error *err);
 
-/* ddp_pipe_layout_free - frees the arrays of a layout; accepts an all-zero one. */
+/* ddp_pipe_layout_free - frees the arrays of a layout. Accepts an all-zero one. */
 DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
 
 /* ---- pipelines that continue after one of them has lost a rank ---- */
@@ -4586,8 +4599,8 @@ DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
  * pipeline leave, and return 0. A rank whose fn returns DDP_ABORTED while its context has no error leaves
  * like a lost one.
  *
- *   cfg           micro_batches: of one pipeline while none is lost; the total must be divisible by every
- *                 smaller number of pipelines
+ *   cfg           micro_batches: of one pipeline while none is lost. The total must be divisible by every
+ *                 smaller number of pipelines.
  *   min_replicas  with fewer complete pipelines the run ends with DDP_PEER_LOST, which names the lost rank.
  *                 fn is called once more for the complete ones, if there are any, to save their state
  *                 (ddp_pipe_ends)
@@ -4604,11 +4617,11 @@ DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_repl
                                  int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
 /* ddp_pipe_resume - restores the state of the last step that all ranks had begun, after a loss in
- * ddp_launch_pipelines; ddp_step then returns the step to resume from. Call it after ddp_set_optimizer,
+ * ddp_launch_pipelines. ddp_step then returns the step to resume from. Call it after ddp_set_optimizer,
  * before the first step. Does nothing in the first world, and outside of ddp_launch_pipelines. Collective.
  * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE after the first step;
- * DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session;
- * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED from communication. */
+ * DDP_MEMORY; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
+ * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_pipe_resume(ddp_pipe *p);
 
 /* ddp_pipe_ends - returns 1 if too few pipelines remain (min_replicas), else 0. fn then saves what it needs
@@ -4626,7 +4639,7 @@ DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 typedef struct ddp_ctx ddp_ctx;
 typedef struct ddp_config ddp_config; /* config/config.h */
 
-/* Options of a simulation; all-zero selects the defaults. */
+/* Options of a simulation. All-zero selects the defaults. */
 typedef struct ddp_simulation {
     /* 1: simulate interchangeable workers as one. Only ranks 0 and 1 run, rank 1 for all others. fn must do
      * the same in the same time on every rank. The results of rank 0 are bit-identical to a full simulation.
@@ -4652,11 +4665,11 @@ typedef struct ddp_simulated {
  * time. One worker runs at a time, in an order that depends only on the times: two runs are bit-identical.
  * The library's own messages are included; sums of ddp_paper memory are not computed.
  *
- *   how   options; NULL: all 0
+ *   how   options, or NULL for all 0
  *   fn    function of a rank: gets an open context, returns 0 or a ddp_status. It may wait only through the
  *         library, and may not start threads
  *   user  passed to fn
- *   out   receives time and counts, also on failure; may be NULL
+ *   out   receives time and counts, also on failure. May be NULL.
  *
  * Not simulated: processes, TLS, devices, joining, colocated servers. Returns DDP_OK if every rank did, else
  * the first failure, with its message in *err. Errors: DDP_ARG for NULL or a setting; DDP_UNSUPPORTED for
@@ -4670,7 +4683,7 @@ DDP_API int ddp_simulate(const ddp_config *cfg, const ddp_simulation *how, int (
 DDP_API void ddp_sleep_until(double when);
 
 /* ddp_paper - allocates bytes that read as 0 and use no memory until they are written: placeholder memory for
- * the layers of large simulated models. Returns NULL on failure; the caller frees it with ddp_paper_free.
+ * the layers of large simulated models. Returns NULL on failure. The caller frees it with ddp_paper_free.
  * Safe from any thread. */
 DDP_API void *ddp_paper(size_t bytes);
 
@@ -4692,7 +4705,7 @@ typedef struct ddp_gpt2_config {
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
     long heads;      /* number of attention heads; divides dim */
-    long dim;        /* width C of the residual stream; the MLP has width 4 C */
+    long dim;        /* width C of the residual stream. The MLP has width 4 C. */
     long batch;      /* sequences B per micro-batch */
     float dropout;   /* of the embedding and of both branches of a block, in [0, 1) */
     float deviation; /* of initial parameters (default: 0.02, as GPT-2); for dim 64 to 256, about 0.8 /
@@ -4712,7 +4725,7 @@ typedef struct ddp_llama2_config {
     long batch;      /* sequences B per micro-batch */
     double eps;      /* of the RMS norms (default: 1e-5) */
     double theta;    /* base of the rotary angles (default: 10000) */
-    int tied;        /* 1: the token table is also the weight of the logits */
+    int tied;        /* 1 if the token table is also the weight of the logits */
     float deviation; /* standard deviation of initial parameters (default: 0.02) */
     int recompute;   /* 1: recompute each transformer block, see above */
 } ddp_llama2_config;
@@ -4723,7 +4736,7 @@ typedef struct ddp_llama2_config {
 typedef struct ddp_mlp_config {
     long batch;                  /* samples per micro-batch */
     long inputs;                 /* features per sample */
-    long hidden[DDP_MLP_HIDDEN]; /* widths; 0 ends the list */
+    long hidden[DDP_MLP_HIDDEN]; /* widths. 0 ends the list. */
     long classes;                /* number of classes, at least 2 */
 } ddp_mlp_config;
 
@@ -4731,7 +4744,7 @@ typedef struct ddp_mlp_config {
 typedef struct ddp_resnet_config {
     int depth;     /* 18, 34, 50, 101 or 152 */
     long classes;  /* at least 2 */
-    long size;     /* height and width of an image; 224 in the paper */
+    long size;     /* height and width of an image, or 224 in the paper */
     long channels; /* of an image (default: 3) */
     long batch;    /* images per micro-batch */
     int cifar; /* 1: for small images, starts with a 3x3 convolution instead of 7x7, stride 2 and pooling */
@@ -4742,17 +4755,17 @@ typedef struct ddp_resnet_config {
 typedef struct ddp_vgg_config {
     int depth;     /* 11, 13, 16 or 19 */
     long classes;  /* at least 2 */
-    long size;     /* height and width of an image, at least 32; 224 in the paper */
+    long size;     /* height and width of an image, at least 32, or 224 in the paper */
     long channels; /* of an image (default: 3) */
     long batch;    /* images per micro-batch */
-    float dropout; /* after both hidden linear layers, in [0, 1); 0.5 in the paper */
+    float dropout; /* after both hidden linear layers, in [0, 1), or 0.5 in the paper */
     int recompute; /* 1: recompute each block of convolutions, see above */
 } ddp_vgg_config;
 
 /* ddp_gpt2 - adds GPT-2 to g and returns its loss, the mean cross-entropy over B T tokens.
  *
  * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then "h.0.attn",
- * "h.0.mlp", "h.1.attn", ..., "head". The head has the last layer norm; the token table of "embed" is the
+ * "h.0.mlp", "h.1.attn", ..., "head". The head has the last layer norm. The token table of "embed" is the
  * weight of the logits. *logits receives the node (B, T, vocabulary). If logits is NULL, the logits never
  * exist as a whole on a GPU or with c->recompute, where that saves memory. Initial parameters are those of
  * GPT-2: normal with c->deviation; the two projections onto the residual stream with deviation / sqrt(2
@@ -4767,36 +4780,36 @@ DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **lo
  * Inputs and *logits are those for ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
  * "head" (the last norm and, unless tied, the weight of the logits). There are no biases. The weights of
  * queries, keys and values are one matrix, with rows in this order; so are the MLP's gate and up weights.
- * Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the
- * transformers library. Initial parameters follow ddp_gpt2; norms start at 1.
+ * Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the transformers
+ * library. Initial parameters follow ddp_gpt2. Norms start at 1.
  *
- * Returns NULL on error (a size that is not positive, heads that do not fit); ddp_graph_error has the
+ * Returns NULL on error (a size that is not positive, heads that do not fit). ddp_graph_error has the
  * message. */
 DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
-/* ddp_mlp - adds a multi-layer perceptron to g and returns its loss. Inputs: "inputs", float (batch,
- * inputs), and "labels", int32 (batch, 1). Each linear operator is a layer: "hidden", "hidden.1", ...,
- * "head". *logits, unless NULL, receives the node (batch, classes). Initial weights are uniform, by the
- * rule of ddp_linear. Returns NULL on error; ddp_graph_error has the message. */
+/* ddp_mlp - adds a multi-layer perceptron to g and returns its loss. Inputs: "inputs", float (batch, inputs),
+ * and "labels", int32 (batch, 1). Each linear operator is a layer: "hidden", "hidden.1", ..., "head".
+ * *logits, unless NULL, receives the node (batch, classes). Initial weights are uniform, by the rule of
+ * ddp_linear. Returns NULL on error. ddp_graph_error has the message. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
 /* ddp_resnet - adds a ResNet image classifier to g and returns its loss. Inputs: "inputs", float (batch,
  * channels, size, size), and "labels", int32 (batch, 1). *logits, unless NULL, receives the node (batch,
  * classes). Each convolution with its batch norm is a layer: "conv1", "layer1.0.conv1", ...,
- * "layer1.0.downsample" if the shortcut changes its shape, ..., then "head". The addition belongs to the
- * last convolution of a block. A bottleneck block has its stride in the 3x3 convolution, as in today's
- * published weights; the paper's text puts it in the first 1x1. Returns NULL on error; ddp_graph_error
- * has the message. */
+ * "layer1.0.downsample" if the shortcut changes its shape, ..., then "head". The addition belongs to the last
+ * convolution of a block. A bottleneck block has its stride in the 3x3 convolution, as in today's published
+ * weights. The paper's text puts it in the first 1x1. Returns NULL on error. ddp_graph_error has the
+ * message. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
 
 /* ddp_vgg - adds a VGG image classifier to g and returns its loss, the mean cross-entropy over the batch.
  *
  * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1). *logits, unless
- * NULL, receives the node (batch, classes). Each convolution is a layer, "conv1_1" to "conv5_4"; the pooling
+ * NULL, receives the node (batch, classes). Each convolution is a layer, "conv1_1" to "conv5_4". The pooling
  * belongs to the last one of a block. Then follow "fc6", "fc7" and "head". The first linear layer reads all
  * 512 (size / 32)^2 features, 25,088 at the paper's size.
  *
- * Returns NULL on error (a depth or size that is not supported, an earlier error of g); ddp_graph_error has
+ * Returns NULL on error (a depth or size that is not supported, an earlier error of g). ddp_graph_error has
  * the message. */
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 
@@ -4843,7 +4856,7 @@ typedef struct ddp_token_range {
  *   llm.c .bin    the header says whether tokens have 16 or 32 bits
  *   *.bin, *.u16  16-bit tokens without a header, as written by nanoGPT
  *   *.u32         32-bit tokens without a header
- *   other         bytes; the distinct values are numbered in ascending order
+ *   other         bytes. The distinct values are numbered in ascending order.
  *
  * A name ending in .gz is decompressed first, into memory of the process. The file must not shrink before
  * ddp_tokens_close, which the caller calls. Returns NULL on failure. Errors: DDP_IO if the file cannot be
@@ -4853,12 +4866,12 @@ typedef struct ddp_token_range {
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 
 /* ddp_tokens_from_bytes - makes a stream of n bytes in memory, which are copied. The ending of name selects
- * the format: .bin or .u16, .u32, else text; name appears in errors. Returns NULL on failure; the caller
- * frees the stream with ddp_tokens_close. Errors: DDP_FORMAT for bytes that do not fit the format; DDP_ARG
- * for NULL; DDP_MEMORY. */
+ * the format: .bin or .u16, .u32, else text; name appears in errors. Returns NULL on failure. The caller
+ * frees the stream with ddp_tokens_close. Errors: DDP_FORMAT for bytes that do not fit the format, DDP_ARG
+ * for NULL, or DDP_MEMORY. */
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
 
-/* ddp_tokens_close - frees a stream and unmaps its file; NULL is allowed. No range of it may be used
+/* ddp_tokens_close - frees a stream and unmaps its file. NULL is allowed. No range of it may be used
  * afterwards. */
 DDP_API void ddp_tokens_close(ddp_tokens *t);
 
@@ -4875,8 +4888,8 @@ DDP_API long ddp_tokens_vocabulary(const ddp_tokens *t);
 /* ddp_tokens_at - returns token i, 0 <= i < count. Safe from any thread. */
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
 
-/* ddp_tokens_byte - returns the byte that a token represents, to print samples; -1 if the file contains token
- * numbers or the stream has no such token. Safe from any thread. */
+/* ddp_tokens_byte - returns the byte that a token represents, to print samples, or -1 if the file contains
+ * token numbers or the stream has no such token. Safe from any thread. */
 DDP_API int ddp_tokens_byte(const ddp_tokens *t, long token);
 
 /* ddp_tokens_check - checks that all tokens are below vocabulary. Safe from any thread. Errors: DDP_FORMAT,
@@ -4890,11 +4903,11 @@ DDP_API ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_er
 DDP_API ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
                                     ddp_token_range *val, ddp_error *err);
 
-/* ddp_tokens_windows - returns the number of windows of a range; 0 if it is too short. Safe from any
+/* ddp_tokens_windows - returns the number of windows of a range, or 0 if it is too short. Safe from any
  * thread. */
 DDP_API long ddp_tokens_windows(const ddp_token_range *r);
 
-/* ddp_tokens_window - copies window w, 0 <= w < windows, to tokens [seq] and labels [seq]; labels are the
+/* ddp_tokens_window - copies window w, 0 <= w < windows, to tokens [seq] and labels [seq]. Labels are the
  * tokens shifted by one. Safe from any thread. */
 DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels);
 
@@ -4904,14 +4917,14 @@ DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens
  * world x batch windows: rank 0 the first batch of them, rank 1 the second, and so on. Each window is
  * therefore used once per pass over all ranks, and another split into ranks and batch size gives the same
  * data for a step. A pass may end within a step. The deck is not stored: a keyed bijection (Feistel network
- * with cycle walking) computes a card in O(1). The result depends only on the arguments. Does not allocate;
- * safe from any thread. */
+ * with cycle walking) computes a card in O(1). The result depends only on the arguments. Does not allocate.
+ * Safe from any thread. */
 DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                               long batch, int32_t *tokens, int32_t *labels);
 
 /* ddp_dealt - returns the index of the b-th sample (0 <= b < batch) of the batch of a rank in a step, among
- * `count` windows or images, as ddp_tokens_batch and ddp_images_batch choose it; -1 if count is 0. Pure; safe
- * from any thread. */
+ * `count` windows or images, as ddp_tokens_batch and ddp_images_batch choose it, or -1 if count is 0. Pure
+ * and safe from any thread. */
 DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
 
 /* ---- images ---- */
@@ -4945,28 +4958,28 @@ typedef struct ddp_image_norm {
  *   CIFAR-10   data_batch*.bin, sorted by name; test: test_batch*.bin
  *   CIFAR-100  train.bin; test: test.bin (fine labels)
  *
- * Each file may also be compressed, with .gz appended to its name. Returns NULL on failure; the caller frees
+ * Each file may also be compressed, with .gz appended to its name. Returns NULL on failure. The caller frees
  * the set with ddp_images_close. Errors: DDP_IO if the folder or a file cannot be read, or has none of these
  * files; DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or sizes out of
  * range; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err);
 
 /* ddp_images_idx - loads one pair of IDX files of bytes: images (count, height, width) and labels (count).
- * Returns NULL on failure; the caller frees the set with ddp_images_close. Errors: DDP_IO if a file cannot be
+ * Returns NULL on failure. The caller frees the set with ddp_images_close. Errors: DDP_IO if a file cannot be
  * read; DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or sizes out of range;
  * DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err);
 
 /* ddp_images_cifar - loads one file with any number of CIFAR records. classes: 10 or 100. Returns NULL on
- * failure; the caller frees the set with ddp_images_close. Errors: DDP_IO if the file cannot be read;
+ * failure. The caller frees the set with ddp_images_close. Errors: DDP_IO if the file cannot be read;
  * DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or classes; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err);
 
-/* ddp_images_close - frees a set of images; NULL is allowed. No range of it may be used afterwards. */
+/* ddp_images_close - frees a set of images. NULL is allowed. No range of it may be used afterwards. */
 DDP_API void ddp_images_close(ddp_images *images);
 
 /* ddp_images_idx_bytes - makes a set from one pair of IDX files in memory, which are copied: n bytes of
- * images, m bytes of labels. Names appear in errors. Returns NULL on failure; the caller frees the set with
+ * images, m bytes of labels. Names appear in errors. Returns NULL on failure. The caller frees the set with
  * ddp_images_close. Errors: DDP_FORMAT, which names the file, the position and the value; DDP_ARG for NULL or
  * sizes out of range; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
@@ -4974,7 +4987,7 @@ DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *ima
                                          ddp_error *err);
 
 /* ddp_images_cifar_bytes - makes a set from CIFAR records in memory, n bytes, which are copied. classes: 10
- * or 100. name appears in errors. Returns NULL on failure; the caller frees the set with ddp_images_close.
+ * or 100. name appears in errors. Returns NULL on failure. The caller frees the set with ddp_images_close.
  * Errors: DDP_FORMAT, which names the position and the value; DDP_ARG for NULL or classes; DDP_MEMORY. */
 DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes,
                                            ddp_error *err);
@@ -4991,13 +5004,13 @@ DDP_API ddp_status ddp_images_split(const ddp_images *images, double held_out, d
 DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
 
 /* ddp_images_get - copies image i, 0 <= i < r->count, as normalised inputs [channels x height x width] and
- * one label. Does not allocate; safe from any thread. */
+ * one label. Does not allocate. Safe from any thread. */
 DDP_API void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs,
                             int32_t *label);
 
 /* ddp_images_batch - copies the batch of a rank in a step: inputs [batch x channels x height x width] and
  * labels [batch]. Each image is used once per pass over all ranks, in an order that the seed shuffles again
- * for each pass, as ddp_dealt computes it. The result depends only on the arguments. Does not allocate; safe
+ * for each pass, as ddp_dealt computes it. The result depends only on the arguments. Does not allocate. Safe
  * from any thread. */
 DDP_API void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
                               int rank, int world, long batch, float *inputs, int32_t *labels);
@@ -5035,9 +5048,9 @@ typedef struct ddp_safetensor {
 /* An opened file with a validated header. Its arrays are read on demand. */
 typedef struct ddp_safetensors ddp_safetensors;
 
-/* ddp_safetensors_open - opens a file and validates its header: JSON, types and shapes; no array may be
- * outside the file, overlap another or leave a gap; names must be unique. Headers may have up to 8 MiB. Reads
- * no array. One thread at a time may use an open file. Returns NULL on failure; the caller closes the file
+/* ddp_safetensors_open - opens a file and validates its header: JSON, types and shapes. No array may be
+ * outside the file, overlap another or leave a gap. Names must be unique. Headers may have up to 8 MiB. Reads
+ * no array. One thread at a time may use an open file. Returns NULL on failure. The caller closes the file
  * with ddp_safetensors_close. Errors: DDP_IO if the file cannot be read; DDP_FORMAT, which names file, array
  * and value; DDP_ARG for NULL; DDP_MEMORY. */
 DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
@@ -5048,7 +5061,7 @@ DDP_API ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err);
 DDP_API ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
                                                     ddp_error *err);
 
-/* ddp_safetensors_close - closes a file and frees its header; NULL is allowed. */
+/* ddp_safetensors_close - closes a file and frees its header. NULL is allowed. */
 DDP_API void ddp_safetensors_close(ddp_safetensors *s);
 
 /* ddp_safetensors_count - returns the number of arrays of the file. */
@@ -5058,26 +5071,26 @@ DDP_API int ddp_safetensors_count(const ddp_safetensors *s);
  * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index);
 
-/* ddp_safetensors_find - returns an array by its name; NULL if there is none. Borrowed until the file is
+/* ddp_safetensors_find - returns an array by its name, or NULL if there is none. Borrowed until the file is
  * closed. */
 DDP_API const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
 
-/* ddp_safetensors_note - returns the text of an entry of the header's __metadata__; NULL if there is none.
+/* ddp_safetensors_note - returns the text of an entry of the header's __metadata__, or NULL if there is none.
  * Borrowed until the file is closed. */
 DDP_API const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key);
 
-/* ddp_safetensors_elements - returns the product of the dimensions of an array; 1 for a scalar. Pure; safe
- * from any thread. */
+/* ddp_safetensors_elements - returns the product of the dimensions of an array, or 1 for a scalar. Pure and
+ * safe from any thread. */
 DDP_API uint64_t ddp_safetensors_elements(const ddp_safetensor *t);
 
 /* ddp_safetensors_floats - reads elements first .. first + count - 1 of a float array (F32, F64, F16, BF16)
  * into out[count], converted to float. F32 is read directly into out, without a temporary copy. Errors:
- * DDP_FORMAT for another type; DDP_ARG for a range outside the array; DDP_IO for a disk error. */
+ * DDP_FORMAT for another type, DDP_ARG for a range outside the array, or DDP_IO for a disk error. */
 DDP_API ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                           size_t count, float *out, ddp_error *err);
 
 /* ddp_safetensors_bytes - reads elements first .. first + count - 1 of an array of any type into out,
- * unconverted: count x ddp_safetensors_type_bytes bytes. Errors: DDP_ARG for a range outside the array;
+ * unconverted: count x ddp_safetensors_type_bytes bytes. Errors: DDP_ARG for a range outside the array or
  * DDP_IO for a disk error. */
 DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                          size_t count, void *out, ddp_error *err);
@@ -5087,27 +5100,27 @@ DDP_API ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetenso
  *
  *   tensors  [count] names, types and shapes
  *   data     [count] data[i] points at array i
- *   notes    pairs of key and text, ended by NULL; NULL: no notes
+ *   notes    pairs of key and text, ended by NULL, or NULL for no notes
  *
  * Errors: DDP_ARG for a duplicate name, an invalid shape, or a header of more than 8 MiB; DDP_IO for a disk
  * error; DDP_MEMORY. */
 DDP_API ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetensor *tensors,
                                          const void *const *data, const char *const *notes, ddp_error *err);
 
-/* ddp_safetensors_type_name - returns the text of a type, such as "F32". A constant string. Pure; safe from
- * any thread. */
+/* ddp_safetensors_type_name - returns the text of a type, such as "F32". A constant string. Pure and safe
+ * from any thread. */
 DDP_API const char *ddp_safetensors_type_name(ddp_safetensors_type type);
 
-/* ddp_safetensors_type_bytes - returns the size of one element of a type in bytes. Pure; safe from any
+/* ddp_safetensors_type_bytes - returns the size of one element of a type in bytes. Pure and safe from any
  * thread. */
 DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
 
 /* ---- weights of a model ---- */
 
-/* ddp_weights_load - loads every parameter and buffer of a model from F32, F64, F16 or BF16 tensors; call it
+/* ddp_weights_load - loads every parameter and buffer of a model from F32, F64, F16 or BF16 tensors. Call it
  * after ddp_graph_build.
  *
- * path names a safetensors file; an index (model.safetensors.index.json), whose shards are in the same
+ * path names a safetensors file. An index (model.safetensors.index.json), whose shards are in the same
  * folder; or a folder with such an index or, without one, with *.safetensors files that together have all
  * tensors. Names in the files:
  *   ddp_gpt2             of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,
@@ -5159,7 +5172,7 @@ typedef struct ddp_report_step {
     double time_s;     /* at the end of the step, since the start of the run */
     double loss;       /* NAN = unknown */
     int64_t bytes;     /* sent by one worker since the start of the run */
-    double divergence; /* Gamma, in steps that averaged something; NAN = not measured */
+    double divergence; /* Gamma, in steps that averaged something, or NAN if not measured */
 } ddp_report_step;
 
 /* The spans of one worker, in any order, in seconds of ddp_now(). */
@@ -5194,18 +5207,18 @@ typedef struct ddp_report_run {
     double step_ms;                                 /* mean step time, in milliseconds */
     double hidden_pct;                              /* 0..100 */
     double predicted_step_ms, predicted_hidden_pct; /* the same by the plan */
-    int64_t bytes_sent;                             /* per worker; -1 = unknown */
-    double time_to_loss_s;  /* time until ddp_report_data.target_loss; NAN = not reached */
+    int64_t bytes_sent;                             /* per worker, or -1 if unknown */
+    double time_to_loss_s;  /* time until ddp_report_data.target_loss, or NAN if not reached */
     double final_loss;      /* last loss of the run */
     const char *param_hash; /* hash of the final parameters */
     int slowest_rank;       /* the rank with the longest compute time ... */
-    double slow_ratio;      /* ... and its ratio to the median; 0 = unknown */
+    double slow_ratio;      /* ... and its ratio to the median, or 0 if unknown */
     long replans;           /* number of times the plan was recomputed because a link had changed */
 
     const ddp_report_step *steps; /* [step_count] */
     int step_count;               /* number of steps */
 
-    int period;                     /* H; 0 = the run has no plan */
+    int period;                     /* H. 0 means that the run has no plan. */
     const int *step_of;             /* [layer_count] step 0..H-1 that averages each layer, or NULL */
     const unsigned char *fill;      /* [H x layer_count] 1 = the layer is averaged once more in that step,
                                        or NULL */
@@ -5218,8 +5231,8 @@ typedef struct ddp_report_run {
     int worker_count;                    /* number of workers */
     double window_begin_s, window_end_s; /* the part that is drawn; equal = the whole run */
 
-    const char *schedule; /* schedule of a pipeline: "1f1b"; NULL = none */
-    int stages;           /* number of pipeline stages; 0 = no pipeline */
+    const char *schedule; /* schedule of a pipeline: "1f1b", or NULL for none */
+    int stages;           /* number of pipeline stages, or 0 for no pipeline */
 } ddp_report_run;
 
 /* The data of a report. All pointers are borrowed for the duration of a call. All-zero is a valid, empty
@@ -5228,11 +5241,11 @@ typedef struct ddp_report_data {
     const char *title, *command, *version, *host, *net, *model; /* NULL = left out */
     uint64_t seed;                                              /* seed of the runs */
     int workers;                                                /* number of workers */
-    double target_loss; /* the common loss of time_to_loss_s; NAN = none */
+    double target_loss; /* the common loss of time_to_loss_s, or NAN for none */
 
     const ddp_report_layer *layers; /* [layer_count] */
     int layer_count;                /* number of layers */
-    const ddp_report_run *runs;     /* [run_count]; ratios are relative to the run named "ssgd" */
+    const ddp_report_run *runs;     /* [run_count]. Ratios are relative to the run named "ssgd". */
     int run_count;                  /* number of runs */
 } ddp_report_data;
 
@@ -5303,17 +5316,17 @@ DDP_API ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err);
 DDP_API ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err);
 
 /* ddp_jsonl_close - finishes and frees the writer. Returns its first error; in that case no file remains.
- * Errors: DDP_IO for the file; DDP_ARG for values nested more than 30 levels deep; DDP_MEMORY. */
+ * Errors: DDP_IO for the file, DDP_ARG for values nested more than 30 levels deep, or DDP_MEMORY. */
 DDP_API ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err);
 
 /* ddp_jsonl_abandon - frees the writer and leaves no file. Use it for an interrupted run. */
 DDP_API void ddp_jsonl_abandon(ddp_jsonl *j);
 
-/* ddp_jsonl_event - begins a line: {"event":"name"; a NULL name begins a plain object without "event". The
+/* ddp_jsonl_event - begins a line: {"event":"name". A NULL name begins a plain object without "event". The
  * functions below add members; inside an array their key is NULL (it is ignored). */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
 
-/* ddp_jsonl_string - adds a string, escaped; a NULL value gives null. */
+/* ddp_jsonl_string - adds a string, escaped. A NULL value gives null. */
 DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
 
 /* ddp_jsonl_integer - adds an exact integer. */
@@ -5354,12 +5367,12 @@ typedef struct ddp_backend ddp_backend;
 typedef struct ddp_backend_peers {
     int rank, world;       /* this rank's index among them */
     double join_timeout_s; /* seconds until all ranks have joined */
-    double op_timeout_s;   /* seconds; a longer message has failed */
+    double op_timeout_s;   /* seconds. A longer message has failed. */
     /* During start-up: broadcasts the bytes of the first rank to all. */
     ddp_status (*share)(void *user, void *bytes, size_t count, ddp_error *err);
     /* Reports a lost peer that another channel has detected, without waiting. Called from the context's
-     * thread. since: when the oldest message in flight was queued, on ddp_now(); 0: no message is in
-     * flight. */
+     * thread. since: when the oldest message in flight was queued, on ddp_now(). 0 means that no message is
+     * in flight. */
     ddp_status (*watch)(void *user, double since, ddp_error *err);
     void *user;
 } ddp_backend_peers;
@@ -5374,7 +5387,7 @@ struct ddp_backend {
     int channels_last; /* 1: on the device, a 4-dimensional array (n, c, h, w) and its gradient are stored as
                           (n, h, w, c) */
 
-    /* stream: ddp_config.device.cuda_stream; NULL creates one. Fails with a clear error if there is no
+    /* stream: ddp_config.device.cuda_stream. NULL creates one. Fails with a clear error if there is no
      * device. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
     void (*close)(void *self);
@@ -5389,7 +5402,7 @@ struct ddp_backend {
      *   mirror         the array that operators read instead of the count floats at params. With 4-byte
      *                  elements this is params itself. Otherwise it is a copy, which every function that
      *                  writes parameters also updates
-     *   forget         drops the mirror; call it before release */
+     *   forget         drops the mirror. Call it before release. */
     void *(*alloc)(void *self, size_t bytes);
     void (*release)(void *self, void *ptr, size_t bytes);
     void *(*pin)(void *self, size_t bytes);
@@ -5409,8 +5422,7 @@ struct ddp_backend {
      * that copy but not for later work. It returns 0 if another float was copied since. */
     void (*early)(void *self, const float *from);
     int (*early_value)(void *self, const float *from, float *value);
-    /* Upload and download of an output or its gradient; on the host, the floats are in the order of
-     * shape. */
+    /* Upload and download of an output or its gradient. On the host, the floats are in the order of shape. */
     void (*upload_elements)(void *self, void *to, const float *from, const struct ddp_shape *shape);
     ddp_status (*download_elements)(void *self, float *to, const void *from, const struct ddp_shape *shape,
                                     ddp_error *err);
@@ -5425,8 +5437,8 @@ struct ddp_backend {
      *               gradient are -0.0, there is no gradient (ddp_no_gradient): nothing is updated, and the
      *               gradients may stay. A user's rule is called even then, with device arrays and u->stream
      *   clip_add    adds the squares of x to a sum on the device; first 1 resets the sum
-     *   clip_scale  scales x by the clipping factor of that sum if the norm exceeds limit; no value goes to
-     *               the host */
+     *   clip_scale  scales x by the clipping factor of that sum if the norm exceeds limit. No value goes to
+     *               the host. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);
@@ -5441,8 +5453,8 @@ struct ddp_backend {
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 
     /* Operators.
-     *   op       the operator of that name, or NULL if the backend has none; its calls receive compute() as
-     *            pool
+     *   op       the operator of that name, or NULL if the backend has none. Its calls receive compute() as
+     *            pool.
      *   pair     two operators fused into one, or NULL if each runs alone
      *   scratch  bytes of extra memory that one execution of spec needs, or (size_t)-1 if the operator does
      *            not support these shapes
@@ -5496,7 +5508,7 @@ struct ddp_backend {
      *   marks   sets the number of marks; called once
      *   mark    records, in order, when the work so far is done
      *   marked  that time in ddp_now() seconds, or -1 if it has not happened
-     *   range   names the work that is queued from here on, for a profiler; NULL ends the range */
+     *   range   names the work that is queued from here on, for a profiler. NULL ends the range. */
     int (*marks)(void *self, int marks);
     void (*mark)(void *self, int mark);
     double (*marked)(void *self, int mark);
@@ -5629,9 +5641,9 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 /* Number of elements of a list, as int. */
 #define ddp__count(list) ((int)stbds_arrlen(list))
 
-/* Reserves capacity for n elements in total; if the list grows, the capacity at least doubles. The
- * elements and their number do not change. list: a T *, NULL at first. Returns 1, or 0 if memory is short
- * or n elements exceed the address space; the list is then unchanged. New elements are not initialised. */
+/* Reserves capacity for n elements in total; if the list grows, the capacity at least doubles. The elements
+ * and their number do not change. list: a T *, NULL at first. Returns 1, or 0 if memory is short or n
+ * elements exceed the address space. The list is then unchanged. New elements are not initialised. */
 #define ddp__reserve(list, n) ddp__array_reserve(&(list), (size_t)(n), sizeof *(list))
 /* Frees a list and sets it to NULL. */
 #define ddp__array_free(list) (ddp__array_release(list), (list) = NULL)
@@ -5761,7 +5773,7 @@ DDP_LIB int ddp__rising(const void *a, const void *b); /* qsort order of doubles
 /* Arrays that are freed together. */
 typedef struct ddp__scratch {
     void *last; /* NULL: no arrays */
-    int failed; /* 1: an allocation failed, so some array is NULL */
+    int failed; /* 1 if an allocation failed, so some array is NULL */
 } ddp__scratch;
 
 DDP_LIB void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
@@ -5851,8 +5863,8 @@ DDP_LIB double ddp__number(const char *s, char **end);
 /* ---- growing text; files that are read whole, and written whole or not at all; strict parsing of
  * numbers ---- */
 
-/* A growing, NUL-terminated buffer; all-zero is empty. After a failed allocation, `failed` is 1 and
- * appends do nothing, so one check at the end is enough. */
+/* A growing, NUL-terminated buffer. All-zero is empty. After a failed allocation, `failed` is 1 and appends
+ * do nothing, so one check at the end is enough. */
 typedef struct ddp__text {
     char *data;
     size_t size, room;
@@ -5887,15 +5899,15 @@ typedef struct ddp__mapped {
 DDP_LIB ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err);
 DDP_LIB void ddp__file_unmap(ddp__mapped *m);
 
-/* The type of a file that begins with these n bytes, such as "a zip archive"; NULL if unknown. *remedy
- * receives a hint how to train on its content. Both strings are constants. Detecting a tar archive needs
- * 262 bytes. */
+/* The type of a file that begins with these n bytes, such as "a zip archive", or NULL if unknown. *remedy
+ * receives a hint how to train on its content. Both strings are constants. Detecting a tar archive needs 262
+ * bytes. */
 DDP_LIB const char *ddp__file_type(const void *bytes, size_t n, const char **remedy);
 
-/* A file that appears under its name whole or not at all. It is written to PATH.tmp.PID, flushed and
- * renamed; then its directory is flushed. If PATH exists and is not a regular file (/dev/stdout, a pipe),
- * it is written directly. After a failure, ddp__file_put does nothing and ddp__file_end reports the
- * error. Each successful ddp__file_begin needs one ddp__file_end or ddp__file_drop. */
+/* A file that appears under its name whole or not at all. It is written to PATH.tmp.PID, flushed and renamed.
+ * Then its directory is flushed. If PATH exists and is not a regular file (/dev/stdout, a pipe), it is
+ * written directly. After a failure, ddp__file_put does nothing and ddp__file_end reports the error. Each
+ * successful ddp__file_begin needs one ddp__file_end or ddp__file_drop. */
 typedef struct ddp__file {
     FILE *f;
     char *path, *tmp; /* the same string if the file is written directly */
@@ -5926,13 +5938,13 @@ DDP_LIB const char *ddp__env_get(const char *name);
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* also accepts a fraction: "1/64" */
 DDP_LIB int ddp__parse_long(const char *s, long *out);
-/* Levenshtein distance of two short words; an is the length of a. Returns 99 if a word is too long. */
+/* Levenshtein distance of two short words. An is the length of a. Returns 99 if a word is too long. */
 DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
 
 /* ---- hashes of bytes: FNV-1a for names and settings, MurmurHash3 to detect corruption, SHA-256 (FIPS
  * 180-4) against attackers ---- */
 
-/* 64-bit FNV-1a. To hash several arrays, pass the previous result; start with DDP__HASH_START. */
+/* 64-bit FNV-1a. To hash several arrays, pass the previous result. Start with DDP__HASH_START. */
 #define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
 DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 
@@ -5972,8 +5984,8 @@ DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
  * finite domains, 2002). */
 DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
 
-/* The sample, out of n >= 1, that is card number `card` counted from the start of training. The deck of
- * pass card / n is a permutation of all samples. It is never stored; the cost is O(1). Pure. */
+/* The sample, out of n >= 1, that is card number `card` counted from the start of training. The deck of pass
+ * card / n is a permutation of all samples. It is never stored. The cost is O(1). Pure. */
 DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
 /* ---- the processor ---- */
@@ -5990,7 +6002,7 @@ DDP_LIB int ddp__cpu_runs(int kernels);
 #define ddp__atomic_swap(p, v)  __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
 DDP_LIB struct timespec ddp__timespec(double s);
-/* ddp__time_set replaces this thread's clock with the variable *now (NULL: the machine's clock again) and
+/* ddp__time_set replaces this thread's clock with the variable *now (NULL for the machine's clock again) and
  * returns the previous variable. Only sleeps of this thread and the owner of the variable advance it.
  * ddp__time returns the current variable. */
 DDP_LIB double *ddp__time_set(double *now);
@@ -6010,7 +6022,7 @@ DDP_LIB void ddp__thread_prompt(void);
  * default of 128 KiB on musl and 512 KiB on macOS. No function of the library has a frame above 16 KiB. */
 DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 
-/* Processor time of a running thread so far, in seconds; 0 if the system does not report it. */
+/* Processor time of a running thread so far, in seconds, or 0 if the system does not report it. */
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 
 DDP_LIB int ddp__cond_init(pthread_cond_t *c); /* uses the monotonic clock */
@@ -6032,10 +6044,10 @@ DDP_LIB int ddp__pool_threads(const ddp__pool *pool);
  * in the calling thread. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
 
-/* Per-thread working memory for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64
- * bytes, with the content of the last call. ddp__pool_rooms allocates it for each thread, once; it
- * returns 0 if memory is short. ddp__pool_run_rooms is ddp__pool_run for a pool with working memory: fn
- * may use the room of its thread until it returns. */
+/* Per-thread working memory for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64 bytes,
+ * with the content of the last call. ddp__pool_rooms allocates it for each thread, once. It returns 0 if
+ * memory is short. ddp__pool_run_rooms is ddp__pool_run for a pool with working memory: fn may use the room
+ * of its thread until it returns. */
 enum { DDP__ROOM_BYTES = 672 << 10 };
 typedef void (*ddp__room_fn)(void *user, void *room, long first, long last);
 DDP_LIB int ddp__pool_rooms(ddp__pool *pool);
@@ -6753,7 +6765,7 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
 typedef struct ddp__helper {
     struct ddp__pool *pool;
     pthread_t thread;
-    int number; /* from 1; the caller of ddp__pool_run has number 0 */
+    int number; /* from 1. The caller of ddp__pool_run has number 0. */
 } ddp__helper;
 
 struct ddp__pool {
@@ -6766,7 +6778,7 @@ struct ddp__pool {
     void *user;
     long items, grain;
     long next;            /* first item that no thread has taken; atomic */
-    unsigned char *rooms; /* aligned part of `memory`; NULL before ddp__pool_rooms */
+    unsigned char *rooms; /* aligned part of `memory`, or NULL before ddp__pool_rooms */
     void *memory;
     ddp__helper helper[1]; /* [threads - 1] */
 };
@@ -6977,7 +6989,7 @@ static FILE *ddp__gzip_open(const char *path, pid_t *child)
     }
     if (*child == 0) {
         int null = open("/dev/null", O_WRONLY);
-        if (null >= 0) dup2(null, 2); /* the caller reports the failure; the library never prints */
+        if (null >= 0) dup2(null, 2); /* the caller reports the failure. The library never prints. */
         dup2(fd[1], 1);
         close(fd[0]);
         close(fd[1]);
@@ -7140,7 +7152,7 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
                      path, strerror(why));
 }
 
-/* Closes the file. If keep is 1 and every write succeeded, it appears under its name; otherwise it is
+/* Closes the file. If keep is 1 and every write succeeded, it appears under its name. Otherwise, it is
  * removed. */
 static ddp_status ddp__file_close(ddp__file *o, int keep, ddp_error *err)
 {
@@ -7355,11 +7367,11 @@ typedef struct ddp__hooks {
 typedef struct ddp__owned {
     struct ddp__owned *next;
     void (*destroy)(struct ddp__owned *self);
-    uint64_t *passes;    /* seeds the random masks; saved in checkpoints; NULL before the build */
+    uint64_t *passes;    /* seeds the random masks; saved in checkpoints, or NULL before the build */
     uint64_t model;      /* hash of the operators, which a checkpoint must match */
     uint64_t dropout;    /* hash of dropout positions and probabilities: equal on all ranks, may differ from a
                     checkpoint's */
-    double most_dropout; /* the largest probability; 0: none */
+    double most_dropout; /* the largest probability, or 0 for none */
     double bytes;        /* of this machine's memory, for parameters, gradients and activations */
 } ddp__owned;
 
@@ -7372,11 +7384,12 @@ typedef struct ddp__host {
     uint64_t seed;              /* for initialisation and dropout */
     int kernels;                /* ddp_config.kernels for the operators (default: 0, the fastest) */
     ddp_error error;            /* the first error of the context; sticky */
-    const ddp_backend *backend; /* where layers and activations are; NULL: host memory */
+    const ddp_backend *backend; /* where layers and activations are, or NULL for host memory */
     void *device;               /* the backend's self */
     const unsigned char *paper; /* [paper_bytes] memory that is never accessed (src/sim): layers first, */
-    size_t paper_bytes;         /* from the middle on other allocations; NULL: not used */
-    pid_t process;              /* process that opened the context and has its threads; 0: any process */
+    size_t paper_bytes;         /* from the middle on other allocations, or NULL if not used */
+    pid_t process;              /* process that opened the context and has its threads, or 0 for any
+                                 * process */
 } ddp__host;
 
 /* 1 in a forked child: it has a context's memory but none of its threads, and a lock may be held forever.
@@ -7403,9 +7416,9 @@ static inline int ddp__on_paper(const ddp__host *h, const void *at)
     return h && h->paper && p >= h->paper && p < h->paper + h->paper_bytes;
 }
 
-/* Memory of layers and activations: on the device if the host has a backend, else in this process. h may
- * be NULL. ddp__host_alloc returns zeroed memory, or NULL if memory is short or bytes is 0. Copies run in
- * the order of all work on the device; ddp__host_download waits. */
+/* Memory of layers and activations: on the device if the host has a backend, else in this process. h may be
+ * NULL. ddp__host_alloc returns zeroed memory, or NULL if memory is short or bytes is 0. Copies run in the
+ * order of all work on the device. ddp__host_download waits. */
 static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
 {
     if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;
@@ -7481,30 +7494,31 @@ static inline void ddp__host_add(const ddp__host *h, float *y, const float *x, s
 struct ddp_node {
     ddp_graph *graph;
     const ddp_op *op; /* NULL for an input */
-    char *name;       /* name of an input; NULL for operators */
+    char *name;       /* name of an input, or NULL for operators */
     int index;
     int layer; /* -1 outside layers, and for every input */
     int input[DDP_OP_INPUTS];
     int part[DDP_OP_INPUTS]; /* in a cut graph: index of this use of that input, from the last */
-    int parts; /* in a cut graph: number of uses with separate gradients, which are summed at the end; 0: none
-                  */
+    int parts; /* in a cut graph: number of uses with separate gradients, which are summed at the end, or 0
+                * for none
+                */
     ddp_dtype type;
-    int segment;                /* recomputation segment; -1: none */
-    int tied;                   /* node whose parameter 0 this node uses; -1: none */
+    int segment;                /* recomputation segment, or -1 for none */
+    int tied;                   /* node whose parameter 0 this node uses, or -1 for none */
     int uses;                   /* number of tied nodes that use parameter 0 of this node */
     int readers, reader;        /* number of nodes that read the output; the last of them */
     int here;                   /* a ddp__here value */
     int stage;                  /* in a cut graph: stage that runs the node */
-    int from, to;               /* stages that the output is received from and sent to; -1: none */
+    int from, to;               /* stages that the output is received from and sent to, or -1 for none */
     size_t place, buffer_place; /* offsets in the whole layer: parameters, buffers */
-    int has_gradient;           /* 1: its backward reaches a parameter at or above this node */
+    int has_gradient;           /* 1 if its backward reaches a parameter at or above this node */
     ddp_op_spec spec;           /* for an input, only spec.out is set */
     float *param[DDP_OP_PARAMS];
     const void *use[DDP_OP_PARAMS]; /* arrays that operators read instead of param (backend mirror) */
     float *grad[DDP_OP_PARAMS];     /* tied node: [0] is the gradient of this use; see ddp__uses_add */
     float *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;       /* op, or the backend's operator of that name */
-    const ddp_op_pair *pair; /* fusion with the next node in whole passes; NULL: none */
+    const ddp_op_pair *pair; /* fusion with the next node in whole passes, or NULL for none */
     void *feed;              /* on a device: host array of an input, which the user fills */
     float *shown;            /* on a device: host copy that ddp_output returned last */
 };
@@ -7542,8 +7556,8 @@ typedef enum ddp__cut_part { DDP__CUT_BOTH, DDP__CUT_INPUTS, DDP__CUT_WEIGHTS } 
 /* Fate of a node's output after its last use in forward. */
 typedef enum ddp__fate {
     DDP__KEPT,    /* kept until its last use in backward; for ddp_output at least until forward ends */
-    DDP__DROPPED, /* freed; no backward reads it */
-    DDP__AGAIN    /* freed with the operator's saved array; the operator runs again before backward */
+    DDP__DROPPED, /* freed. No backward reads it. */
+    DDP__AGAIN    /* freed with the operator's saved array. The operator runs again before backward. */
 } ddp__fate;
 
 /* Kinds of arrays of a node. */
@@ -7557,10 +7571,10 @@ enum {
     DDP__ARRAYS
 };
 
-/* The arenas of a state. A whole graph uses only the first. In a cut graph, DDP__ARENA_OWN has arrays
- * that cross between stages or are read after a pass; DDP__ARENA_HELD has arrays that a micro-batch needs
- * from its forward to its backward; DDP__ARENA_PASS has arrays that are needed only within one pass, and
- * all micro-batches share it. */
+/* The arenas of a state. A whole graph uses only the first. In a cut graph, DDP__ARENA_OWN has arrays that
+ * cross between stages or are read after a pass. DDP__ARENA_HELD has arrays that a micro-batch needs from its
+ * forward to its backward. DDP__ARENA_PASS has arrays that are needed only within one pass, and all
+ * micro-batches share it. */
 typedef enum ddp__arena { DDP__ARENA_OWN, DDP__ARENA_HELD, DDP__ARENA_PASS, DDP__ARENAS } ddp__arena;
 
 #define DDP__ARENA_SHIFT \
@@ -7580,17 +7594,18 @@ struct ddp_state {
     ddp_graph *graph;
     const ddp__layout *layout;
     char *arena[DDP__ARENAS]; /* the state owns the first arena and borrows the others */
-    unsigned char *written;   /* [nodes] 1: the gradient was written in this pass */
+    unsigned char *written;   /* [nodes] 1 if the gradient was written in this pass */
     uint64_t pass;            /* micro-batch number, which seeds random masks */
     int pass_given;           /* 1: set by ddp_state_micro_batch, not counted */
     int next;                 /* operator after the last one that ran forward */
-    int ready;                /* 1: a training forward ran, backward may follow */
+    int ready;                /* 1 if a training forward ran, backward may follow */
 };
 
 struct ddp_graph {
     ddp__owned owned;                           /* first member: the host's list points at it */
     ddp__host *host;                            /* NULL: no context */
-    const ddp_op *(*builtin)(const char *name); /* finds a built-in operator; NULL: there are none */
+    const ddp_op *(*builtin)(const char *name); /* finds a built-in operator. NULL means that there are
+                                                 * none. */
     const ddp_op **ops;                         /* growing array: operators that the user registered */
     ddp_node **node;                            /* growing array, as are layer and segment */
     ddp__graph_layer *layer;
@@ -7600,7 +7615,7 @@ struct ddp_graph {
     int built;
     int stages, own_stage; /* of a cut graph; stages 0: the graph is whole */
     int halves; /* 1: backward of a stage runs in two parts, input gradients first, weight gradients later */
-    int group;  /* group of ranks that averages its layers; 0: all ranks */
+    int group;  /* group of ranks that averages its layers, or 0 for all ranks */
     int (*fetch_uses)(void *user, int node); /* receives a tied weight's gradients of other stages */
     void *fetch_user;
     size_t element;      /* bytes of an element of outputs and gradients: 4 or 2 */
@@ -7608,8 +7623,8 @@ struct ddp_graph {
     ddp__layout reuse;   /* layout of the built-in state */
     ddp__layout plain;   /* layout for ddp_state_new: separate memory for every array; or a stage's layout */
     ddp_state *state;    /* the built-in one */
-    int early;           /* scalar node whose value the device copies early; -1: none */
-    ddp__pool *pool;     /* thread pool of its operators, with working memory; NULL on a device */
+    int early;           /* scalar node whose value the device copies early, or -1 for none */
+    ddp__pool *pool;     /* thread pool of its operators, with working memory, or NULL on a device */
     ddp__pool *own_pool; /* the same pool if the graph owns it, else NULL */
     uint64_t states_made;
     ddp_error error;
@@ -7621,10 +7636,10 @@ DDP_LIB ddp_graph *ddp__graph_new(ddp_ctx *d, const ddp_op *(*builtin)(const cha
 
 DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
 
-/* The backend of the graph's memory; NULL: the CPU. */
+/* The backend of the graph's memory, or NULL for the CPU. */
 DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g);
 
-/* Finds an operator by name, registered or built-in; NULL: none. */
+/* Finds an operator by name, registered or built-in, or NULL for none. */
 DDP_LIB const ddp_op *ddp__op_find(const ddp_graph *g, const char *name);
 
 DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
@@ -7632,11 +7647,11 @@ DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
 /* Total number of elements of arrays first..n-1. */
 DDP_LIB size_t ddp__arrays_count(const ddp_param *p, int first, int n);
 
-/* Properties of a layer, by index; -1 means no layer.
+/* Properties of a layer, by index. -1 means no layer.
  *   name   "" for no layer
  *   is_a   1 if the layer was begun with that name, even if a number was appended because the name repeats
  *   range  first and last operator (inputs may be in between); returns 0 if it has no operators here
- *   unit   index of the layer in the context; -1 if it has no operators here */
+ *   unit   index of the layer in the context, or -1 if it has no operators here */
 DDP_LIB const char *ddp__layer_name(const ddp_graph *g, int layer);
 DDP_LIB int ddp__layer_is_a(const ddp_graph *g, int layer, const char *name);
 DDP_LIB int ddp__layer_range(const ddp_graph *g, int layer, int *first, int *last);
@@ -7651,8 +7666,8 @@ DDP_LIB void ddp__layer_add(ddp_graph *g, const ddp_node *n);
 /* Bytes of node n's output, which is also the size of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
 
-/* A node with parts stores them after its gradient, which is their sum. Returned are the bytes from one
- * part to the next; the array of a part in a state; the stage that computes a part. */
+/* A node with parts stores them after its gradient, which is their sum. Returned are the bytes from one part
+ * to the next; the array of a part in a state. The stage that computes a part. */
 DDP_LIB size_t ddp__part_stride(const ddp_node *n);
 DDP_LIB void *ddp__part_at(const ddp_state *s, const ddp_node *n, int part);
 DDP_LIB int ddp__part_stage(const ddp_node *n, int part);
@@ -7685,7 +7700,7 @@ DDP_LIB int ddp__place_behind(const ddp_node *x);
 /* Moves the nodes from index `nodes` on, and the layers from index `layers` on, to before node `at`. The
  * caller has appended them. */
 DDP_LIB void ddp__nodes_insert(ddp_graph *g, int at, int nodes, int layers);
-/* cut.c: the first stage after `stage` that uses x; -1: none. */
+/* cut.c: the first stage after `stage` that uses x, or -1 for none. */
 DDP_LIB int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage);
 
 /* build.c: sets the nodes' place and buffer_place. */
@@ -7700,7 +7715,7 @@ DDP_LIB int ddp__output_stays(const ddp_node *n);
 DDP_LIB void ddp__graph_takes(ddp_graph *g, double bytes);
 DDP_LIB int ddp__graph_may_take(const ddp_graph *g, double more);
 
-/* Creates a state with that layout; NULL if memory is short. */
+/* Creates a state with that layout. Returns NULL if memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
 
 /* ==== graph/graph.c ==== [graph] */
@@ -8280,8 +8295,8 @@ typedef struct ddp__space {
     size_t top, live, live_most;
 } ddp__space;
 
-/* Working data of the planner; arrays are [nodes] unless noted. Array kind k of node i has the id k x
- * nodes + i, and event e the number e x nodes + i. */
+/* Working data of the planner. Arrays are [nodes] unless noted. Array kind k of node i has the id k x nodes +
+ * i, and event e the number e x nodes + i. */
 typedef struct ddp__lives {
     const ddp_graph *g;
     const unsigned char *fate;
@@ -8385,7 +8400,7 @@ static void ddp__lives_times(ddp__lives *v)
 }
 
 /* The time at which backward reads node i for the last time. A recomputed segment computes its weight
- * gradients with its input gradients; otherwise its activations would have to be kept. */
+ * gradients with its input gradients. Otherwise, its activations would have to be kept. */
 static int ddp__backward_ends(const ddp__lives *v, int i)
 {
     const ddp_node *d = v->g->node[i];
@@ -8589,8 +8604,8 @@ static void ddp__born_gradient(ddp__lives *v, int i, int until, ddp__layout *l)
             ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d), until);
 }
 
-/* Places the gradients that operator i is the first to write in backward. A scalar without users is a
- * loss; its gradient is placed just before. */
+/* Places the gradients that operator i is the first to write in backward. A scalar without users is a loss.
+ * Its gradient is placed just before. */
 static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
@@ -8628,7 +8643,7 @@ static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
     if ((d->from >= 0 || d->to >= 0) && d->has_gradient) ddp__born_gradient(v, i, -1, l);
 }
 
-/* The node that is next and runs fused with node i; -1: none. */
+/* The node that is next and runs fused with node i, or -1 for none. */
 static int ddp__born_with(const ddp__lives *v, int event, int i)
 {
     if (event == DDP__WEIGHTS) return -1;
@@ -8771,7 +8786,7 @@ size_t ddp_activation_bytes(const ddp_graph *g)
 
 /* ---- states ---- */
 
-/* The array at an offset; NULL if it does not exist. */
+/* The array at an offset, or NULL if it does not exist. */
 static void *ddp__state_at(const ddp_state *s, size_t offset)
 {
     if (offset == DDP__NOWHERE) return NULL;
@@ -8824,7 +8839,7 @@ ddp_state *ddp_state_new(ddp_graph *g)
     s = ddp__state_open(g, &g->plain);
     if (!s || g->stages) return s;
 
-    /* written marks outputs with users; a scalar without users is a loss, whose gradient is 1 */
+    /* written marks outputs with users. A scalar without users is a loss, whose gradient is 1. */
     for (int i = 0; i < ddp__count(g->node); i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
     for (int i = 0; i < ddp__count(g->node); i++)
@@ -8896,7 +8911,7 @@ static void ddp__feed_inputs(const ddp_graph *g)
             ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
 
-/* Downloads a node's output when the user asks for it; NULL on failure. */
+/* Downloads a node's output when the user asks for it, or NULL on failure. */
 const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -9092,8 +9107,8 @@ static int ddp__pair_backward(const ddp_graph *g, int i)
     return i > 0 && ddp__pair_inside(g, i - 1) && g->node[i - 1]->has_gradient;
 }
 
-/* The output of a pair's first node, if the reader of its second also runs backward through the second;
- * else NULL. The output does not exist in another segment or stage. */
+/* The output of a pair's first node, if the reader of its second also runs backward through the second, or
+ * NULL otherwise. The output does not exist in another segment or stage. */
 static const void *ddp__pair_inner(const ddp_state *s, int second)
 {
     const ddp_graph *g = s->graph;
@@ -9439,7 +9454,7 @@ static double ddp__build_parameters(const ddp_graph *g)
     return bytes;
 }
 
-/* Memory of the machine in bytes; 0: unknown, or the user's allocator decides. */
+/* Memory of the machine in bytes, or 0 if unknown, or the user's allocator decides. */
 static double ddp__build_memory(const ddp_graph *g)
 {
     const ddp_allocator *a = ddp__graph_allocator(g);
@@ -9880,7 +9895,7 @@ static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {
     const int added = ddp__count(g->node) - end;
 
-    for (int i = 0; i < added; i++) { /* insert one node at a time; the rest moves up */
+    for (int i = 0; i < added; i++) { /* insert one node at a time. The rest moves up. */
         ddp_node *n = g->node[end + i];
         memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
         g->node[at + i] = n;
@@ -10153,7 +10168,7 @@ typedef struct ddp__kernels {
 
 /* The fastest set that this processor supports. Cheap: a few loads, no state. */
 DDP_LIB const ddp__kernels *ddp__kernels_best(void);
-/* Set number i, slowest first; NULL after the last one that this processor supports. Tests try each. */
+/* Set number i, slowest first, or NULL after the last one that this processor supports. Tests try each. */
 DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
 /* The set of a call: the set that its context selects, else the fastest. */
 static inline const ddp__kernels *ddp__kernels_of(const ddp_op_call *call)
@@ -10193,7 +10208,7 @@ typedef struct ddp__matmul {
 } ddp__matmul;
 
 /* ddp__matmul_run computes the product on the operator threads of call. With DDP_USE_CBLAS, blocks of the
- * result go to cblas_sgemm, whose own threads are switched off; otherwise it calls ddp__matmul_kernels,
+ * result go to cblas_sgemm, whose own threads are switched off. Otherwise, it calls ddp__matmul_kernels,
  * which needs a pool with working memory. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
@@ -10269,10 +10284,10 @@ DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_pro
 
 /* ---- the built-in operators ---- */
 
-/* Finds a built-in operator by name; NULL if there is none. */
+/* Finds a built-in operator by name. Returns NULL if there is none. */
 DDP_LIB const ddp_op *ddp__builtin_op(const char *name);
 
-/* The operator table of each family; an entry without a name ends it. */
+/* The operator table of each family. An entry without a name ends it. */
 DDP_LIB const ddp_op *ddp__linear_ops(void);
 DDP_LIB const ddp_op *ddp__embedding_ops(void);
 DDP_LIB const ddp_op *ddp__norm_ops(void);
@@ -10418,9 +10433,9 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
 #define DDP__ZIP_HIGH(u, v) (v)
 #endif
 
-/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r, times 2^n.
- * The relative error is below 2e-7. The argument is clamped to [-87.3, 88.3], where 2^n is a normal
- * number; NaN stays NaN. Adding the rounding constant 1.5 * 2^23 leaves n in the low bits. */
+/* exp as in Cephes expf: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial in r, times 2^n. The
+ * relative error is below 2e-7. The argument is clamped to [-87.3, 88.3], where 2^n is a normal number. NaN
+ * stays NaN. Adding the rounding constant 1.5 * 2^23 leaves n in the low bits. */
 #define DDP__KERNEL_SET(S, BYTES, MR, ROWS, ATTR)                                                            \
     typedef float ddp__vec_##S __attribute__((vector_size(BYTES)));                                          \
     typedef float ddp__mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));                   \
@@ -10733,7 +10748,7 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
         }                                                                                                    \
     }                                                                                                        \
                                                                                                              \
-    /* y = max(x, 0); NaN stays NaN. */                                                                      \
+    /* y = max(x, 0). NaN stays NaN. */                                                                      \
     static ATTR void ddp__relu_##S(float *y, const float *x, long n)                                         \
     {                                                                                                        \
         const ddp__vec_##S zero = {0};                                                                       \
@@ -11084,7 +11099,7 @@ DDP__ROOM_FITS(ddp__conv_room);
 typedef struct ddp__conv_plan {
     const ddp__conv_product *g;
     const ddp__kernels *kernels;
-    int direct;                  /* 1: all taps are inside the images, and no slab is needed */
+    int direct;                  /* 1 if all taps are inside the images, and no slab is needed */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
     void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
@@ -11501,10 +11516,10 @@ void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
 
 /* ---- the matrix product ---- */
 
-/* A panel of b is packed once into L2, as strips of nr columns. A strip stays in L1 while the rows of a
- * pass are processed, DDP__MATMUL_PANELS tiles at a time. Rows of a are read in place; they are copied if
- * the columns of a are contiguous, or if the last tile has fewer rows. All copies are in the thread's
- * working memory: a training step does not allocate, and threads share no state. */
+/* A panel of b is packed once into L2, as strips of nr columns. A strip stays in L1 while the rows of a pass
+ * are processed, DDP__MATMUL_PANELS tiles at a time. Rows of a are read in place. They are copied if the
+ * columns of a are contiguous, or if the last tile has fewer rows. All copies are in the thread's working
+ * memory: a training step does not allocate, and threads share no state. */
 enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
@@ -12095,7 +12110,7 @@ DDP__OPS(ddp__embedding_ops,
 typedef struct ddp__norm_size {
     long rows, n;
     int centred; /* 1: layer_norm */
-    long saved;  /* saved elements of a row; the last is rstd */
+    long saved;  /* saved elements of a row. The last is rstd. */
 } ddp__norm_size;
 
 static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
@@ -12224,9 +12239,9 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Mean and biased variance of a channel. Both are computed per plane while it is in the cache; planes are
- * combined by the method of Chan, Golub and LeVeque (1979). Squares are of differences from a nearby
- * mean, so a mean far from 0 costs no precision. */
+/* Mean and biased variance of a channel. Both are computed per plane while it is in the cache. Planes are
+ * combined by the method of Chan, Golub and LeVeque (1979). Squares are of differences from a nearby mean, so
+ * a mean far from 0 costs no precision. */
 static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s, const float *x, double *mean,
                                     double *var)
 {
@@ -12540,7 +12555,7 @@ static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_
         }
 }
 
-/* Work items are (batch, key head, part); the last parts have the most work and run first. */
+/* Work items are (batch, key head, part). The last parts have the most work and run first. */
 static void ddp__attention_parts(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -12765,8 +12780,8 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Finds the factors a and b in arrays that are given per input; NULL stays NULL. Returns the stride of
- * their rows. */
+/* Finds the factors a and b in arrays that are given per input. NULL stays NULL. Returns the stride of their
+ * rows. */
 static long ddp__swiglu_factors(const ddp_op_spec *s, void *const *of, float **a, float **b)
 {
     const long n = s->out.dim[s->out.dims - 1];
@@ -13576,7 +13591,7 @@ static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return ddp__pool2d_shape(s, "avg_pool2d", err);
 }
 
-/* Where the positions of maxima are stored, for planes from first on; NULL for means. */
+/* Where the positions of maxima are stored, for planes from first on, or NULL for means. */
 static float *ddp__pool_at(const ddp_op_call *call, long first)
 {
     return call->spec->saved ? (float *)call->saved + first * call->spec->out.dim[2] * call->spec->out.dim[3]
@@ -13994,7 +14009,7 @@ DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp_
 
 typedef struct ddp__muon_desk {
     float *at;       /* working memory of ddp__muon_room floats */
-    ddp__pool *pool; /* pool that computes; NULL: the calling thread */
+    ddp__pool *pool; /* pool that computes, or NULL for the calling thread */
 } ddp__muon_desk;
 
 DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);
@@ -14007,8 +14022,8 @@ DDP_LIB int ddp__is_muon(const ddp_optimizer *o);
  * be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
-/* Runs `run`, which takes multiples of 8 values, over all values; the last ones are padded with zeros.
- * first and second are the state arrays, or NULL. */
+/* Runs `run`, which takes multiples of 8 values, over all values. The last ones are padded with zeros. first
+ * and second are the state arrays, or NULL. */
 static void ddp__update_padded(void (*run)(const void *k, float *w, const float *g, float *m, float *v,
                                            size_t count),
                                const void *k, const ddp_update *u, float *first, float *second)
@@ -14068,8 +14083,8 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, second moment ---- */
 
-/* count is a multiple of the vector length. Wider vectors round identically; the loop is limited by
- * memory bandwidth. */
+/* count is a multiple of the vector length. Wider vectors round identically. The loop is limited by memory
+ * bandwidth. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                               \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                  \
     typedef float ddp__adam_mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));           \
@@ -14615,9 +14630,9 @@ static float ddp__language_onto_stream(float deviation, long layers)
 
 static float ddp__language_deviation(float given) { return given > 0 ? given : 0.02f; }
 
-/* Adds the loss of x and ends the layer "head". The weight of the logits is the token table, or a
- * separate matrix with that initial deviation. If the caller does not need the logits, they are computed
- * in chunks where that saves memory; on the CPU, where chunks are slower, only with recompute. */
+/* Adds the loss of x and ends the layer "head". The weight of the logits is the token table, or a separate
+ * matrix with that initial deviation. If the caller does not need the logits, they are computed in chunks
+ * where that saves memory. On the CPU, where chunks are slower, only with recompute. */
 static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, long vocabulary,
                                     float deviation, int recompute, ddp_node *labels, ddp_node **logits)
 {
@@ -14813,7 +14828,7 @@ static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2},   {34, 3, 4, 6, 3}
 static const int ddp__vgg_convs[][6] = {
     {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3}, {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
 
-/* The parts of that depth; NULL if no such depth was published. */
+/* The parts of that depth, or NULL if no such depth was published. */
 static const int *ddp__parts_of(const int (*list)[6], int depth)
 {
     for (; **list; list++)
@@ -15793,19 +15808,19 @@ typedef struct ddp__json {
     struct ddp__json *first, *next;
 } ddp__json;
 
-/* Parses n bytes of JSON. name appears in error messages ("net.json, line 3, column 7: ..."); columns
- * count bytes. Strict: fails on duplicate keys, NUL in strings, invalid UTF-8, numbers beyond double,
- * more than 64 nesting levels, and trailing text. Returns NULL and fills *err on failure. The tree is one
- * allocation, freed by ddp__json_free(root), and has no pointers into text. */
+/* Parses n bytes of JSON. name appears in error messages ("net.json, line 3, column 7: ..."). Columns count
+ * bytes. Strict: fails on duplicate keys, NUL in strings, invalid UTF-8, numbers beyond double, more than 64
+ * nesting levels, and trailing text. Returns NULL and fills *err on failure. The tree is one allocation,
+ * freed by ddp__json_free(root), and has no pointers into text. */
 DDP_LIB ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_error *err);
 DDP_LIB ddp__json *ddp__json_read(const char *path, ddp_error *err);
 DDP_LIB void ddp__json_free(ddp__json *root);
 
-/* The member of an object by name; NULL if it has none, or if object is NULL or not an object. */
+/* The member of an object by name, or NULL if it has none, or if object is NULL or not an object. */
 DDP_LIB const ddp__json *ddp__json_get(const ddp__json *object, const char *key);
 
-/* The same, but a missing member or one of another kind is an error. The message names file, position,
- * key and kind; *out is then unchanged. */
+/* The same, but a missing member or one of another kind is an error. The message names file, position, key
+ * and kind. *out is then unchanged. */
 DDP_LIB ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                                   ddp__json_kind kind, const ddp__json **out, ddp_error *err);
 
@@ -15897,7 +15912,7 @@ static char *ddp__utf8_write(char *out, uint32_t code)
     return out;
 }
 
-/* Parses the four hexadecimal digits after \u at p into *code; returns 0 if they are invalid. */
+/* Parses the four hexadecimal digits after \u at p into *code. Returns 0 if they are invalid. */
 static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
 {
     if (end - p < 4) return 0;
@@ -16267,8 +16282,8 @@ void ddp__json_number(ddp__text *t, double x)
 /* ==== io/safetensors.c ==== [io] */
 /* Safetensors files: validates the header, reads arrays on demand, writes files. */
 
-/* Layout: 8 bytes with the length of the header (little-endian); the header, a JSON object that maps
- * names to {dtype, shape, data_offsets} and may end in blanks; the arrays, without gaps. */
+/* Layout: 8 bytes with the length of the header (little-endian). The header, a JSON object that maps names to
+ * {dtype, shape, data_offsets} and may end in blanks; the arrays, without gaps. */
 #define DDP__ST_HEADER ((uint64_t)8 << 20) /* maximum length of a header */
 #define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
 #define DDP__ST_CHUNK  8192                /* bytes read at a time */
@@ -16277,7 +16292,7 @@ DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are as
 
 struct ddp_safetensors {
     char *name;
-    int fd;            /* -1: the file is in memory */
+    int fd;            /* -1 if the file is in memory */
     const char *bytes; /* contents of the file if fd is -1 */
     uint64_t begin;    /* offset of the arrays in the file */
     uint64_t size;     /* bytes of all arrays; before the header is read, of the file */
@@ -16811,7 +16826,7 @@ typedef struct ddp__weight_file {
     ddp_safetensors *f;
 } ddp__weight_file;
 
-/* The opened files; all-zero means none. */
+/* The opened files. All-zero means none. */
 typedef struct ddp__weight_files {
     ddp__weight_file *list; /* a growing array (base/array.h) */
 } ddp__weight_files;
@@ -16867,7 +16882,7 @@ static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, 
     return NULL;
 }
 
-/* Opens the shards of an index; each entry of its map gives the shard of a tensor. */
+/* Opens the shards of an index. Each entry of its map gives the shard of a tensor. */
 static ddp_status ddp__weight_index_shards(ddp__weight_files *files, const char *path, const char *folder,
                                            const ddp__json *map, ddp_error *err)
 {
@@ -16915,7 +16930,8 @@ static ddp_status ddp__weight_index_open(ddp__weight_files *files, const char *p
 
 /* ---- folder ---- */
 
-/* Finds the next file name after `after` with that ending, in alphabetical order; "" after the last. */
+/* Finds the next file name after `after` with that ending, in alphabetical order. Returns "" after the
+ * last. */
 static ddp_status ddp__weight_folder_next(const char *folder, const char *after, const char *ending,
                                           char *next, size_t room, ddp_error *err)
 {
@@ -17094,7 +17110,7 @@ typedef struct ddp__weight {
     int transposed;
     ddp_safetensors *file; /* file that has the whole array; NULL: not found, or found in parts */
     const ddp_safetensor *from;
-    int parts; /* number of Llama parts in the transformers library; 0: no parts */
+    int parts; /* number of Llama parts in the transformers library, or 0 for no parts */
     ddp__weight_part part[DDP__WEIGHT_PARTS];
 } ddp__weight;
 
@@ -17146,7 +17162,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     return same;
 }
 
-/* Writes the name of node n in the file; returns `transposed` of its rule. */
+/* Writes the name of node n in the file. Returns `transposed` of its rule. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
     static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet,
@@ -17244,7 +17260,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     if (!buffer && k == 0 && ddp__weights_family(g) == DDP__WEIGHTS_LLAMA) ddp__weight_llama(g, n, w);
 }
 
-/* Describes array number index; returns 0 after the last. */
+/* Describes array number index. Returns 0 after the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
     for (int i = 0; i < ddp__count(g->node); i++) {
@@ -17282,7 +17298,7 @@ typedef struct ddp__weights {
     int count;
     float *scratch; /* buffer for the largest transposed matrix */
     const ddp__host *host;
-    float *here; /* buffer for the largest device array; NULL: arrays are in host memory */
+    float *here; /* buffer for the largest device array. NULL means that arrays are in host memory. */
 } ddp__weights;
 
 static void ddp__weights_free(ddp__weights *s)
@@ -17352,7 +17368,7 @@ static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const cha
     return NULL;
 }
 
-/* The name without its first prefix; NULL if it has none. */
+/* The name without its first prefix, or NULL if it has none. */
 static const char *ddp__weight_bare(const char *name)
 {
     for (size_t i = 0; i < sizeof ddp__weight_prefixes / sizeof ddp__weight_prefixes[0]; i++) {
@@ -17595,7 +17611,7 @@ static ddp_status ddp__weights_begin(const ddp__weights *s, ddp__file *f, const 
     return code;
 }
 
-/* Array i as it is stored in the file; *out is NULL if another stage has it. */
+/* Array i as it is stored in the file. *out is NULL if another stage has it. */
 static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **out, ddp_error *err)
 {
     const ddp__weight *w = &s->list[i];
@@ -17773,7 +17789,7 @@ static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double lev
     uint32_t bits;
 
     if (!(largest > 0)) return 0;
-    /* start with the rounded quotient; the exact answer is at most one float away */
+    /* start with the rounded quotient. The exact answer is at most one float away. */
     bits = ddp__codec_bits((float)((double)largest * (1 / levels)));
     bits += ddp__quantise_top(bits, levels) < largest;
     bits -= ddp__quantise_top(bits - 1, levels) >= largest;
@@ -18646,7 +18662,7 @@ size_t ddp_topk_scratch(size_t n, size_t k)
 /* ---- the k-th largest of a list ---- */
 
 /* Returns the rank-th largest of m magnitudes by radix select, with digits of 11, 10 and 10 bits. Only the
- * first `digits` digits are computed; the rest is 0. *ties receives how many of the magnitudes that agree in
+ * first `digits` digits are computed. The rest is 0. *ties receives how many of the magnitudes that agree in
  * these digits are among the `rank` largest. Each bin has two counters that are used alternately: most
  * magnitudes fall into few bins, and a counter cannot be read again before its last write completes. */
 static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins,
@@ -18846,7 +18862,7 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Floyd's algorithm: each round draws from the first j + 1 elements; if the element is already drawn, the
+/* Floyd's algorithm: each round draws from the first j + 1 elements. If the element is already drawn, the
  * round takes element j instead, which no earlier round could draw. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch, size_t scratch_bytes,
                        uint64_t *index, float *value, ddp_error *err)
@@ -18954,7 +18970,7 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links, con
  * arXiv:2508.15706). */
 
 /* Layout of a chunk: its scale u as a float, then 14 bits per kept element, lowest bits first: 12 bits of
- * index, 1 bit for the sign (1 = negative), 1 bit for the level (1 = 2 u, 0 = u). Indexes ascend; the first
+ * index, 1 bit for the sign (1 = negative), 1 bit for the level (1 = 2 u, 0 = u). Indexes ascend. The first
  * one that does not ends the list. u = 0: the chunk has no elements.
  *
  * The residual is exact for these reasons. u is at most twice the smallest kept magnitude and has eight
@@ -19029,7 +19045,7 @@ static float ddp__sparse_scale(const float *value, size_t k, float smallest)
     return ddp__codec_float(bits);
 }
 
-/* Drops the elements that are too small compared with the largest one. Returns how many remain; *smallest is
+/* Drops the elements that are too small compared with the largest one. Returns how many remain. *smallest is
  * the smallest magnitude of these. */
 static size_t ddp__sparse_range(uint64_t *index, float *value, size_t k, float *smallest)
 {
@@ -19208,7 +19224,7 @@ struct ddp__wire {
     double round_trip;         /* to the farthest peer, in seconds; 0: all on this machine, < 0: unknown */
     int intact;                /* 1: bytes cannot be corrupted in transit (shared memory, or TLS) */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share memory; or NULL */
-    /* Called first and last on the comm thread; may be NULL. begin may block and fail. why is NULL after a
+    /* Called first and last on the comm thread. May be NULL. begin may block and fail. why is NULL after a
      * normal end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
@@ -19217,7 +19233,7 @@ struct ddp__wire {
     void (*disown)(ddp__wire *w);
 };
 
-/* Initialises a zeroed wire; its creator must free `names`. Returns 0 if memory is short. */
+/* Initialises a zeroed wire. Its creator must free `names`. Returns 0 if memory is short. */
 DDP_LIB int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world);
 /* Returns the rank that relays a peer's bytes (for a lost peer, the last one), or -1 if there is none. Any
  * thread. */
@@ -19270,12 +19286,12 @@ DDP_LIB void ddp__hub_free(ddp__hub *hub);
  * begin fails with DDP_UNSUPPORTED if MPI's thread level is below MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was
  * finalised before, DDP_ARG if MPI's rank or size differs from rank and world, or DDP_NET with MPI's error
  * text. After a failure, end calls MPI_Abort if begin has initialised MPI, since the other ranks would block
- * in MPI_Finalize; it first prints the error to stderr.
+ * in MPI_Finalize. It first prints the error to stderr.
  * Errors: DDP_MEMORY, DDP_UNSUPPORTED (built without MPI). */
 DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
 
 DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
-/* Returns 1, and rank and world of MPI_COMM_WORLD, if the program has initialised MPI; else 0. */
+/* Returns 1, and rank and world of MPI_COMM_WORLD, if the program has initialised MPI, or 0 otherwise. */
 DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
 
 /* ==== wire/threads.c ==== [wire] */
@@ -19312,7 +19328,7 @@ struct ddp__hub {
     int refs, world;
     int bells_ready;         /* bells with initialised lock and condition */
     ddp__bell *bells;        /* [world] */
-    ddp__ring *rings;        /* [world][world - 1], sender major; a rank has no ring to itself */
+    ddp__ring *rings;        /* [world][world - 1], sender major. A rank has no ring to itself. */
     unsigned char *data;     /* all rings */
     ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
@@ -19469,8 +19485,8 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* Returns 1 if wait() may return. A sender waits for a quarter of the ring to be free, not for a few bytes;
- * an end is reported once. */
+/* Returns 1 if wait() may return. A sender waits for a quarter of the ring to be free, not for a few bytes.
+ * An end is reported once. */
 static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
@@ -19619,15 +19635,15 @@ typedef struct ddp__addr {
     socklen_t size;
 } ddp__addr;
 
-/* Splits "host:port", "tcp://host:port" or "[v6]:port"; the default port is 29500. host[DDP__HOST_TEXT].
+/* Splits "host:port", "tcp://host:port" or "[v6]:port". The default port is 29500. host[DDP__HOST_TEXT].
  * Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
 /* Splits an address and resolves it with one look-up, which may block for seconds. Returns up to `room`
  * addresses, IPv4 first. 127.0.0.1 becomes ::1 on a machine without IPv4. Errors: DDP_ARG if the text is not
- * an address; DDP_NET if the name has no address now but may get one (a container that is starting);
+ * an address, DDP_NET if the name has no address now but may get one (a container that is starting), or
  * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
-/* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
+/* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]. Returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
 DDP_LIB int ddp__addr_port(const ddp__addr *a);
 DDP_LIB void ddp__addr_set_port(ddp__addr *a, int port);
@@ -19637,7 +19653,7 @@ DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
 DDP_LIB int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
 
 /* Makes sure that `wanted` more descriptors can be opened, and raises the soft limit if needed and possible.
- * Errors: DDP_NET if not even `least` more can be opened; the message names the number needed. */
+ * Errors: DDP_NET if not even `least` more can be opened or the message names the number needed. */
 DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
 DDP_LIB int ddp__fd_limit(void); /* most descriptors that this process may have open */
 /* Get the local address of a socket, or its peer's. Return 0, or -1 with errno and size 0. */
@@ -19685,16 +19701,16 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
 /* Returns 1 if a list in NCCL's syntax selects an interface: prefixes ("eth,ib"), exact names ("=eth0"), or
  * exclusions ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
-/* Returns the first address, with port 0, of an interface that is up and selected by the list (NULL: any). It
- * prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG, which names the
- * available interfaces; DDP_NET. */
+/* Returns the first address, with port 0, of an interface that is up and selected by the list (NULL for any).
+ * It prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG, which names
+ * the available interfaces; DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
-/* Returns the local address from which the system would send to `to`; sends nothing. 0, or -1 and errno. */
+/* Returns the local address from which the system would send to `to`. Sends nothing. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
 /* Returns the local address of the default route, else of the first interface that is up and not loopback,
  * else 127.0.0.1. */
 DDP_LIB void ddp__iface_default(ddp__addr *out);
-/* Writes the name of the interface with that address to `name`, "" if there is none; returns name. */
+/* Writes the name of the interface with that address to `name`, "" if there is none. Returns name. */
 DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 
 /* ==== wire/socket.c ==== [wire] */
@@ -20320,7 +20336,7 @@ struct ddp__tls {
  * another peer takes over the other end: bytes already read from that peer are retained. Returns 0, or -1 if
  * memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* Drops the session without notifying the peer; the caller still owns the socket. */
+/* Drops the session without notifying the peer. The caller still owns the socket. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
 /* Performs a non-blocking step of the handshake. Returns 1 when it is complete (immediately without TLS), 0
  * if it continues after poll, -1 and errno as in ddp__stream_recv. A server may leave the handshake to its
@@ -20359,11 +20375,11 @@ DDP_LIB int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *wh
  * Without certificates: 1 and *id = -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
 /* Moves the session of a socket, after its handshake, into a separate ddp__tls, so that another thread may
- * use it. Free *own (ddp__tls_free) before t; it is NULL if t is NULL. Returns 0, or -1 if memory is
+ * use it. Free *own (ddp__tls_free) before t. It is NULL if t is NULL. Returns 0, or -1 if memory is
  * short. */
 DDP_LIB int ddp__stream_part(ddp__tls *t, int fd, ddp__tls **own);
 /* Returns why TLS refused the connection, after EPROTO: the end of a sentence about the peer, without
- * secrets; else NULL. */
+ * secrets, or NULL otherwise. */
 DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
 /* Sends a close notification without waiting, drops unread bytes (a reset would lose the last bytes sent) and
  * closes the socket. Accepts -1. */
@@ -20395,7 +20411,7 @@ typedef struct ddp__tls_files {
  * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
                                  ddp_error *err);
-/* Drops all sessions and overwrites the keys; sockets stay open. Accepts NULL. */
+/* Drops all sessions and overwrites the keys. Sockets stay open. Accepts NULL. */
 DDP_LIB void ddp__tls_free(ddp__tls *t);
 
 /* ==== wire/stream.c ==== [wire] */
@@ -20418,7 +20434,8 @@ long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
     if (t) return t->table->send(t, fd, iov, count);
     memset(&m, 0, sizeof m);
     memcpy(&m.msg_iov, &iov, sizeof iov); /* sendmsg does not write to it */
-    /* at most IOV_MAX of Linux and macOS; msg_iovlen is a size_t with glibc, an int with musl and on macOS */
+    /* at most IOV_MAX of Linux and macOS. msg_iovlen is a size_t with glibc, an int with musl and on
+     * macOS. */
     m.msg_iovlen = (unsigned short)(count > 1024 ? 1024 : count);
     do n = sendmsg(fd, &m, DDP__NOSIGNAL);
     while (n < 0 && errno == EINTR);
@@ -20822,7 +20839,7 @@ typedef struct ddp__tls_session {
     int fd, server, by_key;
     int settled;             /* the handshake is complete and the peer is authenticated */
     int broken;              /* errno of the first failure */
-    int cause;               /* errno of the socket; 0: it ended */
+    int cause;               /* errno of the socket. 0 means that it ended. */
     int read_for, write_for; /* events that reading and writing need to poll for */
     size_t held;             /* bytes in `out` of a record that is not sent yet */
     size_t seen, from, to;   /* seen: bytes in `first`; from, to: unread part of `in` */
@@ -20841,8 +20858,8 @@ typedef struct ddp__tls_keys {
     unsigned char psk[32];
 } ddp__tls_keys;
 
-DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* sets table and method of k; returns 0 if memory is short */
-/* Records why the peer of s caused a failure; the first message is kept. */
+DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* sets table and method of k. Returns 0 if memory is short. */
+/* Records why the peer of s caused a failure. The first message is kept. */
 DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
 
 #endif /* DDP_USE_OPENSSL */
@@ -21193,7 +21210,7 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-/* Returns the certificate of a peer after its handshake; the caller frees it. NULL: none; *good = 1 if a key
+/* Returns the certificate of a peer after its handshake. The caller frees it. NULL: none; *good = 1 if a key
  * is used, which is valid for every name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
@@ -21401,7 +21418,7 @@ static int ddp__tls_find_key(SSL *ssl, const unsigned char *id, size_t size, SSL
     return 1;
 }
 
-/* Reads a secret file, which only its owner may read: at most room bytes; *n receives the size. */
+/* Reads a secret file, which only its owner may read: at most room bytes. *n receives the size. */
 static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n,
                                        ddp_error *err)
 {
@@ -21583,16 +21600,16 @@ typedef struct ddp__tcp_config {
     int rank, world;
     const int *fds;               /* [world] connected sockets, owned by the wire after success; -1: own rank,
                                      or no connection */
-    const unsigned char *relayed; /* [world] 1: the connection passes through a relay rank; may be NULL */
+    const unsigned char *relayed; /* [world] 1 if the connection passes through a relay rank. May be NULL. */
     int relay_rank;               /* the relay rank, which also connects the pair again after a break */
-    ddp__relay *relay;            /* relays connections of other ranks, closed with the wire; may be NULL */
+    ddp__relay *relay;            /* relays connections of other ranks, closed with the wire. May be NULL. */
     ddp__tls *tls;                /* NULL = no TLS; borrowed. The handshakes of fds are complete */
     double peer_timeout_s;        /* time-out for a silent connection (0 = system default) and for a broken
                                      link (0 = none) */
     const char *congestion;       /* value for TCP_CONGESTION ("reno"), or NULL */
     int once;               /* 1: no reconnection; bytes are sent without records, and the fields below are
                                unused */
-    int listen_fd;          /* socket on which higher ranks reconnect; -1 = none */
+    int listen_fd;          /* socket on which higher ranks reconnect, or -1 for none */
     const ddp__addr *where; /* [world] listening addresses: lower ranks are dialled, higher ranks probed; size
                                0 = unknown */
     ddp__hello self;        /* version, run, rank and world; kind JOIN_MESH: of a joining worker, whose peers
@@ -21611,12 +21628,12 @@ typedef struct ddp__tcp_config {
  * stream they have, and the rest is sent again from memory. Meanwhile send and recv return 0. They return -1
  * if the peer announced that it closes, if its listening port has refused connections for 0.3 s (its process
  * is gone), or if the link stayed broken for peer_timeout_s.
- * Takes ownership of fds and listen_fd on success. Errors: DDP_NET if a socket option fails; DDP_MEMORY. */
+ * Takes ownership of fds and listen_fd on success. Errors: DDP_NET if a socket option fails or DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
 
 /* ---- joining workers ---- */
 
-/* Serves a joining worker that sent a JOIN_ASK hello; its request follows on the socket. only: the one id it
+/* Serves a joining worker that sent a JOIN_ASK hello. Its request follows on the socket. only: the one id it
  * may take, or -1 for any. tls: the wire's; move the session out of it with ddp__stream_part. Returns 1 if it
  * takes ownership of the socket. */
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
@@ -21661,7 +21678,7 @@ typedef struct ddp__pairs {
 } ddp__pairs;
 
 /* Handles a request of rank h->rank for a connection to rank h->detail, and takes ownership of fd. When both
- * ranks have asked, both are notified and joined; an earlier join of the two ends. *waits_for receives the
+ * ranks have asked, both are notified and joined. An earlier join of the two ends. *waits_for receives the
  * other rank if it has not asked yet, else -1. Errors: DDP_MEMORY, and the errors of ddp__relay_open,
  * ddp__relay_add and ddp__tcp_tune. */
 DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for,
@@ -21684,12 +21701,12 @@ typedef struct ddp__rendezvous {
     const char *addr;           /* "[tcp://]host:port" of rank 0, or "file://PATH" of a file that contains it;
                                    NULL = 127.0.0.1:29500 */
     double timeout_s;           /* time-out for rank 0, in seconds; 0 = 30 */
-    double join_timeout_s;      /* time-out for all ranks to connect, in seconds; 0 = timeout_s */
-    const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED; may be NULL */
+    double join_timeout_s;      /* time-out for all ranks to connect, in seconds, or 0 for timeout_s */
+    const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED. May be NULL. */
     int insecure;               /* 1: allow non-loopback addresses without tls */
     const char *ifname; /* interfaces to listen on (socket.h); NULL: the interface from which rank 0 is
                            reached */
-    int resume;         /* 1: links may break and reconnect; identical on all ranks */
+    int resume;         /* 1 if links may break and reconnect; identical on all ranks */
     int relay_all;      /* tests: no pair without rank 0 tries a direct connection */
 } ddp__rendezvous;
 
@@ -21704,7 +21721,7 @@ typedef struct ddp__rendezvous {
  * by the rules in door.h and never end the rendezvous. Frames have a fixed size. Received data never
  * determines the size of an allocation; relays allocate at most one buffer set per pair.
  *
- * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too; one look-up may
+ * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too. One look-up may
  * take longer. With file://PATH rank 0 chooses a free port, writes its address to the file, and removes the
  * file when all ranks are connected. The others wait for the file and ignore one that another run has left.
  *
@@ -21823,9 +21840,9 @@ static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* in seconds: 
 static const double ddp__hello_grace = 1;                        /* in seconds: within this time no other
                                                                   * caller replaces it */
 static const double ddp__broken_pause = 0.8;                     /* in seconds: pause after a failed accept */
-static const double ddp__serve_most = 2e-3;  /* processor seconds of one serve; then the engine continues */
-static const double ddp__accept_most = 1e-3; /* processor seconds of it for new callers; then the present
-                                              * callers are read */
+static const double ddp__serve_most = 2e-3;  /* processor seconds of one serve. Then the engine continues. */
+static const double ddp__accept_most = 1e-3; /* processor seconds of it for new callers. Then the present
+                                              * callers are read. */
 static const double ddp__rest = 3;           /* pause after a serve, in multiples of its length: a flood takes
                                               * a quarter of the comm thread */
 static const double ddp__longest_rest = 0.02; /* in seconds: longest pause, if other programs used the
@@ -21848,7 +21865,7 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
     return 1;
 }
 
-/* Frees the caller's slot; its socket stays open. */
+/* Frees the caller's slot. Its socket stays open. */
 static void ddp__caller_out(ddp__door *d, ddp__caller *c)
 {
     c->fd = -1;
@@ -22290,7 +22307,7 @@ static void ddp__splice_shut(ddp__splice *s)
     shutdown(s->fd[1], SHUT_RDWR);
 }
 
-/* Ends one direction and shuts down the other end; the last of the two closes the connections. */
+/* Ends one direction and shuts down the other end. The last of the two closes the connections. */
 static void ddp__way_over(ddp__splice *s)
 {
     ddp__splice **at;
@@ -22418,7 +22435,7 @@ void ddp__relay_disown(ddp__relay *r)
 
 /* ---- requests for a relayed connection ---- */
 
-/* Returns the entry of that pair, creating it if needed; NULL if memory is short. */
+/* Returns the entry of that pair, creating it if needed, or NULL if memory is short. */
 static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 {
     const ddp__pair fresh = {low, high, {-1, -1}};
@@ -22527,7 +22544,7 @@ typedef enum ddp__link_state {
 
 typedef struct ddp__way {
     ddp__link_state state;
-    int peer, fd;        /* the socket; -1 in NONE, DOWN and ENDED */
+    int peer, fd;        /* the socket, or -1 in NONE, DOWN and ENDED */
     int why;             /* errno that broke or ended the link; LIVE: errno of a failed send, while the
                             remaining input is read */
     int told;            /* recv has reported the end */
@@ -22535,8 +22552,8 @@ typedef struct ddp__way {
     int via;             /* relayed: the rank of the relay */
     int seeks;           /* relayed: 1: if the relay is lost this rank dials the peer's own address; 0: the
                             peer dials */
-    int direct, moved;   /* relayed: this attempt is direct; the pair has moved to another relay */
-    int named;           /* the relay shown in names[peer] + 1; 0: none */
+    int direct, moved;   /* relayed: this attempt is direct. The pair has moved to another relay. */
+    int named;           /* the relay shown in names[peer] + 1, or 0 for none */
     int dialler;         /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer dials, since
                             this rank cannot reach it. 0: any other pair: the higher rank dials, the lower one
                             probes */
@@ -22590,7 +22607,7 @@ typedef struct ddp__resume_wire {
     ddp__waker bell;      /* wake() writes, wait() polls */
     int away;             /* links that are neither live nor ended, and calls in progress */
     ddp__pairs pairs;     /* relayed pairs that wait here for their other end */
-    ddp__visit_fn visit;  /* serves joining workers; NULL: none can join */
+    ddp__visit_fn visit;  /* serves joining workers. NULL means that none can join. */
     void *visit_user;
     int knocked;           /* the door has events */
     double ticked, served; /* last time links, and the door, were served */
@@ -22616,7 +22633,7 @@ DDP_LIB void ddp__way_name(ddp__resume_wire *t, ddp__way *p);
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
 DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);       /* sends what the socket takes */
 DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without notifying the peer */
-/* Marks the connection as broken; a new one is needed. */
+/* Marks the connection as broken. A new one is needed. */
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
 DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* ends the link permanently */
 
@@ -24001,7 +24018,7 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
  *   rank 0 -> both     relay: from here on the other rank is at the other end
  *   worker -> rank 0   ready
  *   rank 0 -> workers  go
- * Every frame has 64 bytes, little-endian; only the table is followed by 24 bytes per rank. */
+ * Every frame has 64 bytes, little-endian. Only the table is followed by 24 bytes per rank. */
 
 #define DDP__ENTRY_BYTES  24
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair uses rank 0 as relay */
@@ -25137,7 +25154,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     return done < 0 ? DDP_PEER_LOST : DDP_OK;
 }
 
-/* Connects m->fd[0]. Returns 0, or -1 and errno. A cancel ends the attempt; the caller checks for it. */
+/* Connects m->fd[0]. Returns 0, or -1 and errno. A cancel ends the attempt. The caller checks for it. */
 static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
 {
     double now = ddp_now(), limit = m->until < now + 3 ? m->until : now + 3;
@@ -25547,8 +25564,8 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 
 /* ---- shape.c ---- */
 
-/* A change of an access link's rate, `at` seconds after the start. rate: bytes/s; 0 = unlimited, negative =
- * stalled. */
+/* A change of an access link's rate, `at` seconds after the start. rate: bytes/s, or 0 for unlimited,
+ * negative = stalled. */
 typedef struct ddp__turn {
     double at, rate;
 } ddp__turn;
@@ -25557,17 +25574,17 @@ typedef struct ddp__turn {
  * peers. */
 typedef struct ddp__link {
     double rate;     /* until the first change */
-    ddp__turn *turn; /* [turns] in order of time; the last one is no stall */
+    ddp__turn *turn; /* [turns] in order of time. The last one is no stall. */
     int turns;
     double zero;       /* the times in `turn` count from here */
     double up_free;    /* time until which the uplink is occupied */
     double down_free;  /* time until which the downlink is occupied */
-    int one_at_a_time; /* 1: a frame occupies the uplink until it has also left the path to its peer */
+    int one_at_a_time; /* 1 if a frame occupies the uplink until it has also left the path to its peer */
 } ddp__link;
 
 /* The path between this worker and one peer, without the access links of the two. */
 typedef struct ddp__path {
-    double rate;              /* to the peer, in bytes/s; 0 = unlimited */
+    double rate;              /* to the peer, in bytes/s, or 0 for unlimited */
     double delay_s, jitter_s; /* from the peer: each frame takes delay + uniform [0, jitter) */
     double free;              /* time until which the path to the peer is occupied */
     double last;              /* when the last frame from the peer reached the downlink */
@@ -25627,12 +25644,12 @@ typedef struct ddp__incidents { /* in script order; freed by ddp__incidents_free
 
 typedef struct ddp__act { /* an action of this worker at a given time */
     double at;
-    int peer; /* the peer whose connection is cut; -1: kill this process */
+    int peer; /* the peer whose connection is cut, or -1 for kill this process */
 } ddp__act;
 
 /* The whole emulation state of one worker; freed by ddp__links_free. */
 typedef struct ddp__links {
-    ddp__path *path; /* [world]; the own entry is unused */
+    ddp__path *path; /* [world]. The own entry is unused. */
     ddp__link own;   /* access link */
     ddp__act *act;   /* [acts] in order of time */
     int acts;
@@ -25652,7 +25669,7 @@ DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
 /* Parses a line of a script and appends its incident to *s. A line is one incident: "t=3.0 stall 2 for 1.5",
  * "t=5 drop 1-3", "t=8 kill 2" or "t=10 slow 0 to 10mbit". "#" starts a comment. Times and durations are in
- * seconds; workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part; DDP_ARG for a
+ * seconds. Workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part; DDP_ARG for a
  * worker that does not exist; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
                                     ddp__incidents *s, ddp_error *err);
@@ -25672,7 +25689,7 @@ DDP_LIB void ddp__links_free(ddp__links *l);
 /* Computes when bytes leave an emulated link and when they count as received. All functions are pure
  * arithmetic on the caller's times, so that rates are exact even if a thread wakes up late. */
 
-/* Returns the rate at a time; *next receives the index of the first change after it. */
+/* Returns the rate at a time. *next receives the index of the first change after it. */
 static double ddp__link_rate(const ddp__link *l, double at, int *next)
 {
     double rate = l->rate;
@@ -26111,10 +26128,10 @@ typedef struct ddp__frame {
     int32_t layer;
     int coding;     /* of the values: ddp_coding */
     uint32_t sent;  /* emulated links: when the last byte left, in microseconds of the sender's clock */
-    uint32_t check; /* CRC-32C of the payload; 0: no checksum was sent */
+    uint32_t check; /* CRC-32C of the payload. 0 means that no checksum was sent. */
 } ddp__frame;
 
-/* The number of values in the payload; SIZE_MAX if no number of values has this length. */
+/* The number of values in the payload, or SIZE_MAX if no number of values has this length. */
 DDP_LIB size_t ddp__frame_values(const ddp__frame *f);
 DDP_LIB int ddp__in_blocks(int coding);           /* 1 if the coding uses blocks of DDP__CODING_BLOCK values
                                                      with one scale each */
@@ -26127,8 +26144,8 @@ DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
 /* Decodes a header. Returns 0 if magic, version, checksum or type are wrong, else 1. */
 DDP_LIB int ddp__frame_decode(const unsigned char *head, ddp__frame *f);
 
-/* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. h is the checksum of the preceding bytes; 0 for
- * the first call. */
+/* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. h is the checksum of the preceding bytes, or 0
+ * for the first call. */
 DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);
 
 /* ==== comm/checksum.c ==== [comm] */
@@ -26425,7 +26442,7 @@ typedef struct ddp__op_span {
     char coding;    /* ddp_coding: how it travels */
 } ddp__op_span;
 
-/* Encodes and decodes blocks (DDP_AS_INT8 and later codings); the engine itself uses only their size.
+/* Encodes and decodes blocks (DDP_AS_INT8 and later codings). The engine itself uses only their size.
  * Encoding decoded values again must give bit-identical results. Both functions fail with an error about
  * x[index], or about the payload. */
 typedef struct ddp__coder {
@@ -26450,12 +26467,12 @@ typedef struct ddp__engine_config {
     size_t share_bytes;      /* minimum size of an all-reduce that is summed in shared memory (share.c), if
                                 the ranks are threads of one process, without emulated links and membership; 0
                                 = 256 KiB, SIZE_MAX = never. Same on all ranks */
-    double peer_timeout_s;   /* a peer that sends no byte for this long is lost; 0 = never */
-    double op_timeout_s;     /* an operation fails this long after the first rank began it; 0 = never */
+    double peer_timeout_s;   /* a peer that sends no byte for this long is lost, or 0 for never */
+    double op_timeout_s;     /* an operation fails this long after the first rank began it, or 0 for never */
     double note_s;           /* a wait of this length is logged; 0 = 5 */
     size_t chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), 127 KiB without emulated links; at
                                 most 127 KiB: 8 staging slots per peer. Same on all ranks */
-    size_t max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
+    size_t max_count;        /* floats of the largest message; bounds staging, or 0 if unknown */
     int queue;               /* maximum number of messages that are submitted and not yet done */
     int serves;              /* 1: push, serve, pull and answer have lanes. Same on all ranks */
     ddp_coding coding;       /* wire format that messages may use; other than float takes one more chunk per
@@ -26470,11 +26487,11 @@ typedef struct ddp__engine_config {
                           from collectives. Every epoch must contain all of them; this replaces the quorum */
     size_t kept_bytes; /* membership: bytes for inputs and results in flight; further operations queue, and a
                           longer message is an error; 0 = grows with the longest */
-    uint64_t live;     /* membership: bit r = worker r is live from the start; 0 = all */
+    uint64_t live;     /* membership: bit r = worker r is live from the start, or 0 for all */
     int joining;       /* membership: 1: this worker waits until the workers in `live` admit it */
     ddp_allocator allocator;
     ddp_logger log;
-    const char *(*layer_name)(void *user, int layer); /* for error texts; may be NULL */
+    const char *(*layer_name)(void *user, int layer); /* for error texts. May be NULL. */
     void *user;
 } ddp__engine_config;
 
@@ -26502,7 +26519,7 @@ DDP_LIB ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *
  * the message and its lists of pieces. If the engine has failed, returns its first error, once no thread
  * touches the memory of any message. */
 DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err);
-/* Blocks until a message is done or the engine has failed; *err receives the engine's first error. */
+/* Blocks until a message is done or the engine has failed. *err receives the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int ddp__engine_done(ddp__engine *e, long ticket);
 /* Blocks until the input of a message is released. A message with a separate `to` releases it before it is
@@ -26515,7 +26532,7 @@ DDP_LIB void ddp__engine_nudge(ddp__engine *e);
 /* Submits a message and waits for it. If such calls follow each other closely on an idle engine without
  * emulated links or membership, the calling thread itself sends and receives from the second call on. */
 DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* Creates a group of n distinct ranks in rising order; *group is its number, from 1. All ranks must create
+/* Creates a group of n distinct ranks in rising order. *group is its number, from 1. All ranks must create
  * all groups in the same order, including groups that they do not belong to. The n-th collective of a group
  * matches the n-th of its other members, independently of the world and of other groups. At most 63 groups.
  * DDP_UNSUPPORTED with a membership. */
@@ -26527,10 +26544,10 @@ DDP_LIB void ddp__engine_sites(ddp__engine *e, const int *site);
  * messages between two ranks. Call it on all ranks after the same collective, with nothing in flight here.
  * Afterwards, losing a worker ends a serve of it, and an answer to it (ddp_received). */
 DDP_LIB void ddp__engine_retire(ddp__engine *e);
-/* The number of ranks of a group; of the world, the ranks that have a block in an all-gather; 1 if there is
- * no such group. */
+/* The number of ranks of a group. Of the world, the ranks that have a block in an all-gather, or 1 if there
+ * is no such group. */
 DDP_LIB int ddp__engine_group_size(const ddp__engine *e, int group);
-/* The ranks of a group, rising; NULL for the world. Valid until close. */
+/* The ranks of a group, rising, or NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
 DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* first value of part i, if n values are
                                                                      divided into parts */
@@ -26561,7 +26578,7 @@ DDP_LIB void ddp__engine_hush(ddp__engine *e);
 DDP_LIB void ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
-DDP_LIB int ddp__engine_left(ddp__engine *e); /* the lowest rank that has sent a goodbye; -1 = none */
+DDP_LIB int ddp__engine_left(ddp__engine *e); /* the lowest rank that has sent a goodbye, or -1 for none */
 
 /* ---- the record (record.c) ---- */
 
@@ -26576,10 +26593,10 @@ typedef struct ddp__net_stats {
                                            ddp_coding */
     int64_t operations;
     double busy_s;        /* union of operation spans */
-    double cpu_s;         /* processor time of the comm thread; 0 = unknown */
+    double cpu_s;         /* processor time of the comm thread, or 0 if unknown */
     size_t staging_bytes; /* bytes that the engine took from the allocator */
     size_t kept_bytes;    /* part of staging_bytes: inputs and results that are retained */
-    char algorithm;       /* letter of the last all-reduce's algorithm; 0 = none yet */
+    char algorithm;       /* letter of the last all-reduce's algorithm, or 0 for none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
 DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce", "broadcast", ... */
@@ -26606,8 +26623,8 @@ typedef struct ddp__op_record {
 
 typedef struct ddp__peer_record {
     char name[80];
-    long begun;            /* collectives that the peer has begun, by its last heartbeat; -1 = unknown */
-    double heard_s, got_s; /* seconds since that heartbeat, and since its last byte; -1 = never */
+    long begun;            /* collectives that the peer has begun, by its last heartbeat, or -1 if unknown */
+    double heard_s, got_s; /* seconds since that heartbeat, and since its last byte, or -1 for never */
     int left;              /* 1: it closed its context */
 } ddp__peer_record;
 
@@ -26616,14 +26633,14 @@ typedef struct ddp__oplog {
     ddp__op_record *record; /* [count], oldest first */
     int count;
     long dropped;           /* older operations that are no longer in the log */
-    ddp__peer_record *peer; /* [world]; the entry of this rank has its own count of begun collectives */
+    ddp__peer_record *peer; /* [world]. The entry of this rank has its own count of begun collectives. */
     ddp_error error;        /* the engine's first error; code DDP_OK = none */
     double now;             /* ddp_now() of the copy */
     int served;
 } ddp__oplog;
 
 /* Copies the log of operations. Any thread, even while others wait in the engine and after it failed. The
- * comm thread makes the copy; if it does not respond within one second, peers and missing ranks are left out.
+ * comm thread makes the copy. If it does not respond within one second, peers and missing ranks are left out.
  * Errors: DDP_MEMORY. Free *out with ddp__oplog_free in any case. */
 DDP_LIB ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err);
 DDP_LIB void ddp__oplog_free(ddp__oplog *log);
@@ -26633,7 +26650,7 @@ DDP_LIB void ddp__oplog_free(ddp__oplog *log);
  * With a membership, losing a peer begins a new epoch and is no error: the remaining quorum finishes the
  * operations in flight, with bit-identical results. Ranks are stable ids 0..world-1 (world at most 64). An
  * epoch is a ballot and the set of ids that are live in it. Collectives run over the live ids. In an
- * all-gather the blocks of other ids become 0; if the root of a broadcast is lost, the lowest live id is the
+ * all-gather the blocks of other ids become 0. If the root of a broadcast is lost, the lowest live id is the
  * root. */
 typedef struct ddp__epoch_info {
     uint32_t ballot; /* rises with every epoch, from 0; may rise by more than 1 */
@@ -26681,7 +26698,7 @@ typedef struct ddp__strips { /* the memory of a message, in order */
 
 typedef struct ddp__chain {
     int first, last;
-} ddp__chain; /* a list of slots, each with the next; -1: empty */
+} ddp__chain; /* a list of slots, each with the next, or -1 for empty */
 
 typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
 
@@ -26719,7 +26736,7 @@ typedef struct ddp__op {
         } share;
         struct {
             int donor; /* the rank that hands over its result */
-            int asked; /* 1: the result was requested from the donor */
+            int asked; /* 1 if the result was requested from the donor */
         } handed;
         struct {
             int sites, members, slices; /* live sites; live members of this site; slices that are summed
@@ -26728,14 +26745,15 @@ typedef struct ddp__op {
                                            complete */
         } sites;
     } u;
-    uint64_t *sums;            /* one hash per chunk of from; NULL: foreign writes are not checked */
+    uint64_t *sums;            /* one hash per chunk of from. NULL means that foreign writes are not
+                                * checked. */
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
 /* The state of one operation towards one peer; offsets in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
-    int expected; /* 1: the peer must send something and nothing has arrived */
+    int expected; /* 1 if the peer must send something and nothing has arrived */
     int seen;     /* 1: something arrived, so the peer has started it */
     double divergence;
     union {
@@ -26748,7 +26766,7 @@ typedef struct ddp__exchange {
         } flow;
         struct {
             int frames;       /* frames sent */
-            int over;         /* 1: the peer has added its last chunk */
+            int over;         /* 1 if the peer has added its last chunk */
             int row;          /* of the peer's offer */
             size_t complaint; /* 1 + offset at which the peer's values differ from those that it submitted */
         } share;
@@ -26783,7 +26801,7 @@ typedef struct ddp__peer {
     ddp__out_state out_state;
     double release; /* emulated links: when the frame that is being serialised has left */
     ddp__frame out;
-    ddp__op *out_op;      /* the operation whose memory is the payload; NULL: a control frame */
+    ddp__op *out_op;      /* the operation whose memory is the payload, or NULL for a control frame */
     int out_slot;         /* slot that has the payload instead, or -1 */
     uint16_t *coded;      /* the payload instead, if out.coding; [chunk], NULL without cfg.coding */
     const char *out_text; /* the payload instead, if out_op is NULL */
@@ -26791,7 +26809,7 @@ typedef struct ddp__peer {
     size_t out_sent, out_total;
     int held_collective, held_p2p[DDP__LANES], granted; /* granted: credits that the peer added, its `more` */
     int want_heartbeat, want_abort, want_goodbye, want_farewell;
-    int send_dead; /* 1: the wire accepts no more bytes; the receiving side reports the cause */
+    int send_dead; /* 1 if the wire accepts no more bytes. The receiving side reports the cause. */
     double last_beat;
     ddp__owed owed[DDP__SLOTS_MAX];
     int owed_count;
@@ -26802,12 +26820,12 @@ typedef struct ddp__peer {
     unsigned char in_head[DDP__FRAME_BYTES];
     size_t in_got;
     uint32_t in_sum; /* CRC-32C of the payload's first in_got bytes, if in.check */
-    int in_slot;     /* -1: the payload is read directly into in_op's memory, or it is a control frame */
+    int in_slot;     /* -1 if the payload is read directly into in_op's memory, or it is a control frame */
     ddp__op *in_op;
-    int discard; /* 1: the frame that is being read is discarded */
+    int discard; /* 1 if the frame that is being read is discarded */
     double last_got;
     uint32_t transit;                 /* microseconds from sent to read, plus the difference of the clocks, */
-    double transit_at;                /* of the fastest frame so far; 0: none yet */
+    double transit_at;                /* of the fastest frame so far, or 0 for none yet */
     double reached;                   /* when the last frame reached this rank; the frames of one peer stay in
                                          order */
     int free_slot, solicited, staged; /* slots in use, by kind of frame */
@@ -26816,7 +26834,7 @@ typedef struct ddp__peer {
     int out_of_world;                 /* membership: 1: its frames are ignored */
     uint32_t paired_seq[DDP__PAIRED]; /* number of the next message */
     uint32_t begun, sends, receives;  /* operations that it has begun, by its last heartbeat, */
-    double heard_at;                  /* which was read then; 0 = none yet */
+    double heard_at;                  /* which was read then, or 0 for none yet */
     ddp__op *paired[DDP__PAIRED];     /* oldest incomplete send and receive of each lane */
     char text[DDP_ERROR_TEXT];
 } ddp__peer;
@@ -26841,24 +26859,24 @@ typedef struct ddp__algorithm {
     char letter;
     const char *name;
     unsigned types; /* types of frames that peers send: 1 << DDP__FRAME_PART, ... */
-    int whole;      /* 1: every rank sums all values; the segment of each rank is the whole message */
+    int whole;      /* 1 if every rank sums all values. The segment of each rank is the whole message. */
     int stages;     /* 1: contributions stay in the pending list until all ranks' contributions have
                        arrived */
-    int relays;     /* 1: a partial sum is sent on, from rank to rank, from the slot that it arrived in */
+    int relays;     /* 1 if a partial sum is sent on, from rank to rank, from the slot that it arrived in */
     /* Returns 1 if the algorithm is used for this operation, whose message is set but not its memory. NULL:
      * the last algorithm, for all other operations. */
     int (*fits)(const ddp__engine *e, const ddp__op *op);
     /* The range of values that goes to a peer, or (comes) that the peer sends: returns their number and sets
      * *from, *to. For sums whose result goes back (ddp__flow_returns) the peer gets, or returns, the results
-     * of the same range. NULL: the algorithm has no such ranges. */
+     * of the same range. NULL means that the algorithm has no such ranges. */
     size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
     /* Sets the values that are left, and which ranks must send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
-    /* Gets the next frame for a peer, if credits allow; 0: none. NULL: it sends none. */
+    /* Gets the next frame for a peer, if credits allow, or 0 for none. NULL means that it sends none. */
     int (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
     /* A frame begins to be written. Returns the slot that has its payload, or -1: it is in memory. */
     int (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-    /* A frame was written. NULL: its values are subtracted from those that are left. */
+    /* A frame was written. NULL means that its values are subtracted from those that are left. */
     void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
     /* Returns 1 if a peer could send this frame, whose number, verb, count and layer match the operation.
      * NULL: compares its type with `types`, and its coding. */
@@ -26894,8 +26912,8 @@ typedef struct ddp__membership {
     void (*lost)(ddp__engine *e, int peer, const char *why);
     void (*left)(ddp__engine *e, int peer);
     /* Membership frames (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and retained results). frame: the
-     * next one for a peer, high-priority or not. payload: where a payload is stored; NULL: it does not fit.
-     * read: a frame was read. */
+     * next one for a peer, high-priority or not. payload: where a payload is stored. NULL means that it does
+     * not fit. read: a frame was read. */
     int (*frame)(ddp__engine *e, int peer, int urgent, ddp__frame *f);
     unsigned char *(*payload)(ddp__engine *e, int peer, const ddp__frame *f);
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -26904,7 +26922,7 @@ typedef struct ddp__membership {
     /* Run once per round; check time-outs. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
-    /* This process was stopped for `seconds`; all time-outs are extended by them. */
+    /* This process was stopped for `seconds`. All time-outs are extended by them. */
     void (*stopped)(ddp__engine *e, double seconds, double now);
     /* Returns 1 if others may need a result of this rank, so that it cannot close yet. */
     int (*busy)(const ddp__engine *e);
@@ -26919,7 +26937,7 @@ struct ddp__engine {
     int silent;   /* membership: 1: the error that ended this engine is not reported to peers */
     ddp__wire *wire;
     int rank, world;
-    int *member; /* live ids, rising; collectives run over them */
+    int *member; /* live ids, rising. Collectives run over them. */
     int *place;  /* [world] index in member, -1: not live. In both arrays the entries of each group follow */
     int members;
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
@@ -26934,7 +26952,7 @@ struct ddp__engine {
     int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
                                               has an emulated rate */
     int checks;                            /* 1: payloads are sent with a checksum */
-    int stalled;                           /* 1: the emulated access link is stalled */
+    int stalled;                           /* 1 if the emulated access link is stalled */
     int acted;                             /* number of acts of the script that were executed */
     size_t chunk;                          /* in floats */
     /* minimum bytes of an all-reduce for the ring; maximum for the all-to-all exchange; minimum for sums in
@@ -26960,9 +26978,9 @@ struct ddp__engine {
     ddp__chain due; /* delay queue of slots, in order of reached */
     unsigned char *want_send, *want_recv;
     const float **terms;
-    float *rounded;         /* [chunk] this rank's values rounded to the coding; NULL: no coding */
-    uint16_t *recoded;      /* [chunk] blocks to be decoded; NULL if the coding has no blocks */
-    float *exact;           /* [chunk] a result before it was rounded; NULL if the coding has no blocks */
+    float *rounded;         /* [chunk] this rank's values rounded to the coding, or NULL for no coding */
+    uint16_t *recoded;      /* [chunk] blocks to be decoded, or NULL if the coding has no blocks */
+    float *exact;           /* [chunk] a result before it was rounded, or NULL if the coding has no blocks */
     unsigned char *sink;    /* [chunk] bytes that are discarded */
     uintptr_t looked_at[2]; /* pages of from and to that are known to exist; cleared after each wait */
 
@@ -26980,14 +26998,14 @@ struct ddp__engine {
     int *order;                       /* [world] ring order of all ids */
     long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another message; */
     int waits;                        /* each of them reserves a window position */
-    int dirty;                        /* 1: a window position or a queued operation may have become free */
+    int dirty;                        /* 1 if a window position or a queued operation may have become free */
     ddp__op *finished;                /* list of complete operations, to be published */
     int running;                      /* operations between first and last byte */
     double running_since;
-    int up_waiting;  /* 1: a frame may be waiting for the uplink */
+    int up_waiting;  /* 1 if a frame may be waiting for the uplink */
     ddp_error fault; /* the error that ended this engine */
     int fault_origin;
-    int fault_about; /* rank whose loss is the fault; -1: another fault, or unknown */
+    int fault_about; /* rank whose loss is the fault, or -1 for another fault, or unknown */
     double last_move;
     int closing, stopping; /* goodbye was queued; close was called */
     double next_check;     /* time of the next liveness check */
@@ -26996,16 +27014,16 @@ struct ddp__engine {
 
     /* shared, under the lock */
     pthread_mutex_t lock;
-    char (*called)[48]; /* [world] name of each rank in errors; "": none */
+    char (*called)[48]; /* [world] name of each rank in errors, or "" for none */
     int groups;         /* groups created, the world included */
     int group_members[DDP__GROUPS];
     pthread_cond_t changed;
     pthread_t thread;
     ddp_error error;     /* first failure or abort request */
-    int begun_wire;      /* 1: the wire's begin has returned */
+    int begun_wire;      /* 1 if the wire's begin has returned */
     int retires;         /* 1: ddp__engine_retire waits */
-    int tight;           /* 1: a message waits for a free slot in the queue */
-    int quiet;           /* 1: the comm thread will not touch the memory of messages again */
+    int tight;           /* 1 if a message waits for a free slot in the queue */
+    int quiet;           /* 1 if the comm thread will not touch the memory of messages again */
     ddp__parking parked; /* the comm thread lets a caller drive the engine */
     int driven;          /* 1: a caller drives the engine */
     double park_until;   /* when the comm thread resumes, unless a caller drives */
@@ -27021,7 +27039,8 @@ struct ddp__engine {
     int64_t bytes_sent, bytes_received, sent_as[DDP__AS_BYTES + 2];
     ddp__oplog *wanted; /* the caller that waits for a copy of the log */
     ddp__epoch_info epoch;
-    uint64_t *sums;               /* cfg.queue x sums_room hashes; NULL: foreign writes are not checked */
+    uint64_t *sums;               /* cfg.queue x sums_room hashes. NULL means that foreign writes are not
+                                   * checked. */
     size_t sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
@@ -27095,7 +27114,7 @@ DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, s
                              double *divergence);
 DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *divergence);
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
-/* out = x as bfloat16, rounded to nearest even; infinities stay infinite and NaN stays NaN. */
+/* out = x as bfloat16, rounded to nearest even. Infinities stay infinite and NaN stays NaN. */
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 /* out = x exactly; x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
@@ -27141,7 +27160,7 @@ DDP_LIB int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__fr
 /* Decodes the payload in a slot to floats (bfloat16 was read into the slot's second half). Returns 0 after a
  * failure. */
 DDP_LIB int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
-/* Sums count values from offset at on. e->terms are the contributions; the function sets terms[place] to this
+/* Sums count values from offset at on. e->terms are the contributions. The function sets terms[place] to this
  * rank's. */
 DDP_LIB int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                               double *divergence);
@@ -27151,7 +27170,7 @@ DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
 /* Inserts a slot after another of a list (-1: at the front); removes a slot. */
 DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
 DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
-/* The oldest staged chunk of an operation from a peer; -1 if none. */
+/* The oldest staged chunk of an operation from a peer, or -1 if none. */
 DDP_LIB int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
 /* 1 if the peer has room for one more chunk of an operation; forward: a partial sum that a ring sends on. */
 DDP_LIB int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
@@ -27165,7 +27184,7 @@ DDP_LIB int ddp__flow_returns(const ddp__op *op); /* 1 if values are summed at t
                                                      results go back */
 DDP_LIB void ddp__flow_begin(ddp__engine *e, ddp__op *op);
 DDP_LIB int ddp__flow_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-/* The next frame with results for a peer; the first `ready` of the values that this peer contributes are
+/* The next frame with results for a peer. The first `ready` of the values that this peer contributes are
  * final. */
 DDP_LIB int ddp__flow_result(ddp__engine *e, ddp__op *op, int peer, size_t ready, ddp__frame *f);
 DDP_LIB int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
@@ -27173,7 +27192,7 @@ DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
                                double now);
 DDP_LIB int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer);
-/* Checks that a chunk of a region is the next one, at from + *at, and advances *at; returns 0 after a
+/* Checks that a chunk of a region is the next one, at from + *at, and advances *at. Returns 0 after a
  * failure. ddp__out_of_order is the failure; it returns 0. */
 DDP_LIB int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
@@ -27194,7 +27213,7 @@ DDP_LIB void ddp__ring_reset(ddp__engine *e); /* reverts ddp__engine_ring to the
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e);  /* SIZE_MAX: the ranks are not threads of one
                                                            process */
-DDP_LIB int ddp__share_run(ddp__engine *e, double now); /* adds a few chunks; 1 if it did */
+DDP_LIB int ddp__share_run(ddp__engine *e, double now); /* adds a few chunks. Returns 1 if it did. */
 
 /* ---- liveness.c ---- */
 /* 1 if a peer has not begun an operation of this rank, as far as this rank knows. */
@@ -27209,21 +27228,21 @@ DDP_LIB int ddp__one_process(const ddp__engine *e);
  * suspended machine, starvation). All time-outs are extended by that gap, since the peers may have been
  * stopped too. */
 DDP_LIB int ddp__was_stopped(ddp__engine *e, double now);
-/* Sends heartbeats, detects silent peers and operations that time out; sets the time of the next check. */
+/* Sends heartbeats, detects silent peers and operations that time out. Sets the time of the next check. */
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: frames in flight on the emulated link ---- */
-/* Executes the acts of the script that are due; returns the time of the next one, -1: never. */
+/* Executes the acts of the script that are due. Returns the time of the next one, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive too early */
 /* Puts a chunk in its slot, or the control frame just read, into the delay queue. */
 DDP_LIB void ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__delay_control(ddp__engine *e, int peer, double now);
-/* Arrival time of the last chunk in flight from a peer; -1: none. */
+/* Arrival time of the last chunk in flight from a peer, or -1 for none. */
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
-DDP_LIB int ddp__receive_all(ddp__engine *e); /* reads available bytes; 1 if anything moved */
+DDP_LIB int ddp__receive_all(ddp__engine *e); /* reads available bytes. Returns 1 if anything moved. */
 /* Handle a frame that has reached this rank: a chunk in its slot, or a control frame. */
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -27237,10 +27256,10 @@ DDP_LIB void ddp__start(ddp__engine *e, ddp__op *op, int again, double now);
 DDP_LIB void ddp__activate(ddp__engine *e, double now);
 
 /* ---- send.c ---- */
-/* Write bytes to the wire: for all peers, or of the frame being written; 1 if anything moved. */
+/* Write bytes to the wire: for all peers, or of the frame being written, or 1 if anything moved. */
 DDP_LIB int ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int ddp__continue_frame(ddp__engine *e, int peer, double now);
-/* Begins to write the next frame at once, even if the uplink is paced; 0 if there is none. */
+/* Begins to write the next frame at once, even if the uplink is paced. Returns 0 if there is none. */
 DDP_LIB int ddp__start_next(ddp__engine *e, int peer, double now);
 /* Before the thread sleeps: marks operations that wait for a peer. */
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
@@ -28429,7 +28448,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
     return buf;
 }
 
-/* The oldest operation in flight (peer < 0), or the oldest that needs that peer; NULL: none. */
+/* The oldest operation in flight (peer < 0), or the oldest that needs that peer, or NULL for none. */
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
@@ -29010,7 +29029,7 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     return slot;
 }
 
-/* Counts a chunk as received; returns 0 if no rank of this ring would send it. */
+/* Counts a chunk as received. Returns 0 if no rank of this ring would send it. */
 static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
     const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
@@ -29193,7 +29212,7 @@ size_t ddp__full_bytes(const ddp__engine *e)
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
     if (e->links.by_pair) return 0;
     if (!(e->links.slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
-    /* one delay is traded for n / 2 times the bytes; a sent chunk stays staged for one more delay */
+    /* one delay is traded for n / 2 times the bytes. A sent chunk stays staged for one more delay. */
     if (e->world == 2) return 2 * flight <= window ? SIZE_MAX : (size_t)window;
     flight *= world / ((world - 1) * (world - 2));
     return (size_t)(flight < window ? flight : window);
@@ -29434,7 +29453,7 @@ static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
     return op->m.levels && e->knows_sites && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
 }
 
-/* Prepares the sum of the own site, from an offset on, to be sent between sites; returns 0 after a
+/* Prepares the sum of the own site, from an offset on, to be sent between sites. Returns 0 after a
  * failure. */
 static int ddp__sites_crosses(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
@@ -29508,7 +29527,7 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     return 1;
 }
 
-/* Adds a chunk with those of all peers inside the site, or between sites; returns 0 if one is missing. */
+/* Adds a chunk with those of all peers inside the site, or between sites. Returns 0 if one is missing. */
 static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count)
 {
     const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
@@ -29765,7 +29784,7 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
     }
 }
 
-/* The next chunk for this rank; 0 if there is none. */
+/* The next chunk for this rank, or 0 if there is none. */
 static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at, size_t *count)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -29893,7 +29912,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
     if (links->own.turns == 0 && e->acted == links->acts) return -1;
     e->stalled = ddp__link_stalled(&e->links.own, now);
-    /* a pause because no slot was free is not silence of the peer; a pause because of the stall is */
+    /* a pause because no slot was free is not silence of the peer. A pause because of the stall is. */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
     next = ddp__link_turns(&e->links.own, now);
@@ -30030,7 +30049,7 @@ static int ddp__meets(const ddp__op *op, int verb)
     }
 }
 
-/* Verifies that the sender's operation matches this rank's; returns 0 after a failure. */
+/* Verifies that the sender's operation matches this rank's. Returns 0 after a failure. */
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
@@ -30220,7 +30239,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 
 /* ---- reading ---- */
 
-/* Chooses where the payload is stored; returns 0 if it has to wait for a slot. */
+/* Chooses where the payload is stored. Returns 0 if it has to wait for a slot. */
 static int ddp__place_payload(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
@@ -30568,7 +30587,7 @@ static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
     return 1;
 }
 
-/* The first chunk of the next message in a lane from that peer; -1: it has not arrived. */
+/* The first chunk of the next message in a lane from that peer. -1 means that it has not arrived. */
 static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
@@ -30630,7 +30649,7 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
                        peer);
 }
 
-/* The position that an operation between two ranks can use now; NULL: none. */
+/* The position that an operation between two ranks can use now, or NULL for none. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
@@ -30802,7 +30821,7 @@ void ddp__note_waiting(ddp__engine *e, double now)
 
 /* ---- writing ---- */
 
-/* Lists the frame's bytes from `at` on, as many as fit; returns the number of entries. */
+/* Lists the frame's bytes from `at` on, as many as fit. Returns the number of entries. */
 static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec *iov)
 {
     const ddp__op *op = p->out_op;
@@ -30997,7 +31016,7 @@ int ddp__send_all(ddp__engine *e, double now)
 
 /* ---- the emulated link's events ---- */
 
-/* When the next chunk in flight has passed the downlink; DBL_MAX: none is in flight. */
+/* When the next chunk in flight has passed the downlink. DBL_MAX means that none is in flight. */
 static double ddp__chunk_due(const ddp__engine *e)
 {
     const ddp__slot *s = &e->slot[e->due.first];
@@ -31006,8 +31025,8 @@ static double ddp__chunk_due(const ddp__engine *e)
                             : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
-/* The next event: a frame has left, the uplink is free, a frame arrives, or a message was submitted; DBL_MAX:
- * none. */
+/* The next event: a frame has left, the uplink is free, a frame arrives, or a message was submitted, or
+ * DBL_MAX for none. */
 static double ddp__next_event(const ddp__engine *e)
 {
     double next = ddp__chunk_due(e);
@@ -31674,7 +31693,7 @@ void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, siz
 
 /* ---- messages ---- */
 
-/* Number of values in a list of pieces; SIZE_MAX if there are more than a frame can count. */
+/* Number of values in a list of pieces, or SIZE_MAX if there are more than a frame can count. */
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 {
     size_t n = 0;
@@ -31764,7 +31783,7 @@ ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_e
     return bad ? bad : ddp__group_check(e, m, verb, err);
 }
 
-/* Finds room for count contiguous strips in the pool; returns the first index, or -1. */
+/* Finds room for count contiguous strips in the pool. Returns the first index, or -1. */
 static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
@@ -32072,13 +32091,13 @@ DDP_LIB const struct ddp__membership *ddp__elastic_membership(void);
 /* ddp__engine_admit - admits a new or returning worker to the world.
  *
  * All live workers call it between the same two operations, with nothing in flight (else DDP_USAGE), after
- * each has a connection to id. attach adds that connection to the wire (NULL: it is there). Returns in the
+ * each has a connection to id. attach adds that connection to the wire (NULL if it is there). Returns in the
  * epoch that includes id. If a worker is lost meanwhile, the epoch does not include it. If id itself is lost,
  * the world continues without it: returns DDP_PEER_LOST, and the engine stays healthy.
  *
  * The joining worker opens its engine with the same world and min_world, live = the workers that admit it,
  * joining = 1 and a wire with their streams (streams of all other ids report their end at once).
- * ddp__engine_joined waits until it is in an epoch; its first operation is then the next operation of the
+ * ddp__engine_joined waits until it is in an epoch. Its first operation is then the next operation of the
  * others. Any thread, one call at a time. */
 DDP_LIB ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
                                      ddp_error *err);
@@ -32130,7 +32149,7 @@ typedef struct ddp__elastic_peer {
     uint32_t ready_in; /* in that epoch */
     ddp__word word;
     ddp__done_set done; /* as far as it has reported in this epoch */
-    int giving;         /* 1: a retained result is being sent to it */
+    int giving;         /* 1 if a retained result is being sent to it */
     uint32_t giving_seq;
     size_t given; /* floats of that result sent */
     unsigned char in[DDP__WORD_BYTES], out[DDP__WORD_BYTES];
@@ -32182,7 +32201,7 @@ DDP_LIB int ddp__lowest(uint64_t bits);
 DDP_LIB int ddp__bit_count(uint64_t bits);
 /* Replaces the ring by one of room bytes. */
 DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err);
-/* Makes room for a message before it is queued; waits if the ring must grow. Under the lock. */
+/* Makes room for a message before it is queued. Waits if the ring must grow. Under the lock. */
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
 DDP_LIB int ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* 1 if it may begin now */
 /* An operation begins: retains its input, or sets the algorithm that receives the result if another worker
@@ -32410,7 +32429,7 @@ int ddp__shadow_busy(const ddp__engine *e)
     return 0;
 }
 
-/* The worker that forwards the result of an operation in this epoch; -1: none had it. */
+/* The worker that forwards the result of an operation in this epoch. -1 means that none had it. */
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
     /* sequence numbers wrap: those after the table must not appear to be before it */
@@ -32592,7 +32611,7 @@ int ddp__of_epoch(const ddp__frame *f)
            f->type == DDP__FRAME_WANT;
 }
 
-/* Drops frames that have not begun; of messages between two ranks, only if the peer is lost. A frame that has
+/* Drops frames that have not begun. Of messages between two ranks, only if the peer is lost. A frame that has
  * begun must be sent to its last byte: from a copy, since its memory will be written, and released, before
  * the peer has received everything. */
 static void ddp__out_drop(ddp__engine *e, int peer, int lost)
@@ -32795,7 +32814,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     if (el->seen < view->ballot) el->seen = view->ballot;
     lost = el->own.edge[e->rank] & view->live;
     memset(el->own.edge, 0, sizeof el->own.edge);
-    for (int r = 0; r < e->world; r++) /* lost since the vote; no peer knows of it yet */
+    for (int r = 0; r < e->world; r++) /* lost since the vote. No peer knows of it yet. */
         if (lost >> r & 1) ddp__epoch_lost(e, r, el->peer[r].why);
     for (int r = 0; r < e->world && el->own.joining; r++) el->peer[r].want_state = r != e->rank;
     e->last_move = now;
@@ -32859,7 +32878,7 @@ static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64
     return 2 * ddp__bit_count(set & of) > ddp__bit_count(of);
 }
 
-/* Why a set may not continue; 0: it may. */
+/* Why a set may not continue. 0 means that it may. */
 static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 {
     set &= ~w->joining | w->base.live;
@@ -33023,7 +33042,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     ddp__decide(e, now);
 }
 
-/* Merges a peer's knowledge; returns 1 if any of it was new. */
+/* Merges a peer's knowledge. Returns 1 if any of it was new. */
 static int ddp__merge(ddp__engine *e, const ddp__word *w)
 {
     ddp__word *own = &e->member_data->own, before = *own;
@@ -33238,8 +33257,8 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
                                      ddp__epoch_why(e, r));
 }
 
-/* The rank that relayed the connections of this worker, if it was lost together with every other rank; else
- * -1. Behind a NAT this worker cannot know whether the others can reach each other. */
+/* The rank that relayed the connections of this worker, if it was lost together with every other rank, or -1
+ * otherwise. Behind a NAT this worker cannot know whether the others can reach each other. */
 static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
 {
     const ddp__elastic *el = e->member_data;
@@ -33297,7 +33316,7 @@ static void ddp__give_in(ddp__engine *e)
 }
 
 /* The time to wait, in seconds, while a set that may not continue could still change: the time-out, if a
- * report from a worker of that set can arrive; a moment, if only others can report; 0, if no worker is left
+ * report from a worker of that set can arrive. A moment, if only others can report; 0, if no worker is left
  * that could report. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {
@@ -33370,7 +33389,7 @@ static uint32_t ddp__decision_bytes(const ddp__engine *e)
     return (uint32_t)(sizeof(ddp__view) + (size_t)e->world * sizeof(ddp__done_set));
 }
 
-/* Reads the payload of a STATE frame; returns 0 if it is malformed. */
+/* Reads the payload of a STATE frame. Returns 0 if it is malformed. */
 static int ddp__word_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__word *w)
 {
     memset(w, 0, sizeof *w);
@@ -33595,7 +33614,7 @@ enum {
                                * workers, or nearly equal with DDP__WORKER_OWN */
     DDP__WORKER_THERE = 4,    /* in device memory */
     DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
-    DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state); a file may lack them */
+    DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state). A file may lack them. */
     DDP__WORKER_LENT = 32,    /* data is the program's memory, which the state does not free */
     DDP__WORKER_FOUND = 64    /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
                                  them */
@@ -33614,7 +33633,7 @@ typedef struct ddp__tensor {
     const char *layer; /* name of the layer, NULL: a small value of the worker; borrowed */
     int l, b;          /* l: index of the layer; `layers`: none. b: the block, -1: none */
     ddp_safetensors_type type;
-    void *data;         /* borrowed; the data of small values belong to the state, until it is freed */
+    void *data;         /* borrowed. The data of small values belong to the state, until it is freed. */
     size_t count, most; /* in values; most: the largest count of a blob that another member may send */
     int flags;
 } ddp__tensor;
@@ -33636,7 +33655,7 @@ enum { DDP__SHARE_WORDS = sizeof(ddp__share) / sizeof(int64_t) };
 
 typedef struct ddp__worker {
     const ddp__host *host; /* its memory and log */
-    ddp__engine *engine;   /* to the other workers; NULL: there are none */
+    ddp__engine *engine;   /* to the other workers. NULL means that there are none. */
     int rank, world;
     int hub; /* the first server, through which small values are gathered (ddp__gather_by); 0: by collectives
               * */
@@ -33644,16 +33663,16 @@ typedef struct ddp__worker {
     const char *strategy, *optimizer; /* names; borrowed, as all texts */
     int period;
     uint64_t model;     /* hash of its operators */
-    uint64_t run;       /* identity of the run that saves; 0: it has not saved yet */
+    uint64_t run;       /* identity of the run that saves. 0 means that it has not saved yet. */
     const char **layer; /* [layers], and "" */
     int layers;
     const char *const *whole; /* [wholes] layers of the model, of which a stage has a part */
     int wholes;
-    int copies, copy;    /* number of copies of the model; the copy that this worker has, or has a part of */
+    int copies, copy;    /* number of copies of the model. The copy that this worker has, or has a part of. */
     uint64_t cut;        /* hash of its shares */
     ddp__tensor *tensor; /* [tensors] */
     int tensors, room;
-    int takes_plan; /* 1: the plan among the small values will be used, so it must fit */
+    int takes_plan; /* 1 if the plan among the small values will be used, so it must fit */
     size_t part;    /* maximum bytes of a message to a joining worker; 0: 4 MiB */
     void *owner;    /* user data of check and lend */
     /* Sets data and count of a program's state to its bytes, which are borrowed. */
@@ -33678,10 +33697,10 @@ DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *na
 
 /* The identity of a rank's file, as 64-bit words, since the ranks gather it. */
 typedef struct ddp__said {
-    uint64_t there;           /* 0: the rank was lost, and has no file */
+    uint64_t there;           /* 0 if the rank was lost, and has no file */
     ddp__digest hash, common; /* hash of all arrays; of the arrays that are equal on all ranks of a
                                  synchronised checkpoint */
-    uint64_t cut, copy;       /* hash of its shares; copy of the model, from 0 */
+    uint64_t cut, copy;       /* hash of its shares. Copy of the model, from 0. */
 } ddp__said;
 
 /* Writes a safetensors file, whose __metadata__ states run, step, rank, copy and cut. */
@@ -33711,7 +33730,7 @@ DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, co
 DDP_LIB ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path,
                                       ddp_error *err);
 /* Call after ddp__worker_fits. read: reads the small values and runs s->check on them, with its step. load:
- * reads the large arrays into memory that the run uses; it can fail only because of the disk. */
+ * reads the large arrays into memory that the run uses. It can fail only because of the disk. */
 DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
                                     ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
@@ -33720,11 +33739,11 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const ch
 
 /* Gathers 64-bit values of all ranks, servers included, when collectives are among the workers only
  * (ddp__engine_retire): each rank pushes its values to the first server, and pulls the result. All surviving
- * ranks get the same. words: [world x bytes], of which a rank fills its own; 0 for lost ranks. bytes: a
+ * ranks get the same. words: [world x bytes], of which a rank fills its own, or 0 for lost ranks. bytes: a
  * multiple of the size of a float. */
 DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes,
                                   ddp_error *err);
-/* Gathers 64-bit values: [world x each], of which a worker fills its own; 0 for lost workers. */
+/* Gathers 64-bit values: [world x each], of which a worker fills its own, or 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a joining worker: it alone receives the identity of the run and the
  * values that all workers share. The lowest member sends its states of the program. */
@@ -33737,7 +33756,7 @@ typedef struct ddp__loaded {
     int world; /* world of the run that wrote it */
     int kin;   /* 1: each copy of the model resumes its own state: equal number of copies, strategy and
                   period */
-    int same;  /* 1: the model is also cut in the same way, so that plans stay valid */
+    int same;  /* 1 if the model is also cut in the same way, so that plans stay valid */
 } ddp__loaded;
 
 /* Saves s into folder and removes all but the newest `keep` checkpoints (0 = keeps all). If another run has
@@ -33755,7 +33774,7 @@ typedef struct ddp__shards ddp__shards;
 /* Loads a worker's state from several files.
  *
  *   add    adds a file, as the manifest lists it; open sets the maximum number of files
- *   cover  finds each layer's values in the files; a file that this worker does not need may be missing
+ *   cover  finds each layer's values in the files. A file that this worker does not need may be missing.
  *   read   reads the small values into s, and checks everything that can be wrong
  *   load   reads the large arrays
  *
@@ -33873,7 +33892,7 @@ enum { DDP__STATED = 5 };
 
 typedef struct ddp__stated {
     char text[DDP__STATED][24];
-    const char *pair[2 * DDP__STATED + 1]; /* key, text; NULL after the last */
+    const char *pair[2 * DDP__STATED + 1]; /* key, text, or NULL after the last */
 } ddp__stated;
 
 static void ddp__stated_fill(ddp__stated *n, uint64_t run, long step, int rank, uint64_t copy, uint64_t cut)
@@ -33908,7 +33927,7 @@ static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors
 /* ---- writing ---- */
 
 /* Writes a tensor to a file, or appends it to a text, which has room for it. Values in device memory are
- * copied through part, [DDP__WORKER_PART] of the widest type; values may be NULL. */
+ * copied through part, [DDP__WORKER_PART] of the widest type. Values may be NULL. */
 static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text,
                                   double *part, ddp__digester *values, ddp_error *err)
 {
@@ -34447,7 +34466,7 @@ typedef struct ddp__shard {
     ddp_safetensors *f; /* NULL: the file is missing */
     ddp__share *share;  /* [shares] */
     int shares, layers;
-    int used; /* 1: this worker reads something from it */
+    int used; /* 1 if this worker reads something from it */
 } ddp__shard;
 
 struct ddp__shards {
@@ -34485,7 +34504,7 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     return DDP_OK;
 }
 
-/* The file's share that contains value `at` of own share h; NULL: none. */
+/* The file's share that contains value `at` of own share h, or NULL for none. */
 static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h, int64_t at)
 {
     for (int i = 0; x->f && i < x->shares; i++) {
@@ -34693,7 +34712,7 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
 
 /* ---- state of the strategy ---- */
 
-/* The file that has exactly this layer, with number *layer there; NULL: it was cut differently. */
+/* The file that has exactly this layer, with number *layer there. NULL means that it was cut differently. */
 static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer)
 {
     for (int i = 0; i < x->files; i++) {
@@ -34821,7 +34840,7 @@ static ddp_status ddp__shards_tensors(const ddp__shards *x, int own, int dry, dd
     return DDP_OK;
 }
 
-/* Step, passes and learning rate must be equal in all files; the number of updates is per layer. */
+/* Step, passes and learning rate must be equal in all files. The number of updates is per layer. */
 static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
 {
     static const char *const name[3] = {"numbers", "random", "lr"};
@@ -35008,7 +35027,7 @@ static const char *ddp__string_or_none(const ddp__json *v)
     return v->kind == DDP__JSON_STRING ? v->string : "";
 }
 
-/* Reads hash and cut of a rank; both are null if it was lost. */
+/* Reads hash and cut of a rank. Both are null if it was lost. */
 static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__manifest *m,
                                      const ddp__json *hash, const ddp__json *cut, ddp__said *out,
                                      ddp_error *err)
@@ -35210,7 +35229,7 @@ static void ddp__shard_path(char *out, const char *folder, long step, int rank, 
 }
 
 /* Finds the newest checkpoint of folder below step `below`: complete ones only, or (whole = 0) also those
- * that a killed run left; -1: none. */
+ * that a killed run left, or -1 for none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -35226,7 +35245,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
             continue;
         ddp__checkpoint_path(path, folder, step, "/manifest.json");
         if (!whole || access(path, F_OK) == 0)
-            *out = step; /* a checkpoint that cannot be read is an error; no older one is loaded instead */
+            *out = step; /* a checkpoint that cannot be read is an error. No older one is loaded instead. */
     }
     closedir(dir);
     return DDP_OK;
@@ -35518,7 +35537,7 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
 /* Chooses the file that a rank reads: for the same part of the model, the file of its own copy. With a
  * different number of copies all files hold the same values except for buffers, and any will do. A rank that
  * was lost when the checkpoint was written has no file, and uses another rank's, as a joining worker would.
- * -1: the model was cut differently. */
+ * -1 means that the model was cut differently. */
 static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin,
                                        const char *folder, char *path, int *rank, ddp_error *err)
 {
@@ -35622,9 +35641,9 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded 
 /* ==== member/join.h ==== [member] */
 /* A worker that joins a running job (docs/howto/wan-elastic.md).
  *
- *   joining worker -> any member     JOIN_ASK hello and request ENTER; a member that is not the coordinator
+ *   joining worker -> any member     JOIN_ASK hello and request ENTER. A member that is not the coordinator
  *                                    replies with the coordinator. The coordinator assigns an id and compares
- *                                    the layout; this connection stays open while the joining worker lives
+ *                                    the layout. This connection stays open while the joining worker lives
  *   joining worker -> donor          the same with TAKE from an offset: a clone that was made at the end of a
  *                                    period. If the donor cannot be reached, another member is the donor
  *   joining worker -> every member   JOIN_MESH hello: the connection for its entry. If a member cannot be
@@ -35661,7 +35680,7 @@ typedef enum ddp__join_answer_code {
 typedef struct ddp__setting {
     const char *name;
     double value;
-    const char *const *names; /* the names of the values of a choice; NULL: a number */
+    const char *const *names; /* the names of the values of a choice, or NULL for a number */
 } ddp__setting;
 
 typedef struct ddp__same { /* ddp_same; empty name: unused */
@@ -35690,7 +35709,7 @@ typedef struct ddp__join_config {
     uint64_t run_id;
     const char *addr; /* joining worker: addresses of members, separated by commas */
     int insecure;
-    ddp__tls *tls; /* the wire's session; NULL = no TLS */
+    ddp__tls *tls; /* the wire's session, or NULL for no TLS */
     double connect_timeout_s, peer_timeout_s, op_timeout_s;
     const char *congestion; /* as in ddp__wire_tcp */
     ddp_logger log;
@@ -35716,7 +35735,7 @@ typedef struct ddp__join {
     uint64_t snap_number;
 } ddp__join;
 
-/* Serves joining workers from now on; the wire must be one that can resume. */
+/* Serves joining workers from now on. The wire must be one that can resume. */
 DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
                                   ddp_error *err);
 /* Training begins. engine and layout are borrowed, including the texts of layout. */
@@ -35725,7 +35744,7 @@ DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_
 DDP_LIB void ddp__join_stop(ddp__join *j);
 DDP_LIB void ddp__join_close(ddp__join *j);
 DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the descriptors */
-DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1: a joining worker waits for a clone */
+DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1 if a joining worker waits for a clone */
 /* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
 DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, -1: none */
@@ -35745,7 +35764,7 @@ typedef struct ddp__joiner { /* until it has joined */
     ddp__join_config c;
     int fd;         /* connection to the coordinator, or -1 */
     int connected;  /* 1: the last request reached a listener */
-    ddp__tls *tls;  /* its own session; the wire's session belongs to another thread once the engine runs */
+    ddp__tls *tls;  /* its own session. The wire's session belongs to another thread once the engine runs. */
     double beat_at; /* when it next reports to the coordinator that it lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* addresses of members to ask */
     int doors;
@@ -35755,7 +35774,7 @@ typedef struct ddp__joiner { /* until it has joined */
     uint64_t unreached; /* members that this worker cannot connect to directly */
     unsigned char *clone;
     size_t have, bytes;
-    uint64_t number; /* number of the donor's clone; 0 = none */
+    uint64_t number; /* number of the donor's clone, or 0 for none */
 } ddp__joiner;
 
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */
@@ -35778,7 +35797,7 @@ DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes th
 typedef struct ddp__visit {
     ddp__join *j;
     int fd, place; /* place: index in join.fd */
-    int only;      /* the id that its certificate names; -1: any */
+    int only;      /* the id that its certificate names, or -1 for any */
     int id;        /* the id that it was given, or -1, */
     long turn;     /* and the value of join.turn at that time */
     ddp__tls *tls; /* its own session */
@@ -36210,7 +36229,7 @@ static const double ddp__direct_limit = 3; /* and the part of it for the reply t
 
 /* ---- connections ---- */
 
-/* Connects and completes the handshake; returns the socket or -1. *why is set if the other end has another
+/* Connects and completes the handshake. Returns the socket or -1. *why is set if the other end has another
  * key, or is not a worker of the run. */
 static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
@@ -36464,7 +36483,7 @@ void ddp__joiner_disown(ddp__joiner *j)
 
 /* ---- the clone ---- */
 
-/* Sends the layout; receives a donor and the set of live members. */
+/* Sends the layout. Receives a donor and the set of live members. */
 static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, ddp_error *err)
 {
     unsigned char b[DDP__JOIN_VERDICT];
@@ -36485,8 +36504,8 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Allocates memory for the donor's clone, unless the transfer resumes. most: maximum bytes for this model;
- * the received size never decides an allocation. */
+/* Allocates memory for the donor's clone, unless the transfer resumes. most: maximum bytes for this model.
+ * The received size never decides an allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8),
@@ -38241,7 +38260,7 @@ DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_lim
  * In both cases the maximum is the clock of a link that serves the set in backward order, with layer i
  * ready at w(i). */
 
-/* Seconds for which the message of row l alone occupies the link; 0 if row l sends nothing. */
+/* Seconds for which the message of row l alone occupies the link, or 0 if row l sends nothing. */
 static double ddp__occupies(const ddp_profile *p, int l)
 {
     return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0;
@@ -38544,9 +38563,9 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 
 /* Non-contiguous assignment: single moves and swaps, from the contiguous assignment and then from small
  * perturbations of the best one. Contiguous sets leave the link idle while the output side of every later
- * step runs backward. Scattered sets use that time, and convergence only needs each layer once per period.
- * A count of visited members limits the search, so that the plan is the same on every machine; the clock
- * is only a safety net. */
+ * step runs backward. Scattered sets use that time, and convergence only needs each layer once per period. A
+ * count of visited members limits the search, so that the plan is the same on every machine. The clock is
+ * only a safety net. */
 
 /* The members to visit for each pair of layer and step, and the total limit. */
 #define DDP__SCATTER_VISITS_EACH 2e4
@@ -38562,8 +38581,8 @@ typedef struct ddp__scatter_state {
     double total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
-/* Layers that send nothing cost nothing in any step. The exception is Eq. 8: a set starts at its first
- * layer even if that layer sends nothing. */
+/* Layers that send nothing cost nothing in any step. The exception is Eq. 8 means that a set starts at its
+ * first layer even if that layer sends nothing. */
 static int ddp__scatter_counts(const ddp__costs *c, int i)
 {
     return c->comm[i] > 0 || c->cost == DDP_COST_SUM;
@@ -38656,7 +38675,7 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-/* Iterated local search around the best assignment; the first round has no perturbation. An equal result
+/* Iterated local search around the best assignment. The first round has no perturbation. An equal result
  * replaces the best, so that the search can cross plateaus. */
 static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 {
@@ -39449,7 +39468,7 @@ DDP_LIB void ddp__reverse(int *order, int i, int j);      /* positions i to j, i
 DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* fills order with 0..n-1; r NULL: ascending */
 /* Tries one move for each pair of positions and retains each move that lowers cost(user). A move exchanges
  * the two positions. With `turn`, it first tries to reverse the range between them. *least is the cost, on
- * entry and on return; the pass ends when it is 0. Returns 1 if the cost fell. */
+ * entry and on return. The pass ends when it is 0. Returns 1 if the cost fell. */
 DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);
 
 /* ==== plan/order.c ==== [plan] */
@@ -39507,9 +39526,9 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
  * scratch. */
 DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best,
                               int *order);
-/* Finds a short path for any n, not proven to be the shortest. Returns 0 if memory is exhausted. The
- * search stops when over(user) is nonzero; it then returns the nearest-neighbour path or a better one.
- * over may be NULL. */
+/* Finds a short path for any n, not proven to be the shortest. Returns 0 if memory is exhausted. The search
+ * stops when over(user) is nonzero. It then returns the nearest-neighbour path or a better one. over may be
+ * NULL. */
 DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user,
                             int *order, double *length);
 
@@ -39611,11 +39630,11 @@ typedef struct ddp__tour {
     const double *cost;
     int *order;
     double *along, *against; /* [n] cost of order[0..k], and of the same path in reverse */
-    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
+    int (*over)(void *);     /* nonzero ends the improvement, or NULL for never */
     void *user;
 } ddp__tour;
 
-/* Cost of the edge from one position to another; 0 before the first and after the last position. */
+/* Cost of the edge from one position to another, or 0 before the first and after the last position. */
 static double ddp__tour_edge(const ddp__tour *t, int a, int b)
 {
     if (a < 0 || b >= t->n) return 0;
@@ -40027,7 +40046,7 @@ typedef struct ddp__bl_model {
     double alpha;         /* startup included in every group's c */
     double most_params;   /* most parameters in a part; used if partition_s is 0 */
     double forward, backward, bound;
-    ddp_interval *log; /* link operations in order of their start; NULL = not recorded */
+    ddp_interval *log; /* link operations in order of their start, or NULL if not recorded */
     int logged;
     ddp__scratch room;
 } ddp__bl_model;
@@ -40290,7 +40309,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
             if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
             out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
         }
-        /* credit is the unused part of the limit; a rounding error is not credit */
+        /* credit is the unused part of the limit. A rounding error is not credit. */
         while (depth && limit - out > 1e-9 * limit) {
             int g = stack[depth - 1], part = m->parts[g] - left[g];
             double begin = ddp__link_take(&link, now, m->alpha);
@@ -40321,7 +40340,7 @@ static double ddp__bl_blocks(const ddp__bl_model *m, int g, int k)
     return k * ((m->group[g].c - m->alpha) / m->parts[g]);
 }
 
-/* The number of blocks of g that fill the gap until the next ready gradient; the last one may overrun it. */
+/* The number of blocks of g that fill the gap until the next ready gradient. The last one may overrun it. */
 static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
 {
     double one = ddp__bl_blocks(u->m, g, 1), k;
@@ -40563,7 +40582,7 @@ typedef struct ddp__knapsack {
     const double *value;      /* [items] the quantity to maximise, before conversion to ticks */
     int *assign;              /* [items] link of each item, or -1 */
     int64_t total;            /* sum of the values of all classes */
-    int64_t *work;            /* incremented for each entry that the exact search lists; may be NULL */
+    int64_t *work;            /* incremented for each entry that the exact search lists. May be NULL. */
     ddp__scratch room;
 } ddp__knapsack;
 
@@ -40633,7 +40652,7 @@ static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_err
     return ddp__fail(err, DDP_MEMORY, "no memory for the exact knapsack of %d items", s->k->items);
 }
 
-/* The time on link l after n items of class c join; -1 if that is too late. */
+/* The time on link l after n items of class c join, or -1 if that is too late. */
 static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int64_t t, int c, int l, int n)
 {
     const ddp__knapsack_class *x = &s->k->cls[c];
@@ -40761,7 +40780,7 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     return ddp__knapsack_remember(s, s->list[back], x->first, err);
 }
 
-/* Finds the best pair of a front and a back; without one, *best_value is unchanged. tree [ranks + 1]: the
+/* Finds the best pair of a front and a back. Without one, *best_value is unchanged. tree [ranks + 1]: the
  * entry with the largest value of each Fenwick range, 1-based, 0 = none. */
 static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second, int ranks,
                                 int64_t *best_value, int *best)
@@ -41174,8 +41193,8 @@ DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_erro
 int ddp__deft_spent(int64_t work) { return work > 50000000; }
 
 /* The choice of one stage, Knap and SelectNew of plan/timeline/deft.h: the link on which each of the parts
- * left[N] travels. d->on[l * N + i] is the number of parts of bucket i on link l. room = end of the stage.
- * A part of bucket i is ready at offset + ready[i]; the offset of a gradient that is ready already is
+ * left[N] travels. d->on[l * N + i] is the number of parts of bucket i on link l. room = end of the stage. A
+ * part of bucket i is ready at offset + ready[i]. The offset of a gradient that is ready already is
  * -infinity. */
 
 static double ddp__deft_ready(const ddp__deft *d, double offset, int i)
@@ -41319,7 +41338,7 @@ static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, do
     return ddp__deft_send(r, iteration, at, offset, busy, err);
 }
 
-/* Seconds by which sends make a stage longer than its compute; 0 for a rounding error. */
+/* Seconds by which sends make a stage longer than its compute, or 0 for a rounding error. */
 static double ddp__deft_overrun(double compute, const double *busy)
 {
     double last = busy[0] > busy[1] ? busy[0] : busy[1];
@@ -41527,7 +41546,7 @@ static double ddp__deft_cut(double c, double alpha, double limit)
     return c <= limit ? 1 : ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
 }
 
-/* joined: rule 2; a part contains as many blocks of the partition as rule 3 allows. */
+/* joined: rule 2. A part contains as many blocks of the partition as rule 3 allows. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined,
                               int bucket)
 {
@@ -42004,7 +42023,7 @@ static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
  * bytes of the first half fall, the subsets of the second half that satisfy both bounds move up, and a
  * queue stores their minimum. If the window contains all layers, the result is the optimum. */
 
-/* Half of the layers in the window; each half has 2^16 subsets. */
+/* Half of the layers in the window. Each half has 2^16 subsets. */
 enum { DDP__OSP_HALF = 16 };
 
 typedef struct ddp__osp_subset {
@@ -42259,7 +42278,7 @@ static int ddp__matching_augment(ddp__matching *m, const double *weight, double 
     return 0;
 }
 
-/* Extends the matching in m to a perfect one; returns 0 if weights up to `most` do not allow it. */
+/* Extends the matching in m to a perfect one. Returns 0 if weights up to `most` do not allow it. */
 static int ddp__matching_extend(ddp__matching *m, const double *weight, double most)
 {
     for (int u = 0; u < m->n; u++) {
@@ -42287,9 +42306,9 @@ double ddp__matching_bound(int n, const double *weight)
     return most;
 }
 
-/* Finds a perfect matching whose largest weight is smallest. mate [n] attains the returned value, which
- * the matching of the released DT-FM program may not. Bisects over the thresholds; each try extends the
- * matching of the last threshold that was too low. */
+/* Finds a perfect matching whose largest weight is smallest. mate [n] attains the returned value, which the
+ * matching of the released DT-FM program may not. Bisects over the thresholds. Each try extends the matching
+ * of the last threshold that was too low. */
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
@@ -42363,7 +42382,7 @@ typedef struct ddp__place {
     int *order;             /* [S] */
     double *reach;          /* [S] */
     int *line;              /* [N] the arrangement found by the last evaluation */
-    ddp__scratch room;      /* memory of all solvers; if an allocation fails, the search ends */
+    ddp__scratch room;      /* memory of all solvers. If an allocation fails, the search ends. */
 } ddp__place;
 
 /* Cost of an arrangement as given, without re-matching. datap and hops may be NULL. */
@@ -42379,9 +42398,9 @@ DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* rep
 /* Returns the seconds since the start. Reports progress, and sets p->stop if the time limit is reached. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
 /* Returns 1 if even an unfinished evaluation must be abandoned. After the time limit, a search has another
- * tenth of the limit to finish properly; a matching takes less than that. */
+ * tenth of the limit to finish properly. A matching takes less than that. */
 DDP_LIB int ddp__place_late(ddp__place *p);
-DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate; returns 0 if the search is over */
+DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate. Returns 0 if the search is over. */
 /* Builds arrangements that follow the clusters of the network, evaluates each exactly and offers it as the
  * best. kept[0..] receives up to `most` of them, best first. Returns their number. */
 DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
@@ -42912,9 +42931,9 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 
 /* The search that the authors of DT-FM released: cyclic partition moves. Each move takes one device out of
  * the group that received the last one. The gain of moving v to group q is one of:
- *     genetic-code  mean of w(v, u in q) - own(v), own(v) = the lightest w(v, u) in v's group; only the
- *                   unlocked v with the smallest own of its group may move
- *     kl            s(v, q) - s(v, own group), s = sum of (c_pp - c_dp)/b; any unlocked v may move
+ *     genetic-code  mean of w(v, u in q) - own(v), own(v) = the lightest w(v, u) in v's group. Only the
+ *                   unlocked v with the smallest own of its group may move.
+ *     kl            s(v, q) - s(v, own group), s = sum of (c_pp - c_dp)/b. Any unlocked v may move.
  * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it
  * returns to S0. It is closed at the move with the largest value of: gains so far, plus the gain of
  * sending the device directly to S0. If no such value is positive, the cycle is undone. A device stays
@@ -42929,7 +42948,7 @@ typedef struct ddp__place_cycle {
     int *moved, *from; /* [N] moves of this cycle */
     double *sum;       /* weight between one device and group q, at index q x stride */
     size_t stride;     /* 1, or N in the table */
-    double *table;     /* [S x N] sums of each device, updated in place; NULL = summed again each time */
+    double *table;     /* [S x N] sums of each device, updated in place, or NULL for summed again each time */
 } ddp__place_cycle;
 
 /* Sums the weights of v with every group into c->sum. Returns the lightest weight in its own group. */
@@ -43813,7 +43832,7 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
     return 1;
 }
 
-/* The pair term between devices of classes c and d; 0 for a class of one device with itself. */
+/* The pair term between devices of classes c and d, or 0 for a class of one device with itself. */
 static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
 {
     if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
@@ -43886,7 +43905,7 @@ static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y
     return ddp__matching_solve(&t->p->matching, t->p->weight, t->mate);
 }
 
-/* The least hop from composition x to the remaining devices; 0 if none remain. */
+/* The least hop from composition x to the remaining devices, or 0 if none remain. */
 static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
 {
     int C = t->classes, c, d;
@@ -44258,7 +44277,8 @@ typedef struct ddp__louvain {
     int n, size;              /* number of nodes in the graph, and in the level */
     double resolution, total; /* total = 2m */
     double *graph;            /* [n x n] symmetric, diagonal 0 */
-    double *w;                /* [size x size] weights of the level; the diagonal is twice the inner weight */
+    double *w;                /* [size x size] weights of the level. The diagonal is twice the inner
+                               * weight. */
     double *degree;           /* [size] */
     double *inside;           /* [size] sum of the degrees of each community's members */
     double *link;             /* [size] weight from the current node into each community */
@@ -44835,7 +44855,7 @@ typedef struct ddp__fence_hop {
 typedef struct ddp__fence_line {
     const ddp__fence_tape *tape;
     int positions, idle;     /* idle: 1 = positions may stay empty */
-    int ages;                /* DDP__FENCE_AGES; 2 if idle, because an age then identifies no position */
+    int ages;                /* DDP__FENCE_AGES, or 2 if idle, because an age then identifies no position */
     double *pace;            /* seconds per FLOP */
     double *limit;           /* memory limit, bytes */
     ddp__fence_hop *hop;     /* from one position to another */
@@ -44872,7 +44892,7 @@ DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 /* OP-Fence: the operator list as a tape, the live results of each cut, and a lower bound on the rest of a
  * cut. */
 
-/* The last user of result i; -1 if it has none. */
+/* The last user of result i, or -1 if it has none. */
 static int ddp__fence_last_user(const ddp__workload_graph *g, int i)
 {
     return g->from[i + 1] > g->from[i] ? g->users[g->from[i + 1] - 1] : -1;
@@ -45155,7 +45175,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
             while (last < n && (t->flops[last + 1] - t->flops[a]) * line->pace[q] < cap &&
                    t->memory[last + 1] - t->memory[a] <= line->limit[q])
                 last++;
-            /* every segment has an operator; if nothing is live, the oldest is n and only age 0 exists */
+            /* every segment has an operator. If nothing is live, the oldest is n and only age 0 exists. */
             for (age = 0; age < line->ages && (age == 0 || age <= a - 1 - t->oldest[a]); age++) {
                 parts = ddp__fence_parts(line, q, a, age, last, work);
                 if (a == 0) {
@@ -45315,7 +45335,7 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
 
 /* Finds an order of the devices along which some cut fits into memory. The memory of a segment depends on
  * where it begins and ends, not on where its inputs are. So for a few devices it is enough to compute, for
- * every set of devices, the cuts that the set can reach in some order; the answer is exact. With more
+ * every set of devices, the cuts that the set can reach in some order. The answer is exact. With more
  * devices, devices are swapped while that increases the number of operators placed. */
 
 #define DDP__FENCE_SETS 1e8 /* limit on the steps over all sets of devices: less than a second */
@@ -45424,7 +45444,7 @@ static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
     return far;
 }
 
-/* The amount left to place; 0 = everything is placed. */
+/* The amount left to place. 0 means that everything is placed. */
 static double ddp__fence_fit_lacks(void *user)
 {
     ddp__fence_fit *f = (ddp__fence_fit *)user;
@@ -45618,7 +45638,7 @@ static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
 }
 
 /* Adds the successors of label p whose segment is at position q. greedy: leaves only the most promising of
- * all successors in the slot after the labels; *top is its bound. Returns 0 if there is no room. */
+ * all successors in the slot after the labels. *top is its bound. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;
@@ -45822,7 +45842,7 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
 enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
 #define DDP__FENCE_ORDERS 3e8 /* step limit for trying every order of up to FENCE_ALL devices */
 #define DDP__FENCE_STEPS  2e8 /* step limit for improving a plan: about a second */
-#define DDP__FENCE_SIZE   1e9 /* limit on the elementary steps of one bound; a plan computes several bounds */
+#define DDP__FENCE_SIZE   1e9 /* limit on the elementary steps of one bound */
 
 static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 
@@ -46172,7 +46192,7 @@ DDP_LIB void ddp__strategy_names(const ddp__strategies *list, char *out,
 DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
                                        ddp_error *err); /* checks each field alone */
 DDP_LIB void ddp__settings_default(const ddp__strategies *list, ddp_config *c);
-DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts; returns 0 if memory is short */
+DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts. Returns 0 if memory is short. */
 DDP_LIB void ddp__settings_disown(ddp_config *c);
 /* env_check_names rejects unknown variables. env_fill fills fields of c that are zero. */
 DDP_LIB ddp_status ddp__env_check_names(ddp_error *err);
@@ -46209,7 +46229,7 @@ typedef struct ddp__goes_trait { /* a setting that needs a strategy with this tr
  * group. */
 DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
                                    ddp_error *err);
-/* The table: name of setting i, or NULL after the last; the settings that are on, as bits; the row or trait
+/* The table: name of setting i, or NULL after the last. The settings that are on, as bits. The row or trait
  * that rejects them. */
 DDP_LIB const char *ddp__feature_name(int i);
 DDP_LIB unsigned ddp__features_on(const ddp_config *c, int groups);
@@ -46218,13 +46238,13 @@ DDP_LIB const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits);
 
 /* ---- env.c: the environment ---- */
 
-/* Strings are borrowed from the environment; NULL if a variable is unset or empty. */
+/* Strings are borrowed from the environment, or NULL if a variable is unset or empty. */
 typedef struct ddp__env {
     const char *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
     int rank, world;      /* 0 and 1 without a launcher */
     int local_rank;       /* among the ranks on this machine */
-    char addr[320];       /* host:port of rank 0; "": unknown */
-    char run_id[128];     /* name of the run; "": unknown */
+    char addr[320];       /* host:port of rank 0, or "" if unknown */
+    char run_id[128];     /* name of the run, or "" if unknown */
     const char *note;     /* NULL, or a line for the log about a conclusion */
 } ddp__env;
 
@@ -46670,7 +46690,7 @@ enum {
 typedef struct ddp__knob {
     const char *member;   /* "server.staleness" */
     const char *name;     /* "staleness": for ddp_config_set, Python keywords and messages */
-    const char *variable; /* "DREAMDDP_STALENESS"; the flag of a program is "--staleness" */
+    const char *variable; /* "DREAMDDP_STALENESS". The flag of a program is "--staleness". */
     ddp__kind kind;
     unsigned flags;
     size_t at, size;
@@ -46691,7 +46711,7 @@ DDP_LIB int ddp__knob_unset(const ddp__knob *r, const ddp_config *c);
 DDP_LIB double ddp__knob_number(const ddp__knob *r, const ddp_config *c);
 DDP_LIB int ddp__knob_fits(const ddp__knob *r, double x);
 
-/* Sets the field from text, which a text field borrows; "" is the default. said: the name in errors, of the
+/* Sets the field from text, which a text field borrows. "" is the default. said: the name in errors, of the
  * setting or of its variable. */
 DDP_LIB ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c,
                                  const char *said, const char *text, ddp_error *err);
@@ -47340,8 +47360,7 @@ int ddp__settings_compared(const ddp_config *c, int joined, ddp__setting *out)
         {"first state_period", (double)c->average.state_period[0], NULL},
         {"second state_period", (double)c->average.state_period[1], NULL},
         {"a site (0: no, 1: yes)", (double)(c->site > 0), NULL},
-        {"seed (last 32 bits)", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64 bits; a
-                                                                                          * double holds 53 */
+        {"seed (last 32 bits)", (double)(c->seed & 0xffffffffu), NULL}}; /* of 64 bits. A double holds 53. */
     int n = 0;
 
     for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
@@ -47477,7 +47496,7 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
 /* ==== config/env.c ==== [config] */
 /* The environment: the rank, world and address that DREAMDDP_ variables or a launcher set. */
 
-/* Variables of a launcher; NULL: it has none. */
+/* Variables of a launcher. NULL means that it has none. */
 typedef struct ddp__launcher {
     const char *name, *rank, *world, *local_rank, *local_world;
 } ddp__launcher;
@@ -47586,7 +47605,7 @@ static void ddp__mpich_job(char *out, size_t room)
 #endif
 }
 
-/* The launcher's name for its run, equal on all ranks; "" if it sets none. out[DDP__JOB_TEXT]. */
+/* The launcher's name for its run, equal on all ranks, or "" if it sets none. out[DDP__JOB_TEXT]. */
 static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, ddp_error *err)
 {
     const char *id = NULL, *job = ddp__env_get("SLURM_JOB_ID"), *step = ddp__env_get("SLURM_STEP_ID");
@@ -47752,8 +47771,8 @@ ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error 
 /* ==== config/config.c ==== [config] */
 /* Resolves the configuration: defaults, environment, and errors for values that do not fit together. */
 
-/* Fills fields that are zero. Strings still belong to the environment; they are copied later with the rest.
- * */
+/* Fills fields that are zero. Strings still belong to the environment. They are copied later with the rest.
+ */
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0;
@@ -48009,7 +48028,8 @@ typedef struct ddp__times {
                           accounted for */
     int ended_room;
     long ended_first, ended_next;
-    struct ddp__clock *clock; /* clock of a device; NULL: none, a hook's time is the time of the call */
+    struct ddp__clock *clock; /* clock of a device. NULL means that none, a hook's time is the time of the
+                               * call. */
 } ddp__times;
 
 /* A registered layer. context/layers.c fills it at registration and at the start; all modules read it. */
@@ -48049,10 +48069,12 @@ struct ddp_ctx {
     int layers;                   /* length of the list unit */
     ddp_optimizer optimizer;
     float lr;
-    int team;                             /* group of the ranks that this rank plans with; 0: all ranks */
+    int team;                             /* group of the ranks that this rank plans with, or 0 for all
+                                           * ranks */
     int team_size, team_place, team_root; /* their number, this rank's index among them, the first of them */
     int started;                          /* the layers are frozen */
-    const char *in_program; /* "save" or "load": that function of ddp_add_state is running; NULL: none */
+    const char *in_program; /* "save" or "load": that function of ddp_add_state is running, or NULL for
+                             * none */
     ddp__joining joining;   /* progress, if this worker joins a run */
     int aborts, aborted;    /* atomic; ddp_abort with one worker: number of calls, and whether abort_text
                                is set */
@@ -48070,7 +48092,7 @@ struct ddp_ctx {
     struct ddp__gpu *gpu;
     struct ddp__measure *measure;
     struct ddp__session *session;
-    struct ddp__keeper *keeper; /* of a pipeline that continues after a loss; else NULL */
+    struct ddp__keeper *keeper; /* of a pipeline that continues after a loss, or NULL otherwise */
 };
 
 /* First line of every hook. Returns the error of a forked child, or the context's first error. Fails if an
@@ -48102,19 +48124,20 @@ DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* the part that graphs use */
 DDP_LIB const ddp__host *ddp__host_seen(const ddp_ctx *d);
 DDP_LIB const ddp_allocator *ddp__allocator_of(const ddp_ctx *d);
 DDP_LIB ddp__pool *ddp__pool_of(const ddp_ctx *d);
-DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* device of the layers; NULL: host memory */
+DDP_LIB const ddp_backend *ddp__backend_of(const ddp_ctx *d); /* device of the layers, or NULL for host
+                                                               * memory */
 DDP_LIB void *ddp__device_of(const ddp_ctx *d);
 DDP_LIB ddp__scratch *ddp__lists_of(ddp_ctx *d); /* memory that ddp_close frees */
 DDP_LIB ddp_stats *ddp__stats(ddp_ctx *d);
 DDP_LIB ddp__engine *ddp__second_of(const ddp_ctx *d);               /* engine of link 1, or NULL */
 DDP_LIB const ddp__links *ddp__links_of(const ddp_ctx *d, int link); /* emulated links */
-DDP_LIB int ddp__is_on_paper(const ddp_ctx *d); /* 1: no value of a layer is read or written (src/sim) */
+DDP_LIB int ddp__is_on_paper(const ddp_ctx *d); /* 1 if no value of a layer is read or written (src/sim) */
 DDP_LIB int ddp__layers(const ddp_ctx *d);
 DDP_LIB int ddp__started(const ddp_ctx *d); /* the layers are frozen */
 DDP_LIB const ddp_optimizer *ddp__optimizer(const ddp_ctx *d);
 DDP_LIB float ddp__lr(const ddp_ctx *d);
-/* The team: the ranks that plan and measure together. Their group (0: all ranks), their number, this rank's
- * index. */
+/* The team: the ranks that plan and measure together. Their group (0 for all ranks), their number, this
+ * rank's index. */
 DDP_LIB int ddp__team_group(const ddp_ctx *d);
 DDP_LIB int ddp__team_size(const ddp_ctx *d);
 DDP_LIB int ddp__team_place(const ddp_ctx *d);
@@ -48143,8 +48166,8 @@ DDP_LIB void ddp__units_free(ddp_ctx *d);
 
 /* ---- open.c: creation, end and changes of a context ----
  *
- *   context_new    creates a context from its configuration, with links and operator threads; NULL: the
- *                  reason is in *err
+ *   context_new    creates a context from its configuration, with links and operator threads. NULL means that
+ *                  the reason is in *err.
  *   graphs_free    the first step of the end, before strategy_close and context_free; other modules free
  *                  their parts in between
  *   links_second   opens the emulated links of link 1
@@ -48171,8 +48194,8 @@ DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
 DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
 DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
-/* Records that a function of ddp_add_state runs, "save" or "load"; NULL: it has returned. Returns the
- * previous value. */
+/* Records that a function of ddp_add_state runs, "save" or "load". NULL means that it has returned. Returns
+ * the previous value. */
 DDP_LIB const char *ddp__program_runs(ddp_ctx *d, const char *function);
 DDP_LIB void ddp__joining_set(ddp_ctx *d, ddp__joining state);
 
@@ -48190,7 +48213,7 @@ DDP_LIB int ddp__is_first(const ddp_ctx *d);
 DDP_LIB int ddp__leads(const ddp_ctx *d);
 DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank only serves */
 /* Returns the rank that relays control messages of all ranks (ddp__gather_by): in an elastic world with
- * servers the first server; 0: none, collectives are used. */
+ * servers the first server. 0 means that none, collectives are used. */
 DDP_LIB int ddp__hub_of(const ddp_ctx *d);
 DDP_LIB int ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
@@ -48385,7 +48408,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__text_addf(t, "]}\n");
 }
 
-/* Returns the path with %r replaced by the rank, owned by the caller; NULL if memory is short. */
+/* Returns the path with %r replaced by the rank, owned by the caller, or NULL if memory is short. */
 static char *ddp__rank_path(const char *path, int rank)
 {
     ddp__text t = DDP__ZEROS;
@@ -48507,7 +48530,7 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     }
     ddp__say_where(d);
     if (d->ops.failed) d->ops.failed(d, d->self);
-    /* does nothing if the failure came from the engine; otherwise reports it to the other ranks */
+    /* does nothing if the failure came from the engine. Otherwise, reports it to the other ranks. */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
     /* the program may free registered memory when it sees the failure */
@@ -49118,7 +49141,7 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 
 /* ---- memory of the layers ---- */
 
-/* Returns the first matrix of a block at or after `at`; NULL: none, or the rule treats all arrays the
+/* Returns the first matrix of a block at or after `at`, or NULL for none, or the rule treats all arrays the
  * same. */
 static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
 {
@@ -49351,7 +49374,7 @@ DDP_LIB int ddp__clock_outside(const ddp_ctx *d); /* no layer hook has run since
 DDP_LIB long ddp__clock_oldest(const ddp_ctx *d);
 DDP_LIB long ddp__clock_newest(const ddp_ctx *d);
 DDP_LIB const ddp_span *ddp__clock_span(const ddp_ctx *d, long number);
-/* Returns 1 and the end time and waiting time of the next completed step that is not accounted for; 0:
+/* Returns 1 and the end time and waiting time of the next completed step that is not accounted for, or 0 for
  * none. */
 DDP_LIB int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s);
 
@@ -49583,8 +49606,8 @@ int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s)
 /* All functions are called on the context's thread. Tickets belong to the transport.
  *   post        posts a message whose values are in the memory of layers (there) or in host memory
  *   run         posts a message in the memory of layers, and waits until it is done
- *   hold        later work on the layers waits until the message is done; the caller does not wait if
- *               possible
+ *   hold        later work on the layers waits until the message is done. The caller does not wait if
+ *               possible.
  *   hold_input  waits until the message's input may change
  *   wait        waits until the message is done
  *   is_done     returns 1 if wait would return at once
@@ -49659,8 +49682,8 @@ struct ddp__exchanging {
     long posted_next;
     ddp__own_state *kept;    /* arrays of ddp_keep, a list */
     ddp__norm_chain norm;    /* for clip_norm */
-    const ddp_sites *levels; /* sites for hierarchical averages; NULL: flat averages */
-    ddp_sites *sites;        /* memory of `levels`; NULL before the sites are known */
+    const ddp_sites *levels; /* sites for hierarchical averages, or NULL for flat averages */
+    ddp_sites *sites;        /* memory of `levels`, or NULL before the sites are known */
     int computing; /* group of the ranks that compute if others only serve; 0: all ranks, in an elastic
                       world those that did not call ddp__engine_retire */
     const ddp__transport *over;           /* transport of a device; NULL: messages go directly to the
@@ -49676,7 +49699,7 @@ struct ddp__exchanging {
                            results, which are added to them; NULL: otherwise */
 };
 
-/* open returns 0 if memory is short. close frees the residuals and muon's workspace; call it after
+/* open returns 0 if memory is short. close frees the residuals and muon's workspace. Call it after
  * ddp__posted_close (part.c). */
 DDP_LIB int ddp__exchange_open(ddp_ctx *d);
 DDP_LIB void ddp__exchange_close(ddp_ctx *d);
@@ -49689,7 +49712,7 @@ DDP_LIB void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info);
 DDP_LIB ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err);
 DDP_LIB size_t ddp__muon_floats(const ddp_ctx *d);
 DDP_LIB int ddp__norm_is_shared(const ddp_ctx *d);
-DDP_LIB int ddp__computing(const ddp_ctx *d); /* group of the ranks that compute; 0: all */
+DDP_LIB int ddp__computing(const ddp_ctx *d); /* group of the ranks that compute, or 0 for all */
 DDP_LIB void ddp__computing_set(ddp_ctx *d, int group);
 DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* maximum number of messages that the
                                                                    strategy may post */
@@ -50051,9 +50074,9 @@ void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
         *first = 0;
 }
 
-/* Returns 1 if an update has no gradient. from: the averaged gradient; NULL: the layer's own. On a device the
- * update kernel checks an averaged gradient. For its own gradient, the rank has recorded whether the layer
- * was skipped. */
+/* Returns 1 if an update has no gradient. from: the averaged gradient, or NULL for the layer's own. On a
+ * device the update kernel checks an averaged gradient. For its own gradient, the rank has recorded whether
+ * the layer was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -50543,7 +50566,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__plain(d, "ddp_exchange", m);
 }
 
-/* Runs a collective with n floats per block; sums are multiplied by scale. */
+/* Runs a collective with n floats per block. Sums are multiplied by scale. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale,
                            int peer)
 {
@@ -50633,7 +50656,7 @@ int ddp_barrier(ddp_ctx *d)
 
 #define DDP__REDUCE_BYTES ((size_t)4 << 20)  /* bytes of all ranks' blocks of one piece */
 #ifndef DDP__MESSAGE_BYTES                   /* the test of the pieces sets a smaller one */
-#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* bytes of one message; a frame counts to 2^32 */
+#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* bytes of one message. A frame counts to 2^32. */
 #endif
 
 /* Header of each rank's block. All zeros: the rank is lost. */
@@ -51141,8 +51164,8 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
 /* ==== exchange/average.h ==== [exchange] */
 /* Averages a layer, and quantises it in blocks. */
 
-/* Posts the average of a layer. takes: flags of the layer's parts to average; NULL: all. exact: as float32,
- * including the arrays that this period would omit. */
+/* Posts the average of a layer. takes: flags of the layer's parts to average, or NULL for all. exact: as
+ * float32, including the arrays that this period would omit. */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority,
                                       int filler, int exact, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
@@ -51863,7 +51886,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* Checks a message; an error in it is the strategy's. */
+/* Checks a message. An error in it is the strategy's. */
 static ddp_status ddp__posted_check(ddp_ctx *d, const ddp_message *m)
 {
     ddp_error why;
@@ -52222,7 +52245,7 @@ DDP_LIB void ddp__device_stop(ddp_ctx *d);
 DDP_LIB void ddp__device_close(ddp_ctx *d);
 /* Returns the first failure of the device, its stager or its network, without waiting. */
 DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
-/* Waits for all work queued on the device; its times are then known. */
+/* Waits for all work queued on the device. Its times are then known. */
 DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 
 /* ---- from device to device ---- */
@@ -52232,7 +52255,7 @@ struct ddp__nccl {
     struct ddp__crossing *crossing; /* [slots] averages */
     int slots;
     int64_t messages, bytes; /* averaged so far, without headers, whose size is unknown */
-    double left_s;           /* time at which a rank was first seen to have left; 0: none has */
+    double left_s;           /* time at which a rank was first seen to have left. 0 means that none has. */
     float *zeros;            /* [DDP__PROBE_FLOATS] in device memory, the values of link probes */
 };
 
@@ -52240,7 +52263,7 @@ struct ddp__nccl {
 struct ddp__gpu {
     struct ddp__stager *stager; /* messages of a device through host memory; NULL: the layers are in host
                                    memory */
-    int loaded, joined;     /* a step has run, so the kernels are loaded; the device has its own network */
+    int loaded, joined;     /* a step has run, so the kernels are loaded. The device has its own network. */
     struct ddp__nccl *nccl; /* state of that network */
 };
 /* Allocates the part. Returns 0 if memory is short. */
@@ -52278,12 +52301,12 @@ typedef enum ddp__stager_from {
     DDP__BEHIND_AVERAGES /* on the device, final when its device-to-device averages so far are done */
 } ddp__stager_from;
 
-/* Opens a stager. room: messages that may be in flight; with more, submit waits. bytes: size of the longest
- * message. total: bytes of all messages that may be in flight at once; they are pinned up to a limit. The
+/* Opens a stager. room: messages that may be in flight. With more, submit waits. bytes: size of the longest
+ * message. total: bytes of all messages that may be in flight at once. They are pinned up to a limit. The
  * caller frees *out, also after an error. */
 DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out,
                                     ddp_error *err);
-/* stop: drops the messages in flight; no work waits for a flag any longer. free: call it after the engine has
+/* stop: drops the messages in flight. No work waits for a flag any longer. free: call it after the engine has
  * ended, because the engine may use the pinned memory until then. NULL is allowed. */
 DDP_LIB void ddp__stager_stop(ddp__stager *s);
 DDP_LIB void ddp__stager_free(ddp__stager *s);
@@ -52316,7 +52339,7 @@ typedef enum ddp__stager_state {
     DDP__STAGER_FREE,
     DDP__STAGER_QUEUED, /* its event may be pending */
     DDP__STAGER_SENT,   /* the engine has it */
-    DDP__STAGER_BACK    /* the engine is done; the result is copied to the device */
+    DDP__STAGER_BACK    /* the engine is done. The result is copied to the device. */
 } ddp__stager_state;
 
 /* A ring buffer. Parts are freed in the order in which they are allocated; head and tail never decrease. */
@@ -52331,9 +52354,9 @@ typedef struct ddp__stager_entry {
     int there;
     ddp__stager_state state;
     ddp_piece *host;  /* [m.here + 1] pieces in host memory, then the device's values, pinned */
-    void *codes;      /* on the device: blocks that it has made; NULL: none */
+    void *codes;      /* on the device: blocks that it has made, or NULL for none */
     size_t codes_end; /* end in the ring of blocks, free when copied */
-    size_t end;       /* end in the pinned ring, free when done; 0: none used */
+    size_t end;       /* end in the pinned ring, free when done, or 0 for none used */
     char *pinned;
     long operation; /* ticket of the engine */
     double divergence;
@@ -52413,7 +52436,7 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 
     (x->host + x->m.here)->bytes = to;
     (x->host + x->m.here)->count = ddp__stager_count(&x->m);
-    if (x->codes) { /* copy the small blocks; the host makes the values */
+    if (x->codes) { /* copy the small blocks. The host makes the values. */
         to += x->host->count * sizeof(float);
         return s->b->fetch(s->device, slot, to, x->codes, ddp__coded_bytes(&x->m, x->host->count), err);
     }
@@ -52666,8 +52689,8 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
-/* Allocates a part of the device's ring for blocks, once older ones are copied; NULL after a failure. Call it
- * under the lock. */
+/* Allocates a part of the device's ring for blocks, once older ones are copied. Returns NULL after a failure.
+ * Call it under the lock. */
 static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
 {
     const size_t bytes = ddp__coded_bytes(&x->m, ddp__stager_count(&x->m));
@@ -52812,7 +52835,8 @@ int ddp__gpu_open(ddp_ctx *d)
 typedef struct ddp__crossing {
     float **data; /* lists: the arrays, and their numbers of floats */
     size_t *count;
-    long ticket; /* stager's ticket for the part between sites; -1: this rank is not the first of its site */
+    long ticket; /* stager's ticket for the part between sites. -1 means that this rank is not the first of
+                  * its site. */
 } ddp__crossing;
 
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
@@ -53141,25 +53165,25 @@ enum { DDP__NOTES = 64 };
 typedef struct ddp__pace_word {
     double compute_s; /* mean compute time of its steps since the last exchange, without waits */
     double lr;        /* learning rate of this step */
-    double present;   /* 1; 0: the rank is lost */
+    double present;   /* 1. 0 means that the rank is lost. */
 } ddp__pace_word;
 
 struct ddp__measure {
     ddp_link link[2];   /* measured */
-    double gap_s[2];    /* per-message overhead of each link (ddp_profile); 0 if not measured */
+    double gap_s[2];    /* per-message overhead of each link (ddp_profile), or 0 if not measured */
     ddp_linkfit fit[2]; /* follows each link while training */
     double mean_layer_bytes;
-    int follows;          /* 1: the plan comes from measured times */
+    int follows;          /* 1 if the plan comes from measured times */
     double compute_sum_s; /* compute time of this rank, without waits */
     long compute_steps;
     ddp__pace_word *pace;      /* [world] */
     double *pace_sorted;       /* [world] workspace to sort their times */
     long pace_ticket;          /* ticket of the exchange, or -1 */
-    double pace_told;          /* ratio in the last log line; 0: no straggler */
+    double pace_told;          /* ratio in the last log line, or 0 for no straggler */
     int pace_place;            /* index in the team of the rank that line was about */
     ddp_note note[DDP__NOTES]; /* ring buffer */
     long notes;                /* notes ever added */
-    uint64_t noted_live;       /* live workers at the last check; 0: no check yet */
+    uint64_t noted_live;       /* live workers at the last check, or 0 for no check yet */
     ddp_span *merge;           /* [merge_room] workspace for the hidden share */
     ddp__op_span *op_scratch;  /* [op_room] workspace for statistics and traces */
     int op_room, merge_room;
@@ -53169,7 +53193,7 @@ struct ddp__measure {
 /* open returns 0 if memory is short. start: call it when the layers are known (part.c). */
 DDP_LIB int ddp__measure_open(ddp_ctx *d);
 DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
-/* Returns 1 if the plan comes from measured times; the links are then followed during training. */
+/* Returns 1 if the plan comes from measured times. The links are then followed during training. */
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
 DDP_LIB ddp_link ddp__link_followed(const ddp_ctx *d, int link);
@@ -53194,7 +53218,7 @@ DDP_LIB void ddp__drift_start(ddp_ctx *d);
 /* Call it at the end of every step (pace.c). */
 DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
 
-/* add: records a note. members: checks the members after every step; returns 1 if they have changed. */
+/* add: records a note. members: checks the members after every step. Returns 1 if they have changed. */
 DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
 DDP_LIB int ddp__note_members(ddp_ctx *d);
 /* Waits for the exchange of times in flight, if any. */
@@ -53238,12 +53262,12 @@ DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, 
 
 /* Returns the cost of a link as configured. */
 DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
-/* Meter: transfers of one size after the other; each size is repeated until its fastest times agree
+/* Meter: transfers of one size after the other. Each size is repeated until its fastest times agree
  * (timing.c, probe.c). */
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
-    int n, first; /* measurements; those from `first` on have the current size */
-    double begun; /* start of that size; 0: not started */
+    int n, first; /* measurements. Those from `first` on have the current size. */
+    double begun; /* start of that size, or 0 if not started */
 } ddp__meter;
 /* Adds a measurement. Returns 1 if the current size is complete: its two fastest times agree, or the time for
  * it is over. */
@@ -53398,8 +53422,8 @@ static double ddp__span_bytes(const ddp__op_span *o)
 }
 
 /* Collects operations that overlap. They share the link, so only together they give a time for their bytes.
- * Extends the cluster that begins with operation i. Returns its number of operations; 0 if i is not the first
- * one or the cluster is not complete. */
+ * Extends the cluster that begins with operation i. Returns its number of operations, or 0 if i is not the
+ * first one or the cluster is not complete. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;
@@ -53424,7 +53448,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
 
 /* Measures a link that is never idle, whose clusters do not end. Uses the bytes of the operations that ended
  * after `since`, and the time from the last end before them; alpha is overlapped there. Returns the number of
- * operations; 0 if the link was idle in between, or operations waited for slower peers. */
+ * operations, or 0 if the link was idle in between, or operations waited for slower peers. */
 static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
                           double *bytes)
 {
@@ -53640,7 +53664,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     return 1;
 }
 
-/* Returns the number of pieces to average next; 0: enough. */
+/* Returns the number of pieces to average next, or 0 for enough. */
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
@@ -53692,7 +53716,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         } else if (ddp__leads(d)) {
             next = (float)*pieces;
         }
-        /* the first rank decides; this also synchronises the ranks, as far as the link allows */
+        /* the first rank decides. This also synchronises the ranks, as far as the link allows. */
         m = ddp__own_word(d, &p, DDP_ALL_REDUCE, ddp__team_group(d), &next, 1);
         m.bytes = 0;
         m.link = link;
@@ -53919,7 +53943,7 @@ static void ddp__scale_to(double *x, int n, double total)
     for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
-/* Sets the compute time of all micro-batches but one; updates count once. */
+/* Sets the compute time of all micro-batches but one. Updates count once. */
 void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
 {
     double pass = -ddp__timer_median(ddp__clock_timer(d), DDP__T_UPDATE, -1);
@@ -54226,7 +54250,7 @@ ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err)
 
 /* ==== measure/probe.c ==== [measure] */
 /* Measures all pairs of ranks, one round of disjoint pairs after the other. In a pair the lower rank leads:
- * it sends pings, then transfers; then the other one sends transfers.
+ * it sends pings, then transfers. Then the other one sends transfers.
  *
  * On a busy machine a thread wakes up late, which is not a property of the link. Times are therefore the due
  * times of the comm thread's events, and an answer contains the time that the question waited until the rank
@@ -54243,7 +54267,7 @@ enum {
 
 /* Control message between transfers. */
 typedef struct ddp__probe_word {
-    double next;   /* bytes of the next transfer; 0: this is a ping; < 0: the end */
+    double next;   /* bytes of the next transfer. 0 means that this is a ping; < 0: the end. */
     double wall_s; /* wall clock of the answering rank; in the last message the time of a ping */
     double lay_s;  /* seconds that the question waited until the rank woke up */
 } ddp__probe_word;
@@ -54330,7 +54354,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 
 /* ---- transfers ---- */
 
-/* Times a transfer; the answer's way back, half a round trip, is subtracted. */
+/* Times a transfer. The answer's way back, half a round trip, is subtracted. */
 static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
 {
     ddp__probe_word w;
@@ -54385,7 +54409,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
                              ddp__error(q->d));
 }
 
-/* Answers pings and transfers until the end; *w is the last control message. */
+/* Answers pings and transfers until the end. *w is the last control message. */
 static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
 {
     for (;;) {
@@ -54415,7 +54439,7 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 
 /* ---- all pairs ---- */
 
-/* Returns the partner of a rank in a round-robin tournament of `even` players; the last one keeps its
+/* Returns the partner of a rank in a round-robin tournament of `even` players. The last one keeps its
  * place. */
 static int ddp__opponent(int rank, int round, int even)
 {
@@ -54609,7 +54633,7 @@ typedef struct ddp__cut_span {
 typedef struct ddp__cut {
     int copies, copy;
     int stages, stage; /* number of stages per copy; the stage of this rank */
-    int group;         /* process group of the ranks of its copy; 0 if stages is 1 */
+    int group;         /* process group of the ranks of its copy, or 0 if stages is 1 */
     const char **name; /* [layers] names of the model's layers */
     int layers;
     int *whole;          /* [units] number of each layer in the model, increasing */
@@ -54621,8 +54645,8 @@ typedef struct ddp__cut {
     size_t residuals;
 } ddp__cut;
 
-/* Declares that the layers of this context are a part of a model, as `cut` describes; NULL: they are the
- * whole model. `cut` is borrowed. */
+/* Declares that the layers of this context are a part of a model, as `cut` describes. NULL means that they
+ * are the whole model. `cut` is borrowed. */
 DDP_LIB void ddp__cut_set(ddp_ctx *d, const ddp__cut *cut);
 DDP_LIB const ddp__cut *ddp__cut_of(const ddp_ctx *d);
 /* Sets how many messages of a pipeline may be in flight at a time, and their size in bytes. */
@@ -54645,12 +54669,12 @@ struct ddp__session {
     int edge_messages;      /* pipeline: messages that may be in flight at a time, and their size in bytes */
     size_t edge_bytes;
     ddp__tls *tls;              /* NULL: connections without TLS */
-    struct ddp__join *join;     /* serves joining workers; NULL if none can join */
+    struct ddp__join *join;     /* serves joining workers, or NULL if none can join. */
     long join_ticket;           /* ticket of the coordinator's message about the next joining worker, or -1 */
     int32_t join_word;          /* its content: id to admit, or -1 */
-    struct ddp__joiner *joiner; /* this worker is joining and has not entered yet; else NULL */
+    struct ddp__joiner *joiner; /* this worker is joining and has not entered yet, or NULL otherwise */
     int admission_due;          /* a period has ended: the next hook of a layer admits joining workers */
-    uint64_t saves_as;          /* run identity in its checkpoints; 0: none yet */
+    uint64_t saves_as;          /* run identity in its checkpoints, or 0 for none yet */
     struct ddp__desk *desk;     /* server thread of a rank that serves, or NULL */
     ddp_step_info *info;        /* values reported for this step, and the last loss */
     int mixed;                  /* layers belong to different groups */
@@ -55122,7 +55146,7 @@ void ddp__computing_team(ddp_ctx *d)
 /* One plan for a model that is cut into stages (stages.c).
  *   open     gathers the figures of all layers that the plan needs, at the start of the session, if the
  *            strategy can plan for the whole model and the plan comes from a file or needs no measurement.
- *            Collective; otherwise does nothing
+ *            Collective. Otherwise, does nothing
  *   rows     number of rows of the plan that this rank reads or makes: all rows of the whole model, or the
  *            rows of its own layers
  *   name     name of a row, for messages
@@ -55151,7 +55175,7 @@ DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
-/* Distributes the plan of the first rank of the team to all its ranks. *plan is freed here; the other ranks'
+/* Distributes the plan of the first rank of the team to all its ranks. *plan is freed here. The other ranks'
  * own plan may be empty. p: profile for the plan's figures, or NULL. */
 DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 /* Passes a plan in the strategy's own format to the strategy. p: profile, or NULL. */
@@ -55161,12 +55185,12 @@ DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_pr
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
 /* With two links, sends each message over the link that should complete it first (planning.c). The team uses
- * the choice of its first rank. p: profile of measured times; NULL: nominal times. No message may be in
+ * the choice of its first rank. p: profile of measured times, or NULL for nominal times. No message may be in
  * flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
 
 /* ==== session/stages.c ==== [session] */
-/* Makes one plan for a model that is cut into stages; each stage takes the rows of its own layers. All
+/* Makes one plan for a model that is cut into stages. Each stage takes the rows of its own layers. All
  * replicas then average each layer in the step in which workers without a pipeline average it.
  *
  * A measured plan, in contrast, is made by each stage for itself: the averages of a stage overlap with its
@@ -55380,8 +55404,8 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
     return DDP_OK;
 }
 
-/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1; 0:
- * neither exists. */
+/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1. 0
+ * means that neither exists. */
 static double ddp__plan_count(const ddp__json *root)
 {
     const ddp__json *layers = ddp__json_get(root, "layers"), *sets = ddp__json_get(root, "sets"), *set, *v;
@@ -55508,7 +55532,7 @@ static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
 
-/* Lists the messages of a period of *steps steps; the caller frees *list. *list is NULL and *n is 0 if the
+/* Lists the messages of a period of *steps steps. The caller frees *list. *list is NULL and *n is 0 if the
  * strategy does not list its messages. */
 static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
@@ -55691,7 +55715,7 @@ enum { DDP__PLAN_MOST = 1 << 28 }; /* bytes */
 static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
 /* Replaces *b by the plan of the first rank. In an elastic world the first rank may be lost between its two
- * messages; then the next rank sends both again. */
+ * messages. Then the next rank sends both again. */
 static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
@@ -55906,7 +55930,7 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 
 /* ---- drift ---- */
 
-/* Posts the first rank's message about a new plan at normal priority; it is read one plan length later. */
+/* Posts the first rank's message about a new plan at normal priority. It is read one plan length later. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
@@ -55965,7 +55989,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 /* ---- state.c, program.c, join.c: the contents of checkpoints and of a joining worker's state ---- */
 
 /* list: fills s with the current values. The caller frees it with ddp__worker_free, also after an error.
- * apply: copies the small values into the context; arrays are already in place. keep_plan 0: the context
+ * apply: copies the small values into the context. Arrays are already in place. keep_plan 0: the context
  * makes its own plan, because the world is another one.
  * follow: takes over the measured times that the run's plan was made from, so that a joining worker follows
  * the link as the members do. */
@@ -56107,7 +56131,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                         told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
-    /* the layer's last average; it may have changed since a joining worker's clone was taken */
+    /* the layer's last average. It may have changed since a joining worker's clone was taken. */
     if (ddp__base_of(d, l))
         ddp__worker_add(s, "base", l, -1, ddp__base_of(d, l), u->trained, there | DDP__WORKER_TOLD);
     if (ddp__residual_memory(d, l) && u->trained)
@@ -56554,7 +56578,7 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 
 enum { DDP__HYPERS = sizeof((ddp_optimizer *)0)->hyper / sizeof(float) };
 
-/* Description that each rank sends; all 0: the rank is lost. */
+/* Description that each rank sends. All 0: the rank is lost. */
 typedef struct ddp__fingerprint {
     int32_t version, layers, micro_batches, team, mixed, site;
     char strategy[32], optimizer[32];
@@ -56566,7 +56590,7 @@ typedef struct ddp__fingerprint {
     char states[DDP__PROGRAM_NAMES];
 } ddp__fingerprint;
 
-/* Returns the names of an optimizer's hyper values; NULL: the program has its own rule. */
+/* Returns the names of an optimizer's hyper values. NULL means that the program has its own rule. */
 static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
 {
     static const char *const sgd[DDP__HYPERS] = {
@@ -57844,7 +57868,7 @@ int ddp_serve(ddp_ctx *d)
 /* Opens contexts: one, or one for each rank of this machine, as processes or threads. */
 
 /* ddp_open with two more arguments, which only ddp_launch sets. hub: rendezvous of the threads, or NULL.
- * listen_fd: socket on which rank 0 already listens (-1: none); it is closed here. */
+ * listen_fd: socket on which rank 0 already listens (-1 for none). It is closed here. */
 DDP_LIB ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
                            ddp_error *err);
 DDP_LIB int ddp__launch_all(const ddp_config *cfg, const ddp__strategies *list, int (*fn)(ddp_ctx *, void *),
@@ -58175,7 +58199,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
 /* Result of a rank, in memory shared with the supervisor. */
 typedef struct ddp__verdict {
-    int order; /* 1 for the first rank that failed, 2 for the second, ...; 0: no failure */
+    int order; /* 1 for the first rank that failed, 2 for the second, ..., or 0 for no failure */
     ddp_error err;
 } ddp__verdict;
 
@@ -58196,7 +58220,7 @@ typedef struct ddp__family {
     pid_t *pid;           /* [world], 0 = ended */
     ddp__end killed, odd; /* the first rank that ended by a signal which the supervisor did not send, and
                              with a code but no verdict */
-    int rung;             /* next step of the ladder below; -1: no failure */
+    int rung;             /* next step of the ladder below, or -1 for no failure */
     double rung_at;       /* time at which that step is due */
     int sent;             /* a signal was sent to all ranks */
 } ddp__family;
@@ -58564,7 +58588,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
 }
 
 /* ==== strategy/strategy.h ==== [strategy] */
-/* The built-in strategies. Each file implements one family; its functions fill a zeroed ddp_strategy_ops, and
+/* The built-in strategies. Each file implements one family. Its functions fill a zeroed ddp_strategy_ops, and
  * table.c lists its name. Built-in strategies use the same interface as a strategy of the user: the verbs of
  * config/strategy.h. */
 
@@ -58572,7 +58596,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
 DDP_LIB const ddp__strategies *ddp__built_in(void);
 
 /* layers.c
- * Returns zeroed host memory, allocated in start and freed by ddp_close. NULL: out of memory; the context has
+ * Returns zeroed host memory, allocated in start and freed by ddp_close. NULL: out of memory. The context has
  * the error. */
 DDP_LIB void *ddp__lists(ddp_ctx *d, size_t count, size_t size);
 /* The number of floats in a layer's gradients. */
@@ -58609,13 +58633,13 @@ DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 /* Updates the layer, unless updates are made at the end of the step (ddp__updates_last). */
 DDP_LIB int ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
-/* 1: all layers are updated at the end of the step, because clipping needs all gradients or average_first is
- * set. */
+/* 1 if all layers are updated at the end of the step, because clipping needs all gradients or average_first
+ * is set. */
 DDP_LIB int ddp__updates_last(const ddp_ctx *d);
 /* Clips and updates all layers if updates are made last. averaged: 0 before the averages of this step, 1
- * after them; average_first selects one of the two calls. */
+ * after them. average_first selects one of the two calls. */
 DDP_LIB int ddp__clip_and_update(ddp_ctx *d, int averaged);
-/* 1: this step is the last of a period. */
+/* 1 if this step is the last of a period. */
 DDP_LIB int ddp__period_ends(const ddp_ctx *d);
 DDP_LIB int ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
@@ -58623,9 +58647,9 @@ DDP_LIB int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transf
  * first member of their `self`. */
 typedef struct ddp__partial {
     ddp_plan plan;        /* rows: the parts of all layers */
-    unsigned char *due;   /* [period x rows] 1: the row is averaged in that step */
+    unsigned char *due;   /* [period x rows] 1 if the row is averaged in that step */
     int *first;           /* [layers + 1] row of a layer's first part */
-    unsigned char *ready; /* [layers] 1: the layer's gradient of this step is complete */
+    unsigned char *ready; /* [layers] 1 if the layer's gradient of this step is complete */
     int next;             /* the layer whose message is sent next; counts down */
 } ddp__partial;
 /* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip
@@ -58748,7 +58772,7 @@ typedef struct ddp__gradient {
     ddp__bucket *bucket;
     int buckets, next; /* next: the next bucket to send */
     int layer;         /* layer of the messages: DDP_ALL_LAYERS, or 0 for the bucket's last layer */
-    int waits; /* 1: a layer's update may wait for its next forward, with the learning rate of its step */
+    int waits; /* 1 if a layer's update may wait for its next forward, with the learning rate of its step */
     float rate;
     double exposed_s;        /* exposed time of a step according to the plan */
     ddp__gradient_layer *of; /* [layers] */
@@ -58756,7 +58780,7 @@ typedef struct ddp__gradient {
 
 /* first gradient of a part, for a layer of n gradients in `cut` parts */
 DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut);
-/* 1: a bucket of `pieces` pieces must end at this layer, because the next layer belongs to another process
+/* 1 if a bucket of `pieces` pieces must end at this layer, because the next layer belongs to another process
  * group or would exceed the limit of pieces. */
 DDP_LIB int ddp__bucket_ends(ddp_ctx *d, int layer, int pieces);
 DDP_LIB int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* allocates */
@@ -58766,7 +58790,7 @@ DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g); /* resets for the
 DDP_LIB void ddp__buckets_free(ddp__gradient *g);
 DDP_LIB int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* waits for all, clips, updates */
 
-/* Makes a profile of the gradients only; the caller frees it. */
+/* Makes a profile of the gradients only. The caller frees it. */
 DDP_LIB ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err);
 /* The smallest useful part, in parameters. Few messages are in flight at a time: smaller parts would be sent
  * faster than they arrive, and leave the link idle. */
@@ -59090,8 +59114,8 @@ void ddp__turn_again(const ddp_ctx *d, ddp__partial *x)
 static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
 {
     const ddp_plan *p = &x->plan;
-    /* the first layer of the next forward has the highest priority; the paper sends first come, first
-     * served */
+    /* the first layer of the next forward has the highest priority. The paper sends first come, first
+     * served. */
     const int priority = ddp_settings(d)->plan.paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
@@ -59435,7 +59459,7 @@ typedef struct ddp__push_head {
     int64_t samples;
     int32_t kind;
     float rate, loss, epoch;
-    float compute_s, bytes_per_s; /* measured by the worker; 0 = not measured */
+    float compute_s, bytes_per_s; /* measured by the worker, or 0 if not measured */
     float unused[8];
 } ddp__push_head;
 
@@ -59457,7 +59481,7 @@ typedef struct ddp__line {
     int *layer, layers;     /* in ascending order */
     size_t count;           /* floats served */
     float *out, *in;        /* heads, followed by the set or the importances */
-    ddp_piece *push, *pull; /* lists of the two messages, heads first; the heads are in host memory */
+    ddp_piece *push, *pull; /* lists of the two messages, heads first. The heads are in host memory. */
     int pushes, pulls;
     long push_ticket, pull_ticket; /* -1: none */
     int pushed, asked, leaves;     /* own share: requests of the worker to its server thread (atomic) */
@@ -59470,9 +59494,9 @@ typedef enum ddp__client_state {
     DDP__CLIENT_FREE,    /* no receive is posted */
     DDP__CLIENT_HEARS,   /* waits for a push, a pull or a control message */
     DDP__CLIENT_PUSHED,  /* a push arrived and is not applied */
-    DDP__CLIENT_DONE,    /* the push is applied; the receive of its pull is posted next */
+    DDP__CLIENT_DONE,    /* the push is applied. The receive of its pull is posted next. */
     DDP__CLIENT_WAITS,   /* waits for a pull */
-    DDP__CLIENT_ASKED,   /* a pull arrived; the answer is not sent */
+    DDP__CLIENT_ASKED,   /* a pull arrived. The answer is not sent. */
     DDP__CLIENT_ANSWERS, /* the answer is being sent */
     DDP__CLIENT_SAVES,
     DDP__CLIENT_LEFT,
@@ -59484,7 +59508,7 @@ typedef struct ddp__client {
     long ticket;
     ddp_received got;
     float *in, *ask, *head; /* buffers: push; pull or control message; head of the answer */
-    int owes;               /* 1: it has pushed since its last answer */
+    int owes;               /* 1 if it has pushed since its last answer */
     int staleness;          /* of its last push */
 } ddp__client;
 
@@ -59493,7 +59517,7 @@ typedef struct ddp__store {
     const ddp__line *share;
     float *params, *sum;     /* [share->count] */
     size_t *at;              /* [share->layers] offset of the layer in params */
-    float **state;           /* [share->layers] optimizer state; NULL: none */
+    float **state;           /* [share->layers] optimizer state, or NULL for none */
     int64_t *version;        /* [share->layers] number of updates */
     int64_t *clock, *pulled; /* [workers] pushes of each; number of all pushes at its last pull */
     int64_t *pushes;         /* number of all pushes */
@@ -59507,10 +59531,11 @@ typedef struct ddp__store {
 typedef struct ddp__servers {
     /* TOGETHER: one update with the mean of all pushes, in rank order; otherwise one update per push */
     ddp_serving rule;
-    int ahead;               /* steps that a worker may be ahead of the slowest; -1 = no limit */
+    int ahead;               /* steps that a worker may be ahead of the slowest, or -1 for no limit */
     int returns_mean;        /* osp: 1 = an answer is the mean gradient, not the parameters */
     int pushes_params;       /* asp as in the paper: 1 = a push contains parameters */
-    int workers, lines, own; /* own: index of this rank's own share; -1: servers are separate ranks */
+    int workers, lines, own; /* own: index of this rank's own share. -1 means that servers are separate
+                              * ranks. */
     int set_words;           /* words of a push's bit set */
     size_t model;            /* floats with gradients */
     size_t *floats;          /* [layers] floats with gradients */
@@ -59532,7 +59557,7 @@ typedef struct ddp__servers {
 
 /* server_line.c
  * ddp__servers_start allocates and assigns everything; rule, ahead, returns_mean and pushes_params are set
- * before. The other functions implement the events. set: one bit per layer; NULL: all layers. */
+ * before. The other functions implement the events. set: one bit per layer, or NULL for all layers. */
 DDP_LIB int ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int ddp__servers_wait(ddp_ctx *d, void *self);
@@ -59555,7 +59580,7 @@ DDP_LIB int ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
 /* The same, which also averages the workers' buffers. */
 DDP_LIB int ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s);
 /* Predicts the step time for the statistics, in some steps only. Called at the end of a step that computed
- * for computed_s. late: layers whose transfer overlaps the next step; NULL: none. */
+ * for computed_s. late: layers whose transfer overlaps the next step, or NULL for none. */
 DDP_LIB int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
 
 /* server_desk.c: the server loop. ddp__store_turn does all work that is possible now; 1 = it did some, < 0 =
@@ -59838,7 +59863,7 @@ static int64_t ddp__least_clock(const ddp__servers *s, const ddp__store *t)
     return least;
 }
 
-/* 0: the worker is too far ahead of the slowest one, and its answer has to wait. */
+/* 0 if the worker is too far ahead of the slowest one, and its answer has to wait. */
 static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 {
     if (s->ahead < 0 || !t->client[w].owes) return 1;
@@ -60498,14 +60523,15 @@ typedef struct ddp__outer_layer {
     size_t from, length;      /* segment whose momentum this rank stores */
     float *anchor, *momentum; /* [count], [length] */
     float *error;             /* quantisation residual: [length] of outer steps, [share] of sparse deltas */
-    /* [count] the delta in flight, then the outer step; NULL: both are in place of the parameters */
+    /* [count] the delta in flight, then the outer step. NULL means that both are in place of the
+     * parameters. */
     float *x;
     float *own;             /* [count] eager: this worker's parameters at the start of the period */
     float *previous;        /* [length] eager with compensation: the last outer step */
     size_t made_from, made; /* elastic: values of the last message whose outer step this rank computed */
     float *undo;            /* elastic: [room] error, [room] momentum of these values before the message */
     size_t room;
-    long lands;          /* overlapped: the step at whose end x is applied; -1: none is pending */
+    long lands;          /* overlapped: the step at whose end x is applied. -1 means that none is pending. */
     size_t first, share; /* sparse: the values that this rank packs */
     /* [blocks x block] from each rank that packs the same values: whether it sent, and its data */
     unsigned char *gather;
@@ -60518,38 +60544,38 @@ typedef struct ddp__outer_layer {
     ddp_piece whole;          /* x as a piece */
     ddp_owner owner;
     long ticket, other_ticket;
-    int fresh;        /* 1: a joining worker's first period; its delta is 0 */
+    int fresh;        /* 1 if a joining worker's first period. Its delta is 0. */
     long updates;     /* number of updates when its last delta was sent */
-    int idle;         /* 1: no update since then, so this rank has no delta */
+    int idle;         /* 1 if no update since then, so this rank has no delta */
     long told;        /* ticket of the message with *trained */
-    long told_ticket; /* the same, in that message's first layer until it arrives; else -1 */
+    long told_ticket; /* the same, in that message's first layer until it arrives, or -1 otherwise */
     int holder;       /* that message's first layer */
-    float *trained;   /* share of the ranks that have a delta; 0: none has; host memory */
+    float *trained;   /* share of the ranks that have a delta. 0 means that none has; host memory. */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
     ddp__partial partial; /* stream: when each layer is sent; must be the first member, as in local.c */
     int *landing;         /* [layers] stream: steps from sending to applying */
-    /* [layers] step in which each pending layer is applied, as saved; read: it was read since start or
-     * load */
+    /* [layers] step in which each pending layer is applied, as saved. Read: it was read since start or
+     * load. */
     float *late;
     int read;
     double exposed_s; /* stream: exposed time according to the plan */
     float nu, mu, lambda, mixture;
-    int whole; /* 1: every rank stores all of the momentum and computes the outer step itself */
-    /* 1: the rank that sums a segment computes its outer step, and every rank stores all of the momentum. It
-     * is exact in the rank's own segments, and recovered from the outer steps in the others */
+    int whole; /* 1 if every rank stores all of the momentum and computes the outer step itself */
+    /* 1 if the rank that sums a segment computes its outer step, and every rank stores all of the momentum.
+     * It is exact in the rank's own segments, and recovered from the outer steps in the others */
     int elastic;
     /* elastic, layers on a device: [most values of a layer] copy of an outer step in host memory */
     float *arrived;
     int mean; /* nu 1, mu 0: averages the parameters themselves */
-    int keep; /* sparse: values sent of each 4096; 0: all are sent */
+    int keep; /* sparse: values sent of each 4096. 0 means that all are sent. */
     ddp_coding coding;
     ddp__outer_layer *layer;
     float *trained;         /* [layers] */
-    const ddp_sites *sites; /* sparse deltas are exchanged between them; NULL: between all ranks */
+    const ddp_sites *sites; /* sparse deltas are exchanged between them, or NULL for between all ranks */
     float *shared;          /* [links x most] buffer for the sparse deltas of one layer at a time */
-    float *packed;          /* [most] the same in host memory if layers are on a device; else NULL */
+    float *packed;          /* [most] the same in host memory if layers are on a device, or NULL otherwise */
     unsigned char *scratch; /* [links x scratch_bytes] */
     size_t most, scratch_bytes;
 } ddp__outer;
@@ -60828,7 +60854,7 @@ typedef struct ddp__parcel {
  * parts. */
 typedef struct ddp__packed_schedule {
     int32_t layers, warmup, iterations, updates, messages;
-    /* measured: the plan is final; accepted: the Preserver's verdict (-1: not tested); more: 0 */
+    /* measured: the plan is final; accepted: the Preserver's verdict (-1 if not tested); more: 0 */
     int32_t measured, accepted, more;
     /* exposed_s: exposed time of a steady period; scale: of the knapsack capacities */
     double exposed_s, scale;
@@ -60837,7 +60863,7 @@ typedef struct ddp__packed_schedule {
 /* The first `warmup` iterations run once, then the remaining ones repeat. */
 typedef struct ddp__schedule {
     ddp__packed_schedule head;
-    int32_t *cut; /* [layers] number of parts; 0: the layer sends nothing */
+    int32_t *cut; /* [layers] number of parts. 0 means that the layer sends nothing. */
     int32_t *k;   /* [updates] iterations merged in each update of the steady period */
     /* [iterations + 1] first message of each iteration; messages that are not fresh come first */
     int32_t *first;
@@ -60849,14 +60875,14 @@ typedef struct ddp__schedule {
 typedef struct ddp__hardware {
     const ddp_profile *profile; /* times on the faster link */
     double alpha, mu;
-    int swapped; /* 1: the second link is the faster one */
-    int paper;   /* 1: every step waits for all its messages at its end */
+    int swapped; /* 1 if the second link is the faster one */
+    int paper;   /* 1 if every step waits for all its messages at its end */
 } ddp__hardware;
 
 /* The two queues of Algorithm 2: the pending gradient, which is being sent, and the stored gradient, which
  * collects new iterations. */
 typedef struct ddp__queues {
-    int merged, stored; /* iterations merged in the pending (0: none) and in the stored gradient */
+    int merged, stored; /* iterations merged in the pending (0 for none) and in the stored gradient */
     int opens;          /* 1: in this iteration the stored gradient becomes the pending one */
     int left;           /* unsent parts of the pending gradient; if `opens`, of the next one */
     int32_t *sent;      /* [layers] parts sent */
@@ -60873,7 +60899,7 @@ typedef struct ddp__noise {
 } ddp__noise;
 
 typedef struct ddp__delayed_layer {
-    float *sum[2]; /* saved: merged gradients; NULL: the layer has no gradient */
+    float *sum[2]; /* saved: merged gradients. NULL means that the layer has no gradient. */
     size_t count;  /* floats of a gradient */
     int ready;     /* complete in this step */
 } ddp__delayed_layer;
@@ -60888,14 +60914,14 @@ typedef struct ddp__delayed {
     ddp__queues q;
     int at;                 /* the current or next iteration of the plan */
     int now;                /* index into a layer's sum[2]: the pending gradient, or the one applied last */
-    int averaged;           /* iterations in sum[now] if it was applied and is unused since; else 0 */
+    int averaged;           /* iterations in sum[now] if it was applied and is unused since, or 0 otherwise */
     int next;               /* the next fresh message */
     float rate;             /* learning rate of the pending gradient's newest iteration */
     ddp__delayed_layer *of; /* [layers] */
     float *position;        /* [DDP__POSITIONS] saved: at, now, rate and plan when no message is in flight */
     ddp__flight *flight;    /* [flights] messages in flight, oldest first */
     int flights, room, old; /* old: number of oldest messages that are not fresh */
-    int sampling;           /* 1: this step's gradients are a sample for `noise` */
+    int sampling;           /* 1 if this step's gradients are a sample for `noise` */
     ddp__noise noise;
 } ddp__delayed;
 
@@ -60915,7 +60941,7 @@ DDP_LIB int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_tran
 DDP_LIB int ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration);
 /* Sends one message. */
 DDP_LIB int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m);
-/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply; 0: none. */
+/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply, or 0 for none. */
 DDP_LIB void ddp__queues_end(ddp__queues *q, int *k);
 /* One whole iteration: begin, send, end. */
 DDP_LIB int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k);
@@ -61022,7 +61048,7 @@ void ddp__schedule_free(ddp__schedule *s)
     memset(s, 0, sizeof *s);
 }
 
-/* 1: the lengths are valid, and first[] rises from 0 to the number of messages. */
+/* 1 if the lengths are valid, and first[] rises from 0 to the number of messages. */
 static int ddp__schedule_looks(const ddp__schedule *s)
 {
     const ddp__packed_schedule *h = &s->head;
@@ -61200,7 +61226,7 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 
 /* ---- the plan ---- */
 
-/* Fills in the Preserver's model of this training; returns 0 if there is no estimate yet. batch counts
+/* Fills in the Preserver's model of this training. Returns 0 if there is no estimate yet. batch counts
  * workers' micro-batches, the unit of sigma. The model assumes plain SGD, where an update lowers the loss by
  * eta mu. Optimizers such as Adam lower it more, so mu is at least the measured decrease. */
 static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)
@@ -61633,8 +61659,8 @@ static int ddp__delayed_wait(ddp_ctx *d, void *self)
     return x->plan.room ? ddp__position_write(d, x) : 0;
 }
 
-/* Posts the unsent parts of a merged gradient and applies it. sent: parts of each layer already sent; NULL:
- * none. */
+/* Posts the unsent parts of a merged gradient and applies it. sent: parts of each layer already sent, or NULL
+ * for none. */
 static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int32_t *sent)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--)
@@ -61757,7 +61783,7 @@ static const double ddp__late_most = 0.8; /* share of the model, if the loss dec
 typedef struct ddp__late_numbers {
     double begun;             /* nonzero: the importance is known */
     double epoch, sum, count; /* of the losses of the current epoch */
-    double first, last;       /* mean loss of the first epoch and of the last complete one; 0 = none */
+    double first, last;       /* mean loss of the first epoch and of the last complete one, or 0 for none */
     double u_max, budget;     /* in bytes */
     double rate;              /* learning rate of the deferred layers */
     double sent, late;        /* bytes of all gradients, and of deferred ones */
@@ -61768,7 +61794,7 @@ typedef struct ddp__late {
     size_t room;          /* limit of deferred floats */
     /* saved: [room] of deferred layers, at servers.late_at: old parameters, own gradients, mean gradients */
     float *old, *own, *mean;
-    float **past_of;            /* [layers] EMA-LGP: running mean of mean gradients; else NULL */
+    float **past_of;            /* [layers] EMA-LGP: running mean of mean gradients, or NULL otherwise */
     float *work, *state;        /* buffers for the largest layer: parameters, optimizer state */
     double *importance, *bytes; /* [layers] importance is saved */
     /* one bit per layer. now: sent at once (GIB); late: deferred and not yet corrected, saved */
@@ -61776,7 +61802,7 @@ typedef struct ddp__late {
     ddp__osp *split;
     ddp__late_numbers *number;
     double compute_s; /* of this step */
-    int placed;       /* 1: servers.late_at is known */
+    int placed;       /* 1 if servers.late_at is known */
 } ddp__late;
 
 static void ddp__bit_set(unsigned char *set, int layer, int on)
@@ -61993,7 +62019,7 @@ static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 
 /* ---- messages ---- */
 
-/* 1: the server has layers of the set. RS pushes to every server, as a barrier of all workers. */
+/* 1 if the server has layers of the set. RS pushes to every server, as a barrier of all workers. */
 static int ddp__line_has(const ddp__line *k, const unsigned char *set)
 {
     for (int i = 0; i < k->layers; i++)
@@ -62800,7 +62826,8 @@ int ddp__outer_restart(ddp_ctx *d, void *self)
 
 /* ---- pending outer steps ---- */
 
-/* The saved value is 1 + the step modulo this number, which exceeds any period; 0: nothing is pending. */
+/* The saved value is 1 + the step modulo this number, which exceeds any period. 0 means that nothing is
+ * pending. */
 enum { DDP__LATE_STEPS = 1 << 20 };
 
 static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
@@ -62914,7 +62941,7 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
-/* 1: a layer is sent after its update, which waits for the norm of all gradients. */
+/* 1 if a layer is sent after its update, which waits for the norm of all gradients. */
 static int ddp__sends_last(const ddp_ctx *d)
 {
     return ddp__updates_last(d) && !ddp_settings(d)->average.first;
@@ -63374,16 +63401,16 @@ ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *er
                      name ? name : "");
 }
 
-/* The number of micro-batches of each kind of task that a stage has done; each kind runs in their order. */
+/* The number of micro-batches of each kind of task that a stage has done. Each kind runs in their order. */
 typedef struct ddp__stage_done {
     int forwards, inputs, weights;
 } ddp__stage_done;
 
-/* The stage's task in this time unit; -1: it waits. A forward, an input gradient or a weight gradient takes
- * one unit. before, after: the passes that the neighbours have done. Runs forwards until the pipeline is
- * full, then alternates a forward and an input gradient; backward_last: 1 = the last of the two was an input
- * gradient. Runs a weight gradient if nothing else can run, or instead of a forward if `most` micro-batches
- * are stored, the limit of 1f1b's first stage. */
+/* The stage's task in this time unit. -1 means that it waits. A forward, an input gradient or a weight
+ * gradient takes one unit. before, after: the passes that the neighbours have done. Runs forwards until the
+ * pipeline is full, then alternates a forward and an input gradient; backward_last: 1 = the last of the two
+ * was an input gradient. Runs a weight gradient if nothing else can run, or instead of a forward if `most`
+ * micro-batches are stored, the limit of 1f1b's first stage. */
 static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
                         const ddp__stage_done *after, int most, int full, int micro_batches)
 {
@@ -63626,7 +63653,7 @@ static void ddp__play_receive(ddp__played *x, int s, int way, double now)
     y->arrives[y->arrived++] = now + k->backlog;
 }
 
-/* Plays the earliest event; events that it causes cannot be earlier. 0: the step is complete. */
+/* Plays the earliest event; events that it causes cannot be earlier. 0 means that the step is complete. */
 static int ddp__play_next(ddp__played *x)
 {
     double least = DBL_MAX;
@@ -63759,12 +63786,12 @@ void ddp_pipeline_times_free(ddp_pipeline_times *t)
 /* One direction of an edge: one message per micro-batch. */
 typedef struct ddp__flow {
     long *ticket;           /* [micro_batches] -1: none */
-    ddp_edge_coding coding; /* for aq: coding of the activations; gradients use int8 */
+    ddp_edge_coding coding; /* for aq: coding of the activations. Gradients use int8. */
     double ratio;           /* ratio of topk */
     size_t bytes;           /* size of a message; for aq: if all its samples were sent before */
     size_t room;            /* size of the longest message */
-    unsigned char *wire;    /* [states x room] encoded messages; NULL: sent as floats from the states */
-    /* [samples x values] aq: each sample as the receiver has it, identical at both ends; else NULL */
+    unsigned char *wire;    /* [states x room] encoded messages, or NULL for sent as floats from the states */
+    /* [samples x values] aq: each sample as the receiver has it, identical at both ends, or NULL otherwise */
     float *last;
     size_t values;   /* values of a sample */
     size_t residual; /* sender with feedback: first of its residuals in ddp__cut */
@@ -63778,11 +63805,11 @@ typedef struct ddp__hop {
     ddp__flow flow[2]; /* activations, gradients */
 } ddp__hop;
 
-/* One use of a tied weight on another stage than its owner's; both stages have an entry. */
+/* One use of a tied weight on another stage than its owner's. Both stages have an entry. */
 typedef struct ddp__guest {
     int node, peer;
-    long ticket[2]; /* of the message with the weight, with its gradient; -1: none */
-    float *arrived; /* owner on a device: host memory for the received gradient; else NULL */
+    long ticket[2]; /* of the message with the weight, with its gradient, or -1 for none */
+    float *arrived; /* owner on a device: host memory for the received gradient, or NULL otherwise */
 } ddp__guest;
 
 typedef struct ddp__lane_mark {
@@ -63798,7 +63825,7 @@ typedef struct ddp__lanes {
     /* in seconds, by ddp_task_kind; step_s: of the whole steps; both over `steps` steps */
     double sum[DDP_TASK_WEIGHT_GRADIENT + 1], step_s;
     long steps;
-    int warm; /* 1: the first step is excluded */
+    int warm; /* 1 if the first step is excluded */
 } ddp__lanes;
 
 /* Work space for encoding: Top-K; deltas of aq (value); host copies of arrays on a device. */
@@ -63858,7 +63885,7 @@ struct ddp_pipe {
     int inputs;
     int asked;              /* micro-batches of this step or evaluation */
     int received, finished; /* micro-batches whose activations are requested; whose last task has run */
-    int evaluated;          /* the last micro-batch evaluated; -1: none */
+    int evaluated;          /* the last micro-batch evaluated, or -1 for none */
     ddp__lanes lanes;
     double loss_sum;
     int losses;
@@ -63881,11 +63908,11 @@ static inline int ddp__pipe_rank(const ddp_pipe *p, int stage)
 
 static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
-/* The slower of two rates; 0 means no limit. */
+/* The slower of two rates. 0 means no limit. */
 static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
 /* edge.c
- * Lists the edges of this stage; 0: out of memory. */
+ * Lists the edges of this stage, or 0 for out of memory. */
 DDP_LIB int ddp__edges_open(ddp_pipe *p);
 /* Posts a message from or to a rank, with the arrays in p->piece. here: they are in host memory even if
  * layers are on a device. */
@@ -63898,7 +63925,7 @@ DDP_LIB ddp_status ddp__edges_post(ddp_pipe *p, ddp_verb verb, int m, int gradie
 DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
 /* Waits until all sends of micro-batch m's state are complete. */
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
-/* 1: they are complete. */
+/* 1 if they are complete. */
 DDP_LIB int ddp__edges_have_left(const ddp_pipe *p, int m);
 
 /* edge_wire.c
@@ -63912,10 +63939,10 @@ DDP_LIB ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients
 /* samples.c
  * Checks the settings of aq. Call before the edges' messages are allocated. */
 DDP_LIB ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err);
-/* Allocates the samples of a flow; 0: out of memory, which ddp__samples_memory reports. */
+/* Allocates the samples of a flow. 0 means that out of memory, which ddp__samples_memory reports. */
 DDP_LIB int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values);
 DDP_LIB ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err);
-/* Starts a step; all its samples must be named. */
+/* Starts a step. All its samples must be named. */
 DDP_LIB ddp_status ddp__samples_begin(ddp_pipe *p);
 /* Size of the message of micro-batch m. */
 DDP_LIB size_t ddp__samples_size(const ddp_pipe *p, const ddp__flow *l, int m);
@@ -63982,7 +64009,7 @@ DDP_LIB size_t ddp__whole_layer(const ddp_graph *g, int layer);
 /* Sends bytes to a stage, receives them from it, or broadcasts them (DDP_BROADCAST). */
 DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);
 
-/* shares.c: lists this stage's share of the model; 0: out of memory. */
+/* shares.c: lists this stage's share of the model, or 0 for out of memory. */
 DDP_LIB int ddp__shares_open(ddp_pipe *p);
 
 /* ==== pipe/lanes.c ==== [pipe] */
@@ -64101,7 +64128,7 @@ typedef struct ddp__told_way {
 /* The figures of all stages, in the order of their ranks, and the lists computed from them. */
 typedef struct ddp__all_told {
     ddp__told *stage;   /* [stages] */
-    ddp__told_way *way; /* [stages x stages] from, to; a row is in stage order */
+    ddp__told_way *way; /* [stages x stages] from, to. A row is in stage order. */
     int *at;            /* [stages] index of a stage */
     ddp_stage_cost *cost;
     ddp_boundary *boundary;
@@ -64304,7 +64331,7 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
 
 /* ---- messages: array by array, and in each array sample by sample ---- */
 
-/* 1: the sample is sent as float32. Evaluations do not use stored samples. */
+/* 1 if the sample is sent as float32. Evaluations do not use stored samples. */
 static int ddp__sample_is_whole(const ddp_pipe *p, int m, int i)
 {
     return !p->trains || p->samples.fresh[m * p->samples.batch + i];
@@ -64485,8 +64512,8 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
 }
 
 /* The rate of a link between stages is its slowest rate in any pipeline, so that all replicas use the same
- * ratio; 0: no limit. With emulated links, each rank contributes its links to the stages of its pipeline, and
- * its access link. */
+ * ratio, or 0 for no limit. With emulated links, each rank contributes its links to the stages of its
+ * pipeline, and its access link. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = ddp_world(p->d);
@@ -64757,7 +64784,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 
 /* ---- arrays and messages ---- */
 
-/* Encodes one array into `bytes` bytes. residual: error feedback; NULL: none. */
+/* Encodes one array into `bytes` bytes. residual: error feedback, or NULL for none. */
 static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x, size_t n, float *residual,
                                  unsigned char *out, size_t bytes, ddp_error *err)
 {
@@ -65392,7 +65419,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     return ddp__receive_ahead(p, -1);
 }
 
-/* A device sends through memory that the session allocates; the first hook would start the session too
+/* A device sends through memory that the session allocates. The first hook would start the session too
  * late. */
 static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
 {
@@ -65598,7 +65625,7 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     return NULL;
 }
 
-/* An integer from 0 to most; -1: it is none. */
+/* An integer from 0 to most. -1 means that it is none. */
 static int ddp__stages_index(const ddp__json *v, int most)
 {
     if (!v || v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= most) ||
@@ -65714,7 +65741,7 @@ static ddp_status ddp__stages_segments(const char *path, const ddp__json *plan, 
     return DDP_OK;
 }
 
-/* 1: an operator of the device uses the output of another device that has no stage yet; *other is that
+/* 1 if an operator of the device uses the output of another device that has no stage yet. *other is that
  * device. */
 static int ddp__stages_waits(const ddp_oplist *list, const int *device_of, const int *stage, int device,
                              int *other)
@@ -65928,7 +65955,7 @@ int ddp__shares_open(ddp_pipe *p)
 
 /* ---- the cut ---- */
 
-/* 1: a stage may start at node i without splitting a layer. */
+/* 1 if a stage may start at node i without splitting a layer. */
 static int ddp__cut_may_begin(const ddp_graph *g, int i)
 {
     const ddp_node *n = g->node[i];
@@ -66103,7 +66130,7 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
 }
 
 /* 0: out of memory. There is one state more than micro-batches in flight, to receive the next one. As in
- * ddp_graph_build, a size that cannot fit is an error; the graph counts the parameters so far. */
+ * ddp_graph_build, a size that cannot fit is an error. The graph counts the parameters so far. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
@@ -66262,10 +66289,10 @@ typedef struct ddp__survival {
     void *user;
 } ddp__survival;
 
-/* The state that a rank reports between two worlds; all 0: it is lost. */
+/* The state that a rank reports between two worlds. All 0: it is lost. */
 typedef struct ddp__survivor {
     int32_t there, opened;
-    int64_t step;              /* the newest step it has saved; -1: none */
+    int64_t step;              /* the newest step it has saved, or -1 for none */
     uint64_t hub;              /* rendezvous of the next world, from its first rank, for transport threads */
     char addr[DDP__ADDR_TEXT]; /* for tcp */
 } ddp__survivor;
@@ -66273,7 +66300,7 @@ typedef struct ddp__survivor {
 /* One rank of the run. */
 typedef struct ddp__shrink {
     const ddp__survival *run;
-    ddp_ctx *outer, *d;  /* the elastic world; the world that trains, or NULL */
+    ddp_ctx *outer, *d;  /* the elastic world. The world that trains, or NULL. */
     ddp__survivor *word; /* [world] of the elastic world */
     ddp__keeper keeper;
     int replicas, was; /* number of whole pipelines; was: in the previous world, -1: there was none */
@@ -66293,7 +66320,7 @@ static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp
     return ddp__gather_words(s->outer, 0, s->word, sizeof *s->word, err);
 }
 
-/* 1: all ranks of a pipeline are live. */
+/* 1 if all ranks of a pipeline are live. */
 static int ddp__is_whole(const ddp__shrink *s, int pipeline)
 {
     const ddp__survivor *w = s->word + (size_t)pipeline * (size_t)s->run->stages;
@@ -66603,7 +66630,8 @@ typedef struct ddp__player {
     int rank;
     double now;
     ddp__player_state state;
-    ddp__port *at;            /* the link on which it waits for a message; NULL: it waits for a time */
+    ddp__port *at;            /* the link on which it waits for a message. NULL means that it waits for a
+                               * time. */
     struct ddp__player *next; /* list of workers that can run */
     pthread_t thread;
     pthread_cond_t turn;
@@ -66648,9 +66676,9 @@ struct ddp__world {
 };
 
 /* ---- world.c ---- */
-/* zeroed; NULL: the world has failed */
+/* zeroed. NULL means that the world has failed. */
 DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size);
-/* Reserves one more element of a list; 0: out of memory, the world has failed. */
+/* Reserves one more element of a list. 0 means that out of memory, the world has failed. */
 #define ddp__world_reserve(w, list) ddp__world_has(w, ddp__reserve(list, stbds_arrlenu(list) + 1))
 DDP_LIB int ddp__world_has(ddp__world *w, int has);
 
@@ -66659,8 +66687,8 @@ DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, vo
                            int i, int j);
 /* wakes a waiting worker at the network's time */
 DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s);
-/* The caller holds the lock. Waits for a message at the port `at`; NULL: until the network reaches the
- * worker's time. */
+/* The caller holds the lock. Waits for a message at the port `at`. NULL means that until the network reaches
+ * the worker's time. */
 DDP_LIB void ddp__seat_wait(ddp__player *s, ddp__port *at);
 /* The worker has returned. */
 DDP_LIB void ddp__seat_end(ddp__player *s);
@@ -66670,7 +66698,7 @@ DDP_LIB void ddp__world_begin(ddp__world *w);
 /* ---- port.c ---- */
 DDP_LIB ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB void ddp__port_rules(ddp__world *w);                  /* sets look, fails and stuck */
-DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* 1: the script has killed it */
+DDP_LIB int ddp__port_is_dead(const ddp__world *w, int rank); /* 1 if the script has killed it */
 DDP_LIB void ddp__carried_free(ddp__world *w);
 
 /* ==== sim/world.c ==== [sim] */
@@ -66756,7 +66784,7 @@ static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
     ddp__seat_ready(w, (ddp__player *)what);
 }
 
-/* The worker that runs next; NULL: none can ever run. */
+/* The worker that runs next. NULL means that none can ever run. */
 static ddp__player *ddp__world_next(ddp__world *w)
 {
     double *own = ddp__time_set(&w->now);
@@ -66865,14 +66893,14 @@ struct ddp__port {
     ddp__player *seat;
     ddp__engine *e;
     ddp__job *job;          /* a list: a heap */
-    int sends;              /* 1: the uplink is busy */
+    int sends;              /* 1 if the uplink is busy */
     ddp__op **want;         /* a list: receives that wait for a message, oldest first */
     ddp__mail *mail, *last; /* complete messages that are not received */
     int unsent;             /* point-to-point messages that are not sent */
     int dead;
 };
 
-/* A collective; indexes are places among its members. */
+/* A collective. Indexes are places among its members. */
 typedef struct ddp__carried {
     struct ddp__carried *next, *before;
     ddp__world *world;
@@ -66881,7 +66909,7 @@ typedef struct ddp__carried {
     int phases, parts, together; /* together: 1 = starts when all members have posted */
     int joined, over;
     int in_turn; /* 1: ring: each phase is sent to the next member only */
-    int root;    /* place of the only sender; -1: all send */
+    int root;    /* place of the only sender. -1 means that all send. */
     /* bytes of a part in phase i % 4: sent by a member, of these the values, received */
     double out[4], payload[4], in[4];
     ddp__op **op;     /* [here] */
@@ -66890,8 +66918,9 @@ typedef struct ddp__carried {
     int *gone; /* [phases x parts x here] parts sent by the members of a cell, at its first member's place */
     double *leave;     /* [phases x parts x here] */
     ddp__scrap *scrap; /* data of the root */
-    int void_;         /* 1: a rank was lost and the collective was restarted; ignore this one */
-    int *cell[2]; /* [here] first place of the cell whose members exchange data: inside, across; NULL: all */
+    int void_;         /* 1 if a rank was lost and the collective was restarted; ignore this one */
+    int *cell[2]; /* [here] first place of the cell whose members exchange data: inside, across, or NULL for
+                   * all */
 } ddp__carried;
 
 /* ---- uplink.c ---- */
@@ -67349,7 +67378,7 @@ static int ddp__cell_of(const ddp__carried *c, int member, int phase)
 }
 
 /* Time at which parts sent by a cell's members (or by `from` alone) arrive at a member. last: the two latest
- * send times, if all links are equal; NULL: they differ. */
+ * send times, if all links are equal. NULL means that they differ. */
 static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, const double last[2])
 {
     ddp__links *l = &c->port[member]->e->links;
@@ -67514,7 +67543,7 @@ static void ddp__carried_owner(const ddp__carried *c, int member, size_t at, siz
     if (from < to) op->m.owner->rule(op->m.owner->user, from, sum + (from - at), to - from);
 }
 
-/* Sums the values from `at` on over all members with real memory; the result is for all members. */
+/* Sums the values from `at` on over all members with real memory. The result is for all members. */
 static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float *sum)
 {
     ddp__op *first = c->op[0];
@@ -68977,7 +69006,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
     ddp__text cell = DDP__ZEROS;
 
-    /* the first pass measures, the second writes; names are left-aligned, numbers right-aligned */
+    /* the first pass measures, the second writes. Names are left-aligned, numbers right-aligned. */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
             for (int c = 0; c < DDP__SUMMARY_COLUMNS && !cell.failed; c++) {
@@ -69011,7 +69040,7 @@ struct ddp_jsonl {
     int opened;      /* 0 = the stream belongs to the program */
     FILE *stream;    /* the output */
     ddp_error error; /* the first error */
-    int depth;       /* number of open values; 0 = between two lines */
+    int depth;       /* number of open values, or 0 for between two lines */
     char closer[DDP__JSONL_DEPTH + 1];
 };
 
@@ -69489,7 +69518,7 @@ static int ddp__run_pipelines(const ddp_report_run *r)
     return most;
 }
 
-/* Collects one of them; its slots are written to `slot`. */
+/* Collects one of them. Its slots are written to `slot`. */
 static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot,
                               ddp_report_pipeline *out)
 {
@@ -69501,7 +69530,7 @@ static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_
             slot[out->slots++] = r->workers[w].slot[i];
     out->slot = slot;
     out->stages = r->stages;
-    /* a step is measured from its computations; messages are in between */
+    /* a step is measured from its computations. Messages are in between. */
     for (int i = 0, any = 0; i < out->slots; i++) {
         if (slot[i].boundary >= 0) continue;
         if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;

@@ -7,7 +7,7 @@
  *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread
  * -arch=sm_90a is for an H100; use -arch=native for the GPU of this machine.
  *
- * EXAMPLE. The settings of a context on GPU 0 with bfloat16 arithmetic; all else is as in dreamddp.h:
+ * EXAMPLE. The settings of a context on GPU 0 with bfloat16 arithmetic. All else is as in dreamddp.h:
  *     ddp_backend gpu = ddp_cuda(DDP_CUDA_BF16, 0);
  *     ddp_config cfg = {0};
  *     cfg.backend = &gpu;
@@ -50,16 +50,16 @@ typedef enum ddp_cuda_numbers {
 /* ddp_cuda - returns the backend of contexts on a GPU. ddp_config.backend points to it, until ddp_close.
  *
  *   numbers  number format of the computation
- *   device   number of the GPU in CUDA's order; -1: the ranks of a machine share its GPUs
+ *   device   number of the GPU in CUDA's order, or -1 for the ranks of a machine share its GPUs
  *
  * The program's own stream goes into ddp_config.device.cuda_stream. ddp_open reports errors of the device.
- * Pure; safe from any thread. */
+ * Pure and safe from any thread. */
 DDP_API ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device);
 
 /* ---- compression of arrays in device memory, bit-identical to compress/compress.h ---- */
 
-/* The first fault that calls with this verdict found in the data. It is in device memory and starts as
- * zeros; only the library uses its fields. */
+/* The first fault that calls with this verdict found in the data. It is in device memory and starts as zeros.
+ * Only the library uses its fields. */
 typedef struct ddp_cuda_verdict {
     unsigned long long pending, at, number;
     float value[2];
@@ -68,7 +68,7 @@ typedef struct ddp_cuda_verdict {
 
 /* All functions below, except ddp_cuda_verdict_read and ddp_cuda_topk_scratch, queue work on `stream` (a
  * cudaStream_t, NULL = the default stream of the current device) and return at once. Arrays of floats are
- * float32 in device memory, aligned to 4 bytes; they are borrowed until the work is done, and do not overlap.
+ * float32 in device memory, aligned to 4 bytes. They are borrowed until the work is done, and do not overlap.
  * Faults of the arguments are returned. Faults of the data, such as a NaN or a damaged message, are found
  * later, on the device, and stored in `verdict` (not NULL). That call and all later calls with the same
  * verdict then write nothing. No call waits for the device. Several calls of one step can share a verdict.
@@ -87,30 +87,30 @@ DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *
  *   k        1..n; from ddp_keep_count or ddp_adatopk for FusionLLM's AdaTopK
  *   scratch  ddp_cuda_topk_scratch(n, k) bytes of device memory, aligned to 16
  *   index    [k] device memory; receives the positions
- *   value    [k] device memory; receives the values; may be NULL
+ *   value    [k] device memory; receives the values. May be NULL.
  *
  * Method: a histogram of the first 11 bits of all magnitudes gives a threshold, and a second read collects
- * the elements above it; the rest of the work is done on these elements. If too many elements reach the
+ * the elements above it. The rest of the work is done on these elements. If too many elements reach the
  * threshold (many in one eighth of a binade, or ties), 21 or all 31 bits are counted first: at most 4 reads
- * of the array. Source: FusionLLM (arXiv:2410.12707) section 5.1. Errors: DDP_ARG; DDP_FAILED if a kernel
- * cannot be launched; the verdict for a NaN. */
+ * of the array. Source: FusionLLM (arXiv:2410.12707) section 5.1. Errors: DDP_ARG, DDP_FAILED if a kernel
+ * cannot be launched, or the verdict for a NaN. */
 DDP_API ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
                                  uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
                                  ddp_error *err);
 
 /* ddp_cuda_topk_scratch - returns the size, in bytes, of the scratch memory that ddp_cuda_topk needs: about
- * 24 k + 5 MB; 0 if k is not in 1..n. Pure; safe from any thread. */
+ * 24 k + 5 MB, or 0 if k is not in 1..n. Pure and safe from any thread. */
 DDP_API size_t ddp_cuda_topk_scratch(size_t n, size_t k);
 
 /* ddp_cuda_feedback_add - adds the gradient to the residual: residual[0..n-1] += gradient[0..n-1], both in
- * device memory. Errors: DDP_ARG for NULL; DDP_FAILED if a kernel cannot be launched; the verdict for a value
- * or a sum that is not finite. */
+ * device memory. Errors: DDP_ARG for NULL, DDP_FAILED if a kernel cannot be launched, or the verdict for a
+ * value or a sum that is not finite. */
 DDP_API ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
                                          ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
 /* ddp_cuda_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. residual [n] and
- * index [k] are in device memory; index is from ddp_cuda_topk. Errors: DDP_ARG for NULL; DDP_FAILED if a
- * kernel cannot be launched; the verdict for an index out of range. */
+ * index [k] are in device memory; index is from ddp_cuda_topk. Errors: DDP_ARG for NULL, DDP_FAILED if a
+ * kernel cannot be launched, or the verdict for an index out of range. */
 DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                           ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
@@ -120,7 +120,7 @@ DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint6
  *   out    `capacity` bytes of device memory, aligned to 4
  *   bytes  receives the size of the message, at once
  *
- * Errors: DDP_ARG; DDP_FAILED if a kernel cannot be launched; the verdict for a NaN or an infinity. */
+ * Errors: DDP_ARG, DDP_FAILED if a kernel cannot be launched, or the verdict for a NaN or an infinity. */
 DDP_API ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
                                            size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
                                            void *stream, ddp_error *err);
@@ -168,7 +168,7 @@ typedef struct ddp__cuda_entry {
     const char *name;
     void (*forward)(const ddp_op_call *c);
     void (*backward)(const ddp_op_call *c); /* NULL: the operator has no gradient */
-    /* bytes of dev->scratch that forward or backward uses; NULL: none */
+    /* bytes of dev->scratch that forward or backward uses, or NULL for none */
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
 
@@ -178,8 +178,8 @@ typedef struct ddp__cuda {
     int device;
     int half;                              /* 1: activations are bfloat16 */
     int tf32;                              /* 1: products may round their inputs to TF32 */
-    decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh);
-                                            * NULL: not used */
+    decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh),
+                                            * or NULL if not used */
     cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
@@ -191,15 +191,15 @@ typedef struct ddp__cuda {
     size_t scratch_bytes;
     cudaDeviceProp props;
     pthread_mutex_t lock;     /* guards error, which several threads may set */
-    int failed;               /* 1: error is set; read it with ddp__atomic_load */
+    int failed;               /* 1: error is set. Read it with ddp__atomic_load. */
     ddp_error error;          /* the first error */
     ddp_op op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
     int ops;
-    struct ddp__cuda_lists *lists; /* queued calls (ops.cuh); NULL: calls run at once */
+    struct ddp__cuda_lists *lists; /* queued calls (ops.cuh). NULL means that calls run at once. */
 } ddp__cuda;
 
-/* Records a failure in the format of ddp__fail; the first one is kept. Any thread. */
+/* Records a failure in the format of ddp__fail. The first one is kept. Any thread. */
 #define ddp__cuda_fail(dev, code, ...)                 \
     do {                                               \
         ddp_error ddp__e;                              \
@@ -230,7 +230,7 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
     return code;
 }
 
-/* Remedy for an error, to append to its message; "" if there is none. */
+/* Remedy for an error, to append to its message, or "" if there is none. */
 static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
@@ -265,7 +265,7 @@ static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char 
  * it failed. */
 #define DDP__CUDA(dev, call) ddp__cuda_note((dev), (call), #call)
 
-/* Passes on the result of cudaEventQuery or cudaStreamQuery. "Not ready" also becomes CUDA's last error; this
+/* Passes on the result of cudaEventQuery or cudaStreamQuery. "Not ready" also becomes CUDA's last error. This
  * clears it, because the next launch would report it. */
 static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
 {
@@ -284,8 +284,8 @@ static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const ch
 /* The same for cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
 
-/* Looks up a function of the driver at run time, so that programs need not link with the driver. NULL: the
- * driver has none. */
+/* Looks up a function of the driver at run time, so that programs need not link with the driver. NULL means
+ * that the driver has none. */
 static DDP__UNUSED void *ddp__cuda_driver(const char *name)
 {
     void *found = NULL;
@@ -299,7 +299,7 @@ static DDP__UNUSED void *ddp__cuda_driver(const char *name)
     return e == cudaSuccess ? found : NULL;
 }
 
-/* Creates n events. NULL: out of memory; a failure of the device is recorded. */
+/* Creates n events. NULL: out of memory. A failure of the device is recorded. */
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
     cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
@@ -360,8 +360,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. stream: the program's cudaStream_t, borrowed; NULL: creates
- * one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
+/* Opens a device: streams, handles, workspace. stream: the program's cudaStream_t, borrowed. NULL means that
+ * creates one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
 static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
                                              ddp_error *err)
 {
@@ -744,7 +744,7 @@ __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W>
 #endif
 }
 
-/* 1: all pointers are aligned to 16 bytes; NULL counts as aligned. On host and device. */
+/* 1 if all pointers are aligned to 16 bytes; NULL counts as aligned. On host and device. */
 __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const void *b = NULL,
                                                             const void *c = NULL, const void *d = NULL)
 {
@@ -963,7 +963,7 @@ static __global__ void ddp__k_columns_add(float *grad, float *next, const float 
     grad[j] += sum;
 }
 
-/* The second pass, for one or two sums; NULL: not wanted. */
+/* The second pass, for one or two sums, or NULL if not wanted. */
 static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n,
                                          long parts)
 {
@@ -1205,15 +1205,15 @@ enum {
     DDP__TOPK_BLOCKS = 264, /* maximum, not above THREADS; two per multiprocessor of a large GPU */
     DDP__TOPK_EACH = 16,    /* elements per thread at a time */
     DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
-    DDP__TOPK_DIGIT = 2048 /* number of values of the first digit, which has 11 bits; the others have 10 */
+    DDP__TOPK_DIGIT = 2048 /* number of values of the first digit, which has 11 bits. The others have 10. */
 };
 
 /* State at the start of a pass: the known digits of the k-th element. */
 typedef struct ddp__topk_step {
     uint32_t prefix;         /* the digits counted so far */
     uint32_t digit;          /* the last of them */
-    int listed;              /* 1: this pass reads the list */
-    int make;                /* 1: this pass writes the list */
+    int listed;              /* 1 if this pass reads the list */
+    int make;                /* 1 if this pass writes the list */
     unsigned long long rank; /* rank of the k-th element among the elements with this prefix */
 } ddp__topk_step;
 
@@ -1298,7 +1298,7 @@ static inline __device__ unsigned ddp__topk_place(int i)
     return threadIdx.x / 32 * (32 * DDP__TOPK_EACH) + threadIdx.x % 32 * 4 + (unsigned)(i / 4 * 128 + i % 4);
 }
 
-/* Loads the thread's elements of the tile at `at`. Returns a bit mask of the elements before the end; the
+/* Loads the thread's elements of the tile at `at`. Returns a bit mask of the elements before the end. The
  * others are 0. */
 static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at,
                                                  unsigned long long end, int wide, uint32_t *x)
@@ -1570,7 +1570,7 @@ struct ddp__map_gelu_grad {
         return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
     }
 };
-/* NaN stays NaN; the gradient at 0 is 0. */
+/* NaN stays NaN. The gradient at 0 is 0. */
 struct ddp__map_relu {
     __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
 };
@@ -1703,7 +1703,7 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
     if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
 }
 
-/* Positions of the two factors in arrays given per input; NULL stays NULL. */
+/* Positions of the two factors in arrays given per input. NULL stays NULL. */
 template <typename T>
 static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first, const void *second,
                                             const T **a, const T **b)
@@ -2008,7 +2008,7 @@ __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, f
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
-/* Gradients of scale and shift (NULL: not wanted). slope (3, channels): factor of dy, factor of x, and
+/* Gradients of scale and shift (NULL if not wanted). slope (3, channels): factor of dy, factor of x, and
  * constant term of dx. */
 template <typename T>
 __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift,
@@ -2219,7 +2219,7 @@ __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], co
                  : "memory");
 }
 
-/* Starts to copy 16 bytes to shared memory; writes zeros if present is 0. */
+/* Starts to copy 16 bytes to shared memory. Writes zeros if present is 0. */
 template <typename T>
 __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
 {
@@ -2348,7 +2348,7 @@ __device__ static __forceinline__ float ddp__exp2(float x)
     return y;
 }
 
-/* Packs two bfloat16 into a register, the first in the low half; the other function stores two elements to
+/* Packs two bfloat16 into a register, the first in the low half. The other function stores two elements to
  * shared memory. */
 __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float second)
 {
@@ -2411,7 +2411,7 @@ template <int GROUP> struct ddp__arrivals {
     }
 };
 
-/* An array of sequences; a sequence is count rows, and a row is heads of d columns. Kernels load tiles: rows
+/* An array of sequences. A sequence is count rows, and a row is heads of d columns. Kernels load tiles: rows
  * of one head. */
 template <typename T> struct ddp__tiles {
     CUtensorMap map; /* for the copy engine */
@@ -2816,7 +2816,7 @@ typedef struct ddp__cuda_conv {
     int channels, planes, h, w, rows, cols, step, top, left, kh, kw;
     int m, groups; /* rows of the other matrix per group */
     long pixels;   /* number of positions: images x rows x cols */
-    void *y;       /* strides of an element (i, r, c): y_image, y_row, y_col; the channels are contiguous */
+    void *y;       /* strides of an element (i, r, c): y_image, y_row, y_col. The channels are contiguous. */
     long y_image, y_row, y_col;
     const void *bias;   /* [groups x m], or NULL */
     int add;            /* 1: add to y */
@@ -2863,7 +2863,7 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     return p;
 }
 
-/* 1: the element of the image at that tap exists. */
+/* 1 if the element of the image at that tap exists. */
 static inline __device__ int ddp__conv_sees(const ddp__cuda_conv &v, const ddp__conv_place &p, int a, int b)
 {
     return (unsigned)(p.row + a) < (unsigned)v.h && (unsigned)(p.col + b) < (unsigned)v.w;
@@ -3069,10 +3069,11 @@ typedef struct ddp__cuda_product {
     const void *a, *b;
     void *c;
     int add;
-    const void *bias; /* n elements of c's type, added to every row; NULL: none */
+    const void *bias; /* n elements of c's type, added to every row, or NULL for none */
     int gelu;         /* 1: c = gelu(product + bias); needs a bias and add 0. -1: c = product * gelu'(before);
                        * needs add 0. Not every version of the library supports it for every type and shape */
-    void *before;     /* with gelu: the input of gelu, in rows of a multiple of 16 bytes; NULL: not wanted */
+    void *before;     /* with gelu: the input of gelu, in rows of a multiple of 16 bytes, or NULL if not
+                       * wanted */
     void *sums;       /* receives the sums of the rows of op(a), m elements of c's type. NULL: not wanted;
                        * must be NULL with bias or count > 1. As rarely supported as gelu */
 } ddp__cuda_product;
@@ -3090,7 +3091,7 @@ typedef struct ddp__cuda_product_plan {
     cublasLtMatmulAlgo_t algo;
     size_t workspace;
     float waves; /* of the algorithm, on this device */
-    int none;    /* 1: the library does not support this product with gelu or sums */
+    int none;    /* 1 if the library does not support this product with gelu or sums */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -3519,7 +3520,7 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
     return v;
 }
 
-/* 1: the window is one element and skips none, so the convolution is a linear operator on each position.
+/* 1 if the window is one element and skips none, so the convolution is a linear operator on each position.
  * cuBLASLt is slower for other sizes, or does not support them. */
 static int ddp__cuda_conv_point(const ddp_op_spec *s)
 {
@@ -4923,7 +4924,7 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
     for (long j = (long)threadIdx.x * width; j < n; j += THREADS * width) {
         ddp__piece_load(v, x, j, n, wide);
         for (int i = 0; i < width; i++) {
-            /* a row without a label may hold any values; its gradient is 0 */
+            /* a row without a label may hold any values. Its gradient is 0. */
             v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
             if (j + i == mine) v[i] -= by;
         }
@@ -5071,7 +5072,7 @@ enum {
 };
 
 /* PIECES > 0: rows are wide, and each lane keeps that many pieces of the row in registers, so the row is read
- * once. 0: any row; each pass reads it again. Both use the same order of sums. */
+ * once. 0: any row. Each pass reads it again. Both use the same order of sums. */
 #define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
     DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j<n; p += PIECES> 0, j += 32 * width)
 
@@ -5236,7 +5237,7 @@ template <typename T> static long ddp__norm_pieces(long n, int wide)
     return wide && pieces <= DDP__NORM_PIECES ? pieces : 0;
 }
 
-/* sum: the addition that writes the input; NULL: it has already run. */
+/* sum: the addition that writes the input. NULL means that it has already run. */
 template <typename T, int RMS>
 static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
@@ -5446,7 +5447,7 @@ static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_
         if (ddp__magnitude(x[i]) >= DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NO_LEVEL, i);
 }
 
-/* The largest magnitude of a block; each lane passes its four elements. All lanes of a warp must call it. */
+/* The largest magnitude of a block. Each lane passes its four elements. All lanes of a warp must call it. */
 static inline __device__ uint32_t ddp__quantise_most(const float *e)
 {
     uint32_t most = 0;
@@ -5479,7 +5480,7 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
 
 /* SPLIT: as the split of blocks.c: writes only the payload, and x keeps the residual. A block with a denormal
  * scale is sent as zeros. If values are not finite, their magnitude becomes the scale, which the receiver
- * rejects. Otherwise writes the whole message; the verdict has already checked the values. */
+ * rejects. Otherwise writes the whole message. The verdict has already checked the values. */
 template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
@@ -5667,7 +5668,7 @@ typedef struct ddp__cuda_nccl {
     cudaStream_t stream;
     cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
     cudaEvent_t *done;  /* [slots] the arrays are averages */
-    double *since;      /* [slots] ddp_now() when the average was queued; 0: none in flight */
+    double *since;      /* [slots] ddp_now() when the average was queued, or 0 for none in flight */
     int slots;
 } ddp__cuda_nccl;
 
@@ -5726,7 +5727,7 @@ static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *
     return n->why.code;
 }
 
-/* 1: the slot's average has ended, or there was none. */
+/* 1 if the slot's average has ended, or there was none. */
 static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;
@@ -5772,7 +5773,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
            !ddp__nccl_settle(n, "ncclCommFinalize", &why);
 }
 
-/* on_error 1: aborts the operations in flight first. Frees n; NULL is allowed. */
+/* on_error 1: aborts the operations in flight first. Frees n. NULL is allowed. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     if (!n) return;
@@ -5875,7 +5876,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
     return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err) : DDP_OK;
 }
 
-/* Makes later work on the computing stream wait for the slot's operation; does not block the host. */
+/* Makes later work on the computing stream wait for the slot's operation. Does not block the host. */
 static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
@@ -5928,7 +5929,7 @@ typedef struct ddp__cuda_self {
     int marks;
     int base;      /* the mark that was read last */
     double base_s; /* ddp_now() at that mark */
-    int ranged;    /* 1: an NVTX range is open */
+    int ranged;    /* 1 if an NVTX range is open */
 } ddp__cuda_self;
 
 /* Converts the first argument of a table function: to the state that open returned, or to its device or
@@ -6091,8 +6092,8 @@ static void ddp__cuda_raise_all(ddp__cuda_self *c)
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
-/* Waits for event (NULL: for all queued work). If a peer is lost, the wait must end: it aborts the messages
- * in flight between devices. */
+/* Waits for event (NULL for for all queued work). If a peer is lost, the wait must end: it aborts the
+ * messages in flight between devices. */
 static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
 {
     ddp__cuda *dev = c->dev;

@@ -76,11 +76,12 @@ DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 
 /* ddp_backward_end - passes the layer's gradient of this micro-batch to the library. From the last
  * micro-batch until ddp_forward_begin(layer), or until ddp_step_end if that hook is not used, the library
- * owns the layer's parameters and gradients: no other backward pass may read them. It returns the gradients
- * zeroed, except with ddp_own_update. Returns 0 or the context's first error. Errors: DDP_ARG for a layer
- * that does not exist; DDP_USAGE for more calls than micro_batches, or on a server rank; DDP_NUMERIC for a
- * NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the
- * session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
+ * owns the layer's parameters and gradients: no other backward pass may read them. It returns the
+ * gradients zeroed, except with ddp_own_update. Returns 0 or the context's first error. Errors: DDP_ARG
+ * for a layer that does not exist; DDP_USAGE for more calls than micro_batches, or on a server rank;
+ * DDP_NUMERIC for a NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if
+ * it starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
+ * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
 
 /* ddp_skip - replaces ddp_backward_end if this micro-batch had no gradient of the layer, for example in an

@@ -662,7 +662,7 @@ static void page_matches_the_table(void **state)
         "* `join` is the setting of a joining worker. The other workers of the run have the same second "
         "setting.\n"
         "* With your own update, `max_world` and `join` need a program state\n"
-        "  ([c-loop](../tutorials/c-loop.md#the-state-of-your-optimizer)).\n\n"
+        "  ([embed](../howto/embed.md#save-the-state-of-your-optimizer)).\n\n"
         "The page is generated from src/config/compatibility.c. tests/config/test_compatibility.c also tries "
         "each cell: a small\n"
         "training must succeed where the table has \"yes\". tests/session/test_mpi.py tries some cells of "
