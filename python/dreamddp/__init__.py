@@ -3,6 +3,8 @@
     import dreamddp
     dreamddp.init(strategy="dreamddp", period=10)   # rank and world from ddprun, torchrun, mpirun, srun
     model, opt = dreamddp.wrap(model, opt)          # the training loop does not change
+    ...
+    dreamddp.sync_all()                             # every rank has equal parameters
 
 The settings of init have the names of ddp_config's fields. DREAMDDP_ environment variables set the others. See
 docs/tutorials/pytorch.md.
