@@ -4,7 +4,7 @@
     bench/claims.py [--only ID,..] [--kind KIND] [--missing] [--page] [--list]
 
 bench/claims_cases.py has the cases and describes how to add one. The figures of a case go into bench/claims_results.json when its
-commands have ended. The pages are made from all stored figures: index.md, and a page for each paper. A stored figure has the
+commands have ended. The pages contain all stored figures: index.md, and a page for each paper. A stored figure has the
 fingerprint of its case; after a change of the case the figure is not shown until the case has run again. If a command fails, an
 error is printed, nothing is stored, and the other cases continue (exit code 1).
 """

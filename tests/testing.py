@@ -3,7 +3,7 @@
 
     tests/testing.py [--only STAGE,..] [--page] [--list]
 
-A stage runs its command and stores its counts in tests/testing.json. The page is made from all stored counts. A
+A stage runs its command and stores its counts in tests/testing.json. The page contains all stored counts. A
 stage that fails prints a one-line error and stores nothing. All stages take about two hours. --only coverage,sweeps
 runs two stages. --page only writes the page from the stored counts.
 """

@@ -3,7 +3,7 @@
 
     tools/abi.py           compares with the list of the last git tag, or without a tag with the tree's own list. Exit 1 if
                            something that compiled programs use was removed or changed, 77 if this machine is not
-                           64-bit Linux, for which the list is made
+                           64-bit Linux, which the list is for
     tools/abi.py --write   writes packaging/abi.txt
 
 docs/reference/stability.md describes the guarantees. Sizes and offsets come from the compiler, types have the names of

@@ -6,7 +6,7 @@ enum { CHANNEL_OPTIONS = 6 };
 
 typedef struct channel_keys {
     ddp__tls_files file;
-    int insecure; /* 1: addresses beyond this machine are allowed without keys */
+    int insecure; /* 1 if addresses beyond this machine are allowed without keys */
 } channel_keys;
 
 /* Writes CHANNEL_OPTIONS rows to table and returns their number. certificate: help of --tls-cert. */

@@ -66,14 +66,14 @@ typedef struct ddp__engine_config {
                                 most 127 KiB: 8 staging slots per peer. Same on all ranks */
     size_t max_count;        /* floats of the largest message; bounds staging, or 0 if unknown */
     int queue;               /* maximum number of messages that are submitted and not yet done */
-    int serves;              /* 1: push, serve, pull and answer have lanes. Same on all ranks */
+    int serves;              /* 1 if push, serve, pull and answer have lanes. Same on all ranks */
     ddp_coding coding;       /* wire format that messages may use; other than float takes one more chunk per
                                 peer */
     const ddp__coder *coder; /* encodes its blocks; borrowed */
     int no_checksum;         /* 1: send payloads without a CRC-32C; concerns only the frames that this rank
                                 sends */
     int check_writes;        /* 1: calls ddp__engine_guard with max_count at the start */
-    const struct ddp__membership *membership; /* NULL: a lost peer is an error */
+    const struct ddp__membership *membership; /* NULL means that a lost peer is an error */
     int min_world;                            /* membership: as in ddp_config */
     int servers;       /* membership: number of server ranks, the highest ids. ddp__engine_retire removes them
                           from collectives. Every epoch must contain all of them; this replaces the quorum */

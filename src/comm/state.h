@@ -94,7 +94,7 @@ typedef struct ddp__op {
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
     int expected; /* 1 if the peer must send something and nothing has arrived */
-    int seen;     /* 1: something arrived, so the peer has started it */
+    int seen;     /* 1 if something arrived, so the peer has started it */
     double divergence;
     union {
         struct {             /* in a ring: of the segment that has the peer's number */
@@ -282,7 +282,7 @@ struct ddp__engine {
     int members;
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
                         ddp__engine_retire */
-    int knows_sites; /* 1: ddp__engine_sites was called */
+    int knows_sites; /* 1 if ddp__engine_sites was called */
     /* [world] each: the site of a rank; of live ranks the index in the site, and the index among the ranks of
      * the same site_place */
     int *site, *site_place, *site_part;
@@ -291,7 +291,7 @@ struct ddp__engine {
     ddp__links links;                      /* all zero: no emulated links */
     int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
                                               has an emulated rate */
-    int checks;                            /* 1: payloads are sent with a checksum */
+    int checks;                            /* 1 if payloads are sent with a checksum */
     int stalled;                           /* 1 if the emulated access link is stalled */
     int acted;                             /* number of acts of the script that were executed */
     size_t chunk;                          /* in floats */
@@ -361,11 +361,11 @@ struct ddp__engine {
     pthread_t thread;
     ddp_error error;     /* first failure or abort request */
     int begun_wire;      /* 1 if the wire's begin has returned */
-    int retires;         /* 1: ddp__engine_retire waits */
+    int retires;         /* 1 if ddp__engine_retire waits */
     int tight;           /* 1 if a message waits for a free slot in the queue */
     int quiet;           /* 1 if the comm thread will not touch the memory of messages again */
     ddp__parking parked; /* the comm thread lets a caller drive the engine */
-    int driven;          /* 1: a caller drives the engine */
+    int driven;          /* 1 if a caller drives the engine */
     double park_until;   /* when the comm thread resumes, unless a caller drives */
     pthread_cond_t park;
     int stop, sleeping;

@@ -194,7 +194,7 @@ typedef struct ddp__cuda_conv {
     void *y;       /* strides of an element (i, r, c): y_image, y_row, y_col. The channels are contiguous. */
     long y_image, y_row, y_col;
     const void *bias;   /* [groups x m], or NULL */
-    int add;            /* 1: add to y */
+    int add;            /* 1 to add to y */
     const void *weight; /* packed: m_pad rows of k_pad for each group */
     int m_pad, k_pad;
     const struct ddp__conv_reach *taps; /* [k_pad] */

@@ -392,7 +392,8 @@ static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const
 /* Sets *yes to 1 if the program was compiled with wgmma. */
 static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
 
-/* 1: attention uses wgmma. This needs a GPU that supports it, a program compiled for sm_90a, and bfloat16. */
+/* 1 if attention uses wgmma. This needs a GPU that supports it, a program compiled for sm_90a, and
+ * bfloat16. */
 static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 {
     int yes = 0;

@@ -19,7 +19,7 @@ typedef struct ddp__cuda_due {
 typedef struct ddp__cuda_replay {
     ddp__cuda_due *due; /* [count] */
     int count;
-    cudaGraphExec_t graph; /* NULL: the list has occurred once */
+    cudaGraphExec_t graph; /* NULL means that the list has occurred once */
 } ddp__cuda_replay;
 
 typedef struct ddp__cuda_lists {

@@ -142,7 +142,7 @@ template <typename T> __host__ __device__ static __forceinline__ long ddp__piece
     return (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
 }
 
-/* 1: rows of n elements at these addresses can be read 16 bytes at a time. */
+/* 1 if rows of n elements at these addresses can be read 16 bytes at a time. */
 template <typename T>
 static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
                             const void *d = NULL)

@@ -16,7 +16,7 @@ typedef __nv_bfloat16 ddp__bf16;
 typedef struct ddp__cuda_entry {
     const char *name;
     void (*forward)(const ddp_op_call *c);
-    void (*backward)(const ddp_op_call *c); /* NULL: the operator has no gradient */
+    void (*backward)(const ddp_op_call *c); /* NULL means that the operator has no gradient */
     /* bytes of dev->scratch that forward or backward uses, or NULL for none */
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
@@ -25,8 +25,8 @@ enum { DDP__CUDA_OPS = 64 }; /* capacity of the table of a device */
 
 typedef struct ddp__cuda {
     int device;
-    int half;                              /* 1: activations are bfloat16 */
-    int tf32;                              /* 1: products may round their inputs to TF32 */
+    int half;                              /* 1 if activations are bfloat16 */
+    int tf32;                              /* 1 if products may round their inputs to TF32 */
     decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh),
                                             * or NULL if not used */
     cudaStream_t stream;                   /* for computing */
@@ -40,7 +40,7 @@ typedef struct ddp__cuda {
     size_t scratch_bytes;
     cudaDeviceProp props;
     pthread_mutex_t lock;     /* guards error, which several threads may set */
-    int failed;               /* 1: error is set. Read it with ddp__atomic_load. */
+    int failed;               /* 1 if error is set. Read it with ddp__atomic_load. */
     ddp_error error;          /* the first error */
     ddp_op op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];

@@ -40,7 +40,7 @@ typedef struct ddp__cuda_self {
     cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
     unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
     unsigned *flag_there;  /* the device address of flag */
-    ddp__cuda_waits waits; /* NULL: the driver does not have it */
+    ddp__cuda_waits waits; /* NULL means that the driver does not have it */
     int slots;
     ddp__cuda_nccl *nccl;
     /* timing */
@@ -159,7 +159,7 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 /* ---- messages over the host: copies have their own streams; the computing stream waits for a number in
  * pinned memory, which the stager raises when it has copied the result back ---- */
 
-/* NULL: the driver or the device does not support such waits. */
+/* NULL means that the driver or the device does not support such waits. */
 static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
 {
     const ddp__cuda_waits waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");

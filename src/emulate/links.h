@@ -101,7 +101,7 @@ typedef struct ddp__links {
                                        unlimited */
     double farthest;                /* largest delay plus jitter of any path */
     double plan_rate, plan_delay_s; /* RATE and DELAY that the planner assumes for all links */
-    int by_pair;                    /* 1: paths have their own rates, so that no ring is used */
+    int by_pair;                    /* 1 if paths have their own rates, so that no ring is used */
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);

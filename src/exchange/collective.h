@@ -170,7 +170,7 @@ typedef struct ddp_pair {
     double offset_s;      /* wall clock of the receiver minus wall clock of the sender, in seconds,
                              measured on the shortest round trip; the error is at most half of that round
                              trip */
-    int relayed;          /* 1: their messages are relayed by rank 0 */
+    int relayed;          /* 1 if their messages are relayed by rank 0 */
 } ddp_pair;
 
 /* Result of ddp_probe, equal on every rank. Free it with ddp_probe_free. */

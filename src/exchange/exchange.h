@@ -41,7 +41,7 @@ typedef struct ddp__sending {
     long ticket, other_ticket;      /* tickets of transfers in flight, or -1 */
     float *residual, *base, *delta; /* [trained] int8 blocks: residual, last average, delta in flight;
                                        NULL: not used */
-    int changing;                   /* 1: delta is or was in flight */
+    int changing;                   /* 1 if delta is or was in flight */
     int skipped;                    /* no micro-batch of this step had a gradient (ddp_skip) */
     int left_out;                   /* the last update was omitted, because no rank had a gradient */
     long updates;                   /* updates applied so far */
@@ -99,7 +99,7 @@ DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* sets whether all layers
                                                          last step */
 DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* residual, on host or device; NULL:
                                                                      none */
-DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* 1: the device quantises */
+DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* 1 if the device quantises */
 /* A layer's averages and updates, for the session. open: call it when the layers are described. */
 DDP_LIB ddp_status ddp__sending_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB int ddp__average_in_flight(const ddp_ctx *d, int layer);

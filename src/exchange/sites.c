@@ -48,7 +48,7 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_site
 {
     int *place = list + ddp_world(d), n, group, bad = 0, most = 0, least = ddp_world(d);
 
-    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is made when its lowest rank is reached */
+    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is created when its lowest rank is reached */
         n = ddp__ranks_with(ddp_world(d), site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {
         }

@@ -45,9 +45,9 @@ typedef struct ddp_op_spec {
     size_t saved;          /* elements that forward saves for backward, in addition to in and out */
     double flops;          /* of the forward pass */
     double backward_flops; /* of the backward pass (default: 2 x flops) */
-    int in_place_ok;       /* 1: out may use the memory of input 0, because backward reads neither */
-    int out_unread;        /* 1: backward does not read out, so its memory is freed earlier */
-    int grad_over_input;   /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
+    int in_place_ok;       /* 1 if out may use the memory of input 0, because backward reads neither */
+    int out_unread;        /* 1 if backward does not read out, so its memory is freed earlier */
+    int grad_over_input;   /* 1 if backward may write grad_in[0] over in[0] (never with add_in[0]) */
 } ddp_op_spec;
 
 /* One execution of an operator. Elements are float, or int32_t for integer inputs. */
@@ -65,7 +65,7 @@ typedef struct ddp_op_call {
     void *grad_param[DDP_OP_PARAMS]; /* always accumulated, or NULL for frozen */
     /* execution */
     void *pool;      /* ddp__pool *, for ddp_op_parallel. May be NULL. */
-    int training;    /* 0: dropout is off and buffers are only read */
+    int training;    /* 0 if dropout is off and buffers are only read */
     uint64_t random; /* seed of this node in this micro-batch and step */
     /* for backward of pairs, see ddp_op_pair */
     const void *inner; /* for a reader: output of the pair's first operator, or NULL */

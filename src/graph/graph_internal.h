@@ -132,7 +132,8 @@ struct ddp_graph {
     int open_segment; /* -1: none */
     int built;
     int stages, own_stage; /* of a cut graph; stages 0: the graph is whole */
-    int halves; /* 1: backward of a stage runs in two parts, input gradients first, weight gradients later */
+    int halves; /* 1 if backward of a stage runs in two parts, input gradients first, weight gradients
+                 * later */
     int group;  /* group of ranks that averages its layers, or 0 for all ranks */
     int (*fetch_uses)(void *user, int node); /* receives a tied weight's gradients of other stages */
     void *fetch_user;

@@ -83,7 +83,7 @@ typedef struct ddp__weight_part {
 /* An array of the model and its tensor in the file. */
 typedef struct ddp__weight {
     char name[DDP__WEIGHT_NAME];
-    float *data;       /* NULL: the graph is not built, or the array is on another stage */
+    float *data;       /* NULL means that the graph is not built, or the array is on another stage */
     int stage;         /* stage that has the array */
     ddp_safetensor as; /* type and shape in the file; its name points into this struct */
     int transposed;
@@ -425,7 +425,7 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weigh
 typedef struct ddp__weight_head {
     const char *path;
     ddp_safetensors *file;
-    const ddp_safetensor *from; /* NULL: the files have no such matrix */
+    const ddp_safetensor *from; /* NULL means that the files have no such matrix */
 } ddp__weight_head;
 
 static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_head *head, ddp_error *err)

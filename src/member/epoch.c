@@ -398,9 +398,9 @@ static void ddp__admit_late(ddp__engine *e, double now)
                e->member_data->admit_id, now - e->member_data->admit_at, who);
 }
 
-/* The workers to name as the cause, without those that failed because of others. A worker that may itself
- * continue names losses that only others have noticed: of two workers that have lost each other, the one that
- * reported nothing, not the one that failed because of it. */
+/* The workers to name as the cause, without those that failed because of another worker. A worker that may
+ * itself continue names losses that only others have noticed: of two workers that have lost each other, the
+ * one that reported nothing, not the one that failed because of it. */
 static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;

@@ -8,7 +8,7 @@ enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 typedef struct ddp__shard {
     char *path;
     ddp__listed listed;
-    ddp_safetensors *f; /* NULL: the file is missing */
+    ddp_safetensors *f; /* NULL means that the file is missing */
     ddp__share *share;  /* [shares] */
     int shares, layers;
     int used; /* 1 if this worker reads something from it */

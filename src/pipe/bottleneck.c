@@ -2,7 +2,7 @@
 #include "nn/models.h"
 #include "pipe/executor.h"
 
-/* 1: input k of node i is the output of x, in a later stage. */
+/* 1 if input k of node i is the output of x, in a later stage. */
 static int ddp__takes_later(const ddp_graph *g, int i, int k, const ddp_node *x)
 {
     return k < g->node[i]->spec.inputs && g->node[i]->input[k] == x->index && g->node[i]->stage > x->stage;
@@ -35,7 +35,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
     return DDP_OK;
 }
 
-/* 1: x is the narrow side of a bottleneck already, of ours or of the model. */
+/* 1 if x is the narrow side of a bottleneck already, of ours or of the model. */
 static int ddp__is_narrow(const ddp_graph *g, const ddp_node *x)
 {
     return ddp__layer_is_a(g, x->layer, "bottleneck.down");

@@ -5,7 +5,7 @@
 
 /* ---- the record of a step ---- */
 
-/* 0: out of memory. On a device nothing is recorded, because tasks end after the calls return. */
+/* Returns 0 if out of memory. On a device nothing is recorded, because tasks end after the calls return. */
 int ddp__lanes_open(ddp_pipe *p)
 {
     ddp__lanes *x = &p->lanes;

@@ -179,8 +179,8 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
     return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0;
 }
 
-/* 0: out of memory. There is one state more than micro-batches in flight, to receive the next one. As in
- * ddp_graph_build, a size that cannot fit is an error. The graph counts the parameters so far. */
+/* Returns 0 if out of memory. There is one state more than micro-batches in flight, to receive the next one.
+ * As in ddp_graph_build, a size that cannot fit is an error. The graph counts the parameters so far. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);

@@ -43,7 +43,7 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  *
  * With the same layers, optimizer, world, strategy and period, every rank resumes from its own file, and the
  * result is bit-identical to an uninterrupted run. A measured plan is retained and no longer follows the
- * link. If the checkpoint has no plan, it is made after as many profile steps as in a new run.
+ * link. If the checkpoint has no plan, it is computed after as many profile steps as in a new run.
  *
  * With another world, strategy or period the checkpoint must be synchronised: all ranks have bit-identical
  * values, except for buffers. That is always true under ssgd and wfbp, otherwise after an average of all

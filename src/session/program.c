@@ -9,7 +9,7 @@ typedef struct ddp__program {
     ddp_program_state of;
     char name[32];
     void *bytes; /* bytes from save, until release */
-    int lent;    /* 1: save has returned bytes, which may be NULL */
+    int lent;    /* 1 if save has returned bytes, which may be NULL */
 } ddp__program;
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,

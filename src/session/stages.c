@@ -1,7 +1,7 @@
 /* Makes one plan for a model that is cut into stages. Each stage takes the rows of its own layers. All
  * replicas then average each layer in the step in which workers without a pipeline average it.
  *
- * A measured plan, in contrast, is made by each stage for itself: the averages of a stage overlap with its
+ * In contrast, each stage computes its own measured plan: the averages of a stage overlap with its
  * own backward pass, over its own link. A plan for the backward pass of one worker would assign all layers of
  * a stage to few steps. */
 #include "context/context.h"

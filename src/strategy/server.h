@@ -95,7 +95,7 @@ typedef struct ddp__servers {
     size_t *late_at;         /* osp: [layers] offset of the layer in the memory for deferred layers */
     int *line_of;            /* [layers] */
     ddp__line *line;         /* [lines] */
-    ddp__store *store;       /* NULL: this rank is no server */
+    ddp__store *store;       /* NULL means that this rank is no server */
     ddp_piece *buffer;       /* [buffers] running statistics */
     int buffers;
     float word;                   /* the value that a barrier averages */
@@ -103,7 +103,7 @@ typedef struct ddp__servers {
     void *forecast;               /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
     double computed_s;            /* sum of the computing time of all steps */
     long steps;
-    int explained; /* 1: the error already names the layers of the lost server */
+    int explained; /* 1 if the error already names the layers of the lost server */
     double stale_sum;
     long stale_count;
 } ddp__servers;
@@ -124,7 +124,7 @@ DDP_LIB int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsi
                            float *memory);
 /* Waits for the pull. */
 DDP_LIB int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
-/* 1: ddp__line_pulled would not block */
+/* 1 if ddp__line_pulled would not block */
 DDP_LIB int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k);
 /* Pushes to all servers (if `pushes`), pulls from all, and waits. */
 DDP_LIB int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes);

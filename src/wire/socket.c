@@ -10,7 +10,7 @@
 
 #define DDP__UNSENT_BYTES (128 << 10) /* most unsent bytes in the kernel ahead of a control frame */
 #define DDP__BACKLOG \
-    4096 /* connections not yet accepted; of more the kernel drops some, which retry after 1 s or 3 s */
+    4096 /* connections not yet accepted. Beyond that the kernel drops some, which retry in 1 to 3 s. */
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {

@@ -116,7 +116,7 @@ typedef struct ddp__rendezvous {
     double timeout_s;           /* time-out for rank 0, in seconds; 0 = 30 */
     double join_timeout_s;      /* time-out for all ranks to connect, in seconds, or 0 for timeout_s */
     const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED. May be NULL. */
-    int insecure;               /* 1: allow non-loopback addresses without tls */
+    int insecure;               /* 1 to allow non-loopback addresses without tls */
     const char *ifname; /* interfaces to listen on (socket.h); NULL: the interface from which rank 0 is
                            reached */
     int resume;         /* 1 if links may break and reconnect; identical on all ranks */

@@ -101,7 +101,7 @@ DDP_LIB ddp__hub *ddp__hub_second(ddp__hub *hub, int make);
 /* ddp__wire_threads - creates the wire of one rank; only one per rank. Errors: DDP_ARG (rank out of range, or
  * already taken), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
-/* ddp__hub_making - creates a hub whose wires are made by `attach`. link: 1 for wires of the second hub. */
+/* ddp__hub_making - creates a hub whose wires `attach` creates. link: 1 for wires of the second hub. */
 typedef ddp_status (*ddp__wire_fn)(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user);
 /* ddp__hub_leave - marks a rank that never got a wire as closed, so that the others see it as gone. */

@@ -78,7 +78,7 @@ static void the_estimator_follows_the_equations_by_hand(void **state)
     ddp_network_free(&net);
 }
 
-/* 1: exactly one message of w has these fields. */
+/* 1 if exactly one message of w has these fields. */
 static int sent(const ddp_workload *w, int gradient, int op_index, int user, int from, int to)
 {
     int i, count = 0;

@@ -243,7 +243,7 @@ static void shared_layers_and_layers_of_some_ranks_train_together(void **state)
     }
 }
 
-/* Profiles, link measurements and plans are made within each stage. */
+/* Each stage makes its own profile, link measurements and plan. */
 static void stages_measure_and_plan_separately(void **state)
 {
     run *x = run_new(DDP_DREAMDDP, RANKS);

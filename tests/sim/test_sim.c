@@ -22,7 +22,7 @@ typedef struct run {
     ddp_simulation how;
     ddp_simulated did;
     size_t count[LAYERS];
-    int real;                 /* 1: values are in real memory */
+    int real;                 /* 1 if values are in real memory */
     int fails, sends;         /* fails: fault of rank 1; sends: rank 0 sends to it */
     double slow;              /* rank 1 computes this many times longer */
     double ends[MOST][STEPS]; /* end of each step */

@@ -22,7 +22,7 @@ struct lab {
     int no_sync_all;
     int rates;       /* 1: another learning rate in each step */
     int same_data;   /* hand models: 1 = all ranks have the gradients of rank 0 */
-    int samples;     /* 1: rank r reports r + 1 samples per step */
+    int samples;     /* 1 if rank r reports r + 1 samples per step */
     int epoch_steps; /* > 0: reports epochs of this many steps, and a decreasing loss */
     void (*opened)(ddp_ctx *d, const struct lab *x); /* may be NULL */
     /* hand models: 1 = the rank leaves before that step. May be NULL. */

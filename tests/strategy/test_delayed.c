@@ -484,7 +484,7 @@ static void no_gradient_is_lost(void **state)
             lab x;
             lab_new(&x, world, DDP_DEFT, 3);
             x.cfg.deft.merge_sum = 1;
-            x.cfg.net = "10mbit,1ms"; /* a plan is made from it with one worker too */
+            x.cfg.net = "10mbit,1ms"; /* one worker also computes a plan from it */
             if (ddp_launch(&x.cfg, constant_gradients, &steps, &err))
                 fail_msg("%d workers, %d steps: %s", world, steps, err.msg);
             lab_free(&x);

@@ -333,7 +333,7 @@ static void each_fault_ends_the_run_with_one_error(void **state)
     static const struct {
         fault f;
         ddp_status code;
-        int together; /* 1: only in runs with several ranks */
+        int together; /* 1 if it holds only in runs with several ranks */
         const char *words;
     } all[] = {{POSTS_IN_START, DDP_USAGE, 0, "posts a message in start"},
                {POSTS_IN_WAIT, DDP_USAGE, 0, "posts a message in wait"},

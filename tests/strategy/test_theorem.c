@@ -28,7 +28,7 @@ static const double mu = 1, beta = 8, noise = 0.5, start = 0.1;
 typedef struct course {
     ddp_config cfg;
     double a;                                /* shift of the step sizes */
-    int hooks;                               /* 1: with ddp_forward_begin, so averages may arrive late */
+    int hooks;                               /* 1: calls ddp_forward_begin, so averages may arrive late */
     float w[RANKS][STEPS + 1][VALUES];       /* w_r^k */
     float g[RANKS][STEPS][VALUES];           /* its stochastic gradient */
     double divergence[RANKS][STEPS][LAYERS]; /* as reported after step r */
