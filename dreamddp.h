@@ -2085,7 +2085,7 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
  *
  * With the same layers, optimizer, world, strategy and period, every rank resumes from its own file, and the
  * result is bit-identical to an uninterrupted run. A measured plan is retained and no longer follows the
- * link. If the checkpoint has no plan, it is made after as many profile steps as in a new run.
+ * link. If the checkpoint has no plan, it is computed after as many profile steps as in a new run.
  *
  * With another world, strategy or period the checkpoint must be synchronised: all ranks have bit-identical
  * values, except for buffers. That is always true under ssgd and wfbp, otherwise after an average of all
@@ -2279,7 +2279,7 @@ typedef struct ddp_pair {
     double offset_s;      /* wall clock of the receiver minus wall clock of the sender, in seconds,
                              measured on the shortest round trip; the error is at most half of that round
                              trip */
-    int relayed;          /* 1: their messages are relayed by rank 0 */
+    int relayed;          /* 1 if their messages are relayed by rank 0 */
 } ddp_pair;
 
 /* Result of ddp_probe, equal on every rank. Free it with ddp_probe_free. */
@@ -3950,9 +3950,9 @@ typedef struct ddp_op_spec {
     size_t saved;          /* elements that forward saves for backward, in addition to in and out */
     double flops;          /* of the forward pass */
     double backward_flops; /* of the backward pass (default: 2 x flops) */
-    int in_place_ok;       /* 1: out may use the memory of input 0, because backward reads neither */
-    int out_unread;        /* 1: backward does not read out, so its memory is freed earlier */
-    int grad_over_input;   /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
+    int in_place_ok;       /* 1 if out may use the memory of input 0, because backward reads neither */
+    int out_unread;        /* 1 if backward does not read out, so its memory is freed earlier */
+    int grad_over_input;   /* 1 if backward may write grad_in[0] over in[0] (never with add_in[0]) */
 } ddp_op_spec;
 
 /* One execution of an operator. Elements are float, or int32_t for integer inputs. */
@@ -3970,7 +3970,7 @@ typedef struct ddp_op_call {
     void *grad_param[DDP_OP_PARAMS]; /* always accumulated, or NULL for frozen */
     /* execution */
     void *pool;      /* ddp__pool *, for ddp_op_parallel. May be NULL. */
-    int training;    /* 0: dropout is off and buffers are only read */
+    int training;    /* 0 if dropout is off and buffers are only read */
     uint64_t random; /* seed of this node in this micro-batch and step */
     /* for backward of pairs, see ddp_op_pair */
     const void *inner; /* for a reader: output of the pair's first operator, or NULL */
@@ -7614,7 +7614,8 @@ struct ddp_graph {
     int open_segment; /* -1: none */
     int built;
     int stages, own_stage; /* of a cut graph; stages 0: the graph is whole */
-    int halves; /* 1: backward of a stage runs in two parts, input gradients first, weight gradients later */
+    int halves; /* 1 if backward of a stage runs in two parts, input gradients first, weight gradients
+                 * later */
     int group;  /* group of ranks that averages its layers, or 0 for all ranks */
     int (*fetch_uses)(void *user, int node); /* receives a tied weight's gradients of other stages */
     void *fetch_user;
@@ -17104,7 +17105,7 @@ typedef struct ddp__weight_part {
 /* An array of the model and its tensor in the file. */
 typedef struct ddp__weight {
     char name[DDP__WEIGHT_NAME];
-    float *data;       /* NULL: the graph is not built, or the array is on another stage */
+    float *data;       /* NULL means that the graph is not built, or the array is on another stage */
     int stage;         /* stage that has the array */
     ddp_safetensor as; /* type and shape in the file; its name points into this struct */
     int transposed;
@@ -17446,7 +17447,7 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weigh
 typedef struct ddp__weight_head {
     const char *path;
     ddp_safetensors *file;
-    const ddp_safetensor *from; /* NULL: the files have no such matrix */
+    const ddp_safetensor *from; /* NULL means that the files have no such matrix */
 } ddp__weight_head;
 
 static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_head *head, ddp_error *err)
@@ -19270,7 +19271,7 @@ DDP_LIB ddp__hub *ddp__hub_second(ddp__hub *hub, int make);
 /* ddp__wire_threads - creates the wire of one rank; only one per rank. Errors: DDP_ARG (rank out of range, or
  * already taken), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
-/* ddp__hub_making - creates a hub whose wires are made by `attach`. link: 1 for wires of the second hub. */
+/* ddp__hub_making - creates a hub whose wires `attach` creates. link: 1 for wires of the second hub. */
 typedef ddp_status (*ddp__wire_fn)(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user);
 /* ddp__hub_leave - marks a rank that never got a wire as closed, so that the others see it as gone. */
@@ -19725,7 +19726,7 @@ DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 
 #define DDP__UNSENT_BYTES (128 << 10) /* most unsent bytes in the kernel ahead of a control frame */
 #define DDP__BACKLOG \
-    4096 /* connections not yet accepted; of more the kernel drops some, which retry after 1 s or 3 s */
+    4096 /* connections not yet accepted. Beyond that the kernel drops some, which retry in 1 to 3 s. */
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
@@ -21703,7 +21704,7 @@ typedef struct ddp__rendezvous {
     double timeout_s;           /* time-out for rank 0, in seconds; 0 = 30 */
     double join_timeout_s;      /* time-out for all ranks to connect, in seconds, or 0 for timeout_s */
     const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED. May be NULL. */
-    int insecure;               /* 1: allow non-loopback addresses without tls */
+    int insecure;               /* 1 to allow non-loopback addresses without tls */
     const char *ifname; /* interfaces to listen on (socket.h); NULL: the interface from which rank 0 is
                            reached */
     int resume;         /* 1 if links may break and reconnect; identical on all ranks */
@@ -25659,7 +25660,7 @@ typedef struct ddp__links {
                                        unlimited */
     double farthest;                /* largest delay plus jitter of any path */
     double plan_rate, plan_delay_s; /* RATE and DELAY that the planner assumes for all links */
-    int by_pair;                    /* 1: paths have their own rates, so that no ring is used */
+    int by_pair;                    /* 1 if paths have their own rates, so that no ring is used */
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
@@ -26474,14 +26475,14 @@ typedef struct ddp__engine_config {
                                 most 127 KiB: 8 staging slots per peer. Same on all ranks */
     size_t max_count;        /* floats of the largest message; bounds staging, or 0 if unknown */
     int queue;               /* maximum number of messages that are submitted and not yet done */
-    int serves;              /* 1: push, serve, pull and answer have lanes. Same on all ranks */
+    int serves;              /* 1 if push, serve, pull and answer have lanes. Same on all ranks */
     ddp_coding coding;       /* wire format that messages may use; other than float takes one more chunk per
                                 peer */
     const ddp__coder *coder; /* encodes its blocks; borrowed */
     int no_checksum;         /* 1: send payloads without a CRC-32C; concerns only the frames that this rank
                                 sends */
     int check_writes;        /* 1: calls ddp__engine_guard with max_count at the start */
-    const struct ddp__membership *membership; /* NULL: a lost peer is an error */
+    const struct ddp__membership *membership; /* NULL means that a lost peer is an error */
     int min_world;                            /* membership: as in ddp_config */
     int servers;       /* membership: number of server ranks, the highest ids. ddp__engine_retire removes them
                           from collectives. Every epoch must contain all of them; this replaces the quorum */
@@ -26754,7 +26755,7 @@ typedef struct ddp__op {
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
     int expected; /* 1 if the peer must send something and nothing has arrived */
-    int seen;     /* 1: something arrived, so the peer has started it */
+    int seen;     /* 1 if something arrived, so the peer has started it */
     double divergence;
     union {
         struct {             /* in a ring: of the segment that has the peer's number */
@@ -26942,7 +26943,7 @@ struct ddp__engine {
     int members;
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
                         ddp__engine_retire */
-    int knows_sites; /* 1: ddp__engine_sites was called */
+    int knows_sites; /* 1 if ddp__engine_sites was called */
     /* [world] each: the site of a rank; of live ranks the index in the site, and the index among the ranks of
      * the same site_place */
     int *site, *site_place, *site_part;
@@ -26951,7 +26952,7 @@ struct ddp__engine {
     ddp__links links;                      /* all zero: no emulated links */
     int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
                                               has an emulated rate */
-    int checks;                            /* 1: payloads are sent with a checksum */
+    int checks;                            /* 1 if payloads are sent with a checksum */
     int stalled;                           /* 1 if the emulated access link is stalled */
     int acted;                             /* number of acts of the script that were executed */
     size_t chunk;                          /* in floats */
@@ -27021,11 +27022,11 @@ struct ddp__engine {
     pthread_t thread;
     ddp_error error;     /* first failure or abort request */
     int begun_wire;      /* 1 if the wire's begin has returned */
-    int retires;         /* 1: ddp__engine_retire waits */
+    int retires;         /* 1 if ddp__engine_retire waits */
     int tight;           /* 1 if a message waits for a free slot in the queue */
     int quiet;           /* 1 if the comm thread will not touch the memory of messages again */
     ddp__parking parked; /* the comm thread lets a caller drive the engine */
-    int driven;          /* 1: a caller drives the engine */
+    int driven;          /* 1 if a caller drives the engine */
     double park_until;   /* when the comm thread resumes, unless a caller drives */
     pthread_cond_t park;
     int stop, sleeping;
@@ -33226,9 +33227,9 @@ static void ddp__admit_late(ddp__engine *e, double now)
                e->member_data->admit_id, now - e->member_data->admit_at, who);
 }
 
-/* The workers to name as the cause, without those that failed because of others. A worker that may itself
- * continue names losses that only others have noticed: of two workers that have lost each other, the one that
- * reported nothing, not the one that failed because of it. */
+/* The workers to name as the cause, without those that failed because of another worker. A worker that may
+ * itself continue names losses that only others have noticed: of two workers that have lost each other, the
+ * one that reported nothing, not the one that failed because of it. */
 static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -34463,7 +34464,7 @@ enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 typedef struct ddp__shard {
     char *path;
     ddp__listed listed;
-    ddp_safetensors *f; /* NULL: the file is missing */
+    ddp_safetensors *f; /* NULL means that the file is missing */
     ddp__share *share;  /* [shares] */
     int shares, layers;
     int used; /* 1 if this worker reads something from it */
@@ -49663,7 +49664,7 @@ typedef struct ddp__sending {
     long ticket, other_ticket;      /* tickets of transfers in flight, or -1 */
     float *residual, *base, *delta; /* [trained] int8 blocks: residual, last average, delta in flight;
                                        NULL: not used */
-    int changing;                   /* 1: delta is or was in flight */
+    int changing;                   /* 1 if delta is or was in flight */
     int skipped;                    /* no micro-batch of this step had a gradient (ddp_skip) */
     int left_out;                   /* the last update was omitted, because no rank had a gradient */
     long updates;                   /* updates applied so far */
@@ -49721,7 +49722,7 @@ DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* sets whether all layers
                                                          last step */
 DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* residual, on host or device; NULL:
                                                                      none */
-DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* 1: the device quantises */
+DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* 1 if the device quantises */
 /* A layer's averages and updates, for the session. open: call it when the layers are described. */
 DDP_LIB ddp_status ddp__sending_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB int ddp__average_in_flight(const ddp_ctx *d, int layer);
@@ -50958,7 +50959,7 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_site
 {
     int *place = list + ddp_world(d), n, group, bad = 0, most = 0, least = ddp_world(d);
 
-    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is made when its lowest rank is reached */
+    for (int r = 0; !bad && r < ddp_world(d); r++) { /* a site is created when its lowest rank is reached */
         n = ddp__ranks_with(ddp_world(d), site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {
         }
@@ -55193,7 +55194,7 @@ DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_erro
 /* Makes one plan for a model that is cut into stages. Each stage takes the rows of its own layers. All
  * replicas then average each layer in the step in which workers without a pipeline average it.
  *
- * A measured plan, in contrast, is made by each stage for itself: the averages of a stage overlap with its
+ * In contrast, each stage computes its own measured plan: the averages of a stage overlap with its
  * own backward pass, over its own link. A plan for the backward pass of one worker would assign all layers of
  * a stage to few steps. */
 
@@ -56282,7 +56283,7 @@ typedef struct ddp__program {
     ddp_program_state of;
     char name[32];
     void *bytes; /* bytes from save, until release */
-    int lent;    /* 1: save has returned bytes, which may be NULL */
+    int lent;    /* 1 if save has returned bytes, which may be NULL */
 } ddp__program;
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
@@ -59542,7 +59543,7 @@ typedef struct ddp__servers {
     size_t *late_at;         /* osp: [layers] offset of the layer in the memory for deferred layers */
     int *line_of;            /* [layers] */
     ddp__line *line;         /* [lines] */
-    ddp__store *store;       /* NULL: this rank is no server */
+    ddp__store *store;       /* NULL means that this rank is no server */
     ddp_piece *buffer;       /* [buffers] running statistics */
     int buffers;
     float word;                   /* the value that a barrier averages */
@@ -59550,7 +59551,7 @@ typedef struct ddp__servers {
     void *forecast;               /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
     double computed_s;            /* sum of the computing time of all steps */
     long steps;
-    int explained; /* 1: the error already names the layers of the lost server */
+    int explained; /* 1 if the error already names the layers of the lost server */
     double stale_sum;
     long stale_count;
 } ddp__servers;
@@ -59571,7 +59572,7 @@ DDP_LIB int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsi
                            float *memory);
 /* Waits for the pull. */
 DDP_LIB int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
-/* 1: ddp__line_pulled would not block */
+/* 1 if ddp__line_pulled would not block */
 DDP_LIB int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k);
 /* Pushes to all servers (if `pushes`), pulls from all, and waits. */
 DDP_LIB int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes);
@@ -64017,7 +64018,7 @@ DDP_LIB int ddp__shares_open(ddp_pipe *p);
 
 /* ---- the record of a step ---- */
 
-/* 0: out of memory. On a device nothing is recorded, because tasks end after the calls return. */
+/* Returns 0 if out of memory. On a device nothing is recorded, because tasks end after the calls return. */
 int ddp__lanes_open(ddp_pipe *p)
 {
     ddp__lanes *x = &p->lanes;
@@ -65509,7 +65510,7 @@ void *ddp_pipe_input(ddp_pipe *p, int m, const char *name)
 /* ==== pipe/bottleneck.c ==== [pipe] */
 /* Inserts bottlenecks where a graph is cut, so that less data crosses the cut. */
 
-/* 1: input k of node i is the output of x, in a later stage. */
+/* 1 if input k of node i is the output of x, in a later stage. */
 static int ddp__takes_later(const ddp_graph *g, int i, int k, const ddp_node *x)
 {
     return k < g->node[i]->spec.inputs && g->node[i]->input[k] == x->index && g->node[i]->stage > x->stage;
@@ -65542,7 +65543,7 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
     return DDP_OK;
 }
 
-/* 1: x is the narrow side of a bottleneck already, of ours or of the model. */
+/* 1 if x is the narrow side of a bottleneck already, of ours or of the model. */
 static int ddp__is_narrow(const ddp_graph *g, const ddp_node *x)
 {
     return ddp__layer_is_a(g, x->layer, "bottleneck.down");
@@ -66129,8 +66130,8 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
     return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0;
 }
 
-/* 0: out of memory. There is one state more than micro-batches in flight, to receive the next one. As in
- * ddp_graph_build, a size that cannot fit is an error. The graph counts the parameters so far. */
+/* Returns 0 if out of memory. There is one state more than micro-batches in flight, to receive the next one.
+ * As in ddp_graph_build, a size that cannot fit is an error. The graph counts the parameters so far. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);

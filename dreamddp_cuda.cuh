@@ -167,7 +167,7 @@ typedef __nv_bfloat16 ddp__bf16;
 typedef struct ddp__cuda_entry {
     const char *name;
     void (*forward)(const ddp_op_call *c);
-    void (*backward)(const ddp_op_call *c); /* NULL: the operator has no gradient */
+    void (*backward)(const ddp_op_call *c); /* NULL means that the operator has no gradient */
     /* bytes of dev->scratch that forward or backward uses, or NULL for none */
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
@@ -176,8 +176,8 @@ enum { DDP__CUDA_OPS = 64 }; /* capacity of the table of a device */
 
 typedef struct ddp__cuda {
     int device;
-    int half;                              /* 1: activations are bfloat16 */
-    int tf32;                              /* 1: products may round their inputs to TF32 */
+    int half;                              /* 1 if activations are bfloat16 */
+    int tf32;                              /* 1 if products may round their inputs to TF32 */
     decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh),
                                             * or NULL if not used */
     cudaStream_t stream;                   /* for computing */
@@ -191,7 +191,7 @@ typedef struct ddp__cuda {
     size_t scratch_bytes;
     cudaDeviceProp props;
     pthread_mutex_t lock;     /* guards error, which several threads may set */
-    int failed;               /* 1: error is set. Read it with ddp__atomic_load. */
+    int failed;               /* 1 if error is set. Read it with ddp__atomic_load. */
     ddp_error error;          /* the first error */
     ddp_op op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
@@ -495,7 +495,7 @@ typedef struct ddp__cuda_due {
 typedef struct ddp__cuda_replay {
     ddp__cuda_due *due; /* [count] */
     int count;
-    cudaGraphExec_t graph; /* NULL: the list has occurred once */
+    cudaGraphExec_t graph; /* NULL means that the list has occurred once */
 } ddp__cuda_replay;
 
 typedef struct ddp__cuda_lists {
@@ -839,7 +839,7 @@ template <typename T> __host__ __device__ static __forceinline__ long ddp__piece
     return (n + ddp__vec<T>::width - 1) / ddp__vec<T>::width;
 }
 
-/* 1: rows of n elements at these addresses can be read 16 bytes at a time. */
+/* 1 if rows of n elements at these addresses can be read 16 bytes at a time. */
 template <typename T>
 static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
                             const void *d = NULL)
@@ -2819,7 +2819,7 @@ typedef struct ddp__cuda_conv {
     void *y;       /* strides of an element (i, r, c): y_image, y_row, y_col. The channels are contiguous. */
     long y_image, y_row, y_col;
     const void *bias;   /* [groups x m], or NULL */
-    int add;            /* 1: add to y */
+    int add;            /* 1 to add to y */
     const void *weight; /* packed: m_pad rows of k_pad for each group */
     int m_pad, k_pad;
     const struct ddp__conv_reach *taps; /* [k_pad] */
@@ -4290,7 +4290,8 @@ static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const
 /* Sets *yes to 1 if the program was compiled with wgmma. */
 static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
 
-/* 1: attention uses wgmma. This needs a GPU that supports it, a program compiled for sm_90a, and bfloat16. */
+/* 1 if attention uses wgmma. This needs a GPU that supports it, a program compiled for sm_90a, and
+ * bfloat16. */
 static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 {
     int yes = 0;
@@ -5921,7 +5922,7 @@ typedef struct ddp__cuda_self {
     cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
     unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
     unsigned *flag_there;  /* the device address of flag */
-    ddp__cuda_waits waits; /* NULL: the driver does not have it */
+    ddp__cuda_waits waits; /* NULL means that the driver does not have it */
     int slots;
     ddp__cuda_nccl *nccl;
     /* timing */
@@ -6040,7 +6041,7 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 /* ---- messages over the host: copies have their own streams; the computing stream waits for a number in
  * pinned memory, which the stager raises when it has copied the result back ---- */
 
-/* NULL: the driver or the device does not support such waits. */
+/* NULL means that the driver or the device does not support such waits. */
 static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
 {
     const ddp__cuda_waits waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
