@@ -139,8 +139,8 @@ def write_data(folder):
 
 
 def run_page(page):
-    """Runs the blocks of a page, a pair of blocks and files. Returns (name of the block, what failed or None) for each, what the page
-    printed, and the seconds."""
+    """Runs the blocks of a page, a pair of blocks and files. Returns (name of the block, fault or None) for each, the output of the
+    page, and the seconds."""
     blocks, files = page
     folder, start = tempfile.mkdtemp(prefix="dreamddp_docs_"), time.time()
     tested = [b for b in blocks if b.reason is None]
