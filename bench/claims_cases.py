@@ -48,9 +48,12 @@ Prerequisites: the data of these programs. Without `build/profiles` or `build/ne
 
 Then:
 
-    make claims                                      # all cases, 40 minutes on two idle cores
-    make claims ONLY=deft-fig10-vgg19                # one case
-    make claims ONLY=dreamddp-table1-ssgd/simulator  # its figures of one kind, in seconds
+<!-- no test: all cases take 40 minutes -->
+```sh
+make claims                                      # all cases, 40 minutes on two idle cores
+make claims ONLY=deft-fig10-vgg19                # one case
+make claims ONLY=dreamddp-table1-ssgd/simulator  # its figures of one kind, in seconds
+```
 
 `make claims` first builds the programs. Real runs need idle cores: with other load their ratios may change by a quarter or more. Simulated
 and arithmetic figures do not depend on load.

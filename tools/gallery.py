@@ -94,7 +94,7 @@ ENTRIES = {
 
 
 # commands that tests/docs/test_commands.py runs instead of those of an entry
-SMALL = {"quickstart": "build/quickstart --out quickstart --workers 2 --layers 1 --dim 16 --steps 8",
+SMALL = {"quickstart": "build/quickstart --out quickstart --workers 2 --layers 1 --dim 16 --steps 30",
          "interleaved": "build/ddprun -n 2 --net 50mbit,5ms --strategy dreamddp build/interleaved",
          "pytorch": "OMP_NUM_THREADS=1 build/ddprun -n 2 --net 100mbit,5ms python3 examples/python/train.py 2"}
 

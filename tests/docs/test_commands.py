@@ -2,7 +2,7 @@
 """[test-all, long: runs programs of every page] Runs the commands of README and docs as a reader would, with small settings.
 
 A block ```sh contains commands; a block ```console contains commands after `$ ` and what they print, which is not compared.
-The blocks of a page run in order in one shell, in a copy of the checkout after `make`, with a virtual environment of Python. `--steps 400` becomes
+The blocks of a page run in order in one shell, in a copy of the checkout after `make`, with a virtual environment of Python that has the package. `--steps 400` becomes
 `--steps 3`, and so on (SMALLER). data/ has tiny files in the formats of the public data sets, so nothing is downloaded. A comment directly above a block changes this:
     <!-- test: COMMANDS -->     run COMMANDS instead: the same with the smallest settings that still run
     <!-- no test: REASON -->    do not run it; at most MOST_UNTESTED blocks
@@ -34,6 +34,9 @@ SMALLER = [(re.compile(pattern), small) for pattern, small in [
     (r"--seconds[ =]\d+", "--seconds 1"),
     (r"--rounds[ =]\d+", "--rounds 1"),
     (r"--iters[ =]\d+", "--iters 1"),
+    (r"(\bbuild/quickstart\b)([^\n#;&|>]*)", r"\1\2 --layers 1 --heads 2 --seq 16 --steps 30 "),  # the first 21 are measured
+    (r"(\bbuild/bench_allreduce\b(?![^\n]*--iters)[^\n#;&|>]*)", r"\1 --iters 1 "),
+    (r"(\bbuild/plan baselines [^\n#;&|>]*)", r"\1 --batch 64 "),
     (r"--candidates[ =]\d+", "--candidates 50"),
     (r"bench/claims_runs\.py (\w+)[^\n]*", r"bench/claims_runs.py \1"),
     (r"make -s build/plain/(\S+) >&2 && build/plain/\1 2>&1", r"ls tests/\1.c"),
@@ -45,7 +48,7 @@ SMALLER = [(re.compile(pattern), small) for pattern, small in [
     (r"(?:python3 )?tools/make_profiles\.py[^\n;&]*", "true"),
     (r"\bcc -O2 -I\. (\S+\.c) -o (\S+) -lm -lpthread", r"cc $LINKED -I. \1 build/dreamddp.o -o \2 $(cat build/mpi.flags) -lm -lpthread $TLS"),
     (r"\bcc -O2 ", "cc -O0 "),
-    (r"pip install \./python", "make lib && export PYTHONPATH=$PWD/python"),  # tests/packaging installs the package
+    (r"pip install \./python", "true"),  # PYTHONPATH has the package; tests/packaging installs it
     (r"tools/get_data\.sh[^\n;&]*", "true"),
     (r"git clone REPOSITORY_URL \S+ && cd \S+", "true"),
 ]]
@@ -154,6 +157,7 @@ def run_page(page):
         with open(os.path.join(folder, ".log"), "w+", encoding="utf-8", errors="replace") as log:
             script = PRELUDE + "".join("echo '== block %d'\n%s\n" % (i, b.commands) for i, b in enumerate(tested))
             environment = dict(os.environ, CDPATH="", DDP_DATA="data", PAGER="cat", MANPAGER="cat", VIRTUAL_ENV=VENV,
+                               PYTHONPATH=os.path.join(folder, "python"),
                                PATH=os.path.join(VENV, "bin") + os.pathsep + os.environ["PATH"])
             process = subprocess.Popen(["bash", "-c", script], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                        env=environment, start_new_session=True)
