@@ -239,30 +239,6 @@ def claim_section(case, stored, seen):
     return out
 
 
-def as_shown(command):
-    """The command with paths that a reader can use."""
-    return command.replace("{tmp}/", "").replace("{json}", "rows.jsonl").replace("$DDP_DATA", "data")
-
-
-SMALLER = [(re.compile(pattern), small) for pattern, small in (
-    (r"bench/claims_runs\.py ", "bench/claims_runs.py --quick "), (r"(--steps|--epochs) \d+", r"\1 1"), (r"--profile-steps 1", ""),
-    (r"--candidates \d+", "--candidates 50"), (r"--solver all( --cand)", r"--solver kl\1"), (r"--solver all", "--solver fence"),
-    (r"^make -s (\S+).*", r"make -n \1 >/dev/null"), (r"build/quickstart ", "build/quickstart --workers 2 --layers 1 --dim 16 --steps 8 "),
-    (r"(bench/(?:fence|accuracy)\.py).*", r"\1 --quick"), (r"bench/topk.py.*", "bench/topk.py --n 100000 --rounds 1"))]
-
-
-def smallest(commands):
-    """The shortest commands that show that those of a claim still run: the first one of each program and subcommand, with the smallest
-    settings."""
-    first = {}
-    for command in map(as_shown, commands):
-        first.setdefault(tuple(re.sub(r"^\w+=\S+ ", "", command).split()[:2]), command)
-    small = list(first.values())
-    for pattern, text in SMALLER:
-        small = [pattern.sub(text, command) for command in small]
-    return small
-
-
 def anchor(case):
     """The anchor that Markdown makes of a claim's heading."""
     return re.sub(r"[^a-z0-9 -]", "", ("%s: %s" % (case.spec, case.id)).lower()).replace(" ", "-")

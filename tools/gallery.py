@@ -459,7 +459,8 @@ def main():
     sections = {}
     if os.path.exists(PAGE):
         with open(PAGE, encoding="ascii") as f:
-            sections = {part.split(" -->", 1)[0]: "<!-- " + part.strip() + "\n" for part in f.read().split("\n<!-- ")[1:]}
+            parts = re.split(r"\n(?=<!-- \w+ -->\n## )", f.read())[1:]
+        sections = {re.match(r"<!-- (\w+)", part).group(1): part.strip() + "\n" for part in parts}
         sections = {name: refreshed(name, section) for name, section in sections.items() if name in ENTRIES}
     for name in wanted:
         print("gallery.py: " + name, file=sys.stderr, flush=True)

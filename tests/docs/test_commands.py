@@ -56,7 +56,7 @@ BLOCK = re.compile(r"(?:^ *<!-- (no test|test|file):\s+((?:(?!-->).)*?)\s*-->\n+
 # Pages run at the same time, and their `make` shares build/. Programs are linked with the compiled library, as by the Makefile: to
 # compile the header with each of them takes too long.
 PRELUDE = """set -e -o pipefail
-LINKED='-D_GNU_SOURCE -DDDP__IMPLEMENTED -include stdio.h -include stdlib.h -include string.h -include math.h -include time.h'
+LINKED='-D_GNU_SOURCE -DDDP__IMPLEMENTED -include stdio.h -include stdlib.h -include string.h -include math.h -include time.h -include inttypes.h'
 TLS=$(sed -n 's/.*OPENSSL.*/-lssl -lcrypto/p' build/tls.flags)
 make() { flock build/.docs_lock make "$@"; }
 """
@@ -155,7 +155,7 @@ def run_page(page):
             with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
                 f.write(text)
         with open(os.path.join(folder, ".log"), "w+", encoding="utf-8", errors="replace") as log:
-            script = PRELUDE + "".join("echo '== block %d'\n%s\n" % (i, b.commands) for i, b in enumerate(tested))
+            script = PRELUDE + "".join("echo '== block %d'\n%s\n[ $? = 0 ]\n" % (i, b.commands) for i, b in enumerate(tested))
             environment = dict(os.environ, CDPATH="", DDP_DATA="data", PAGER="cat", MANPAGER="cat", VIRTUAL_ENV=VENV,
                                PYTHONPATH=os.path.join(folder, "python"),
                                PATH=os.path.join(VENV, "bin") + os.pathsep + os.environ["PATH"])
