@@ -39,7 +39,10 @@ def tell(text):
 
 
 def profile_rows(name):
-    with open(os.path.join(published.folder("profiles"), name + ".csv"), newline="") as f:
+    path = os.path.join(published.folder("profiles"), name + ".csv")
+    if not os.path.exists(path):
+        sys.exit("claims_runs.py: no profile %s; %s" % (name, published.HINT))
+    with open(path, newline="") as f:
         return list(csv.DictReader(f))
 
 

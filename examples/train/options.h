@@ -127,7 +127,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--kernels", CLI_SETTING, &p->cfg, "NAME", NULL},
         {"Training", CLI_GROUP, NULL, NULL, NULL},
         {"--preset", CLI_TEXT, &p->preset, "NAME",
-         "model, settings and network of a paper, scaled down; listed above"},
+         "model, settings and network of a paper, scaled down (docs/results/presets.md)"},
         {"--steps", CLI_COUNT, &p->steps, "N", "number of steps [100; train_image: 8 epochs]"},
         {"--epochs", CLI_COUNT, &p->epochs, "N", "passes over the data, in place of --steps"},
         {"--batch", CLI_COUNT, &p->batch, "N",

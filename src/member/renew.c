@@ -142,8 +142,9 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
             used += (size_t)snprintf(
                 who + used, sizeof who - used, "; worker %d %s%s", r,
                 v->live >> r & 1 ? "joined" : "was lost: ", v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
-    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank,
-             (unsigned long)v->ballot, e->members, took, who);
+    ddp__log(&e->cfg.log, before & ~v->live ? DDP_LOG_WARN : DDP_LOG_INFO,
+             "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank, (unsigned long)v->ballot,
+             e->members, took, who);
 }
 
 /* Notifies workers that are not in the epoch once, and ignores their frames from now on. */
