@@ -101,7 +101,8 @@ DDP_API int ddp_status_exit_code(ddp_status code);
 
 /* Levels of log lines: each includes the ones before it. */
 typedef enum ddp_log_level {
-    DDP_LOG_DEFAULT, /* the level that DREAMDDP_LOG names (off, error, warn, info, debug); if unset, warn */
+    DDP_LOG_DEFAULT, /* the level that DREAMDDP_LOG names (off, error, warn, info, debug), or warn if it is
+                        unset */
     DDP_LOG_OFF,
     DDP_LOG_ERROR,
     DDP_LOG_WARN,
@@ -119,7 +120,7 @@ typedef struct ddp_logger {
 
 /* Allocator for tensors, optimizer state and staging buffers. All-zero: malloc and free, with 64-byte
  * alignment and huge pages where the system offers them.
- *   alloc  returns `bytes` bytes aligned to at least 64, or NULL; the memory need not be zeroed
+ *   alloc  returns `bytes` bytes aligned to at least 64, or NULL. The memory need not be zeroed
  *   free   receives a pointer that alloc returned, never NULL, and the same byte count
  * Both may be called from the thread that calls ddp_open, ddp_close or the first step. */
 typedef struct ddp_allocator {

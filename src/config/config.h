@@ -13,19 +13,20 @@ struct ddp_backend;
 typedef enum ddp_strategy {
     DDP_STRATEGY_DEFAULT, /* dreamddp */
     DDP_SSGD,             /* average of the gradients after the whole backward pass, then one update */
-    DDP_WFBP,             /* gradients in buckets, sent during the backward pass; bit-identical to ssgd */
-    DDP_LOCALSGD,         /* local updates; average of all parameters in every H-th step */
+    DDP_WFBP,             /* gradients in buckets, sent during the backward pass, bit-identical to ssgd */
+    DDP_LOCALSGD,         /* local updates, and an average of all parameters in every H-th step */
     DDP_ENP,              /* partial averages: an equal number of layers per step */
     DDP_DREAMDDP,         /* partial averages: each layer in the step where its transfer overlaps */
-    DDP_MGWFBP,           /* wfbp with buckets by measured times; bit-identical to ssgd, as the next three */
+    DDP_MGWFBP,           /* wfbp with buckets by measured times. This strategy and the next three are
+                             bit-identical to ssgd. */
     DDP_ASCWFBP,          /* wfbp with several messages in flight */
     DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
-    DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md); bit-identical to ssgd */
+    DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md), bit-identical to ssgd */
     DDP_ASP,       /* each push to a server is a separate update */
     DDP_SSP,       /* asp. No worker is more than server.staleness steps ahead. */
-    DDP_R2SP,      /* asp; the workers push one after the other */
+    DDP_R2SP,      /* asp, but the workers push one after the other */
     DDP_OSP,       /* bsp. The least important layers are sent and corrected during the next step. */
     DDP_DILOCO,    /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
     DDP_SPARSELOCO /* diloco with the largest 1/64 of the deltas, in 2 bits each */
@@ -36,7 +37,7 @@ typedef enum ddp_overlap {
     DDP_OVERLAP_DEFAULT, /* none */
     DDP_OVERLAP_NONE,    /* the step that starts it */
     DDP_OVERLAP_STREAM,  /* a later step, for some layers at a time */
-    DDP_OVERLAP_EAGER    /* the end of the next period; until then each worker uses its own delta */
+    DDP_OVERLAP_EAGER    /* the end of the next period. Until then each worker uses its own delta. */
 } ddp_overlap;
 /* outer.momentum and outer.mixture of 0, because 0 is their default. */
 #define DDP_NO_MOMENTUM (-1.0)
@@ -44,7 +45,7 @@ typedef enum ddp_overlap {
 
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
-    DDP_THREADS,           /* ranks are threads of one process: only with ddp_launch */
+    DDP_THREADS,           /* ranks are threads of one process (only with ddp_launch) */
     DDP_TCP,               /* ranks are processes */
     DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/howto/launch.md */
     DDP_SOCKETS            /* ranks are processes, over connections of the program: ddp_config.sockets */
@@ -72,10 +73,10 @@ typedef enum ddp_correct {
 typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
-    DDP_WIRE_BF16, /* bfloat16, rounded to nearest even: half the bytes; never a ring */
-    DDP_WIRE_INT8, /* blocks of 64 values with a scale, with error feedback: 0.27 of the bytes; never a ring.
-                      Gradients, or deltas of parameters since the layer's last average; buffers and optimizer
-                      state as float32 */
+    DDP_WIRE_BF16, /* bfloat16, rounded to nearest even. Half the bytes. Never uses the ring. */
+    DDP_WIRE_INT8, /* blocks of 64 values with a scale, with error feedback. 0.27 of the bytes. Never uses the
+                      ring. Gradients, or deltas of parameters since the layer's last average; buffers and
+                      optimizer state as float32 */
     DDP_WIRE_INT4, /* as int8 with 4 bits per value: 0.14 of the bytes */
     DDP_WIRE_E3M0, /* 4 bits per value: a sign, and 0 or one of seven powers of two */
     DDP_WIRE_TOPK  /* the largest topk_fraction of each 4096 values: 2 bits and an index of 12 bits each, with
@@ -85,7 +86,7 @@ typedef enum ddp_wire {
 /* Algorithm of all-reduces. They differ in time, and a ring in the order of its sums. */
 typedef enum ddp_algorithm {
     DDP_ALGORITHM_DEFAULT, /* by the size of the array and the link */
-    DDP_FULL,              /* all-to-all exchange; not in elastic worlds */
+    DDP_FULL,              /* all-to-all exchange (not in elastic worlds) */
     DDP_DIRECT,            /* each rank sums one segment and sends the result to all */
     DDP_RING               /* from rank to rank; not with deterministic, nor with two ranks */
 } ddp_algorithm;
@@ -113,25 +114,25 @@ struct ddp_config {
     int period;              /* H: steps in which each layer is averaged once (default: 5) */
     ddp_transport transport; /* how ranks reach each other (default: tcp) */
     int rank, world;         /* this rank, number of ranks; world > 0: both are literal (default: 0 of 1) */
-    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks. The own entry is ignored. ddp_open
-     * duplicates them and sets O_NONBLOCK; close yours after it. The connections end with ddp_close, or when
-     * ddp_open fails (default: NULL) */
+    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks. The entry of this rank is ignored.
+     * ddp_open duplicates the descriptors and sets O_NONBLOCK. Close yours afterwards. The connections end
+     * with ddp_close, or when ddp_open fails (default: NULL) */
     const int *sockets;
-    /* of rank 0: "host:port", "[v6]:port", or "file://PATH", a file to which rank 0 writes it (default:
-     * "127.0.0.1:29500") */
+    /* of rank 0: "host:port", "[v6]:port", or "file://PATH", a file to which rank 0 writes the address
+     * (default: "127.0.0.1:29500") */
     const char *addr;
     const char *run_id; /* name of the run: ranks with another name are rejected (default: "") */
     /* emulated link of this worker, "RATE,DELAY,JITTER" as in "100mbit,20ms"; or a topology, "FILE.json",
      * then ":VARIANT" for a member of it, then "@0,16,32" for the devices that are the workers, the same on
      * all ranks (default: no emulation) */
     const char *net;
-    /* number format of averages; not of ddp_sync_all and plain collectives. int8 needs memory for one float
-     * per parameter with a gradient, for three where parameters are averaged (default: f32) */
+    /* number format of averages, but not of ddp_sync_all and plain collectives. int8 needs memory for one
+     * float per parameter with a gradient, for three where parameters are averaged (default: f32) */
     ddp_wire wire;
     /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
     double topk_fraction;
-    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/sites.md). All
-     * workers have one, or none (default: 0). */
+    /* > 0: site of this worker. Averages run inside sites, then between them (docs/howto/sites.md). Either
+     * all workers have a site, or no worker has one (default: 0). */
     int site;
     int threads; /* operator threads of this worker (default: 1) */
     /* instruction set of the CPU operators: bit-identical on all processors of an architecture (default: the
@@ -139,7 +140,7 @@ struct ddp_config {
     ddp_kernels kernels;
     uint64_t seed;     /* of initialisation and dropout (default: 0) */
     int micro_batches; /* backward passes per step, whose mean gradient is used (default: 1) */
-    /* limit of the global gradient norm; sets average.first of dreamddp and enp (default: 0, none) */
+    /* limit of the global gradient norm. Sets average.first of dreamddp and enp (default: 0, none) */
     float clip_norm;
     ddp_algorithm algorithm;  /* of all-reduces (default: by size and link) */
     int deterministic;        /* 1: bit-identical on every transport, plans without clocks (default: 0) */
@@ -147,7 +148,7 @@ struct ddp_config {
     const char *profile_path; /* CSV profile in place of measuring (default: NULL) */
     const char *plan_path;    /* JSON of `plan partial` in place of planning (default: NULL) */
     int no_env;               /* 1: ignore the environment, for embedders (default: 0) */
-    /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed (default: NULL) */
+    /* a non-zero value ends ddp_open, and ddp_launch stops its workers. Borrowed (default: NULL) */
     const volatile int *cancel;
     /* device of layers and activations, such as &ddp_cuda(...); borrowed until ddp_close (default: NULL, the
      * CPU) */
@@ -157,7 +158,7 @@ struct ddp_config {
 
     /* Averages of parameters: localsgd, enp, dreamddp. */
     struct {
-        /* 1: average parameters as they are before the update, which ddp_step_end then makes; required with
+        /* 1: average parameters as they are before the update, which ddp_step_end then makes. Required with
          * ddp_own_update (default: 0) */
         int first;
         int state; /* 1: average the optimizer state with the parameters (default: 0) */
@@ -188,7 +189,7 @@ struct ddp_config {
 
     /* Delayed, merged gradients (docs/explanation/deft.md). */
     struct {
-        int merge_sum;  /* 1: a merged gradient is the sum of its steps, 0: their mean (default: 0) */
+        int merge_sum;  /* 1: a merged gradient is the sum over the steps, 0: the mean (default: 0) */
         int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
         /* updates per step, at most 1, of the plan (default: 0, by overlap and Preserver) */
         double update_frequency;
@@ -197,8 +198,8 @@ struct ddp_config {
 
     /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/howto/servers.md). */
     struct {
-        /* number of server ranks, the highest ranks, which call ddp_serve and compute nothing; or
-         * DDP_SERVERS_COLOCATED (default: 0, none) */
+        /* number of server ranks, or DDP_SERVERS_COLOCATED. The server ranks are the highest. They call
+         * ddp_serve and do not compute (default: 0, none) */
         int count;
         int staleness;    /* ssp: steps a worker may be ahead of the slowest (default: 0, as bsp) */
         float push_scale; /* asp, ssp, r2sp: factor on the rate of a push (default: 1 / workers) */
@@ -234,7 +235,7 @@ struct ddp_config {
     struct {
         double connect_s; /* for rank 0 to answer (default: 30) */
         double join_s;    /* for all ranks to connect (default: timeout.connect_s) */
-        double peer_s;    /* of silence until a peer is lost (default: 30; 10 with min_world) */
+        double peer_s;    /* of silence until a peer is declared lost (default: 30; 10 with min_world) */
         double op_s;      /* for an operation, from its start on the first rank (default: 1800) */
     } timeout;
 
@@ -246,7 +247,7 @@ struct ddp_config {
         int min_world;
         /* min_world, tcp: number of ids, at most 64, for joining workers too (default: world) */
         int max_world;
-        /* 1: join the run whose workers addr names, separated by commas; it determines rank, world and
+        /* 1: join the run whose workers addr names, separated by commas. That run determines rank, world and
          * min_world (default: 0) */
         int join;
         /* min_world: memory that retains unfinished operations for a restart (default: twice the longest

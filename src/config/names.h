@@ -3,23 +3,23 @@
 
 #include "config/config.h"
 
-/* ddp_strategy_name - returns the name of a strategy, as in --strategy: the name of the default for
- * DDP_STRATEGY_DEFAULT, "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
+/* ddp_strategy_name - returns the name of a strategy, as in --strategy. DDP_STRATEGY_DEFAULT gives the name
+ * of the default, an invalid value "unknown". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_strategy_name(ddp_strategy s);
 
-/* ddp_strategy_named - returns the strategy with that name; DDP_STRATEGY_DEFAULT if there is none. Pure and
- * safe from any thread. */
+/* ddp_strategy_named - returns the strategy with that name, or DDP_STRATEGY_DEFAULT if there is none. Pure
+ * and safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 
-/* ddp_strategy_number - returns the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT past the last one. Pure
- * and safe from any thread. */
+/* ddp_strategy_number - returns the built-in strategy i, counted from 0, or DDP_STRATEGY_DEFAULT past the
+ * last one. Pure and safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_number(int i);
 
 /* ddp_strategy_traits - returns the requirements and compatible settings of a strategy, as bits of
  * config/strategy.h, or 0 if it is not built in. Pure and safe from any thread. */
 DDP_API unsigned ddp_strategy_traits(ddp_strategy s);
 
-/* ddp_transport_named - returns the transport with that name, "tcp", "threads", "mpi" or "sockets";
+/* ddp_transport_named - returns the transport with that name, "tcp", "threads", "mpi" or "sockets", or
  * DDP_TRANSPORT_DEFAULT for another name. Pure and safe from any thread. */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 
@@ -31,7 +31,7 @@ DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
  * and sets *out, or returns 0 for another name. Pure and safe from any thread. */
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 
-/* ddp_wire_name - returns the name of a number format; "f32" for the default. A constant string. Pure and
+/* ddp_wire_name - returns the name of a number format, "f32" for the default. A constant string. Pure and
  * safe from any thread. */
 DDP_API const char *ddp_wire_name(ddp_wire wire);
 
@@ -40,12 +40,12 @@ DDP_API const char *ddp_wire_name(ddp_wire wire);
 typedef struct ddp_setting {
     const char *field;    /* "staleness": the name for ddp_config_set and Python */
     const char *member;   /* "server.staleness" of ddp_config */
-    const char *variable; /* "DREAMDDP_STALENESS". NULL means that the field has none. */
+    const char *variable; /* "DREAMDDP_STALENESS". NULL if there is none. */
     const char *preset;   /* meaning of zero in the field */
     const char *help;     /* text of --help */
     int same;             /* 1 if all ranks must have the same value */
-    char chapter[16];     /* "server"; "core": the member is in no chapter */
-    char flag[40];        /* "--staleness", in programs that have it; "" without a variable */
+    char chapter[16];     /* "server", or "core" if the member is in no chapter */
+    char flag[40];        /* "--staleness", in programs that have it, or "" without a variable */
     char values[256];     /* "1 to 1000000 steps", "none, stream or eager" */
     char value[256];      /* of the field, or "" if it is zero */
 } ddp_setting;
@@ -54,7 +54,7 @@ typedef struct ddp_setting {
  * is the default.
  *
  *   field  name of a setting (ddp_setting.field)
- *   value  text of the value; text settings borrow it until ddp_open or ddp_launch
+ *   value  text of the value. Text settings borrow it until ddp_open or ddp_launch
  *
  * *c is unchanged on error. Errors: DDP_ARG for an unknown name (the message has the nearest one) and for a
  * value out of range. */
@@ -65,9 +65,9 @@ DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *
  * allocator, ...) have no row. Safe from any thread. */
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 
-/* ddp_launched - determines the launcher of this process: *launcher is "DREAMDDP_RANK" (ddprun), "torchrun",
- * "Open MPI", "MPICH", "PMIx" or "Slurm", with the rank and the number of ranks; NULL, 0 and 0 without a
- * launcher. ddp_open and ddp_launch read the same variables, so a program can choose by the number of ranks
- * before it opens a context. No other thread may change the environment during the call. Errors: DDP_ARG for
- * variables that contradict each other. */
+/* ddp_launched - determines the launcher of this process. *launcher is "DREAMDDP_RANK" (ddprun), "torchrun",
+ * "Open MPI", "MPICH", "PMIx" or "Slurm", with the rank and the number of ranks. Without a launcher the
+ * results are NULL, 0 and 0. ddp_open and ddp_launch read the same variables, so a program can choose by the
+ * number of ranks before it opens a context. No other thread may change the environment during the call.
+ * Errors: DDP_ARG for variables that contradict each other. */
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);

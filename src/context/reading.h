@@ -1,4 +1,4 @@
-/* Declares queries of a context: rank, world, step, live workers, servers, links and the first error; and
+/* Declares queries of a context: rank, world, step, live workers, servers, links and the first error. Also
  * ddp_set_lr and ddp_abort. */
 #pragma once
 
@@ -25,29 +25,31 @@ DDP_API long ddp_step(const ddp_ctx *d);
 DDP_API int64_t ddp_taken(const ddp_ctx *d);
 
 /* ddp_local_rank - returns the number of this rank among the ranks of its machine, from 0, as the launcher
- * sets it (ddprun, torchrun, mpirun, srun); without such a launcher, or with no_env, ddp_rank. Local. Reads
- * the environment: no other thread may change it during the call. */
+ * sets it (ddprun, torchrun, mpirun, srun). Without such a launcher, or with no_env, it returns ddp_rank.
+ * Local. Reads the environment: no other thread may change it during the call. */
 DDP_API int ddp_local_rank(const ddp_ctx *d);
 
 /* ddp_set_lr - sets the learning rate of all further updates. All ranks must use the same rate: ddp_step_end
  * compares them. NULL is allowed and does nothing. Local. */
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 
-/* ddp_last_error - returns the context's first error, never NULL; code DDP_OK means none. For a NULL context
- * the error says that ddp_open failed. Borrowed until ddp_close. Local. */
+/* ddp_last_error - returns the context's first error, never NULL. Code DDP_OK means that there is no error.
+ * For a NULL context the error says that ddp_open failed. Borrowed until ddp_close. Local. */
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
-/* ddp_lost_rank - returns the rank whose loss is the context's error (DDP_PEER_LOST), or one of them if
- * several were lost. Returns -1 without an error, for another error, and if the rank is not known. Local. */
+/* ddp_lost_rank - returns the rank whose loss is the context's error (DDP_PEER_LOST), or any of the lost
+ * ranks if there are several. Returns -1 without an error, for another error, and if the rank is not known.
+ * Local. */
 DDP_API int ddp_lost_rank(const ddp_ctx *d);
 
 /* ddp_abort - fails everything in flight on all ranks with DDP_ABORTED and `why` as the message (NULL for a
  * standard text). A call that waits for a message, or starts to wait, returns within a second. Any thread may
- * call it at any time before ddp_close; not a signal handler. */
+ * call it at any time before ddp_close, but a signal handler may not. */
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
-/* ddp_servers - returns the number of ranks that only serve (ddp_serve); 0 with colocated servers. Shard the
- * data over ddp_world(d) - ddp_servers(d) workers; plain collectives include only these workers. Local. */
+/* ddp_servers - returns the number of ranks that only serve (ddp_serve), or 0 with colocated servers. Shard
+ * the data over ddp_world(d) - ddp_servers(d) workers. Plain collectives include only these workers.
+ * Local. */
 DDP_API int ddp_servers(const ddp_ctx *d);
 
 /* ddp_workers - returns the number of live workers that compute. A lost worker changes it in any hook or

@@ -18,7 +18,7 @@ typedef struct ddp_stats {
     double wait_s;                       /* mean time that a step waited for communication */
     double comm_s;                       /* total time in which at least one operation was in flight */
     double exposed_s;                    /* part of comm_s that does not overlap with compute */
-    double hidden_pct;                   /* 100 x (1 - exposed / comm); 100 without communication */
+    double hidden_pct;                   /* 100 x (1 - exposed / comm), or 100 without communication */
     double peer_wait_s;                  /* time spent waiting for slower peers, not part of comm_s */
     int64_t bytes_sent;                  /* bytes sent in the whole run, headers included */
     int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* part of bytes_sent by number format (ddp_wire), without
@@ -26,13 +26,13 @@ typedef struct ddp_stats {
                                             of topk and adatopk. DEFAULT: the library's control messages,
                                             probes, and the state of joining workers */
     double comm_cpu_s;                   /* CPU time of the comm threads in the whole run, without
-                                            transfers that blocking calls made on the caller's thread; 0:
-                                            not available on this system */
+                                            transfers that blocking calls made on the caller's thread, or 0 if
+                                            this system does not provide it */
     double predicted_step_s;             /* step time that the plan predicts, forward included, or 0 for no
                                           * plan */
     double predicted_hidden_pct;         /* hidden communication that the plan predicts, in % */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
-                            own|^2 at their last averaging; the mean over ranks is Gamma */
+                            own|^2 at their last averaging. The mean over ranks is Gamma. */
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
     long replans;        /* number of new plans because the link had changed by more than 20 %, or because
                             the strategy asked for one */
@@ -42,7 +42,7 @@ typedef struct ddp_stats {
     long updates;        /* deft: updates with merged gradients, which may be fewer than steps */
     /* Recomputed every few periods, over the steps since: forward, backward and update, without waits. */
     double compute_s;        /* mean compute time of a step on this rank */
-    double median_compute_s; /* the same of the median rank; with two ranks, of the faster one */
+    double median_compute_s; /* the same of the median rank, or of the faster rank if there are two */
     int slowest_rank;        /* the rank with the longest compute time ... */
     double slow_ratio;       /* ... and its compute time / median, or 0 if unknown yet */
     size_t optimizer_bytes;  /* bytes of optimizer state on this rank, with the workspace of muon */
@@ -58,7 +58,7 @@ DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 
 /* ddp_last_algorithm - returns the algorithm of the last all-reduce of link 0: "full" (all-to-all exchange),
- * "direct" or "ring"; "none" if there was no all-reduce. A constant string. Local. */
+ * "direct" or "ring", or "none" if there was no all-reduce. A constant string. Local. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 
 /* ddp_plan_get - returns the current plan, borrowed until the next ddp_step_end, or NULL if there is none
@@ -100,8 +100,8 @@ DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 typedef enum ddp_note_kind {
     DDP_NOTE_SLOW,   /* a straggler: the rank computes `now` seconds per step, the median rank `before` */
     DDP_NOTE_EVEN,   /* the rank is no longer a straggler */
-    DDP_NOTE_REPLAN, /* the link changed: averaging a layer of mean size took `before` seconds when the
-                        plan was made, and now takes `now`; a new plan was made */
+    DDP_NOTE_REPLAN, /* the link changed: averaging a layer of mean size took `before` seconds when the plan
+                        was made, and now takes `now`. A new plan was made. */
     DDP_NOTE_LOST,   /* the rank was lost */
     DDP_NOTE_JOINED  /* a worker joined as this rank */
 } ddp_note_kind;
@@ -121,8 +121,8 @@ typedef struct ddp_note {
  * that ratio changes by a fifth. Call it on the context's thread, between hooks. Local. */
 DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 
-/* ddp_note_name - returns the text of a kind: "slow", "even", "replan", "lost" or "joined"; "?" for any other
- * value. A constant string. Pure and safe from any thread. */
+/* ddp_note_name - returns the text of a kind: "slow", "even", "replan", "lost" or "joined", and "?" for any
+ * other value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 
 /* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes.

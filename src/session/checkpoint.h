@@ -5,7 +5,7 @@
  *   rank-NNNN.safetensors  parameters, buffers, optimizer state, the states of ddp_add_state, numbers of
  *                          updates, step, learning rate, the numbers that determine the dropout masks, the
  *                          plan, ddp_taken, and the identity of the checkpoint
- *   manifest.json          step, world, strategy, period, optimizer, layers, a hash of the operators and one
+ *   manifest.json          step, world, strategy, period, optimizer, layers, a hash of the operators, a hash
  *                          of every file, and a checksum of these. The lowest live rank writes it when all
  *                          files exist. A folder without it is not a checkpoint
  *
@@ -21,11 +21,11 @@
 
 /* ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist.
  *
- *   folder  the same on all ranks; with servers at most 999 characters
- *   keep    newest checkpoints that remain in folder; older and incomplete ones are removed, or 0 for all
- *           remain
+ *   folder  the same on all ranks. With servers at most 999 characters.
+ *   keep    number of newest checkpoints that remain in folder. Older and incomplete ones are removed. 0
+ *           keeps all.
  *
- * Completes all messages in flight and averages nothing. Checkpoints of another run in folder are neither
+ * Completes all messages in flight, without an average. Checkpoints of another run in folder are neither
  * replaced nor removed: the call fails unless this run has loaded one of them or ddp_config.debug.overwrite
  * is set. Collective, between steps.
  *

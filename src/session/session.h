@@ -36,11 +36,11 @@ DDP_API void ddp_close(ddp_ctx *d);
  * the session has started; DDP_MEMORY. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 
-/* ddp_set_optimizer - registers the update rule (copied; default: ddp_sgd(0.01, 0)). If layers are registered
- * already, the call starts the session: the ranks compare their layers and settings, and take the parameters
- * of rank 0. Otherwise the first hook starts it. Collective. With elastic.join the call enters the running
- * world instead: ddp_step is then that world's step, and no collective may follow before the first hook of a
- * layer.
+/* ddp_set_optimizer - registers the update rule and copies it (default: ddp_sgd(0.01, 0)). If layers are
+ * registered already, the call starts the session: the ranks compare their layers and settings, and take the
+ * parameters of rank 0. Otherwise the first hook starts it. Collective. With elastic.join the call enters the
+ * running world instead: ddp_step is then that world's step, and no collective may follow before the first
+ * hook of a layer.
  *
  * Returns 0 or the context's first error. Errors: DDP_ARG for the optimizer or overlapping arrays, DDP_USAGE
  * after the session has started, DDP_MISMATCH if the ranks differ, DDP_UNSUPPORTED for an optimizer or groups
@@ -59,7 +59,7 @@ typedef struct ddp_step_info {
 
 /* The hooks of a step, from ddp_forward_begin to ddp_step_end. The order per step and micro-batch is: forward
  * hooks in layer order, backward hooks in reverse order, ddp_step_end. After a failure every call returns
- * that error and does nothing else. */
+ * that error at once. */
 
 /* ddp_forward_begin - waits until the layer's parameters are complete. Call it before the layer is used.
  * Optional, but a layer that has this hook in one step must have it in every step. Returns 0 or the context's
@@ -68,9 +68,9 @@ typedef struct ddp_step_info {
  * with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 
-/* ddp_backward_begin - marks the start of the layer's backward pass. Optional; improves the measured times.
- * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE on a
- * server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
+/* ddp_backward_begin - marks the start of the layer's backward pass. Optional, but it improves the measured
+ * times. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE
+ * on a server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
  * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 
@@ -119,7 +119,7 @@ DDP_API int ddp_step_end(ddp_ctx *d);
  * process. The launcher's number of ranks then replaces cfg->world.
  *
  *   fn    receives an open context, which ddp_launch closes, and user. Returns 0 or a ddp_status.
- *   user  passed to fn; with processes the caller sees nothing that fn stores in it
+ *   user  passed to fn. With processes, changes that fn makes to it are not visible to the caller.
  *   err   receives the message of the first failure. May be NULL.
  *
  * Blocks until all ranks have ended. Call it before other threads exist if ranks are processes. Returns
@@ -147,10 +147,9 @@ DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *g
 /* ddp_add_stack - adds one tensor of all layers of a model whose values are in one array, layer after layer,
  * as in llm.c.
  *
- *   name    layer i gets the name NAMEi: "h" gives "h0", "h1", ...; at most 200 characters, copied
- *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of
- *           layer i
- *   grads   [copies * count] its gradients, or NULL: frozen
+ *   name    layer i gets the name NAMEi, so "h" gives "h0", "h1", ... At most 200 characters, copied.
+ *   params  [copies * count] the tensor. The count values from params + i * count become a block of layer i.
+ *   grads   [copies * count] gradients of the tensor, or NULL if it is frozen
  *   copies  number of layers, at least 1
  *   count   values in one layer, at least 1
  *
@@ -169,10 +168,10 @@ DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 enum { DDP_SAME = 32 }; /* maximum number of names of ddp_same, and of ddp_usually_same */
 
 /* ddp_same - registers a number that must be equal on all ranks, such as the length of the data or the number
- * of steps. The ranks compare it with the layer list when the session starts. A difference is DDP_MISMATCH
- * there. A joining worker with another value is rejected, and the run continues. name is copied. Local.
- * Returns 0 or the context's first error. Errors: DDP_ARG for a name that is missing or above 31 characters,
- * and for more than DDP_SAME names; DDP_USAGE after the session has started. */
+ * of steps. The ranks compare it with the layer list when the session starts. If the values differ, the
+ * session start returns DDP_MISMATCH. A joining worker with another value is rejected, and the run continues.
+ * name is copied. Local. Returns 0 or the context's first error. Errors: DDP_ARG for a name that is missing
+ * or above 31 characters, and for more than DDP_SAME names; DDP_USAGE after the session has started. */
 DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
 
 /* ddp_usually_same - registers a number that is usually equal on all ranks, such as the batch size. If the
@@ -190,13 +189,13 @@ DDP_API const char *ddp_unlike(const ddp_ctx *d);
  * failure, and may then store the reason in err->msg. A failure ends the run with an error that names the
  * state. save and load may only call functions that read the context. */
 typedef struct ddp_program_state {
-    const char *name; /* for example "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
-                         backslash; copied */
+    const char *name; /* for example "optimizer". 1 to 31 printable ASCII characters without comma, quote or
+                         backslash. Copied. */
     /* Sets *bytes and *size to the current state. The library reads the bytes until it calls release. */
     int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
     int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* restores the state from these
                                                                                 bytes */
-    void (*release)(void *user, void *bytes); /* called after each save, or NULL for nothing to release */
+    void (*release)(void *user, void *bytes); /* called after each save. May be NULL. */
     void *user;                               /* borrowed until ddp_close */
 } ddp_program_state;
 
@@ -211,8 +210,8 @@ enum { DDP_PROGRAM_STATES = 8 }; /* maximum number of states of ddp_add_state */
  *               rank r gets the bytes of rank r modulo the checkpoint's world. If the checkpoint lacks a
  *               state, the library logs a line and does not call load
  *   pipeline    another cut (ddp_pipe_open) is an error, because the library cannot divide these states by
- *               layer. ddp_pipe_resume calls neither function: a program whose state changed in a lost step
- *               restores it itself
+ *               layer. ddp_pipe_resume does not call save or load, so a program whose state changed in a lost
+ *               step restores it itself
  *   join        when a worker joins, the lowest live member calls save in its first hook of a step, and the
  *               joining worker calls load in its ddp_set_optimizer. The bytes belong to the step in which the
  *               worker enters. All members wait until the bytes have arrived. If load fails, or memory is
@@ -250,7 +249,7 @@ DDP_API int ddp_share(ddp_ctx *d);
 
 /* ddp_serve - runs a server instead of the steps, on the last ddp_config.server.count ranks. Call it after
  * the layers are added and the optimizer is set. Blocks until all other ranks have closed their contexts.
- * Checkpoints that the workers save or load include the share of this rank; to load one, call
+ * Checkpoints that the workers save or load include the share of this rank. To load a checkpoint, call
  * ddp_checkpoint_load before ddp_serve, as the workers do before their first step. Returns 0 or the context's
  * first error. Errors: DDP_USAGE on a rank that computes; DDP_FAILED if the server ends without another
  * error; DDP_IO and DDP_MEMORY from a checkpoint; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or

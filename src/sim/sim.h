@@ -9,12 +9,13 @@ typedef struct ddp_config ddp_config; /* config/config.h */
 
 /* Options of a simulation. All-zero selects the defaults. */
 typedef struct ddp_simulation {
-    /* 1: simulate interchangeable workers as one. Only ranks 0 and 1 run, rank 1 for all others. fn must do
-     * the same in the same time on every rank. The results of rank 0 are bit-identical to a full simulation.
-     * Ignored if links are heterogeneous, or with jitter, sites, servers or net_script (default: 0). */
+    /* 1: simulates interchangeable workers as one worker. Only ranks 0 and 1 run, rank 1 for all others. fn
+     * must do the same in the same time on every rank. The results of rank 0 are bit-identical to a full
+     * simulation. Ignored if links are heterogeneous, or with jitter, sites, servers or net_script (default:
+     * 0). */
     int fold;
     /* Memory from ddp_paper that is never read or written. Layers in its first half, and the arrays that the
-     * library allocates for them, take no compute time and no memory (default: NULL, none). */
+     * library allocates for them, take no compute time and no memory (default: NULL). */
     void *paper;
     size_t paper_bytes; /* size of paper */
     double scale;       /* number of values that one value of a layer represents on the links (default: 1) */
@@ -29,9 +30,9 @@ typedef struct ddp_simulated {
 
 /* ddp_simulate - runs fn once per rank on a virtual clock that begins at 0, which ddp_now returns. fn calls
  * ddp_sleep_until in place of computing. Messages take the time of the emulated links (cfg->net, net2,
- * net_script; the arithmetic of src/emulate): latency, rate, shared bandwidth, priorities, but no processor
- * time. One worker runs at a time, in an order that depends only on the times: two runs are bit-identical.
- * The library's own messages are included; sums of ddp_paper memory are not computed.
+ * net_script), with the arithmetic of src/emulate: latency, rate, shared bandwidth, priorities, but no
+ * processor time. One worker runs at a time, in an order that depends only on the times: two runs are
+ * bit-identical. The library's own messages are included. Sums of ddp_paper memory are not computed.
  *
  *   how   options, or NULL for all 0
  *   fn    function of a rank: gets an open context, returns 0 or a ddp_status. It may wait only through the
@@ -55,6 +56,6 @@ DDP_API void ddp_sleep_until(double when);
  * Safe from any thread. */
 DDP_API void *ddp_paper(size_t bytes);
 
-/* ddp_paper_free - frees memory from ddp_paper; bytes is the size passed there. NULL is allowed. Safe from
+/* ddp_paper_free - frees memory from ddp_paper. bytes is the size passed there. NULL is allowed. Safe from
  * any thread. */
 DDP_API void ddp_paper_free(void *paper, size_t bytes);
