@@ -1,5 +1,5 @@
-/* Declares plain collectives over all ranks, over groups, or hierarchical; queries of links; and measurements
- * of the links between all ranks. */
+/* Declares plain collectives over all ranks, over groups, or hierarchical. Also queries of links, and
+ * measurements of the links between all ranks. */
 #pragma once
 
 #include "comm/message.h"
@@ -14,7 +14,7 @@ typedef struct ddp_ctx ddp_ctx;
 /* ddp_all_reduce - replaces x by scale x (sum over ranks).
  *
  *   x      [n] floats in host memory
- *   scale  factor of the sum; 1 leaves it as it is
+ *   scale  factor of the sum. 1 leaves the sum unchanged.
  *
  * Collective. All ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG
  * for NULL or scale 0 or DDP_USAGE for a worker that joined before the end of its first step. Communication
@@ -85,7 +85,7 @@ typedef enum ddp_reduction {
 
 /* ddp_all_reduce_float - replaces x[0..n-1] by the sum, mean, maximum or minimum over all ranks that compute.
  *
- *   x  n values in host memory, also if layers are on a device; combined in place
+ *   x  n values in host memory, also if layers are on a device. Combined in place.
  *
  * Collective: all ranks call it with the same n and op, in the same order among their collectives, and never
  * between the first hook of a step and its ddp_step_end. All ranks receive bit-identical values. With one
@@ -103,7 +103,7 @@ DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction o
  *
  * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call
  * allocates. ddp_all_reduce_float does the same for DDP_MAX and DDP_MIN. ddp_all_reduce receives about 2 n
- * floats: use it for large arrays. If a worker is lost during the call, the pieces that it has sent count,
+ * floats, so use it for large arrays. If a worker is lost during the call, the pieces that it has sent count,
  * and a mean divides each value by the number of ranks that sent it.
  *
  * Returns 0 or the context's first error. Errors: DDP_ARG for an op that does not exist or if x is NULL;
@@ -112,14 +112,14 @@ DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction o
 DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
 
 /* ddp_all_reduce_int64 - replaces x[0..n-1], 64-bit integers in host memory, by the sum, maximum or minimum
- * over all ranks that compute. Sums are exact; a sum out of range wraps modulo 2^64. Collective, with the
+ * over all ranks that compute. Sums are exact, but a sum out of range wraps modulo 2^64. Collective, with the
  * same n and op. Returns 0 or the context's first error. Errors: DDP_ARG for DDP_MEAN, an op that does not
  * exist, or if x is NULL; DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op.
  * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
 
 /* ddp_broadcast_bytes - replaces x[0..n-1] by the bytes of rank root, or of the lowest live rank if root is
- * lost (min_world). x is in host memory. More than 2^30 bytes are sent in several messages: if root is lost
+ * lost (min_world). x is in host memory. More than 2^30 bytes are sent in several messages. If root is lost
  * between two of them, the other rank sends the rest. Collective, with the same n and root. Returns 0 or the
  * context's first error. Errors: DDP_ARG for NULL or a rank that does not exist, DDP_MEMORY, or DDP_MISMATCH
  * if the ranks differ in n. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
@@ -140,12 +140,12 @@ DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
 typedef struct ddp_link_stats {
     int64_t bytes_sent;    /* headers included */
     int64_t operations;    /* number of operations on the link */
-    double busy_s;         /* time in which at least one of its operations was in flight */
+    double busy_s;         /* time in which at least one operation of the link was in flight */
     ddp_link link;         /* measured cost, else nominal cost, or 0 if there is neither */
     double gap_s;          /* per-message overhead in seconds (ddp_profile), or 0 before planning */
     double mu;             /* beta of this link / beta of link 0, or 0 if unknown */
-    const char *algorithm; /* algorithm of its last all-reduce: "full", "direct" or "ring"; "none": there
-                              was none; "nccl" */
+    const char *algorithm; /* algorithm of the last all-reduce: "full", "direct", "ring" or "nccl", or "none"
+                              if there was none */
 } ddp_link_stats;
 
 /* ddp_measure_links - times averages on each link, one link at a time, and stores the measured alpha and beta
@@ -164,12 +164,12 @@ struct ddp_network;
 /* Measurements of one direction, from one rank to another. */
 typedef struct ddp_pair {
     double ping_s;        /* half the shortest round trip, seconds */
-    double ping_median_s; /* half the median one */
-    ddp_link link;        /* one way: n bytes arrive after alpha_s + beta_s n seconds; least-squares fit */
+    double ping_median_s; /* half the median round trip */
+    ddp_link link;        /* one way, by least squares: n bytes arrive after alpha_s + beta_s n seconds */
     double rate;          /* bytes per second of the largest transfer, without latency */
     double offset_s;      /* wall clock of the receiver minus wall clock of the sender, in seconds,
-                             measured on the shortest round trip; the error is at most half of that round
-                             trip */
+                             measured on the shortest round trip. The error is at most half of that round
+                             trip. */
     int relayed;          /* 1 if their messages are relayed by rank 0 */
 } ddp_pair;
 
@@ -205,8 +205,8 @@ typedef struct ddp_sites {
     int inside;  /* group of the ranks of this rank's site */
     int gather;  /* the same group, or another group of the same ranks, whose messages may wait for those
                     between sites */
-    int across;  /* equal sites: group of the ranks with this rank's place in each site; otherwise group of
-                    the site leaders */
+    int across;  /* with equal sites the group of the ranks that have the place of this rank in their site,
+                    otherwise the group of the site leaders */
     int equal;   /* all sites have the same number of ranks */
     int sites;   /* number of sites */
     int members; /* number of ranks in this site */
@@ -217,19 +217,19 @@ typedef struct ddp_sites {
 /* Result of ddp_ring_tune. */
 typedef struct ddp_ring_choice {
     double least_rate; /* bytes per second of the ring's slowest hop */
-    double from_bytes; /* all-reduces of at least this many bytes use the ring, or DBL_MAX for none */
+    double from_bytes; /* all-reduces of at least this many bytes use the ring, or DBL_MAX if none does */
 } ddp_ring_choice;
 
 /* ddp_group - makes a group of ranks, whose members can exchange messages among themselves (ddp_exchange) and
  * own layers.
  *
- *   ranks  [n] distinct ranks in increasing order; copied
+ *   ranks  [n] distinct ranks in increasing order, copied
  *   group  receives the number of the group, from 1. 0 is the world.
  *
- * All ranks make all groups in the same order, including groups that they are not in; at most 63. Blocks of a
- * message are numbered by member; peer is a rank of the world. Ranks in several groups must order their
- * operations without a cycle. Local; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG
- * for the ranks or too many groups or DDP_UNSUPPORTED in an elastic world. */
+ * All ranks make all groups in the same order, including groups that they are not in. At most 63 groups.
+ * Blocks of a message are numbered by member, but peer is a rank of the world. Ranks in several groups must
+ * order their operations without a cycle. Local, and no message is sent. Returns 0 or the context's first
+ * error. Errors: DDP_ARG for the ranks or too many groups or DDP_UNSUPPORTED in an elastic world. */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
 /* ddp_sites_open - makes the groups of a world in which rank r is in site site_of[r].
@@ -237,8 +237,8 @@ DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
  *   site_of  [world] any numbers, equal on all ranks
  *   out      receives the sites, from the view of this rank
  *
- * All ranks call it; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or too
- * many groups, DDP_UNSUPPORTED in an elastic world, or DDP_MEMORY. */
+ * All ranks call it, but no message is sent. Returns 0 or the context's first error. Errors: DDP_ARG for NULL
+ * or too many groups, DDP_UNSUPPORTED in an elastic world, or DDP_MEMORY. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 
 /* ddp_sites_all_reduce - replaces x[0..n-1] by scale x (sum over ranks) with a hierarchical all-reduce, for
@@ -259,7 +259,7 @@ DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_
  *
  * For M bytes, direct takes 2 a + d M, with d of the slowest pair or of the slowest access link, plus a tenth
  * for incast. The ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). No message may be in flight. A
- * deterministic context continues to use direct sums. All ranks call it; nothing is sent. Returns 0 or the
- * context's first error. Errors: DDP_ARG for NULL or a measurement of another world, DDP_USAGE with a message
- * in flight, or DDP_MEMORY. */
+ * deterministic context continues to use direct sums. All ranks call it, but no message is sent. Returns 0 or
+ * the context's first error. Errors: DDP_ARG for NULL or a measurement of another world, DDP_USAGE with a
+ * message in flight, or DDP_MEMORY. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);

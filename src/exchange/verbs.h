@@ -17,10 +17,10 @@ struct ddp_sites;
  * device, or host memory without a backend. Work on a device runs in the order of the calls. Only ddp_keep
  * allocates memory. */
 
-/* ddp_post - posts a message; *ticket identifies it. m and its lists are copied. The message owns its memory
- * until it is held. If sites are set, averages of whole groups with m->mean are hierarchical. Not in the
- * events start, wait and plan_*. Returns 0 or the context's first error. Errors: DDP_ARG for a field of the
- * message; DDP_USAGE in these events, outside of events, and with too many messages that are not held;
+/* ddp_post - posts a message, which *ticket identifies. m and its lists are copied. The message owns its
+ * memory until it is held. If sites are set, averages of whole groups with m->mean are hierarchical. Not in
+ * the events start, wait and plan_*. Returns 0 or the context's first error. Errors: DDP_ARG for a field of
+ * the message; DDP_USAGE in these events, outside of events, and with too many messages that are not held;
  * DDP_NUMERIC for a value that the coding cannot represent; DDP_MEMORY. */
 DDP_API int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 
@@ -58,7 +58,8 @@ DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
  * buffers.
  *
  *   takes            [ddp_parts_of] 1 for each part to average, or NULL for the whole layer
- *   priority, filler  0 or more, the smallest is sent first; 1: it does not count in the hidden share
+ *   priority, filler  0 or more, the smallest is sent first; 1: the message does not count in the hidden
+ *                     share
  *
  * Hold it with ddp_average_hold. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
  * does not exist; DDP_USAGE if its last average is not held, in the events start, wait and plan_*, and
@@ -78,15 +79,15 @@ DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 
 /* ddp_update_layer - applies the optimizer to a layer with the current learning rate. from NULL: uses the
- * layer's own gradients and zeroes them. Otherwise uses `from`, an array of as many floats; neither it nor
- * the layer's own gradients change. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
- * does not exist or DDP_USAGE outside of events. */
+ * layer's own gradients and zeroes them. Otherwise uses `from`, an array of as many floats, and changes no
+ * gradients. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist or
+ * DDP_USAGE outside of events. */
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 
 /* ddp_update_late - applies the optimizer to a layer with the learning rate `rate`: for a gradient of an
- * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged. NULL means that
- * the layer's own gradients, which are zeroed. Returns 0 or the context's first error. Errors: DDP_ARG for a
- * layer that does not exist or DDP_USAGE outside of events. */
+ * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged. If it is NULL,
+ * the call uses the gradients of the layer and zeroes them. Returns 0 or the context's first error. Errors:
+ * DDP_ARG for a layer that does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
 
 /* ddp_update_copy - applies the update to a copy of the layer's parameters and of its state. The layer does
@@ -102,10 +103,10 @@ DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate
 DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from,
                             float rate);
 
-/* ddp_clip - scales all gradients so that their norm is at most ddp_config.clip_norm; does nothing if that is
- * 0. Collective if layers are in several groups or stages. Returns 0 or the context's first error. Errors:
- * DDP_USAGE outside of events or DDP_FAILED from the device. Communication may also fail with DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
+/* ddp_clip - scales all gradients so that their norm is at most ddp_config.clip_norm. If that is 0, it does
+ * nothing. Collective if layers are in several groups or stages. Returns 0 or the context's first error.
+ * Errors: DDP_USAGE outside of events or DDP_FAILED from the device. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_clip(ddp_ctx *d);
 
 /* ddp_no_gradient - returns 1 if x[0..n-1] is the gradient of a layer that every rank of an average skipped
@@ -147,10 +148,10 @@ DDP_API int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n);
 
 enum {
     DDP_SERVE_SAVE = -1
-}; /* returned by serve: the workers want a checkpoint; serve is called again after it */
+}; /* returned by serve: the workers want a checkpoint. serve is called again after it. */
 
-/* ddp_server_post - posts a message from the server thread; *ticket identifies it. m and its lists are
- * copied. Its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
+/* ddp_server_post - posts a message from the server thread. *ticket identifies the message. m and its lists
+ * are copied. Its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
  * ddp_status. Errors: DDP_ARG for a field of the message; DDP_USAGE in a forked process; the code of the
  * context's failure, such as DDP_PEER_LOST. */
 DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
@@ -158,7 +159,7 @@ DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 /* ddp_server_done - returns 1 if the message is done, else 0. Any thread may call it. */
 DDP_API int ddp_server_done(ddp_ctx *d, long ticket);
 
-/* ddp_server_wait - waits until one of n messages is done, until another thread calls ddp_server_wake, or
+/* ddp_server_wait - waits until any of n messages is done, until another thread calls ddp_server_wake, or
  * until the context fails. tickets: [n] from ddp_server_post. For the thread of serve. Returns 0 or a
  * ddp_status. Errors: DDP_USAGE in a forked process; the code of the context's failure, such as DDP_PEER_LOST
  * or DDP_ABORTED. */
@@ -201,12 +202,12 @@ DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float 
 typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
 
 /* ddp_late_apply - merges a delayed result (n floats) into a target that was updated meanwhile. Arrays are in
- * layer memory; `own` is used by the rules that name it. Returns 0 or the context's first error. Errors:
+ * layer memory. `own` is used only by the rules that name it. Returns 0 or the context's first error. Errors:
  * DDP_ARG for a rule that does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule,
                            float f);
 
-/* ddp_split - moves the representable part of x[0..n-1] in a coding to out; x becomes the exact residual.
+/* ddp_split - moves the representable part of x[0..n-1] in a coding to out. x becomes the exact residual.
  * Arrays are in host memory. For codings in blocks, n is a multiple of the block, or reaches the end of the
  * array. Safe from any thread. Errors: DDP_NUMERIC if a value has no code. */
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
@@ -218,7 +219,7 @@ enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_T
  * the event start. They are saved in checkpoints and sent to joining workers.
  *
  *   layer  layer that they belong to, or DDP_NO_LAYER
- *   name   copied; names the array in a checkpoint
+ *   name   copied. Names the array in a checkpoint
  *   equal  describes the values:
  *     0                   each rank has its own values
  *     1                   equal on all ranks between two steps
@@ -249,27 +250,27 @@ DDP_API void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP_
 /* ddp_layers - returns the number of layers that the program has registered. Local. */
 DDP_API int ddp_layers(const ddp_ctx *d);
 
-/* ddp_name_of - returns the name of a layer; "?" if it does not exist. Borrowed until ddp_close. Local. */
+/* ddp_name_of - returns the name of a layer, or "?" if it does not exist. Borrowed until ddp_close. Local. */
 DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
 
 /* ddp_parts_of - returns the number of parts that ddp_config.average.split_params makes of a layer, or 1 if
  * it is not split. Local. */
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
 
-/* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages; NULL and 0 if
- * there are none. Borrowed until ddp_close. Local. */
+/* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages, or NULL and 0
+ * if there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 
-/* ddp_parameters_of - returns all arrays that averaging the layer transfers, as a list of *count pieces; NULL
- * and 0 if there are none. Borrowed until ddp_close. Local. */
+/* ddp_parameters_of - returns all arrays that averaging the layer transfers, as a list of *count pieces, or
+ * NULL and 0 if there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
 
-/* ddp_trained_of - returns the parameters of a layer that have gradients, as a list of *count pieces; NULL
+/* ddp_trained_of - returns the parameters of a layer that have gradients, as a list of *count pieces, or NULL
  * and 0 if there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count);
 
-/* ddp_state_of - returns the optimizer state of a layer, *count floats in layer memory; NULL and 0 if there
- * is none. Borrowed until ddp_close. Local. */
+/* ddp_state_of - returns the optimizer state of a layer, *count floats in layer memory, or NULL and 0 if
+ * there is none. Borrowed until ddp_close. Local. */
 DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count);
 
 /* ddp_updates_of - returns how many updates a layer has had, or 0 if it does not exist. Local. */
@@ -307,7 +308,8 @@ DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
  * Local. */
 DDP_API int ddp_group_of(const ddp_ctx *d, int layer);
 
-/* ddp_group_size - returns the number of live workers of a group; 0: of all that compute. Local. */
+/* ddp_group_size - returns the number of live workers of a group. Group 0 is all workers that compute.
+ * Local. */
 DDP_API int ddp_group_size(const ddp_ctx *d, int group);
 
 /* ddp_blocks_of - returns the number of blocks of an all-gather over a group. *own receives the block of this
@@ -315,7 +317,7 @@ DDP_API int ddp_group_size(const ddp_ctx *d, int group);
 DDP_API int ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 
 /* ddp_sites_of - returns the sites of the ranks, if averages are hierarchical, or NULL otherwise. With a
- * single site only `members` is set; elastic worlds have no groups. Borrowed until ddp_close. Local. */
+ * single site only `members` is set. Elastic worlds have no groups. Borrowed until ddp_close. Local. */
 DDP_API const struct ddp_sites *ddp_sites_of(const ddp_ctx *d);
 
 /* ddp_segment_of - returns the number of values, of an all-reduce of n, that this rank sums, and in *from the
@@ -335,15 +337,15 @@ DDP_API ddp_coding ddp_coding_of(const ddp_ctx *d);
 /* ddp_link_of - returns the link, 0 or 1, that a layer's messages use. Local. */
 DDP_API int ddp_link_of(const ddp_ctx *d, int layer);
 
-/* ddp_residual_of - returns the quantisation residual of a layer, one float per gradient; NULL without int8
- * blocks. Borrowed until ddp_close. Local. */
+/* ddp_residual_of - returns the quantisation residual of a layer, one float per gradient, or NULL without
+ * int8 blocks. Borrowed until ddp_close. Local. */
 DDP_API float *ddp_residual_of(const ddp_ctx *d, int layer);
 
 /* ddp_has_forward - returns 1 if layers have had their ddp_forward_begin in this step, or had it in the last
  * one, else 0. Always 0 with average.first. Local. */
 DDP_API int ddp_has_forward(const ddp_ctx *d);
 
-/* ddp_blob_new - allocates a plan of `size` bytes, zeroed; bytes is NULL if memory is short. At most 64 KiB +
+/* ddp_blob_new - allocates a plan of `size` bytes, zeroed. bytes is NULL if memory is short. At most 64 KiB +
  * 16 x layers x (period + 16) bytes. The library frees a plan that a strategy returns. The caller frees any
  * other with ddp_blob_free. */
 DDP_API ddp_blob ddp_blob_new(size_t size);

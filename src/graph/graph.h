@@ -22,16 +22,16 @@ typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_U
 /* A parameter array or buffer of an operator and its initial values. scale: standard deviation of
  * DDP_INIT_NORMAL, bound of DDP_INIT_UNIFORM. */
 typedef struct ddp_param {
-    const char *name; /* "weight", "bias"; a constant string */
+    const char *name; /* "weight" or "bias", a constant string */
     ddp_shape shape;  /* shape of the array */
     ddp_init init;    /* distribution of the initial values */
     float scale;      /* see above, or 0 for ZERO and ONE */
     int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others, or 0 for lookup tables */
 } ddp_param;
 
-/* Input and output of a shape rule. Inputs and args are given; all other fields start zeroed. For a tied
- * node, a rule that fails or defines no parameters is called again with the tied parameter as param[0]
- * and params 1. */
+/* Input and output of a shape rule. Inputs and args are given. All other fields start zeroed. For a tied
+ * node, a rule that fails or defines no parameters is called again with the tied parameter as param[0] and
+ * params 1. */
 typedef struct ddp_op_spec {
     int inputs;                       /* given: number of inputs */
     ddp_shape in[DDP_OP_INPUTS];      /* given: their shapes */
@@ -60,8 +60,8 @@ typedef struct ddp_op_call {
     void *saved;                  /* spec->saved elements */
     /* for backward only */
     const void *grad_out;            /* shape of out */
-    void *grad_in[DDP_OP_INPUTS];    /* NULL: not needed */
-    int add_in[DDP_OP_INPUTS];       /* 1: add to grad_in, 0: overwrite it */
+    void *grad_in[DDP_OP_INPUTS];    /* NULL if not needed */
+    int add_in[DDP_OP_INPUTS];       /* 1: add to grad_in, 0: overwrite grad_in */
     void *grad_param[DDP_OP_PARAMS]; /* always accumulated, or NULL for frozen */
     /* execution */
     void *pool;      /* ddp__pool *, for ddp_op_parallel. May be NULL. */
@@ -75,12 +75,12 @@ typedef struct ddp_op_call {
 } ddp_op_call;
 
 /* An operator. shape() fills spec before the other functions are called. The struct is borrowed for the
- * life of the graph. backward may be NULL: no gradient flows through the operator. */
+ * life of the graph. If backward is NULL, no gradient flows through the operator. */
 typedef struct ddp_op {
     const char *name;                                    /* unique within a graph */
     ddp_status (*shape)(ddp_op_spec *s, ddp_error *err); /* fills the spec, or fails */
     void (*forward)(const ddp_op_call *c);               /* computes out */
-    void (*backward)(const ddp_op_call *c);              /* computes the gradients; or NULL */
+    void (*backward)(const ddp_op_call *c);              /* computes the gradients, or NULL */
 } ddp_op;
 
 /* Two operators that a backend runs fused. The second directly follows the first, takes its output as input
@@ -93,7 +93,7 @@ typedef struct ddp_op {
 typedef struct ddp_op_pair {
     void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
     void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
-    const char *reader; /* NULL: no such operator */
+    const char *reader; /* name of that operator, or NULL */
 } ddp_op_pair;
 
 /* ddp_shape_count - returns the number of elements of a shape, or 1 for a scalar. Pure and safe from any
@@ -119,7 +119,7 @@ typedef struct ddp_state ddp_state; /* activations and their gradients of one mi
 /* Description of one operator for a planner. The names are valid as long as the graph. */
 typedef struct ddp_node_info {
     const char *name;                 /* operator name */
-    const char *layer;                /* name of its layer; "" outside layers */
+    const char *layer;                /* name of the layer, or "" outside layers */
     int layer_index;                  /* -1 outside layers */
     int inputs;                       /* number of inputs */
     int input[DDP_OP_INPUTS];         /* indexes of the producing nodes */
@@ -134,8 +134,8 @@ typedef struct ddp_node_info {
  * stores the first error. Builders accept NULL inputs and return NULL, so one check at ddp_graph_build is
  * enough. ---- */
 
-/* ddp_graph_new - creates an empty graph. d NULL: a graph for planning, or for training without
- * synchronisation. The caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
+/* ddp_graph_new - creates an empty graph. If d is NULL, the graph is for planning, or for training without
+ * synchronisation, and the caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
  * memory is short. One thread at a time may use a graph. */
 DDP_API ddp_graph *ddp_graph_new(ddp_ctx *d);
 
@@ -153,12 +153,12 @@ DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
 DDP_API void ddp_layer_end(ddp_graph *g);
 
 /* ddp_recompute_begin - begins a segment for activation recomputation. The operators that are added before
- * ddp_recompute_end form the segment. It may span several layers or be part of one; segments do not nest.
+ * ddp_recompute_end form the segment. It may span several layers or be part of one, but segments do not nest.
  *
  * Arrays that only the segment reads (outputs, and data that operators save) are dropped in forward. Inputs
  * of the segment and outputs that are used outside it, or nowhere, are retained. The segment's forward runs
  * again before its backward, except operators whose results no backward reads. Its time counts as backward of
- * the layer of the segment's last operator; flops does not include it.
+ * the layer of the segment's last operator. flops does not include it.
  *
  * Gradients, parameters and buffers are bit-identical to a run without segments: the second forward draws the
  * same dropout masks and does not update running statistics. An operator of your own must give equal results
@@ -177,22 +177,16 @@ DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long
 
 /* ddp_input_shape - adds a named input array of any shape that the program fills before each forward pass.
  * type: DDP_F32 or DDP_I32. The name is copied and must be unique. Returns the node, owned by the graph, or
- * NULL on failure. ---- built-in operators ----
- *
- * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure.
- * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
- * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
- * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
- * none. */
+ * NULL on failure. */
 DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
 
 /* ---- built-in operators ----
  *
- * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure.
+ * A builder adds one operator and returns the node, which the graph owns. It returns NULL on failure.
  * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
- * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
- * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
- * none. */
+ * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN. Use
+ * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and does not count
+ * a bias. */
 
 /* ddp_linear - adds a linear layer with bias: x W' + b, shape (..., width). Weight (width, C), bias
  * (width). */
@@ -216,7 +210,7 @@ DDP_API ddp_node *ddp_position(ddp_graph *g, ddp_node *x);
  * Shape of x. */
 DDP_API ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x);
 
-/* ddp_attention - adds causal multi-head attention. x (B, T, 3C) contains queries, keys and values; heads
+/* ddp_attention - adds causal multi-head attention. x (B, T, 3C) contains queries, keys and values, and heads
  * divides C. Shape (B, T, C). */
 DDP_API ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads);
 
@@ -225,7 +219,7 @@ DDP_API ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads);
 DDP_API ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps);
 
 /* ddp_attention_grouped - adds causal grouped-query attention. x is (B, T, (heads + 2 kv_heads) d): queries,
- * keys and values. kv_heads divides heads, and each key/value head serves heads / kv_heads query heads; d is
+ * keys and values. kv_heads divides heads, and each key/value head serves heads / kv_heads query heads. d is
  * at most 512. Shape (B, T, heads d). */
 DDP_API ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads);
 
@@ -247,11 +241,11 @@ DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
 
 /* ddp_dropout - adds an operator that zeroes elements with this probability, in [0, 1), and scales the others
- * by 1 / (1 - probability); none in evaluation. Shape of x. */
+ * by 1 / (1 - probability). In evaluation it has no effect. Shape of x. */
 DDP_API ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability);
 
 /* ddp_cross_entropy - adds the mean cross-entropy loss over rows, a scalar. Logits (..., V), labels int32
- * (...); label -1 is ignored. Its backward overwrites the logits: do not read them after ddp_backward. */
+ * (...). Label -1 is ignored. Its backward overwrites the logits: do not read them after ddp_backward. */
 DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels);
 
 /* ddp_linear_cross_entropy - adds a linear layer without bias and the mean cross-entropy of its logits as one
@@ -264,10 +258,10 @@ DDP_API ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *
  *
  *   channels  output channels
  *   kernel    height and width of the window, at most 64
- *   stride    step of the window; H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'
+ *   stride    step of the window. H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'
  *   padding   zeros on all four sides
  *   groups    divides C and channels
- *   bias      0: no bias; else bias (channels)
+ *   bias      0 for no bias, otherwise bias (channels)
  *
  * Weight (channels, C / groups, kernel, kernel). */
 DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride, long padding,
@@ -275,7 +269,7 @@ DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kern
 
 /* ddp_batch_norm2d - adds a batch normalisation of each channel of images x (B, C, H, W) over B, H and W, eps
  * 1e-5. Scale and shift (C). Buffers: running mean and variance (C), initially 0 and 1. Each training forward
- * moves them by 0.1 of the distance to the batch's mean and unbiased variance; ddp_evaluate normalises with
+ * moves them by 0.1 of the distance to the batch's mean and unbiased variance. ddp_evaluate normalises with
  * them. Shape of x. */
 DDP_API ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x);
 
@@ -331,7 +325,7 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
  *   own       stage of this process, 0..stages-1
  *
  * Initial values are the same as in the whole model. ddp_pipe_open runs such a graph. Returns 0 or a
- * ddp_status; ddp_graph_error names the operator. Errors: DDP_ARG for the cut, DDP_USAGE after
+ * ddp_status, and ddp_graph_error names the operator. Errors: DDP_ARG for the cut, DDP_USAGE after
  * ddp_graph_build or another cut, DDP_MEMORY, or an earlier error of the graph. */
 DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
 
@@ -346,14 +340,14 @@ DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own
  * earlier error of the graph. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 
-/* ddp_graph_error - returns the graph's first error, never NULL; code DDP_OK means none. Borrowed for the
- * life of the graph. */
+/* ddp_graph_error - returns the graph's first error, never NULL. Code DDP_OK means that there is no error.
+ * Borrowed for the life of the graph. */
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ---- running, after ddp_graph_build ---- */
 
 /* ddp_data - returns the array of a named input of the built-in state (float or int32_t), or NULL if there is
- * no such input. It is in host memory even with a backend; each pass copies it to the device. */
+ * no such input. It is in host memory even with a backend, and each pass copies it to the device. */
 DDP_API void *ddp_data(ddp_graph *g, const char *name);
 
 /* ddp_value - returns the value of a scalar node after forward, or NAN if the node is not a scalar. With a
@@ -447,15 +441,15 @@ DDP_API int ddp_layer_count(const ddp_graph *g);
 DDP_API size_t ddp_param_count(const ddp_graph *g);
 
 /* ddp_layer_params - returns the parameters of a layer after ddp_graph_build, one block of *count floats in
- * layer memory; NULL and 0 if there are none. Borrowed for the life of the graph. */
+ * layer memory, or NULL and 0 if there are none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_params(ddp_graph *g, int layer, size_t *count);
 
 /* ddp_layer_gradients - returns the gradients of a layer after ddp_graph_build, one block of *count floats in
- * layer memory; NULL and 0 if there are none. Borrowed for the life of the graph. */
+ * layer memory, or NULL and 0 if there are none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
 
 /* ddp_layer_buffers - returns the buffers of a layer after ddp_graph_build, one block of *count floats in
- * layer memory; NULL and 0 if it has none. Borrowed for the life of the graph. */
+ * layer memory, or NULL and 0 if it has none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count);
 
 /* ddp_node_param - returns parameter k of a node (weight 0, bias 1) in layer memory, or NULL if there is

@@ -13,12 +13,12 @@ typedef struct ddp_gpt2_config {
     long vocabulary; /* tokens */
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
-    long heads;      /* number of attention heads; divides dim */
+    long heads;      /* number of attention heads, which divides dim */
     long dim;        /* width C of the residual stream. The MLP has width 4 C. */
     long batch;      /* sequences B per micro-batch */
     float dropout;   /* of the embedding and of both branches of a block, in [0, 1) */
-    float deviation; /* of initial parameters (default: 0.02, as GPT-2); for dim 64 to 256, about 0.8 /
-                      sqrt(dim) is best */
+    float deviation; /* of initial parameters (default: 0.02, as GPT-2). For dim 64 to 256, about 0.8 /
+                        sqrt(dim) is best. */
     int recompute;   /* 1: recompute each transformer block, see above */
 } ddp_gpt2_config;
 
@@ -27,8 +27,8 @@ typedef struct ddp_llama2_config {
     long vocabulary; /* tokens */
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
-    long heads;      /* query heads; dim / heads must be even */
-    long kv_heads;   /* key/value heads; divides heads (default: heads) */
+    long heads;      /* query heads. dim / heads must be even. */
+    long kv_heads;   /* key/value heads, which divide heads (default: heads) */
     long dim;        /* width C of the residual stream */
     long hidden;     /* width of the MLP (default: 8/3 dim, rounded up to a multiple of 64) */
     long batch;      /* sequences B per micro-batch */
@@ -77,20 +77,20 @@ typedef struct ddp_vgg_config {
  * "h.0.mlp", "h.1.attn", ..., "head". The head has the last layer norm. The token table of "embed" is the
  * weight of the logits. *logits receives the node (B, T, vocabulary). If logits is NULL, the logits never
  * exist as a whole on a GPU or with c->recompute, where that saves memory. Initial parameters are those of
- * GPT-2: normal with c->deviation; the two projections onto the residual stream with deviation / sqrt(2
- * layers); biases 0.
+ * GPT-2: normal with c->deviation, for the two projections onto the residual stream with deviation / sqrt(2
+ * layers), and 0 for biases.
  *
  * Returns NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside [0,
- * 1), an earlier error of g); ddp_graph_error has the message. */
+ * 1), an earlier error of g). ddp_graph_error has the message. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
 
 /* ddp_llama2 - adds Llama 2 to g and returns its loss, the mean cross-entropy over B T tokens.
  *
  * Inputs and *logits are those for ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
  * "head" (the last norm and, unless tied, the weight of the logits). There are no biases. The weights of
- * queries, keys and values are one matrix, with rows in this order; so are the MLP's gate and up weights.
- * Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the transformers
- * library. Initial parameters follow ddp_gpt2. Norms start at 1.
+ * queries, keys and values are one matrix, with rows in this order. The gate and up weights of the MLP are
+ * another. Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the
+ * transformers library. Initial parameters follow ddp_gpt2. Norms start at 1.
  *
  * Returns NULL on error (a size that is not positive, heads that do not fit). ddp_graph_error has the
  * message. */

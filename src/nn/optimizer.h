@@ -10,7 +10,7 @@ typedef struct ddp_update {
     int layer;            /* number of the layer */
     float *params;        /* parameters, changed in place */
     const float *grads;   /* gradients */
-    float *state;         /* state_per_param x count floats, initially zero; array k starts at k x count */
+    float *state;         /* state_per_param x count floats, initially zero. Array k starts at k x count. */
     size_t count;         /* number of floats */
     long step;            /* number of this update, from 0 */
     float lr;             /* learning rate of this update */
@@ -22,7 +22,7 @@ typedef struct ddp_update {
 
 /* A registered optimizer. The built-in rules read hyper. A user's rule may use `user`. */
 typedef struct ddp_optimizer {
-    const char *name;    /* "sgd", "adamw", ...; part of the run's fingerprint */
+    const char *name;    /* "sgd", "adamw", ... Part of the run's fingerprint. */
     int state_per_param; /* floats of state per parameter: 0, 1 or 2 */
     void (*update)(const struct ddp_optimizer *self,
                    const ddp_update *u); /* applies one update, or NULL for ddp_own_update */
@@ -30,18 +30,18 @@ typedef struct ddp_optimizer {
     float hyper[6];                      /* parameters of the built-in rules */
     void *user;                          /* data of a user's rule, borrowed until ddp_close */
     int matrix_state; /* > 0: update each matrix (ddp_layer.matrices) in a separate call, with this many
-                         floats of state per parameter, at most state_per_param; 0: no separate calls */
+                         floats of state per parameter, at most state_per_param. 0: no separate calls. */
 } ddp_optimizer;
 
-/* ddp_sgd - returns the rule of SGD with momentum: v = momentum v + g; w -= lr v. momentum 0: no state. Pure
- * and safe from any thread. */
+/* ddp_sgd - returns the rule of SGD with momentum: v = momentum v + g, w -= lr v. Without momentum the rule
+ * has no state. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
 
 /* ddp_sgd_decay - returns the rule of SGD with momentum and L2 weight decay: v = momentum v + (g +
- * weight_decay w); w -= lr v. momentum 0: no state. Pure and safe from any thread. */
+ * weight_decay w), w -= lr v. Without momentum the rule has no state. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
 
-/* ddp_nesterov - returns the rule of SGD with Nesterov momentum: v = momentum v + (g + weight_decay w); w -=
+/* ddp_nesterov - returns the rule of SGD with Nesterov momentum: v = momentum v + (g + weight_decay w), w -=
  * lr (g + weight_decay w + momentum v). Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
 
@@ -68,7 +68,7 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
  * same. The library never updates parameters. The program updates them after ddp_step_end.
  *
  * Strategies that average gradients leave the averages in the program's gradient arrays, clipped if clipping
- * is set; the program zeroes them. Strategies that average parameters or parameter deltas average the
+ * is set. The program zeroes them. Strategies that average parameters or parameter deltas average the
  * parameters as they are before the step's update (ddp_config.average.first). The average is complete when
  * ddp_step_end returns. Strategies that update later, or on a server, return an error.
  *
