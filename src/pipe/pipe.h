@@ -13,7 +13,8 @@ typedef enum ddp_edge_coding {
     DDP_EDGE_BF16,       /* rounded to bfloat16: half the bytes */
     DDP_EDGE_INT8,       /* blocks of 64 values with a scale each (compress/compress.h): 0.27 of the bytes */
     DDP_EDGE_TOPK,       /* the n / ratio values of each array with the largest magnitudes, with 32-bit
-                            indexes: 2 / ratio of the bytes; the receiver sets the other values to 0 */
+                            indexes, which takes 2 / ratio of the bytes. The receiver sets the other values to
+                            0. */
     DDP_EDGE_ADATOPK,    /* topk with a ratio for each link, by its time (ddp_adatopk): factor x ratio on the
                             slowest link */
     DDP_EDGE_BOTTLENECK, /* float32 of a narrower model, which has a ddp_bottleneck of width / ratio at each
@@ -27,11 +28,12 @@ typedef enum ddp_edge_coding {
  * as float32. */
 typedef struct ddp_edge_wire {
     ddp_edge_coding coding; /* (default: f32) */
-    double ratio;           /* topk, adatopk and bottleneck: R, at least 1; aq: bits, 2, 3 or 4 */
+    double ratio;           /* R, at least 1, for topk, adatopk and bottleneck. Bits, 2, 3 or 4, for aq. */
     double factor;          /* adatopk: factor of Eq. 7 of FusionLLM (default: 3, as in the paper) */
-    int feedback;           /* 1: error feedback for int8, topk and adatopk: the residual of a message is
-                               added to the next one of that edge and direction, of any micro-batch. Stores
-                               one float per value sent; evaluations neither use nor change it (default: 0) */
+    int feedback;           /* 1: error feedback for int8, topk and adatopk. The residual of a message is
+                               added to the next message of that edge and direction, of any micro-batch.
+                               Stores one float per value sent. Evaluations neither use nor change the
+                               residual (default: 0) */
 } ddp_edge_wire;
 
 /* ddp_edge_wire_parse - parses the format of an edge: "f32", "bf16", "int8", "topk:R", "adatopk:R",
@@ -49,17 +51,17 @@ DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
  * the context's strategy. */
 typedef struct ddp_pipe_config {
     ddp_pipeline schedule; /* (default: 1f1b) */
-    int stages;            /* number of stages; divides ddp_world */
+    int stages;            /* number of stages, which divides ddp_world */
     const int *stage_of;   /* [ddp_node_count] stage of each operator, as for ddp_graph_cut (default: NULL,
                               about equal FLOPs per stage) */
-    const int *rank_of;    /* [replicas x stages] rank of stage s of pipeline r, at r x stages + s; each rank
+    const int *rank_of;    /* [replicas x stages] rank of stage s of pipeline r, at r x stages + s, each rank
                               once (default: NULL, that number itself, the order of DT-FM). Replicas are
                               summed in the order of their ranks */
     int ahead;             /* extra forwards, as in ddp_pipeline_shape (default: 0) */
     ddp_edge_wire edge;    /* format of messages between stages (default: float32) */
     long samples;          /* edge wire aq: number of training samples */
     int batch;             /* edge wire aq: samples of a micro-batch. The first dimension of a message is a
-                              multiple of it: the rows of one sample after those of another */
+                              multiple of it. The rows of a sample are consecutive. */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe; /* a pipeline, as seen by one of its ranks */
@@ -68,7 +70,7 @@ typedef struct ddp_pipe ddp_pipe; /* a pipeline, as seen by one of its ranks */
  * ddp_graph_build on the graph. ddp_config.micro_batches is the number of micro-batches of a step.
  *
  *   loss  scalar node of g
- *   c     stages, cut, schedule and edges; copied
+ *   c     stages, cut, schedule and edges, copied
  *
  * All ranks call it with the same model and configuration. Returns NULL on failure, with the context's error.
  * The caller frees the pipeline with ddp_pipe_close, before ddp_close. Collective. Errors: DDP_ARG for the
@@ -92,7 +94,7 @@ DDP_API void *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
  * context's first error. Errors: DDP_ARG for m, NULL or an id out of range. */
 DDP_API int ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
 
-/* ddp_pipe_step - runs forward and backward of all micro-batches; call ddp_step_end afterwards. The result is
+/* ddp_pipe_step - runs forward and backward of all micro-batches. Call ddp_step_end afterwards. The result is
  * bit-identical to an unpipelined run with one worker per pipeline and the same micro-batches. Collective.
  * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if edge wire aq lacks sample
  * ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message;
@@ -125,8 +127,8 @@ DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
 /* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. The sum has three
- * terms: the arrays that a micro-batch retains from its forward to its backward, ddp_pipeline_held times; the
- * messages to and from other stages, once more than that; and the extra memory of one pass. With a backend
+ * terms: the arrays that a micro-batch retains from its forward to its backward, ddp_pipeline_held times, the
+ * messages to and from other stages, once more than that, and the extra memory of one pass. With a backend
  * this memory is on the device. Edge wire aq adds the stored activations of the samples, in host memory.
  * Local. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
@@ -151,7 +153,7 @@ typedef struct ddp_pipe_stats {
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 
 /* ddp_pipe_lanes - copies up to `room` slots: the computations and messages of this stage in the last step,
- * in any order. Times are in seconds of ddp_now(); boundary is the other stage, or -1. Returns the number
+ * in any order. Times are in seconds of ddp_now(). boundary is the other stage, or -1. Returns the number
  * copied. Recorded only if ddp_config.debug.trace_spans is set, and only on the CPU. Local. */
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
 
@@ -183,13 +185,13 @@ typedef struct ddp_pipe_layout {
 } ddp_pipe_layout;
 
 /* ddp_pipe_layout_read - reads what planners have decided, from the JSON lines of `plan place` (placement)
- * and of `plan fence` (cut); either may be NULL. If a file has several plans, the one with the least cost
+ * and of `plan fence` (cut). Either may be NULL. If a file has several plans, the one with the least cost
  * (cost_s, pipeline_s) is used, and the first of equal ones.
  *
  *   placement  rank = device, for each stage of each pipeline
  *   cut        the operators of a device are a stage. Stages are in the order in which data flow. Without a
  *              placement rank r is the r-th device that has operators, and so on in further pipelines
- *   g          the model, built or not; used for a cut only
+ *   g          the model, built or not, used for a cut only
  *   world      number of ranks
  *   out        untouched on error. Otherwise, the caller frees it with ddp_pipe_layout_free.
  *
@@ -211,8 +213,8 @@ DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
  * pipeline leave, and return 0. A rank whose fn returns DDP_ABORTED while its context has no error leaves
  * like a lost one.
  *
- *   cfg           micro_batches: of one pipeline while none is lost. The total must be divisible by every
- *                 smaller number of pipelines.
+ *   cfg           micro_batches is that of a pipeline while no pipeline is lost. The total must be divisible
+ *                 by every smaller number of pipelines.
  *   min_replicas  with fewer complete pipelines the run ends with DDP_PEER_LOST, which names the lost rank.
  *                 fn is called once more for the complete ones, if there are any, to save their state
  *                 (ddp_pipe_ends)

@@ -28,8 +28,8 @@ typedef struct ddp_task {
     int micro_batch;    /* from 0 */
 } ddp_task;
 
-/* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb"; the default's for
- * DDP_PIPELINE_DEFAULT. A constant string. Pure and safe from any thread. */
+/* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb". DDP_PIPELINE_DEFAULT gives the
+ * name of the default. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
 
 /* ddp_pipeline_named - finds the schedule with the given name. Pure and safe from any thread. Errors:
@@ -42,8 +42,8 @@ typedef struct ddp_pipeline_shape {
     int stages;            /* 1..1024 */
     int micro_batches;     /* micro-batches of a step, at least 1 */
     int ahead;             /* 1f1b, zb: extra forwards before a stage's first backward, which hide the round
-                              trip of slow links; as many more micro-batches are in flight and retained
-                              (default: 0) */
+                              trip of slow links (default: 0). As many more micro-batches are in flight and
+                              retained. */
 } ddp_pipeline_shape;
 
 /* ddp_pipeline_tasks - lists the tasks that a stage computes in one step, in order.
@@ -66,7 +66,7 @@ typedef struct ddp_stage_cost {
     double inputs_s, weights_s; /* the two halves of the backward: input gradient, weight gradient */
 } ddp_stage_cost;
 
-/* Messages from one stage to a later one: one per micro-batch, and its gradient back. A message occupies the
+/* Messages from a stage to a later stage, one per micro-batch, and the gradients back. A message occupies the
  * sender's uplink, one message after the other, and, alpha_s later, the receiver's downlink, which serves
  * bytes of several senders in the order of arrival. */
 typedef struct ddp_boundary {
@@ -81,7 +81,7 @@ typedef struct ddp_pipeline_costs {
     ddp_pipeline_shape shape;     /* schedule, stages and micro-batches */
     const ddp_stage_cost *stage;  /* [stages] */
     int boundaries;               /* number of boundaries */
-    const ddp_boundary *boundary; /* [boundaries], or NULL for none */
+    const ddp_boundary *boundary; /* [boundaries]. May be NULL. */
 } ddp_pipeline_costs;
 
 /* One activity of a stage. A stage computes, sends and receives at the same time, one computation at a

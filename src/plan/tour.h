@@ -8,10 +8,10 @@
 
 /* ddp_tour_open - finds a shortest path through all n nodes.
  *
- *   cost    [n x n] cost of the hop from row to column; finite, >= 0; need not be symmetric. The diagonal is
- *           not read.
+ *   cost    [n x n] cost of the hop from row to column, finite and >= 0. Need not be symmetric. The diagonal
+ *           is not read.
  *   first   the first node, or -1 = free
- *   last    the last node, or -1 = free; different from first if n > 1
+ *   last    the last node, or -1 = free. Different from first if n > 1.
  *   order   [n] receives the nodes in order
  *   length  receives the sum of the costs along the path
  *
@@ -30,16 +30,16 @@ DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last,
  * ring all-reduce runs at the rate of its slowest hop. Among orders with the same slowest hop, it minimises
  * the sum of the delays.
  *
- *   rate     [n x n] bytes per second from row to column; finite, > 0 off the diagonal; need not be
+ *   rate     [n x n] bytes per second from row to column, finite, and > 0 off the diagonal. Need not be
  *            symmetric. The diagonal is not read.
- *   delay_s  [n x n] one-way delays in seconds, finite, >= 0; or NULL = all equal
+ *   delay_s  [n x n] one-way delays in seconds, finite, >= 0. NULL = all equal.
  *   order    [n] receives the workers in ring order, beginning with worker 0: order[i] sends to order[i +
  *            1], and the last one to worker 0
  *   least    receives the rate of the slowest hop in bytes per second, or 0 for n = 1
  *
  * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Larger n: fastest
  * neighbour from every start (at most 64 starts), then 2-opt and or-opt on a smooth approximation of the
- * slowest hop; not proven to be optimal. Deterministic. Outputs are untouched on error. Pure and safe from
- * any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
+ * slowest hop. The ring is not proven to be optimal. Deterministic. Outputs are untouched on error. Pure and
+ * safe from any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least,
                                  ddp_error *err);

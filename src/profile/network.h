@@ -7,8 +7,8 @@
  * ddp_network_read or ddp_network_new is freed with ddp_network_free. Planners borrow it. */
 typedef struct ddp_network {
     int devices;          /* N */
-    int pipelines;        /* D_dp, the replicas of each stage; 0 = not given */
-    int stages;           /* D_pp; 0 = not given; pipelines x stages = devices */
+    int pipelines;        /* D_dp, the replicas of each stage, or 0 if not given */
+    int stages;           /* D_pp, or 0 if not given. pipelines x stages = devices. */
     double dp_bytes;      /* c_dp: bytes that the replicas of a stage average per iteration */
     double pp_bytes;      /* c_pp: bytes that one pipeline sends over one hop per iteration, one way */
     double *delay_s;      /* [N x N] one-way delay, seconds */
@@ -19,7 +19,7 @@ typedef struct ddp_network {
     int groups;           /* number of groups. 0 means that group is NULL. */
     char **group_name;    /* [groups] or NULL */
     double *host_rate;    /* [N] bytes per second of a device's own network access in each direction, shared
-                          by all its pairs; NULL = no limit. Planners ignore it */
+                             by all its pairs. NULL = no limit. Planners ignore it */
     double *jitter_s;     /* [N x N] largest extra delay of a message beyond delay_s, in seconds, or NULL.
                           Planners ignore it */
     int one_at_a_time;    /* 1 = a device sends to one other device at a time, as the cost of a placement

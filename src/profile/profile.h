@@ -50,8 +50,8 @@ DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, 
 
 /* A profile: the costs of one forward and backward pass of one micro-batch, all times in seconds. Layer 0
  * is next to the input; forward visits layers 0..layers-1, backward layers-1 down to 0. A profile from
- * ddp_profile_read or ddp_profile_new is freed with ddp_profile_free; planners borrow the arrays. Where
- * NULL is allowed for times or counts, it means zeros. */
+ * ddp_profile_read or ddp_profile_new is freed with ddp_profile_free. Planners borrow the arrays. Where NULL
+ * is allowed for times or counts, it means zeros. */
 typedef struct ddp_profile {
     int layers;         /* L, at least 1 */
     char **name;        /* [L] or NULL */
@@ -59,20 +59,20 @@ typedef struct ddp_profile {
     double *forward_s;  /* [L] or NULL */
     double *backward_s; /* [L] backward and local update */
     double *comm_s;     /* [L] time for which averaging the layer over all ranks occupies the link */
-    double alpha_s;     /* time from the end of a message's occupancy to its arrival; 0 = included in
+    double alpha_s;     /* time from the end of a message's occupancy to its arrival, or 0 = included in
                            comm_s */
-    double gap_s;       /* time for which each message occupies the link in addition to comm_s; 0 =
+    double gap_s;       /* time for which each message occupies the link in addition to comm_s, or 0 =
                            included in comm_s */
     double between_s;   /* compute between forward and backward: the other micro-batches of a step. A
-                           transfer that must end before the layer's forward cannot overlap with it; one
-                           that may end a step later can */
+                           transfer that must end before the layer's forward cannot overlap with it, but a
+                           transfer that may end a step later can */
 } ddp_profile;
 
 /* ddp_profile_read - reads a profile from CSV. The header is `layer,params,forward_s,backward_s,comm_s`, in
- * any order; further columns are ignored. There is one row per layer, in forward order.
+ * any order. Further columns are ignored. There is one row per layer, in forward order.
  *
  *   forward_s  may be missing or empty (= 0)
- *   comm_s     may be missing or empty; then comm_s[l] = link->beta_s x 4 x params and alpha_s =
+ *   comm_s     may be missing or empty. Then comm_s[l] = link->beta_s x 4 x params and alpha_s =
  *              link->alpha_s. If other rows have a measured comm_s, which includes its startup, the computed
  *              rows include link->alpha_s too, and alpha_s is 0
  *   link       used if a comm_s is missing. If it is NULL then, the call fails.
@@ -129,8 +129,8 @@ typedef struct ddp_oplist_entry {
     double flops;        /* of the forward pass */
     double output_bytes; /* size of its result */
     double param_bytes;  /* size of its parameters */
-    int module;          /* neighbours with the same number > 0 form one module, such as a layer; 0 = the
-                            operator is a separate module */
+    int module;          /* neighbours with the same number > 0 form one module, such as a layer. 0 = the
+                            operator is a separate module. */
 } ddp_oplist_entry;
 
 /* Operators in topological order. A list from ddp_oplist_new or ddp_oplist_read is freed with
@@ -160,7 +160,7 @@ DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
 /* ddp_oplist_read - reads a list from JSON: an array of {"name", "args", "flops", "output_bytes",
  * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name, may
- * be missing; neighbours with the same name form one module. Other members are ignored. *out is untouched on
+ * be missing. Neighbours with the same name form one module. Other members are ignored. *out is untouched on
  * error. Otherwise, the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names the file,
  * place and value), DDP_ARG for a cost, DDP_NUMERIC for costs that add up to more than 1e200, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);

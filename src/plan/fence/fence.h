@@ -9,7 +9,7 @@ typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
     DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, optimal cut */
     DDP_FENCE_EQUAL_OPS,  /* baseline: an equal number of modules per device, devices in index order */
-    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules with about equal FLOPs per device; ignores device
+    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules with about equal FLOPs per device, whatever the device
                              speed */
 } ddp_fence_solver;
 
@@ -21,7 +21,7 @@ typedef struct ddp_fence_options {
     int allow_idle;            /* 1 = a device may run no operator */
     double message_bytes;      /* message size M for the link weights, in bytes, or 0 for the median over all
                            * cuts */
-    double resolution;         /* of the clustering, see ddp_louvain; 0 = 1 */
+    double resolution;         /* of the clustering, see ddp_louvain (default: 1) */
 } ddp_fence_options;
 
 /* Operators first .. end-1 of the list run on `device`. */
@@ -34,11 +34,12 @@ typedef struct ddp_fence_plan {
     ddp_fence_solver solver;    /* solver that made it */
     int devices, ops;           /* number of devices (N) and of operators */
     int segments;               /* number of segments */
-    ddp_fence_segment *segment; /* [segments] in pipeline order; each non-empty, together all operators */
+    ddp_fence_segment *segment; /* [segments] in pipeline order. None is empty, and together they have all
+                                   operators. */
     int *order;                 /* [N] devices in pipeline order, idle ones included */
     int *cluster;               /* [N] cluster found by Louvain, 0..clusters-1 (also for the baselines) */
     int clusters;               /* number of clusters */
-    int *device_of;             /* [ops]; input data is on the device of its first user */
+    int *device_of;             /* [ops]. Input data is on the device of its first user. */
     double message_bytes;       /* the M that the link weights used, in bytes */
     int proven;                 /* 1 = no other cut along `order` has a smaller pipeline_s */
     int connected;              /* 1 = the operators of each cluster form a connected subgraph */
@@ -48,7 +49,7 @@ typedef struct ddp_fence_plan {
 
 /* ddp_fence - assigns each operator to a device.
  *
- *   list, net  borrowed; net->speed is required; net->memory_bytes, if set, limits each device
+ *   list, net  borrowed. net->speed is required, and net->memory_bytes, if set, limits each device.
  *   o          borrowed. All-zero selects the defaults.
  *   out        untouched on error. Otherwise, the caller frees it with ddp_fence_plan_free.
  *
@@ -61,12 +62,12 @@ typedef struct ddp_fence_plan {
  *     links. In a cluster of two or more devices the path begins and ends at different devices.
  *  4. Cut the list into consecutive segments along that order. The cut minimises T_pipe (Eq. 3) within the
  *     memory limits, and counts backward messages and skip edges exactly as ddp_workload_estimate does.
- *  5. Improve the order with 2-opt (reversals, and swaps of two devices) on T_pipe with the cut fixed; then
- *     cut again. Repeat until nothing improves.
+ *  5. Improve the order with 2-opt (reversals, and swaps of two devices) on T_pipe with the cut fixed, then
+ *     cut again. Repeat until there is no improvement.
  *  6. With up to 7 devices, try every order, up to a total of 3e8 steps.
  * The reversed order and index order are also tried, so that no baseline is better. If no cut along any of
  * these orders fits into memory, the planner searches for an order that fits. With few devices it tries all
- * orders (up to 16 devices with 95 operators, 12 with 2,000); otherwise it swaps devices.
+ * orders (up to 16 devices with 95 operators, 12 with 2,000). Otherwise it swaps devices.
  *
  * The cut: for a given upper bound on max(C_p, R_p), a best-first search finds the cut of least latency. A
  * search state is the number of operators placed, the device, and the location of each result still in use. A

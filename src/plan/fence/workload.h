@@ -8,11 +8,11 @@ struct ddp_adatopk_options; /* compress/compress.h */
 
 /* Options of the estimate. All-zero selects the defaults. */
 typedef struct ddp_workload_options {
-    int microbatches;    /* n_b, micro-batches per iteration; 0 = 1 */
+    int microbatches;    /* n_b, micro-batches per iteration (default: 1) */
     double samples;      /* N_s, samples per iteration, or 0 for the number of micro-batches */
     int forward_only;    /* 1 = no backward pass */
-    double state_factor; /* memory per byte of parameters; 0 = 4 (parameters, gradients, Adam's
-                            two moments), or 1 with forward_only */
+    double state_factor; /* memory per byte of parameters (default: 4 for parameters, gradients and two
+                            moments of Adam, 1 with forward_only) */
 } ddp_workload_options;
 
 /* A tensor that one device sends to another, once per micro-batch. */
@@ -21,7 +21,7 @@ typedef struct ddp_workload_message {
     int user;              /* the first operator on the other device that uses the result (the paper names a
                      gradient "op-user") */
     int from, to;          /* devices */
-    int gradient;          /* 0 = the result, sent in forward; 1 = its gradient, sent in backward */
+    int gradient;          /* 1 if the gradient is sent, in backward, 0 if the result is, in forward */
     double bytes, seconds; /* size, and receive time on the link */
 } ddp_workload_message;
 
@@ -44,7 +44,7 @@ typedef struct ddp_workload {
  *   o          borrowed. All-zero selects the defaults.
  *   out        untouched on error. Otherwise, the caller frees it with ddp_workload_free.
  *
- *   C_p     sum of flops / speed[p] over the operators on p; three times that with backward
+ *   C_p     sum of flops / speed[p] over the operators on p, times 3 with backward
  *   R_p     sum of delay + bytes / rate over the messages that p receives. A result is sent once to each
  *           remote device that uses it, however many users it has there. With backward, the gradient of that
  *           result returns to the producer's device, which is charged for receiving it
@@ -52,9 +52,8 @@ typedef struct ddp_workload {
  *   T_pipe  T_lat + (n_b - 1) max over p of max(C_p, R_p)             Eq. 3
  *   phi     N_s / T_pipe                                              Eq. 4
  *
- * Interpretations of the paper: "outputs of f" in R means the output of the parent. Access to local memory
- * costs nothing. Input data (a leaf without parameters) receives no gradient. Every other leaf and operator
- * does.
+ * Interpretations of the paper: "outputs of f" in R means the output of the parent. Access to local memory is
+ * free. Input data (a leaf without parameters) receives no gradient. Every other leaf and operator does.
  *
  * Memory: state_factor x parameters, plus the results and received results retained for backward. They are
  * counted for all n_b micro-batches, or for one with forward_only.
@@ -74,9 +73,9 @@ DDP_API void ddp_workload_free(ddp_workload *w);
  *   peak            S*(p) in FLOP/s
  *   lambda          receives the fraction. Unchanged on error.
  *
- * Least squares through the origin of seconds over flops / peak; lambda = 1 / slope. To fit alpha and beta of
- * a link, use ddp_link_fit. Pure and safe from any thread. Errors: DDP_ARG (no sample, a value is negative or
- * not finite, or all values are zero). */
+ * Least squares through the origin of seconds over flops / peak, with lambda = 1 / slope. To fit alpha and
+ * beta of a link, use ddp_link_fit. Pure and safe from any thread. Errors: DDP_ARG (no sample, a value is
+ * negative or not finite, or all values are zero). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
                                  double *lambda, ddp_error *err);
 

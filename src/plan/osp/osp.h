@@ -12,7 +12,7 @@ enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };
  *
  *   gradient   [n] the mean over all workers
  *   parameter  [n] the values before the update with that gradient
- *   mean       nonzero: divide the sum by n (the printed formula ranks large layers high)
+ *   mean       if nonzero, the sum is divided by n (the printed formula ranks large layers high)
  *
  * Sums in double, in parts of a fixed shape, so that a GPU gets the same result. Errors: DDP_ARG,
  * DDP_NUMERIC (names the element). Source: OSP (Fu and others), section 4.1.1. */
@@ -24,7 +24,7 @@ DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parame
  *
  *   importance  [layers] >= 0
  *   bytes       [layers] >= 0
- *   budget      S(G^u), the most bytes that the deferred layers may have together; 0 defers no layer
+ *   budget      S(G^u), the most bytes that the deferred layers may have together. 0 defers no layer.
  *   gib         [(layers + 7) / 8] receives the bitmap
  *   deferred    receives the bytes of the 0 bits. May be NULL.
  *
@@ -50,7 +50,7 @@ DDP_API ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double com
                                 double model_bytes, int literal, double *out, ddp_error *err);
 
 /* ddp_osp_budget - computes S(G^u) of the next epoch: (1 - loss / first_loss) u_max, clamped to 0..u_max.
- * loss is the loss of the epoch that has just ended, first_loss the loss of the first epoch. So the first
- * two epochs defer nothing; use 0 until the first epoch ends. Returns 0 if loss is not finite or
- * first_loss is not above 0. Source: OSP, Algorithm 1. */
+ * loss is the loss of the epoch that has just ended, first_loss the loss of the first epoch. So the first two
+ * epochs defer no layer. Use 0 until the first epoch ends. Returns 0 if loss is not finite or first_loss is
+ * not above 0. Source: OSP, Algorithm 1. */
 DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);

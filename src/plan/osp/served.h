@@ -15,10 +15,10 @@ typedef struct ddp_served {
     ddp_serving rule;     /* when a server answers */
     int ahead;            /* steps a worker may be ahead of the slowest one, or -1 for no limit */
     int workers, servers; /* numbers of both, at least 1 */
-    int colocated;        /* 1 = worker k is also server k and both use one link; servers = workers */
-    const double *bytes;  /* [servers] bytes of gradients, and as many in the answer; borrowed */
+    int colocated;        /* 1 = worker k is also server k and both use one link, with servers = workers */
+    const double *bytes;  /* [servers] bytes of gradients, and as many in the answer. Borrowed. */
     const double *late;   /* [servers] the part of these bytes that travels during the next step's compute
-                            (osp); NULL = none */
+                            (osp). May be NULL. */
     double compute_s;     /* compute time of one step of a worker, in seconds */
     double bytes_per_s;   /* rate of each rank's link, in each direction */
     double delay_s;       /* one-way delay, in seconds */
@@ -34,8 +34,8 @@ typedef struct ddp_served {
  *   work  ddp_served_room(workers, servers) bytes of scratch, or NULL to allocate it for the call
  *   out   receives the seconds. Unchanged on error.
  *
- * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker;
- * finding each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
+ * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker. Finding
+ * each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
 
 /* ddp_served_room - returns the bytes of scratch memory that ddp_served_step needs for these numbers of

@@ -10,13 +10,13 @@ typedef struct ddp_plan_options {
     ddp_solver solver;   /* (default: scatter) */
     ddp_cost cost;       /* (default: window) */
     ddp_fill fill;       /* extra averages in idle time (default: none) */
-    double time_limit_s; /* brute and scatter stop then and return the best plan so far; 0 = 60 s */
+    double time_limit_s; /* brute and scatter stop then and return the best plan so far (default: 60 s) */
 } ddp_plan_options;
 
 /* A plan. The caller of ddp_plan_partial or ddp_plan_new owns it and frees it with ddp_plan_free. */
 typedef struct ddp_plan {
     int layers, period;   /* L, and H in steps */
-    int *step_of;         /* [L] step 0..H-1; the backward of that step averages layer l */
+    int *step_of;         /* [L] step 0..H-1 whose backward averages layer l */
     unsigned char *fill;  /* [H x L] 1 = layer l is averaged once more in step h */
     ddp_solver solver;    /* solver that made it */
     ddp_cost cost;        /* cost model of the times below */
@@ -73,7 +73,7 @@ DDP_API ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error
 DDP_API void ddp_plan_free(ddp_plan *plan);
 
 /* ddp_plan_evaluate - sets objective_s, exposed_s, lower_bound_s and cost of any assignment. plan->step_of
- * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for every
+ * need not be contiguous. Filling is free by construction and is not counted. The bound holds for every
  * assignment of the layers to the steps. Cost: O(L H). Pure and safe from any thread. Errors: DDP_ARG (the
  * profile; another number of layers; a step out of range), DDP_NUMERIC for times that add up to infinity,
  * DDP_MEMORY. */
@@ -90,8 +90,8 @@ DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, 
  * span several steps.
  *
  *   landing      [L] 0: before the layer's next forward (cost window) or before the next step (cost
- *                timeline); n: n steps later. It is the smallest value with which no layer waits in the
- *                steady state. It is at most H - 1, because a transfer ends before the layer is sent again; a
+ *                timeline). n: n steps later. It is the smallest value with which no layer waits in the
+ *                steady state. It is at most H - 1, because a transfer ends before the layer is sent again. A
  *                longer transfer causes a wait
  *   exposed_s    receives the seconds of a period beyond its compute: 0, or the difference if the link is
  *                slower than compute. In that case every step is assumed longer by an equal share of it
@@ -120,12 +120,12 @@ DDP_API uint64_t ddp_plan_hash(const ddp_plan *plan);
  * of the default. An invalid value gives "unknown". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_solver_name(ddp_solver solver);
 
-/* ddp_cost_name - returns the name of a cost model: the default's for DDP_COST_DEFAULT, "unknown" for an
- * invalid value. A constant string. Pure and safe from any thread. */
+/* ddp_cost_name - returns the name of a cost model: the name of the default for DDP_COST_DEFAULT, and
+ * "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_cost_name(ddp_cost cost);
 
-/* ddp_fill_name - returns the name of a filling rule: the default's for DDP_FILL_DEFAULT, "unknown" for an
- * invalid value. A constant string. Pure and safe from any thread. */
+/* ddp_fill_name - returns the name of a filling rule: the name of the default for DDP_FILL_DEFAULT, and
+ * "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_fill_name(ddp_fill fill);
 
 /* ddp_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors: DDP_ARG,

@@ -7,19 +7,19 @@
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
     DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, then annealing, KL's search and
-                               re-matching; with more than 256 devices mostly descent by exchanges and
+                               re-matching. With more than 256 devices mostly descent by exchanges and
                                re-matching */
     DDP_PLACE_GENETIC,      /* the genetic search of the paper, section 3.4 */
     DDP_PLACE_GENETIC_CODE, /* the genetic search in the authors' released program */
     DDP_PLACE_KL,           /* the same with the Kernighan-Lin gain of that program */
-    DDP_PLACE_RANDOM,       /* random shuffles; stage order and pipelines are not optimised */
+    DDP_PLACE_RANDOM,       /* random shuffles. Stage order and pipelines are not optimised. */
     DDP_PLACE_EXACT         /* branch and bound over the composition of the stages */
 } ddp_place_solver;
 
 /* Options of ddp_place. All-zero selects the defaults. */
 typedef struct ddp_place_options {
     ddp_place_solver solver; /* (default: anneal) */
-    int pipelines, stages;   /* D_dp, D_pp; 0 = as in the network */
+    int pipelines, stages;   /* D_dp, D_pp (default: as in the network) */
     uint64_t seed;           /* seed of the search (default: 0) */
     double time_limit_s;     /* 0 = no limit (exact: 60 s) */
     long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 4,000,000, exact: no
@@ -36,11 +36,11 @@ typedef struct ddp_placement {
     int *assign;           /* [pipelines x stages] device of stage j in pipeline i */
     double cost_s;         /* datap_s + pipelinep_s */
     double datap_s;        /* averaging time of the slowest stage */
-    double pipelinep_s;    /* sum over the hops of a pipeline; each hop takes as long as in the slowest
-                           pipeline */
+    double pipelinep_s;    /* sum over the hops of a pipeline. Each hop takes as long as in the slowest
+                              pipeline. */
     int proven;            /* 1 = no placement is better */
     double solve_s;        /* duration of the search, in seconds */
-    long candidates; /* candidates examined. anneal: moves tried; with more than 256 devices, a re-matching
+    long candidates; /* candidates examined. anneal: moves tried. With more than 256 devices, a re-matching
                         counts as 4 D_dp. exact: compositions entered. Other solvers: partitions */
     int points;      /* number of improvements */
     double *curve;   /* [points x 2] seconds since the start, and the best cost at that time */
@@ -68,7 +68,7 @@ typedef struct ddp_placement {
  *                 offspring better than the worst individual replaces it
  *   genetic-code  one pass of cyclic one-way moves. An offspring better than its first parent replaces the
  *                 worse parent, which is the effect of the released test. The last cycle is retained
- *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
+ *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b. The delay cancels
  *
  * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
  * depend on the clock, and anneal adapts its cooling schedule to it. The search may exceed the time limit by
@@ -93,7 +93,7 @@ DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int sta
 DDP_API void ddp_placement_free(ddp_placement *p);
 
 /* ddp_place_solver_name - returns the name of a solver: "anneal", "genetic", "genetic-code", "kl", "random"
- * or "exact"; "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
+ * or "exact", and "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
 
 /* ddp_place_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:

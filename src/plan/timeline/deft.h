@@ -13,17 +13,17 @@ typedef enum ddp_delayed_select {
 
 /* Options of ddp_plan_delayed. All-zero selects the defaults. */
 typedef struct ddp_delayed_options {
-    int links;                  /* 1 or 2; 0 = 1 */
-    double mu;                  /* time on the slow link / time on the fast link; used with 2 links */
-    double alpha_s;             /* startup included in each comm_s, in seconds; every part pays it */
+    int links;                  /* 1 or 2 (default: 1) */
+    double mu;                  /* time on the slow link / time on the fast link, used with 2 links */
+    double alpha_s;             /* startup included in each comm_s, in seconds. Every part pays it. */
     double partition_s;         /* longest block on the fast link, in seconds, or 0 for no limit */
     double partition_params;    /* most parameters in a block, or 0 for no limit */
     ddp_delayed_select select;  /* (default: release) */
-    ddp_knapsack_solver solver; /* 0 = exact if that is quick, else greedy; with two links, the best plan
-                                   of that one, greedy and a queue. paper with two links: greedy */
-    double capacity_scale;      /* factor on the knapsack capacity of both stages; 0 = 1 */
-    double target_frequency;    /* updates per iteration, in (0..1]; 0 = none; else the plan has the
-                                   shortest iteration found with at least this frequency */
+    ddp_knapsack_solver solver; /* (default: exact if that is quick, else greedy, and with two links the best
+                                   plan of that solver, greedy and a queue. paper with two links: greedy) */
+    double capacity_scale;      /* factor on the knapsack capacity of both stages (default: 1) */
+    double target_frequency;    /* updates per iteration, in (0..1], or 0 for no target. With a target the
+                                   plan has the shortest iteration found with at least this frequency. */
     int no_barrier;             /* 1 = a send may span forward and backward, if that gives more updates */
 } ddp_delayed_options;
 
@@ -61,19 +61,18 @@ typedef struct ddp_delayed_plan {
     int updates;             /* per steady period */
     int *k;                  /* [updates] iterations that each update merges: the batch-size
                                              sequence */
-    int *delay;              /* [updates] iterations from the newest gradient of an update to
-                                             the update; the oldest gradient waits k - 1 more */
+    int *delay;              /* [updates] iterations from the newest gradient of an update to the update. The
+                                oldest gradient waits k - 1 more. */
     double iteration_s;      /* mean over the steady period */
     double update_frequency; /* updates / period */
     double forward_s, backward_s, comm_s; /* T_f, T_b, and T_c after partitioning */
     double lower_bound_s;                 /* max(T_f + T_b, frequency x T_c / (1 + 1/mu)) */
     double capacity_scale;                /* factor on the knapsack capacity that was used */
     int no_barrier;                       /* 1 = sends may span the stages */
-    int limited; /* 1 = a limit ended the search; a longer search might find a better plan */
+    int limited; /* 1 = a limit ended the search. A longer search might find a better plan. */
 } ddp_delayed_plan;
 
-/* ddp_plan_delayed - plans DeFT's schedule for buckets (the rows of the profile; row 0 is next to the
- * input).
+/* ddp_plan_delayed - plans DeFT's schedule for buckets (the rows of the profile). Row 0 is next to the input.
  *
  * The two queues and four cases of Algorithm 2 run from an empty start until a state repeats: the iterations
  * between the two are the steady period. The gradients of all iterations are merged (a mean over k). Each
@@ -95,9 +94,9 @@ typedef struct ddp_delayed_plan {
  *     limits in which both stages have T_f + T_b.
  *
  * Choice. By default the knapsack fills a stage. With a startup or two links, greedy and a plain queue are
- * also tried. The plan with the least time per update is returned; with a target_frequency, the plan with the
- * shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and the
- * shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
+ * also tried. The plan with the least time per update is returned, or with a target_frequency the plan with
+ * the shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and
+ * the shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
  * lower_bound_s. The profile's own alpha_s and gap_s are added to every comm_s and to alpha. After 5e7
  * knapsack entries (a second or less) the search ends with the best plan so far, the same on every machine,
  * and sets `limited`.
@@ -118,8 +117,8 @@ DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delaye
 /* ddp_delayed_plan_free - frees the arrays of a plan. Accepts an all-zero one. */
 DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan);
 
-/* ddp_delayed_select_name - returns the name of a selection rule; "unknown" for an invalid value. A constant
- * string. Pure and safe from any thread. */
+/* ddp_delayed_select_name - returns the name of a selection rule, or "unknown" for an invalid value. A
+ * constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
 
 /* ddp_delayed_select_named - finds the selection rule with the given name. Pure and safe from any thread.

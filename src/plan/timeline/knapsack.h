@@ -21,8 +21,8 @@ typedef struct ddp_knapsack_problem {
     const double *value;   /* [items] >= 0, the quantity to maximise, or NULL = item_s */
     int links;             /* 1 or 2 */
     double start_s[2];     /* >= 0 */
-    double deadline_s[2];  /* >= 0; a link with start >= deadline carries nothing */
-    double slowdown[2];    /* >= 1; 0 = 1 */
+    double deadline_s[2];  /* >= 0. A link with start >= deadline carries no item. */
+    double slowdown[2];    /* >= 1 (default: 1) */
 } ddp_knapsack_problem;
 
 /* ddp_knapsack - chooses the items of largest total value that the links can carry in time.

@@ -11,8 +11,8 @@ typedef struct ddp_preserver {
     double sigma;     /* sqrt(g' Sigma g), with Sigma the covariance of one sample's gradient; >= 0.
                          Estimate: deviation of g . g_w over workers x sqrt(samples per worker) */
     double batch;     /* samples in an update without merging, > 0 */
-    double start;     /* s, the current loss; >= target */
-    double target;    /* S*, the lowest loss, >= 0; an offset in both losses dilutes the ratio */
+    double start;     /* s, the current loss, >= target */
+    double target;    /* S*, the lowest loss, >= 0. An offset in both losses dilutes the ratio. */
     double tolerance; /* 0 = 0.01, the paper's epsilon */
     int sum;          /* 1 = a merged gradient is the sum of k gradients (k x eta), not their mean */
     int one_sided;    /* 1 = accept every ratio above 1, in which the plan's loss is the lower one */
@@ -36,7 +36,7 @@ typedef struct ddp_preserved {
 DDP_API double ddp_preserver_expect(const ddp_preserver *model, double s, int k);
 
 /* ddp_preserver_test - applies the ratio test to the batch-size sequence k[updates]. Accepts if |ratio -
- * 1| <= tolerance; with one_sided, if ratio >= 1 - tolerance. The expected loss after each update is the
+ * 1| <= tolerance, or with one_sided if ratio >= 1 - tolerance. The expected loss after each update is the
  * start of the next one. The model ignores the delay of updates. Errors: DDP_ARG (names the value),
  * DDP_NUMERIC. */
 DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates,

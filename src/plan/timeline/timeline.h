@@ -12,21 +12,21 @@ typedef enum ddp_scheme {
     DDP_SCHEME_ASCWFBP,       /* WFBP with several operations in flight */
     DDP_SCHEME_BYTESCHEDULER, /* parts by priority. The layer next to the input comes first. */
     DDP_SCHEME_USBYTE,        /* operations of unequal size, priorities found by search */
-    DDP_SCHEME_DEFT           /* not computed here; see ddp_plan_delayed */
+    DDP_SCHEME_DEFT           /* not computed here, see ddp_plan_delayed */
 } ddp_scheme;
 
 /* All-zero selects the defaults. */
 typedef struct ddp_timeline_options {
     ddp_scheme scheme;         /* (default: ssgd) */
-    double alpha_s;            /* startup included in every comm_s, in seconds, or 0 for none */
+    double alpha_s;            /* startup included in every comm_s, in seconds (default: 0) */
     double partition_params;   /* bytescheduler, usbyte: most parameters in a part */
-    double partition_s;        /* or the longest part on the link in seconds, startup included; if neither
-                                  is given, 6.5e6 parameters */
-    double credit;             /* bytescheduler: credit, in partitions; 0 = 1 */
-    long operations;           /* ascwfbp: K, the most operations in flight; 0 = 4 */
+    double partition_s;        /* or the longest part on the link in seconds, startup included (default: 6.5e6
+                                  parameters, if neither is given) */
+    double credit;             /* bytescheduler: credit, in partitions (default: 1) */
+    long operations;           /* ascwfbp: K, the most operations in flight (default: 4) */
     double bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has this many
-                                  bytes (DDP: 26214400); 0 = rows are buckets */
-    double first_bucket_bytes; /* the limit of the first bucket, in bytes; 0 = 1 MiB */
+                                  bytes (DDP: 26214400). 0 = rows are buckets. */
+    double first_bucket_bytes; /* the limit of the first bucket, in bytes (default: 1 MiB) */
 } ddp_timeline_options;
 
 /* Kinds of activities: compute, or a transfer on the link. */
@@ -39,8 +39,8 @@ typedef enum ddp_interval_kind {
 /* One activity from begin_s to end_s, in seconds after the start of backward. */
 typedef struct ddp_interval {
     ddp_interval_kind kind; /* compute or transfer */
-    int bucket, last;       /* rows bucket..last of the profile; last > bucket: merged rows */
-    int part, parts;        /* link: parts part .. part+parts-1 of the bucket; otherwise 0, 1 */
+    int bucket, last;       /* rows bucket..last of the profile. If last > bucket, the rows are merged. */
+    int part, parts;        /* link: parts part .. part+parts-1 of the bucket, otherwise 0, 1 */
     int lane;               /* link: lane 0.. of an operation, if several are in flight */
     double begin_s, end_s;  /* seconds */
 } ddp_interval;
@@ -75,12 +75,12 @@ typedef struct ddp_timeline {
  *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would have to
  *                  wait anyway or waiting costs less than alpha (MG-WFBP's repository)
  *   ascwfbp        starts in row order, with at most K operations in flight. Each operation first spends
- *                  alpha without using bandwidth (a gap uses it); then all share the link equally. K = 1 or
- *                  alpha = 0 is WFBP. It is never slower than WFBP. The original also chooses a fusion; here
- *                  the groups are given.
+ *                  alpha without using bandwidth (a gap uses it), then all share the link equally. K = 1 or
+ *                  alpha = 0 is WFBP. It is never slower than WFBP. The original also chooses a fusion, but
+ *                  here the groups are given.
  *   bytescheduler  cuts every row into k equal parts of at most one partition, queued by (row, part). A part
  *                  is committed to the link while credit > 0. The forward of a row waits only for its own
- *                  parts. The repository's credit is 4 partitions; 1 follows the priorities best.
+ *                  parts. The repository's credit is 4 partitions, but 1 follows the priorities best.
  *   usbyte         blocks as the parts of bytescheduler. Until backward ends, the ready row of highest
  *                  priority sends one operation of as many blocks as fill the time to the next ready row.
  *                  Then the remainders are sent by row, one operation each. Priorities are searched
@@ -97,11 +97,11 @@ typedef struct ddp_timeline {
  * not hold.
  *
  * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and
- * the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts); ascwfbp
- * O(rows K); usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows (profiles of more
- * than 7,000 rows) and returns the best order found. *out is overwritten, not freed. Unchanged on error. Pure
- * and safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for
- * deft. */
+ * the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts), for
+ * ascwfbp O(rows K), for usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows
+ * (profiles of more than 7,000 rows) and returns the best order found. *out is overwritten, not freed.
+ * Unchanged on error. Pure and safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC,
+ * DDP_MEMORY, DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
                                      ddp_error *err);
 
@@ -120,8 +120,8 @@ DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline
                                         double *each_s, double *all_s, ddp_error *err);
 
 /* ddp_scheme_name - returns the name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp,
- * bytescheduler, usbyte or deft; "unknown" for an invalid value. A constant string. Pure and safe from any
- * thread. */
+ * bytescheduler, usbyte or deft, and "unknown" for an invalid value. A constant string. Pure and safe from
+ * any thread. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 
 /* ddp_scheme_named - finds the scheme with the given name. Pure and safe from any thread. Errors: DDP_ARG,
