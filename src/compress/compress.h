@@ -15,7 +15,7 @@
  *   delta  k float32 values, then k gaps as variable-length integers: 7 bits per byte, lowest bits first, top
  *          bit set if another byte follows. The first gap is the first index. Each later gap is index -
  *          previous index - 1. About 5.3 bytes per element if 1 % of the elements is sent and they are evenly
- *          spread; 4 to 14 in the extremes
+ *          spread, and 4 to 14 in the extremes
  * Full packings carry all elements (k = n):
  *   dense  n float32 values
  *   int8, int4, e3m0  see ddp_pack_quantised */
@@ -35,7 +35,7 @@ typedef enum ddp_packing {
 /* The contents of a message header. */
 typedef struct ddp_packed {
     ddp_packing packing; /* never DDP_PACK_DEFAULT */
-    uint64_t n, k;       /* n: elements of the array; k: elements in the message */
+    uint64_t n, k;       /* n elements of the array, k elements in the message */
 } ddp_packed;
 
 /* ddp_pack_bound - returns the maximum size, in bytes, of a message with k of n elements, header included.
@@ -44,7 +44,7 @@ typedef struct ddp_packed {
 DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 
 /* ddp_pack_sparse - writes k elements as a message with packing i64, i32 or delta.
- *   index  [k] strictly ascending and below n, as ddp_topk returns them; n is at most SIZE_MAX / 32
+ *   index  [k] strictly ascending and below n, as ddp_topk returns them. n is at most SIZE_MAX / 32.
  *   value  [k] infinities are allowed, NaN is an error
  *   out    buffer of `capacity` bytes that overlaps no input. The function writes at most *bytes of them.
  *   bytes  receives the size of the message
@@ -96,7 +96,7 @@ DDP_API ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_
 /* ---- receiving ---- */
 
 /* ddp_packed_read - reads a message header, and checks it and the message length against each other. It reads
- * only the first 24 bytes of `message`; `bytes` is the length of the whole message. The payload is not
+ * only the first 24 bytes of `message`. `bytes` is the length of the whole message. The payload is not
  * checked. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err);
 
@@ -194,7 +194,7 @@ DDP_API size_t ddp_sparse_scratch(int keep);
  *
  *   x        [n] changed in place
  *   keep     elements to keep of each chunk, 1..4096
- *   out      buffer of `capacity` bytes; ddp_sparse_bytes(n, keep) of them are written
+ *   out      buffer of `capacity` bytes, of which ddp_sparse_bytes(n, keep) are written
  *   scratch  ddp_sparse_scratch(keep) bytes, aligned to 8
  *
  * On error x is unchanged. Allocates nothing. Safe from any thread. Errors: DDP_ARG; DDP_NUMERIC for an
@@ -213,13 +213,13 @@ DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, f
 /* ddp_topk - selects the k elements of x[0..n-1] with the largest magnitudes, exactly.
  *
  *   k        1..n
- *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable after the call
+ *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8. One per thread, reusable after the call.
  *   index    [k] receives their positions, ascending
  *   value    [k] receives x[index[i]], bit for bit. May be NULL.
  * x, scratch, index and value do not overlap.
  *
  * The result equals the first k elements of a full sort by magnitude, descending, then by index, ascending.
- * Of equal magnitudes the lowest indexes are selected; 0.0 and -0.0 are equal. Infinities are largest. A NaN
+ * Of equal magnitudes the lowest indexes are selected. 0.0 and -0.0 are equal. Infinities are largest. A NaN
  * anywhere in x is an error that names the first NaN found. It is never selected.
  *
  * Method: a sample of the magnitudes gives a threshold that slightly more than k elements exceed. One pass
@@ -245,10 +245,10 @@ DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
  *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
  *   index, value  as in ddp_topk. They do not overlap each other or the other arrays.
  *
- * Values are not scaled by n/k: with error feedback they must not be; without it the receiver may scale them.
- * Method: Floyd's algorithm on a bitmap, O(k + n / 64). A NaN at a drawn position is an error that names the
- * first one. The other positions are not read. Allocates nothing. Safe from any thread. On error the outputs
- * are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
+ * Values are not scaled by n/k. With error feedback they must not be, and without it the receiver may scale
+ * them. Method: Floyd's algorithm on a bitmap, O(k + n / 64). A NaN at a drawn position is an error that
+ * names the first one. The other positions are not read. Allocates nothing. Safe from any thread. On error
+ * the outputs are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
                                size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err);
 
@@ -261,17 +261,17 @@ DDP_API size_t ddp_randomk_scratch(size_t n);
 /* Options of ddp_adatopk. */
 typedef struct ddp_adatopk_options {
     double ratio;        /* r >= 1: the requested compression ratio */
-    double factor;       /* the constant 3 of Eq. 7; 0 = 3 */
-    ddp_packing packing; /* i64, i32 or delta; DEFAULT = delta */
-    int uniform;         /* 1 = every link sends n / r elements, whatever its time; factor is not used */
+    double factor;       /* the constant 3 of Eq. 7 (default: 3) */
+    ddp_packing packing; /* i64, i32 or delta. DEFAULT = delta. */
+    int uniform;         /* 1 = every link sends n / r elements, whatever its time. factor is not used. */
 } ddp_adatopk_options;
 
 /* Compression of the message of one link. */
 typedef struct ddp_link_compression {
     double ratio;  /* r_i >= 1 */
-    size_t keep;   /* k_i: elements in the message; n if dense */
+    size_t keep;   /* k_i, the elements in the message, n if dense */
     int dense;     /* 1 = send all elements: a compressed message would be at least as large */
-    size_t bytes;  /* size of the message with its header; for delta an upper bound */
+    size_t bytes;  /* size of the message with its header, for delta an upper bound */
     double link_s; /* predicted time, in seconds: R_i times payload size over dense payload size */
 } ddp_link_compression;
 
@@ -282,7 +282,7 @@ typedef struct ddp_link_compression {
  *   count  [links] floats in that message, at least 1
  *   out    [links] unchanged on error
  *
- * r_i = max(1, factor r R_i / max R) (Eq. 7), or 1 for all links if every R is 0; k_i = ceil(count / r_i).
+ * r_i = max(1, factor r R_i / max R) (Eq. 7), or 1 for all links if every R is 0. k_i = ceil(count / r_i).
  * With the paper's choice, factor 3 and i64, the message of the slowest link is 1/r of the dense message: the
  * factor compensates for an 8-byte index with each 4-byte value. Every compressed link then takes max R / r
  * seconds, so that all of them take the same time. The packing changes bytes and link_s, never the selected
@@ -290,7 +290,7 @@ typedef struct ddp_link_compression {
  * dense size, set the factor to 1.5 with delta or to 2 with i32.
  *
  * The paper is silent or wrong in two places. For r_i between 1 and factor its formula sends more bytes than
- * dense; such links send dense here. Its Eq. 8 applies the factor 3 also to links that are not compressed,
+ * dense. Such links send dense here. Its Eq. 8 applies the factor 3 also to links that are not compressed,
  * and divides compute time by r. link_s does neither and is meant for Eq. 3. The uniform rule with r = 100
  * and i64 gives a message 33.3 times smaller, as the caption of Figure 10 says.
  *

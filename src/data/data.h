@@ -33,7 +33,7 @@ typedef struct ddp_token_range {
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 
 /* ddp_tokens_from_bytes - makes a stream of n bytes in memory, which are copied. The ending of name selects
- * the format: .bin or .u16, .u32, else text; name appears in errors. Returns NULL on failure. The caller
+ * the format: .bin or .u16, .u32, else text. name appears in errors. Returns NULL on failure. The caller
  * frees the stream with ddp_tokens_close. Errors: DDP_FORMAT for bytes that do not fit the format, DDP_ARG
  * for NULL, or DDP_MEMORY. */
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);

@@ -5,7 +5,7 @@
 
 /* ddp_net_parse - parses the specification of an emulated link: "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
  *
- *   RATE         number and unit (bit, kbit, mbit or gbit per second, decimal); 0 or none = unlimited
+ *   RATE         number and unit (bit, kbit, mbit or gbit per second, decimal), 0 or none = unlimited
  *   DELAY        number and unit (us, ms or s), one way (default: 0)
  *   JITTER       in the same units: each message is delayed by a further 0 to JITTER, uniformly distributed
  *                (default: 0)

@@ -20,13 +20,13 @@ typedef enum ddp_safetensors_type {
     DDP_ST_BOOL
 } ddp_safetensors_type;
 
-/* One array of a file; row-major, little-endian. */
+/* One array of a file, row-major and little-endian. */
 typedef struct ddp_safetensor {
     const char *name;                  /* unique in a file */
     ddp_safetensors_type type;         /* type of the elements */
-    int dims;                          /* 0: a scalar */
+    int dims;                          /* number of dimensions, or 0 for a scalar */
     int64_t dim[DDP_SAFETENSORS_DIMS]; /* length of each dimension */
-    uint64_t offset;                   /* in bytes from the first array; ignored when writing */
+    uint64_t offset;                   /* in bytes from the first array, ignored when writing */
     uint64_t bytes;                    /* ignored when writing */
 } ddp_safetensor;
 
@@ -105,8 +105,8 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
 /* ddp_weights_load - loads every parameter and buffer of a model from F32, F64, F16 or BF16 tensors. Call it
  * after ddp_graph_build.
  *
- * path names a safetensors file. An index (model.safetensors.index.json), whose shards are in the same
- * folder; or a folder with such an index or, without one, with *.safetensors files that together have all
+ * path names a safetensors file, or an index (model.safetensors.index.json) whose shards are in the same
+ * folder, or a folder. A folder has such an index, or else *.safetensors files that together have all
  * tensors. Names in the files:
  *   ddp_gpt2             of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,
  *                        h.0.attn.c_attn.weight, ..., ln_f.bias. Matrices of linear layers are transposed,
@@ -114,7 +114,7 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
  *                        wte.weight are ignored
  *   ddp_llama2           read: of the transformers library: model.embed_tokens.weight,
  *                        model.layers.0.self_attn.q_proj.weight, ..., lm_head.weight. Its queries, keys and
- *                        values become one matrix, its gate and up weights another; rotary angles pair the
+ *                        values become one matrix, its gate and up weights another. Rotary angles pair the
  *                        same columns. Written: as any other model
  *   ddp_resnet, ddp_vgg  of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
  *                        layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
@@ -126,7 +126,7 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
  * The prefixes "module.", "_orig_mod.", "transformer." and "model." of a name are skipped, in any order.
  *
  * All tensors are checked before the model is changed. Only a disk error while reading values leaves a partly
- * loaded model. With a context, load before ddp_set_optimizer; loading on rank 0 is enough, because the
+ * loaded model. With a context, load before ddp_set_optimizer. Loading on rank 0 is enough, because the
  * session starts from rank 0's values. For a model in stages (ddp_graph_cut), each process calls it, checks
  * all names and reads the tensors of its own stage. Local.
  *

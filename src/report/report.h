@@ -1,5 +1,5 @@
-/* Reports of runs: plain data that programs fill in, and its output formats: a table, an HTML page, a
- * trace, and JSON lines. */
+/* Reports of runs: plain data that programs fill in, and the output formats: a table, an HTML page, a trace,
+ * and JSON lines. */
 #pragma once
 
 #include <stdio.h>
@@ -69,10 +69,10 @@ typedef struct ddp_report_run {
 
     const ddp_report_worker *workers;    /* [worker_count] */
     int worker_count;                    /* number of workers */
-    double window_begin_s, window_end_s; /* the part that is drawn; equal = the whole run */
+    double window_begin_s, window_end_s; /* the part that is drawn. Equal = the whole run. */
 
-    const char *schedule; /* schedule of a pipeline: "1f1b", or NULL for none */
-    int stages;           /* number of pipeline stages, or 0 for no pipeline */
+    const char *schedule; /* schedule of a pipeline, such as "1f1b", or NULL without a pipeline */
+    int stages;           /* number of pipeline stages, or 0 without a pipeline */
 } ddp_report_run;
 
 /* The data of a report. All pointers are borrowed for the duration of a call. All-zero is a valid, empty
@@ -81,7 +81,7 @@ typedef struct ddp_report_data {
     const char *title, *command, *version, *host, *net, *model; /* NULL = left out */
     uint64_t seed;                                              /* seed of the runs */
     int workers;                                                /* number of workers */
-    double target_loss; /* the common loss of time_to_loss_s, or NAN for none */
+    double target_loss; /* the common loss of time_to_loss_s, or NAN if there is none */
 
     const ddp_report_layer *layers; /* [layer_count] */
     int layer_count;                /* number of layers */
@@ -100,10 +100,10 @@ DDP_API ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_err
 
 /* ddp_report_html - writes a self-contained page: no scripts, no external resources, light and dark mode.
  *
- * The page contains: facts of the run; the summary table; the compute and communication lanes of every run on
- * one time scale; loss against time and against bytes sent; divergence against steps; the layers with the
- * step of the period that averages each; prediction next to measurement. Sections without data are left out.
- * Strings may have any content: they are escaped.
+ * The page contains facts of the run, the summary table, and the compute and communication lanes of every run
+ * on one time scale. It shows loss against time and against bytes sent, divergence against steps, the layers
+ * with the step of the period that averages each, and prediction next to measurement. Sections without data
+ * are left out. Strings may have any content: they are escaped.
  *
  * The page is built in memory, written to a temporary file and renamed. On failure the file at path is
  * untouched. Safe from any thread. Errors: DDP_ARG for an empty path, DDP_MEMORY, DDP_IO (names the path and
@@ -140,7 +140,7 @@ DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, 
 
 /* ---- JSON lines: one object per line, in a file that appears only when it is complete ---- */
 
-/* A writer of JSON lines. Errors are sticky: after the first error nothing more is written, and
+/* A writer of JSON lines. Errors are sticky: after the first error the writer writes no more, and
  * ddp_jsonl_close returns it. Every function accepts a NULL writer and then does nothing, so a program
  * without --json needs no checks. Use a writer from one thread only. */
 typedef struct ddp_jsonl ddp_jsonl;
@@ -155,15 +155,16 @@ DDP_API ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err);
  * line. The caller frees the writer with ddp_jsonl_close. Returns NULL on failure. Errors: DDP_MEMORY. */
 DDP_API ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err);
 
-/* ddp_jsonl_close - finishes and frees the writer. Returns its first error; in that case no file remains.
- * Errors: DDP_IO for the file, DDP_ARG for values nested more than 30 levels deep, or DDP_MEMORY. */
+/* ddp_jsonl_close - finishes and frees the writer. Returns the first error of the writer. In that case no
+ * file remains. Errors: DDP_IO for the file, DDP_ARG for values nested more than 30 levels deep, or
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err);
 
 /* ddp_jsonl_abandon - frees the writer and leaves no file. Use it for an interrupted run. */
 DDP_API void ddp_jsonl_abandon(ddp_jsonl *j);
 
 /* ddp_jsonl_event - begins a line: {"event":"name". A NULL name begins a plain object without "event". The
- * functions below add members; inside an array their key is NULL (it is ignored). */
+ * functions below add members. Inside an array the key is ignored and may be NULL. */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
 
 /* ddp_jsonl_string - adds a string, escaped. A NULL value gives null. */
@@ -172,13 +173,13 @@ DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
 /* ddp_jsonl_integer - adds an exact integer. */
 DDP_API void ddp_jsonl_integer(ddp_jsonl *j, const char *key, int64_t value);
 
-/* ddp_jsonl_number - adds a number that reads back as the same value; NaN and infinities give null. */
+/* ddp_jsonl_number - adds a number that reads back as the same value. NaN and infinities give null. */
 DDP_API void ddp_jsonl_number(ddp_jsonl *j, const char *key, double value);
 
-/* ddp_jsonl_array - opens a nested array, which ddp_jsonl_up closes; at most 30 levels. */
+/* ddp_jsonl_array - opens a nested array, which ddp_jsonl_up closes. At most 30 levels. */
 DDP_API void ddp_jsonl_array(ddp_jsonl *j, const char *key);
 
-/* ddp_jsonl_object - opens a nested object, which ddp_jsonl_up closes; at most 30 levels. */
+/* ddp_jsonl_object - opens a nested object, which ddp_jsonl_up closes. At most 30 levels. */
 DDP_API void ddp_jsonl_object(ddp_jsonl *j, const char *key);
 
 /* ddp_jsonl_up - closes the innermost open array or object. */
