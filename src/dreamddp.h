@@ -3,8 +3,8 @@
  * USAGE. In one C or C++ file of your program, before any libc header, write:
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp.h"
- * In all other files, write only #include "dreamddp.h". Link with -lm -lpthread. The implementation
- * needs stb_ds.h (Debian: libstb-dev). Requires Linux; C11 or C++17; gcc, clang or nvcc.
+ * In all other files, write only #include "dreamddp.h". Link with -lm -lpthread. The implementation needs
+ * stb_ds.h (Debian: libstb-dev). Requires Linux, C11 or C++17, and gcc, clang or nvcc.
  *
  * EXAMPLE. Your own training loop with the library calls added (error checks omitted):
  *     ddp_config cfg = {0};                     // strategy dreamddp; world from the environment
@@ -40,11 +40,11 @@
  *     DDP_API                            replaces the linkage of the public functions
  *     DREAMDDP_NO_STB_DS_IMPLEMENTATION  another file of the program instantiates stb_ds. With
  *                                        DDP_STATIC in several files, define it in all but one
- *     DDP_USE_MPI                        adds the mpi transport; compile with mpicc
- *     DDP_USE_OPENSSL                    adds TLS over TCP; needs OpenSSL 3 or later, -lssl -lcrypto
+ *     DDP_USE_MPI                        adds the mpi transport. Compile with mpicc
+ *     DDP_USE_OPENSSL                    adds TLS over TCP. Needs OpenSSL 3 or later, -lssl -lcrypto
  *     DDP_REALLOC, DDP_FREE              allocation for bookkeeping (for tensors, see ddp_config.allocator)
  *     DDP_ASSERT                         assertion for bugs of this library, never for mistakes of the caller
- * Macros that leave out unused parts of the implementation; define them with DREAMDDP_IMPLEMENTATION:
+ * Macros that leave out unused parts of the implementation. Define them with DREAMDDP_IMPLEMENTATION:
  *     DDP_NO_PLANNERS                    planners, and the features that need them (strategies, ddp_probe,
  *                                        Top-K, packings), except the planners of partial averaging
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
@@ -53,11 +53,11 @@
  *
  * CONVENTIONS. Zero means the default, and all-zero structs are valid. Times are in seconds (double).
  * Sizes are bytes or numbers of floats, as the name says. Numbers are float32. Layer 0 is the layer next
- * to the input. Matrices are row-major. "Borrowed until" and "freed by" state the ownership of memory;
- * freeing NULL is allowed. A training step does not allocate.
+ * to the input. Matrices are row-major. "Borrowed until" and "freed by" state the ownership of memory.
+ * Freeing NULL is allowed. A training step does not allocate.
  *
- * ERRORS. A function returns a ddp_status code for the program and fills a ddp_error with a message for
- * the user: it names the offending value and the remedy. The comment of each function lists its codes.
+ * ERRORS. A function returns a ddp_status code for the program and fills a ddp_error with a message for the
+ * user, which names the offending value and the remedy. The comment of each function lists its codes.
  *   - The first error of a context is sticky: every later call returns it and does nothing.
  *   - A call with a context also returns DDP_ARG if the context is NULL, and DDP_USAGE in a process that
  *     was forked from the one that opened it. Hooks and collectives return DDP_USAGE in an event of a
