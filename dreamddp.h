@@ -3,8 +3,8 @@
  * USAGE. In one C or C++ file of your program, before any libc header, write:
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp.h"
- * In all other files, write only #include "dreamddp.h". Link with -lm -lpthread. The implementation
- * needs stb_ds.h (Debian: libstb-dev). Requires Linux; C11 or C++17; gcc, clang or nvcc.
+ * In all other files, write only #include "dreamddp.h". Link with -lm -lpthread. The implementation needs
+ * stb_ds.h (Debian: libstb-dev). Requires Linux, C11 or C++17, and gcc, clang or nvcc.
  *
  * EXAMPLE. Your own training loop with the library calls added (error checks omitted):
  *     ddp_config cfg = {0};                     // strategy dreamddp; world from the environment
@@ -40,11 +40,11 @@
  *     DDP_API                            replaces the linkage of the public functions
  *     DREAMDDP_NO_STB_DS_IMPLEMENTATION  another file of the program instantiates stb_ds. With
  *                                        DDP_STATIC in several files, define it in all but one
- *     DDP_USE_MPI                        adds the mpi transport; compile with mpicc
- *     DDP_USE_OPENSSL                    adds TLS over TCP; needs OpenSSL 3 or later, -lssl -lcrypto
+ *     DDP_USE_MPI                        adds the mpi transport. Compile with mpicc
+ *     DDP_USE_OPENSSL                    adds TLS over TCP. Needs OpenSSL 3 or later, -lssl -lcrypto
  *     DDP_REALLOC, DDP_FREE              allocation for bookkeeping (for tensors, see ddp_config.allocator)
  *     DDP_ASSERT                         assertion for bugs of this library, never for mistakes of the caller
- * Macros that leave out unused parts of the implementation; define them with DREAMDDP_IMPLEMENTATION:
+ * Macros that leave out unused parts of the implementation. Define them with DREAMDDP_IMPLEMENTATION:
  *     DDP_NO_PLANNERS                    planners, and the features that need them (strategies, ddp_probe,
  *                                        Top-K, packings), except the planners of partial averaging
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
@@ -53,11 +53,11 @@
  *
  * CONVENTIONS. Zero means the default, and all-zero structs are valid. Times are in seconds (double).
  * Sizes are bytes or numbers of floats, as the name says. Numbers are float32. Layer 0 is the layer next
- * to the input. Matrices are row-major. "Borrowed until" and "freed by" state the ownership of memory;
- * freeing NULL is allowed. A training step does not allocate.
+ * to the input. Matrices are row-major. "Borrowed until" and "freed by" state the ownership of memory.
+ * Freeing NULL is allowed. A training step does not allocate.
  *
- * ERRORS. A function returns a ddp_status code for the program and fills a ddp_error with a message for
- * the user: it names the offending value and the remedy. The comment of each function lists its codes.
+ * ERRORS. A function returns a ddp_status code for the program and fills a ddp_error with a message for the
+ * user, which names the offending value and the remedy. The comment of each function lists its codes.
  *   - The first error of a context is sticky: every later call returns it and does nothing.
  *   - A call with a context also returns DDP_ARG if the context is NULL, and DDP_USAGE in a process that
  *     was forked from the one that opened it. Hooks and collectives return DDP_USAGE in an event of a
@@ -183,7 +183,8 @@ DDP_API int ddp_status_exit_code(ddp_status code);
 
 /* Levels of log lines: each includes the ones before it. */
 typedef enum ddp_log_level {
-    DDP_LOG_DEFAULT, /* the level that DREAMDDP_LOG names (off, error, warn, info, debug); if unset, warn */
+    DDP_LOG_DEFAULT, /* the level that DREAMDDP_LOG names (off, error, warn, info, debug), or warn if it is
+                        unset */
     DDP_LOG_OFF,
     DDP_LOG_ERROR,
     DDP_LOG_WARN,
@@ -201,7 +202,7 @@ typedef struct ddp_logger {
 
 /* Allocator for tensors, optimizer state and staging buffers. All-zero: malloc and free, with 64-byte
  * alignment and huge pages where the system offers them.
- *   alloc  returns `bytes` bytes aligned to at least 64, or NULL; the memory need not be zeroed
+ *   alloc  returns `bytes` bytes aligned to at least 64, or NULL. The memory need not be zeroed
  *   free   receives a pointer that alloc returned, never NULL, and the same byte count
  * Both may be called from the thread that calls ddp_open, ddp_close or the first step. */
 typedef struct ddp_allocator {
@@ -246,11 +247,11 @@ DDP_API void ddp_close(ddp_ctx *d);
  * the session has started; DDP_MEMORY. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 
-/* ddp_set_optimizer - registers the update rule (copied; default: ddp_sgd(0.01, 0)). If layers are registered
- * already, the call starts the session: the ranks compare their layers and settings, and take the parameters
- * of rank 0. Otherwise the first hook starts it. Collective. With elastic.join the call enters the running
- * world instead: ddp_step is then that world's step, and no collective may follow before the first hook of a
- * layer.
+/* ddp_set_optimizer - registers the update rule and copies it (default: ddp_sgd(0.01, 0)). If layers are
+ * registered already, the call starts the session: the ranks compare their layers and settings, and take the
+ * parameters of rank 0. Otherwise the first hook starts it. Collective. With elastic.join the call enters the
+ * running world instead: ddp_step is then that world's step, and no collective may follow before the first
+ * hook of a layer.
  *
  * Returns 0 or the context's first error. Errors: DDP_ARG for the optimizer or overlapping arrays, DDP_USAGE
  * after the session has started, DDP_MISMATCH if the ranks differ, DDP_UNSUPPORTED for an optimizer or groups
@@ -269,7 +270,7 @@ typedef struct ddp_step_info {
 
 /* The hooks of a step, from ddp_forward_begin to ddp_step_end. The order per step and micro-batch is: forward
  * hooks in layer order, backward hooks in reverse order, ddp_step_end. After a failure every call returns
- * that error and does nothing else. */
+ * that error at once. */
 
 /* ddp_forward_begin - waits until the layer's parameters are complete. Call it before the layer is used.
  * Optional, but a layer that has this hook in one step must have it in every step. Returns 0 or the context's
@@ -278,9 +279,9 @@ typedef struct ddp_step_info {
  * with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 
-/* ddp_backward_begin - marks the start of the layer's backward pass. Optional; improves the measured times.
- * Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE on a
- * server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
+/* ddp_backward_begin - marks the start of the layer's backward pass. Optional, but it improves the measured
+ * times. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist; DDP_USAGE
+ * on a server rank; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session.
  * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 
@@ -329,7 +330,7 @@ DDP_API int ddp_step_end(ddp_ctx *d);
  * process. The launcher's number of ranks then replaces cfg->world.
  *
  *   fn    receives an open context, which ddp_launch closes, and user. Returns 0 or a ddp_status.
- *   user  passed to fn; with processes the caller sees nothing that fn stores in it
+ *   user  passed to fn. With processes, changes that fn makes to it are not visible to the caller.
  *   err   receives the message of the first failure. May be NULL.
  *
  * Blocks until all ranks have ended. Call it before other threads exist if ranks are processes. Returns
@@ -357,10 +358,9 @@ DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *g
 /* ddp_add_stack - adds one tensor of all layers of a model whose values are in one array, layer after layer,
  * as in llm.c.
  *
- *   name    layer i gets the name NAMEi: "h" gives "h0", "h1", ...; at most 200 characters, copied
- *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of
- *           layer i
- *   grads   [copies * count] its gradients, or NULL: frozen
+ *   name    layer i gets the name NAMEi, so "h" gives "h0", "h1", ... At most 200 characters, copied.
+ *   params  [copies * count] the tensor. The count values from params + i * count become a block of layer i.
+ *   grads   [copies * count] gradients of the tensor, or NULL if it is frozen
  *   copies  number of layers, at least 1
  *   count   values in one layer, at least 1
  *
@@ -379,10 +379,10 @@ DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 enum { DDP_SAME = 32 }; /* maximum number of names of ddp_same, and of ddp_usually_same */
 
 /* ddp_same - registers a number that must be equal on all ranks, such as the length of the data or the number
- * of steps. The ranks compare it with the layer list when the session starts. A difference is DDP_MISMATCH
- * there. A joining worker with another value is rejected, and the run continues. name is copied. Local.
- * Returns 0 or the context's first error. Errors: DDP_ARG for a name that is missing or above 31 characters,
- * and for more than DDP_SAME names; DDP_USAGE after the session has started. */
+ * of steps. The ranks compare it with the layer list when the session starts. If the values differ, the
+ * session start returns DDP_MISMATCH. A joining worker with another value is rejected, and the run continues.
+ * name is copied. Local. Returns 0 or the context's first error. Errors: DDP_ARG for a name that is missing
+ * or above 31 characters, and for more than DDP_SAME names; DDP_USAGE after the session has started. */
 DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
 
 /* ddp_usually_same - registers a number that is usually equal on all ranks, such as the batch size. If the
@@ -400,13 +400,13 @@ DDP_API const char *ddp_unlike(const ddp_ctx *d);
  * failure, and may then store the reason in err->msg. A failure ends the run with an error that names the
  * state. save and load may only call functions that read the context. */
 typedef struct ddp_program_state {
-    const char *name; /* for example "optimizer": 1 to 31 printable ASCII characters, no comma, quote or
-                         backslash; copied */
+    const char *name; /* for example "optimizer". 1 to 31 printable ASCII characters without comma, quote or
+                         backslash. Copied. */
     /* Sets *bytes and *size to the current state. The library reads the bytes until it calls release. */
     int (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
     int (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* restores the state from these
                                                                                 bytes */
-    void (*release)(void *user, void *bytes); /* called after each save, or NULL for nothing to release */
+    void (*release)(void *user, void *bytes); /* called after each save. May be NULL. */
     void *user;                               /* borrowed until ddp_close */
 } ddp_program_state;
 
@@ -421,8 +421,8 @@ enum { DDP_PROGRAM_STATES = 8 }; /* maximum number of states of ddp_add_state */
  *               rank r gets the bytes of rank r modulo the checkpoint's world. If the checkpoint lacks a
  *               state, the library logs a line and does not call load
  *   pipeline    another cut (ddp_pipe_open) is an error, because the library cannot divide these states by
- *               layer. ddp_pipe_resume calls neither function: a program whose state changed in a lost step
- *               restores it itself
+ *               layer. ddp_pipe_resume does not call save or load, so a program whose state changed in a lost
+ *               step restores it itself
  *   join        when a worker joins, the lowest live member calls save in its first hook of a step, and the
  *               joining worker calls load in its ddp_set_optimizer. The bytes belong to the step in which the
  *               worker enters. All members wait until the bytes have arrived. If load fails, or memory is
@@ -460,7 +460,7 @@ DDP_API int ddp_share(ddp_ctx *d);
 
 /* ddp_serve - runs a server instead of the steps, on the last ddp_config.server.count ranks. Call it after
  * the layers are added and the optimizer is set. Blocks until all other ranks have closed their contexts.
- * Checkpoints that the workers save or load include the share of this rank; to load one, call
+ * Checkpoints that the workers save or load include the share of this rank. To load a checkpoint, call
  * ddp_checkpoint_load before ddp_serve, as the workers do before their first step. Returns 0 or the context's
  * first error. Errors: DDP_USAGE on a rank that computes; DDP_FAILED if the server ends without another
  * error; DDP_IO and DDP_MEMORY from a checkpoint; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
@@ -510,19 +510,20 @@ struct ddp_backend;
 typedef enum ddp_strategy {
     DDP_STRATEGY_DEFAULT, /* dreamddp */
     DDP_SSGD,             /* average of the gradients after the whole backward pass, then one update */
-    DDP_WFBP,             /* gradients in buckets, sent during the backward pass; bit-identical to ssgd */
-    DDP_LOCALSGD,         /* local updates; average of all parameters in every H-th step */
+    DDP_WFBP,             /* gradients in buckets, sent during the backward pass, bit-identical to ssgd */
+    DDP_LOCALSGD,         /* local updates, and an average of all parameters in every H-th step */
     DDP_ENP,              /* partial averages: an equal number of layers per step */
     DDP_DREAMDDP,         /* partial averages: each layer in the step where its transfer overlaps */
-    DDP_MGWFBP,           /* wfbp with buckets by measured times; bit-identical to ssgd, as the next three */
+    DDP_MGWFBP,           /* wfbp with buckets by measured times. This strategy and the next three are
+                             bit-identical to ssgd. */
     DDP_ASCWFBP,          /* wfbp with several messages in flight */
     DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
-    DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md); bit-identical to ssgd */
+    DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md), bit-identical to ssgd */
     DDP_ASP,       /* each push to a server is a separate update */
     DDP_SSP,       /* asp. No worker is more than server.staleness steps ahead. */
-    DDP_R2SP,      /* asp; the workers push one after the other */
+    DDP_R2SP,      /* asp, but the workers push one after the other */
     DDP_OSP,       /* bsp. The least important layers are sent and corrected during the next step. */
     DDP_DILOCO,    /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
     DDP_SPARSELOCO /* diloco with the largest 1/64 of the deltas, in 2 bits each */
@@ -533,7 +534,7 @@ typedef enum ddp_overlap {
     DDP_OVERLAP_DEFAULT, /* none */
     DDP_OVERLAP_NONE,    /* the step that starts it */
     DDP_OVERLAP_STREAM,  /* a later step, for some layers at a time */
-    DDP_OVERLAP_EAGER    /* the end of the next period; until then each worker uses its own delta */
+    DDP_OVERLAP_EAGER    /* the end of the next period. Until then each worker uses its own delta. */
 } ddp_overlap;
 /* outer.momentum and outer.mixture of 0, because 0 is their default. */
 #define DDP_NO_MOMENTUM (-1.0)
@@ -541,7 +542,7 @@ typedef enum ddp_overlap {
 
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
-    DDP_THREADS,           /* ranks are threads of one process: only with ddp_launch */
+    DDP_THREADS,           /* ranks are threads of one process (only with ddp_launch) */
     DDP_TCP,               /* ranks are processes */
     DDP_MPI,               /* ranks of mpirun or srun; needs DDP_USE_MPI: docs/howto/launch.md */
     DDP_SOCKETS            /* ranks are processes, over connections of the program: ddp_config.sockets */
@@ -569,10 +570,10 @@ typedef enum ddp_correct {
 typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
-    DDP_WIRE_BF16, /* bfloat16, rounded to nearest even: half the bytes; never a ring */
-    DDP_WIRE_INT8, /* blocks of 64 values with a scale, with error feedback: 0.27 of the bytes; never a ring.
-                      Gradients, or deltas of parameters since the layer's last average; buffers and optimizer
-                      state as float32 */
+    DDP_WIRE_BF16, /* bfloat16, rounded to nearest even. Half the bytes. Never uses the ring. */
+    DDP_WIRE_INT8, /* blocks of 64 values with a scale, with error feedback. 0.27 of the bytes. Never uses the
+                      ring. Gradients, or deltas of parameters since the layer's last average; buffers and
+                      optimizer state as float32 */
     DDP_WIRE_INT4, /* as int8 with 4 bits per value: 0.14 of the bytes */
     DDP_WIRE_E3M0, /* 4 bits per value: a sign, and 0 or one of seven powers of two */
     DDP_WIRE_TOPK  /* the largest topk_fraction of each 4096 values: 2 bits and an index of 12 bits each, with
@@ -582,7 +583,7 @@ typedef enum ddp_wire {
 /* Algorithm of all-reduces. They differ in time, and a ring in the order of its sums. */
 typedef enum ddp_algorithm {
     DDP_ALGORITHM_DEFAULT, /* by the size of the array and the link */
-    DDP_FULL,              /* all-to-all exchange; not in elastic worlds */
+    DDP_FULL,              /* all-to-all exchange (not in elastic worlds) */
     DDP_DIRECT,            /* each rank sums one segment and sends the result to all */
     DDP_RING               /* from rank to rank; not with deterministic, nor with two ranks */
 } ddp_algorithm;
@@ -610,25 +611,25 @@ struct ddp_config {
     int period;              /* H: steps in which each layer is averaged once (default: 5) */
     ddp_transport transport; /* how ranks reach each other (default: tcp) */
     int rank, world;         /* this rank, number of ranks; world > 0: both are literal (default: 0 of 1) */
-    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks. The own entry is ignored. ddp_open
-     * duplicates them and sets O_NONBLOCK; close yours after it. The connections end with ddp_close, or when
-     * ddp_open fails (default: NULL) */
+    /* DDP_SOCKETS: [world] stream sockets, connected to the ranks. The entry of this rank is ignored.
+     * ddp_open duplicates the descriptors and sets O_NONBLOCK. Close yours afterwards. The connections end
+     * with ddp_close, or when ddp_open fails (default: NULL) */
     const int *sockets;
-    /* of rank 0: "host:port", "[v6]:port", or "file://PATH", a file to which rank 0 writes it (default:
-     * "127.0.0.1:29500") */
+    /* of rank 0: "host:port", "[v6]:port", or "file://PATH", a file to which rank 0 writes the address
+     * (default: "127.0.0.1:29500") */
     const char *addr;
     const char *run_id; /* name of the run: ranks with another name are rejected (default: "") */
     /* emulated link of this worker, "RATE,DELAY,JITTER" as in "100mbit,20ms"; or a topology, "FILE.json",
      * then ":VARIANT" for a member of it, then "@0,16,32" for the devices that are the workers, the same on
      * all ranks (default: no emulation) */
     const char *net;
-    /* number format of averages; not of ddp_sync_all and plain collectives. int8 needs memory for one float
-     * per parameter with a gradient, for three where parameters are averaged (default: f32) */
+    /* number format of averages, but not of ddp_sync_all and plain collectives. int8 needs memory for one
+     * float per parameter with a gradient, for three where parameters are averaged (default: f32) */
     ddp_wire wire;
     /* DDP_WIRE_TOPK: share of each 4096 values that is sent, at least 1 (default: 1/64) */
     double topk_fraction;
-    /* > 0: site of this worker: averages go inside sites, then between them (docs/howto/sites.md). All
-     * workers have one, or none (default: 0). */
+    /* > 0: site of this worker. Averages run inside sites, then between them (docs/howto/sites.md). Either
+     * all workers have a site, or no worker has one (default: 0). */
     int site;
     int threads; /* operator threads of this worker (default: 1) */
     /* instruction set of the CPU operators: bit-identical on all processors of an architecture (default: the
@@ -636,7 +637,7 @@ struct ddp_config {
     ddp_kernels kernels;
     uint64_t seed;     /* of initialisation and dropout (default: 0) */
     int micro_batches; /* backward passes per step, whose mean gradient is used (default: 1) */
-    /* limit of the global gradient norm; sets average.first of dreamddp and enp (default: 0, none) */
+    /* limit of the global gradient norm. Sets average.first of dreamddp and enp (default: 0, none) */
     float clip_norm;
     ddp_algorithm algorithm;  /* of all-reduces (default: by size and link) */
     int deterministic;        /* 1: bit-identical on every transport, plans without clocks (default: 0) */
@@ -644,7 +645,7 @@ struct ddp_config {
     const char *profile_path; /* CSV profile in place of measuring (default: NULL) */
     const char *plan_path;    /* JSON of `plan partial` in place of planning (default: NULL) */
     int no_env;               /* 1: ignore the environment, for embedders (default: 0) */
-    /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed (default: NULL) */
+    /* a non-zero value ends ddp_open, and ddp_launch stops its workers. Borrowed (default: NULL) */
     const volatile int *cancel;
     /* device of layers and activations, such as &ddp_cuda(...); borrowed until ddp_close (default: NULL, the
      * CPU) */
@@ -654,7 +655,7 @@ struct ddp_config {
 
     /* Averages of parameters: localsgd, enp, dreamddp. */
     struct {
-        /* 1: average parameters as they are before the update, which ddp_step_end then makes; required with
+        /* 1: average parameters as they are before the update, which ddp_step_end then makes. Required with
          * ddp_own_update (default: 0) */
         int first;
         int state; /* 1: average the optimizer state with the parameters (default: 0) */
@@ -685,7 +686,7 @@ struct ddp_config {
 
     /* Delayed, merged gradients (docs/explanation/deft.md). */
     struct {
-        int merge_sum;  /* 1: a merged gradient is the sum of its steps, 0: their mean (default: 0) */
+        int merge_sum;  /* 1: a merged gradient is the sum over the steps, 0: the mean (default: 0) */
         int no_barrier; /* 1: plans transfers that overlap both forward and backward passes (default: 0) */
         /* updates per step, at most 1, of the plan (default: 0, by overlap and Preserver) */
         double update_frequency;
@@ -694,8 +695,8 @@ struct ddp_config {
 
     /* Parameter servers: bsp, asp, ssp, r2sp, osp (docs/howto/servers.md). */
     struct {
-        /* number of server ranks, the highest ranks, which call ddp_serve and compute nothing; or
-         * DDP_SERVERS_COLOCATED (default: 0, none) */
+        /* number of server ranks, or DDP_SERVERS_COLOCATED. The server ranks are the highest. They call
+         * ddp_serve and do not compute (default: 0, none) */
         int count;
         int staleness;    /* ssp: steps a worker may be ahead of the slowest (default: 0, as bsp) */
         float push_scale; /* asp, ssp, r2sp: factor on the rate of a push (default: 1 / workers) */
@@ -731,7 +732,7 @@ struct ddp_config {
     struct {
         double connect_s; /* for rank 0 to answer (default: 30) */
         double join_s;    /* for all ranks to connect (default: timeout.connect_s) */
-        double peer_s;    /* of silence until a peer is lost (default: 30; 10 with min_world) */
+        double peer_s;    /* of silence until a peer is declared lost (default: 30; 10 with min_world) */
         double op_s;      /* for an operation, from its start on the first rank (default: 1800) */
     } timeout;
 
@@ -743,7 +744,7 @@ struct ddp_config {
         int min_world;
         /* min_world, tcp: number of ids, at most 64, for joining workers too (default: world) */
         int max_world;
-        /* 1: join the run whose workers addr names, separated by commas; it determines rank, world and
+        /* 1: join the run whose workers addr names, separated by commas. That run determines rank, world and
          * min_world (default: 0) */
         int join;
         /* min_world: memory that retains unfinished operations for a restart (default: twice the longest
@@ -793,23 +794,23 @@ struct ddp_config {
 /* ==== config/names.h ==== [config] */
 /* Settings by name: enums and their names, ddp_config_set, the table of settings, the launcher. */
 
-/* ddp_strategy_name - returns the name of a strategy, as in --strategy: the name of the default for
- * DDP_STRATEGY_DEFAULT, "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
+/* ddp_strategy_name - returns the name of a strategy, as in --strategy. DDP_STRATEGY_DEFAULT gives the name
+ * of the default, an invalid value "unknown". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_strategy_name(ddp_strategy s);
 
-/* ddp_strategy_named - returns the strategy with that name; DDP_STRATEGY_DEFAULT if there is none. Pure and
- * safe from any thread. */
+/* ddp_strategy_named - returns the strategy with that name, or DDP_STRATEGY_DEFAULT if there is none. Pure
+ * and safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 
-/* ddp_strategy_number - returns the built-in strategy i, from 0; DDP_STRATEGY_DEFAULT past the last one. Pure
- * and safe from any thread. */
+/* ddp_strategy_number - returns the built-in strategy i, counted from 0, or DDP_STRATEGY_DEFAULT past the
+ * last one. Pure and safe from any thread. */
 DDP_API ddp_strategy ddp_strategy_number(int i);
 
 /* ddp_strategy_traits - returns the requirements and compatible settings of a strategy, as bits of
  * config/strategy.h, or 0 if it is not built in. Pure and safe from any thread. */
 DDP_API unsigned ddp_strategy_traits(ddp_strategy s);
 
-/* ddp_transport_named - returns the transport with that name, "tcp", "threads", "mpi" or "sockets";
+/* ddp_transport_named - returns the transport with that name, "tcp", "threads", "mpi" or "sockets", or
  * DDP_TRANSPORT_DEFAULT for another name. Pure and safe from any thread. */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 
@@ -821,7 +822,7 @@ DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
  * and sets *out, or returns 0 for another name. Pure and safe from any thread. */
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 
-/* ddp_wire_name - returns the name of a number format; "f32" for the default. A constant string. Pure and
+/* ddp_wire_name - returns the name of a number format, "f32" for the default. A constant string. Pure and
  * safe from any thread. */
 DDP_API const char *ddp_wire_name(ddp_wire wire);
 
@@ -830,12 +831,12 @@ DDP_API const char *ddp_wire_name(ddp_wire wire);
 typedef struct ddp_setting {
     const char *field;    /* "staleness": the name for ddp_config_set and Python */
     const char *member;   /* "server.staleness" of ddp_config */
-    const char *variable; /* "DREAMDDP_STALENESS". NULL means that the field has none. */
+    const char *variable; /* "DREAMDDP_STALENESS". NULL if there is none. */
     const char *preset;   /* meaning of zero in the field */
     const char *help;     /* text of --help */
     int same;             /* 1 if all ranks must have the same value */
-    char chapter[16];     /* "server"; "core": the member is in no chapter */
-    char flag[40];        /* "--staleness", in programs that have it; "" without a variable */
+    char chapter[16];     /* "server", or "core" if the member is in no chapter */
+    char flag[40];        /* "--staleness", in programs that have it, or "" without a variable */
     char values[256];     /* "1 to 1000000 steps", "none, stream or eager" */
     char value[256];      /* of the field, or "" if it is zero */
 } ddp_setting;
@@ -844,7 +845,7 @@ typedef struct ddp_setting {
  * is the default.
  *
  *   field  name of a setting (ddp_setting.field)
- *   value  text of the value; text settings borrow it until ddp_open or ddp_launch
+ *   value  text of the value. Text settings borrow it until ddp_open or ddp_launch
  *
  * *c is unchanged on error. Errors: DDP_ARG for an unknown name (the message has the nearest one) and for a
  * value out of range. */
@@ -855,15 +856,15 @@ DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *
  * allocator, ...) have no row. Safe from any thread. */
 DDP_API int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
 
-/* ddp_launched - determines the launcher of this process: *launcher is "DREAMDDP_RANK" (ddprun), "torchrun",
- * "Open MPI", "MPICH", "PMIx" or "Slurm", with the rank and the number of ranks; NULL, 0 and 0 without a
- * launcher. ddp_open and ddp_launch read the same variables, so a program can choose by the number of ranks
- * before it opens a context. No other thread may change the environment during the call. Errors: DDP_ARG for
- * variables that contradict each other. */
+/* ddp_launched - determines the launcher of this process. *launcher is "DREAMDDP_RANK" (ddprun), "torchrun",
+ * "Open MPI", "MPICH", "PMIx" or "Slurm", with the rank and the number of ranks. Without a launcher the
+ * results are NULL, 0 and 0. ddp_open and ddp_launch read the same variables, so a program can choose by the
+ * number of ranks before it opens a context. No other thread may change the environment during the call.
+ * Errors: DDP_ARG for variables that contradict each other. */
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
 
 /* ==== context/reading.h ==== [context] */
-/* Declares queries of a context: rank, world, step, live workers, servers, links and the first error; and
+/* Declares queries of a context: rank, world, step, live workers, servers, links and the first error. Also
  * ddp_set_lr and ddp_abort. */
 
 typedef struct ddp_ctx ddp_ctx;
@@ -887,29 +888,31 @@ DDP_API long ddp_step(const ddp_ctx *d);
 DDP_API int64_t ddp_taken(const ddp_ctx *d);
 
 /* ddp_local_rank - returns the number of this rank among the ranks of its machine, from 0, as the launcher
- * sets it (ddprun, torchrun, mpirun, srun); without such a launcher, or with no_env, ddp_rank. Local. Reads
- * the environment: no other thread may change it during the call. */
+ * sets it (ddprun, torchrun, mpirun, srun). Without such a launcher, or with no_env, it returns ddp_rank.
+ * Local. Reads the environment: no other thread may change it during the call. */
 DDP_API int ddp_local_rank(const ddp_ctx *d);
 
 /* ddp_set_lr - sets the learning rate of all further updates. All ranks must use the same rate: ddp_step_end
  * compares them. NULL is allowed and does nothing. Local. */
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 
-/* ddp_last_error - returns the context's first error, never NULL; code DDP_OK means none. For a NULL context
- * the error says that ddp_open failed. Borrowed until ddp_close. Local. */
+/* ddp_last_error - returns the context's first error, never NULL. Code DDP_OK means that there is no error.
+ * For a NULL context the error says that ddp_open failed. Borrowed until ddp_close. Local. */
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
-/* ddp_lost_rank - returns the rank whose loss is the context's error (DDP_PEER_LOST), or one of them if
- * several were lost. Returns -1 without an error, for another error, and if the rank is not known. Local. */
+/* ddp_lost_rank - returns the rank whose loss is the context's error (DDP_PEER_LOST), or any of the lost
+ * ranks if there are several. Returns -1 without an error, for another error, and if the rank is not known.
+ * Local. */
 DDP_API int ddp_lost_rank(const ddp_ctx *d);
 
 /* ddp_abort - fails everything in flight on all ranks with DDP_ABORTED and `why` as the message (NULL for a
  * standard text). A call that waits for a message, or starts to wait, returns within a second. Any thread may
- * call it at any time before ddp_close; not a signal handler. */
+ * call it at any time before ddp_close, but a signal handler may not. */
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
-/* ddp_servers - returns the number of ranks that only serve (ddp_serve); 0 with colocated servers. Shard the
- * data over ddp_world(d) - ddp_servers(d) workers; plain collectives include only these workers. Local. */
+/* ddp_servers - returns the number of ranks that only serve (ddp_serve), or 0 with colocated servers. Shard
+ * the data over ddp_world(d) - ddp_servers(d) workers. Plain collectives include only these workers.
+ * Local. */
 DDP_API int ddp_servers(const ddp_ctx *d);
 
 /* ddp_workers - returns the number of live workers that compute. A lost worker changes it in any hook or
@@ -980,7 +983,7 @@ typedef struct ddp_update {
     int layer;            /* number of the layer */
     float *params;        /* parameters, changed in place */
     const float *grads;   /* gradients */
-    float *state;         /* state_per_param x count floats, initially zero; array k starts at k x count */
+    float *state;         /* state_per_param x count floats, initially zero. Array k starts at k x count. */
     size_t count;         /* number of floats */
     long step;            /* number of this update, from 0 */
     float lr;             /* learning rate of this update */
@@ -992,7 +995,7 @@ typedef struct ddp_update {
 
 /* A registered optimizer. The built-in rules read hyper. A user's rule may use `user`. */
 typedef struct ddp_optimizer {
-    const char *name;    /* "sgd", "adamw", ...; part of the run's fingerprint */
+    const char *name;    /* "sgd", "adamw", ... Part of the run's fingerprint. */
     int state_per_param; /* floats of state per parameter: 0, 1 or 2 */
     void (*update)(const struct ddp_optimizer *self,
                    const ddp_update *u); /* applies one update, or NULL for ddp_own_update */
@@ -1000,18 +1003,18 @@ typedef struct ddp_optimizer {
     float hyper[6];                      /* parameters of the built-in rules */
     void *user;                          /* data of a user's rule, borrowed until ddp_close */
     int matrix_state; /* > 0: update each matrix (ddp_layer.matrices) in a separate call, with this many
-                         floats of state per parameter, at most state_per_param; 0: no separate calls */
+                         floats of state per parameter, at most state_per_param. 0: no separate calls. */
 } ddp_optimizer;
 
-/* ddp_sgd - returns the rule of SGD with momentum: v = momentum v + g; w -= lr v. momentum 0: no state. Pure
- * and safe from any thread. */
+/* ddp_sgd - returns the rule of SGD with momentum: v = momentum v + g, w -= lr v. Without momentum the rule
+ * has no state. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
 
 /* ddp_sgd_decay - returns the rule of SGD with momentum and L2 weight decay: v = momentum v + (g +
- * weight_decay w); w -= lr v. momentum 0: no state. Pure and safe from any thread. */
+ * weight_decay w), w -= lr v. Without momentum the rule has no state. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
 
-/* ddp_nesterov - returns the rule of SGD with Nesterov momentum: v = momentum v + (g + weight_decay w); w -=
+/* ddp_nesterov - returns the rule of SGD with Nesterov momentum: v = momentum v + (g + weight_decay w), w -=
  * lr (g + weight_decay w + momentum v). Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
 
@@ -1038,7 +1041,7 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
  * same. The library never updates parameters. The program updates them after ddp_step_end.
  *
  * Strategies that average gradients leave the averages in the program's gradient arrays, clipped if clipping
- * is set; the program zeroes them. Strategies that average parameters or parameter deltas average the
+ * is set. The program zeroes them. Strategies that average parameters or parameter deltas average the
  * parameters as they are before the step's update (ddp_config.average.first). The average is complete when
  * ddp_step_end returns. Strategies that update later, or on a server, return an error.
  *
@@ -1379,10 +1382,10 @@ struct ddp_sites;
  * device, or host memory without a backend. Work on a device runs in the order of the calls. Only ddp_keep
  * allocates memory. */
 
-/* ddp_post - posts a message; *ticket identifies it. m and its lists are copied. The message owns its memory
- * until it is held. If sites are set, averages of whole groups with m->mean are hierarchical. Not in the
- * events start, wait and plan_*. Returns 0 or the context's first error. Errors: DDP_ARG for a field of the
- * message; DDP_USAGE in these events, outside of events, and with too many messages that are not held;
+/* ddp_post - posts a message, which *ticket identifies. m and its lists are copied. The message owns its
+ * memory until it is held. If sites are set, averages of whole groups with m->mean are hierarchical. Not in
+ * the events start, wait and plan_*. Returns 0 or the context's first error. Errors: DDP_ARG for a field of
+ * the message; DDP_USAGE in these events, outside of events, and with too many messages that are not held;
  * DDP_NUMERIC for a value that the coding cannot represent; DDP_MEMORY. */
 DDP_API int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 
@@ -1420,7 +1423,8 @@ DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
  * buffers.
  *
  *   takes            [ddp_parts_of] 1 for each part to average, or NULL for the whole layer
- *   priority, filler  0 or more, the smallest is sent first; 1: it does not count in the hidden share
+ *   priority, filler  0 or more, the smallest is sent first; 1: the message does not count in the hidden
+ *                     share
  *
  * Hold it with ddp_average_hold. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
  * does not exist; DDP_USAGE if its last average is not held, in the events start, wait and plan_*, and
@@ -1440,15 +1444,15 @@ DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 
 /* ddp_update_layer - applies the optimizer to a layer with the current learning rate. from NULL: uses the
- * layer's own gradients and zeroes them. Otherwise uses `from`, an array of as many floats; neither it nor
- * the layer's own gradients change. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that
- * does not exist or DDP_USAGE outside of events. */
+ * layer's own gradients and zeroes them. Otherwise uses `from`, an array of as many floats, and changes no
+ * gradients. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist or
+ * DDP_USAGE outside of events. */
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 
 /* ddp_update_late - applies the optimizer to a layer with the learning rate `rate`: for a gradient of an
- * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged. NULL means that
- * the layer's own gradients, which are zeroed. Returns 0 or the context's first error. Errors: DDP_ARG for a
- * layer that does not exist or DDP_USAGE outside of events. */
+ * earlier step, the ddp_rate of that step. from: [gradients of the layer] floats, unchanged. If it is NULL,
+ * the call uses the gradients of the layer and zeroes them. Returns 0 or the context's first error. Errors:
+ * DDP_ARG for a layer that does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
 
 /* ddp_update_copy - applies the update to a copy of the layer's parameters and of its state. The layer does
@@ -1464,10 +1468,10 @@ DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate
 DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from,
                             float rate);
 
-/* ddp_clip - scales all gradients so that their norm is at most ddp_config.clip_norm; does nothing if that is
- * 0. Collective if layers are in several groups or stages. Returns 0 or the context's first error. Errors:
- * DDP_USAGE outside of events or DDP_FAILED from the device. Communication may also fail with DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
+/* ddp_clip - scales all gradients so that their norm is at most ddp_config.clip_norm. If that is 0, it does
+ * nothing. Collective if layers are in several groups or stages. Returns 0 or the context's first error.
+ * Errors: DDP_USAGE outside of events or DDP_FAILED from the device. Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_clip(ddp_ctx *d);
 
 /* ddp_no_gradient - returns 1 if x[0..n-1] is the gradient of a layer that every rank of an average skipped
@@ -1509,10 +1513,10 @@ DDP_API int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n);
 
 enum {
     DDP_SERVE_SAVE = -1
-}; /* returned by serve: the workers want a checkpoint; serve is called again after it */
+}; /* returned by serve: the workers want a checkpoint. serve is called again after it. */
 
-/* ddp_server_post - posts a message from the server thread; *ticket identifies it. m and its lists are
- * copied. Its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
+/* ddp_server_post - posts a message from the server thread. *ticket identifies the message. m and its lists
+ * are copied. Its memory is borrowed until the message is done. Any thread may call it. Returns 0 or a
  * ddp_status. Errors: DDP_ARG for a field of the message; DDP_USAGE in a forked process; the code of the
  * context's failure, such as DDP_PEER_LOST. */
 DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
@@ -1520,7 +1524,7 @@ DDP_API int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 /* ddp_server_done - returns 1 if the message is done, else 0. Any thread may call it. */
 DDP_API int ddp_server_done(ddp_ctx *d, long ticket);
 
-/* ddp_server_wait - waits until one of n messages is done, until another thread calls ddp_server_wake, or
+/* ddp_server_wait - waits until any of n messages is done, until another thread calls ddp_server_wake, or
  * until the context fails. tickets: [n] from ddp_server_post. For the thread of serve. Returns 0 or a
  * ddp_status. Errors: DDP_USAGE in a forked process; the code of the context's failure, such as DDP_PEER_LOST
  * or DDP_ABORTED. */
@@ -1563,12 +1567,12 @@ DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float 
 typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
 
 /* ddp_late_apply - merges a delayed result (n floats) into a target that was updated meanwhile. Arrays are in
- * layer memory; `own` is used by the rules that name it. Returns 0 or the context's first error. Errors:
+ * layer memory. `own` is used only by the rules that name it. Returns 0 or the context's first error. Errors:
  * DDP_ARG for a rule that does not exist or DDP_USAGE outside of events. */
 DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule,
                            float f);
 
-/* ddp_split - moves the representable part of x[0..n-1] in a coding to out; x becomes the exact residual.
+/* ddp_split - moves the representable part of x[0..n-1] in a coding to out. x becomes the exact residual.
  * Arrays are in host memory. For codings in blocks, n is a multiple of the block, or reaches the end of the
  * array. Safe from any thread. Errors: DDP_NUMERIC if a value has no code. */
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
@@ -1580,7 +1584,7 @@ enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_T
  * the event start. They are saved in checkpoints and sent to joining workers.
  *
  *   layer  layer that they belong to, or DDP_NO_LAYER
- *   name   copied; names the array in a checkpoint
+ *   name   copied. Names the array in a checkpoint
  *   equal  describes the values:
  *     0                   each rank has its own values
  *     1                   equal on all ranks between two steps
@@ -1611,27 +1615,27 @@ DDP_API void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP_
 /* ddp_layers - returns the number of layers that the program has registered. Local. */
 DDP_API int ddp_layers(const ddp_ctx *d);
 
-/* ddp_name_of - returns the name of a layer; "?" if it does not exist. Borrowed until ddp_close. Local. */
+/* ddp_name_of - returns the name of a layer, or "?" if it does not exist. Borrowed until ddp_close. Local. */
 DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
 
 /* ddp_parts_of - returns the number of parts that ddp_config.average.split_params makes of a layer, or 1 if
  * it is not split. Local. */
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
 
-/* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages; NULL and 0 if
- * there are none. Borrowed until ddp_close. Local. */
+/* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages, or NULL and 0
+ * if there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 
-/* ddp_parameters_of - returns all arrays that averaging the layer transfers, as a list of *count pieces; NULL
- * and 0 if there are none. Borrowed until ddp_close. Local. */
+/* ddp_parameters_of - returns all arrays that averaging the layer transfers, as a list of *count pieces, or
+ * NULL and 0 if there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
 
-/* ddp_trained_of - returns the parameters of a layer that have gradients, as a list of *count pieces; NULL
+/* ddp_trained_of - returns the parameters of a layer that have gradients, as a list of *count pieces, or NULL
  * and 0 if there are none. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count);
 
-/* ddp_state_of - returns the optimizer state of a layer, *count floats in layer memory; NULL and 0 if there
- * is none. Borrowed until ddp_close. Local. */
+/* ddp_state_of - returns the optimizer state of a layer, *count floats in layer memory, or NULL and 0 if
+ * there is none. Borrowed until ddp_close. Local. */
 DDP_API float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count);
 
 /* ddp_updates_of - returns how many updates a layer has had, or 0 if it does not exist. Local. */
@@ -1669,7 +1673,8 @@ DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
  * Local. */
 DDP_API int ddp_group_of(const ddp_ctx *d, int layer);
 
-/* ddp_group_size - returns the number of live workers of a group; 0: of all that compute. Local. */
+/* ddp_group_size - returns the number of live workers of a group. Group 0 is all workers that compute.
+ * Local. */
 DDP_API int ddp_group_size(const ddp_ctx *d, int group);
 
 /* ddp_blocks_of - returns the number of blocks of an all-gather over a group. *own receives the block of this
@@ -1677,7 +1682,7 @@ DDP_API int ddp_group_size(const ddp_ctx *d, int group);
 DDP_API int ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 
 /* ddp_sites_of - returns the sites of the ranks, if averages are hierarchical, or NULL otherwise. With a
- * single site only `members` is set; elastic worlds have no groups. Borrowed until ddp_close. Local. */
+ * single site only `members` is set. Elastic worlds have no groups. Borrowed until ddp_close. Local. */
 DDP_API const struct ddp_sites *ddp_sites_of(const ddp_ctx *d);
 
 /* ddp_segment_of - returns the number of values, of an all-reduce of n, that this rank sums, and in *from the
@@ -1697,15 +1702,15 @@ DDP_API ddp_coding ddp_coding_of(const ddp_ctx *d);
 /* ddp_link_of - returns the link, 0 or 1, that a layer's messages use. Local. */
 DDP_API int ddp_link_of(const ddp_ctx *d, int layer);
 
-/* ddp_residual_of - returns the quantisation residual of a layer, one float per gradient; NULL without int8
- * blocks. Borrowed until ddp_close. Local. */
+/* ddp_residual_of - returns the quantisation residual of a layer, one float per gradient, or NULL without
+ * int8 blocks. Borrowed until ddp_close. Local. */
 DDP_API float *ddp_residual_of(const ddp_ctx *d, int layer);
 
 /* ddp_has_forward - returns 1 if layers have had their ddp_forward_begin in this step, or had it in the last
  * one, else 0. Always 0 with average.first. Local. */
 DDP_API int ddp_has_forward(const ddp_ctx *d);
 
-/* ddp_blob_new - allocates a plan of `size` bytes, zeroed; bytes is NULL if memory is short. At most 64 KiB +
+/* ddp_blob_new - allocates a plan of `size` bytes, zeroed. bytes is NULL if memory is short. At most 64 KiB +
  * 16 x layers x (period + 16) bytes. The library frees a plan that a strategy returns. The caller frees any
  * other with ddp_blob_free. */
 DDP_API ddp_blob ddp_blob_new(size_t size);
@@ -1763,8 +1768,8 @@ DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, 
 
 /* A profile: the costs of one forward and backward pass of one micro-batch, all times in seconds. Layer 0
  * is next to the input; forward visits layers 0..layers-1, backward layers-1 down to 0. A profile from
- * ddp_profile_read or ddp_profile_new is freed with ddp_profile_free; planners borrow the arrays. Where
- * NULL is allowed for times or counts, it means zeros. */
+ * ddp_profile_read or ddp_profile_new is freed with ddp_profile_free. Planners borrow the arrays. Where NULL
+ * is allowed for times or counts, it means zeros. */
 typedef struct ddp_profile {
     int layers;         /* L, at least 1 */
     char **name;        /* [L] or NULL */
@@ -1772,20 +1777,20 @@ typedef struct ddp_profile {
     double *forward_s;  /* [L] or NULL */
     double *backward_s; /* [L] backward and local update */
     double *comm_s;     /* [L] time for which averaging the layer over all ranks occupies the link */
-    double alpha_s;     /* time from the end of a message's occupancy to its arrival; 0 = included in
+    double alpha_s;     /* time from the end of a message's occupancy to its arrival, or 0 = included in
                            comm_s */
-    double gap_s;       /* time for which each message occupies the link in addition to comm_s; 0 =
+    double gap_s;       /* time for which each message occupies the link in addition to comm_s, or 0 =
                            included in comm_s */
     double between_s;   /* compute between forward and backward: the other micro-batches of a step. A
-                           transfer that must end before the layer's forward cannot overlap with it; one
-                           that may end a step later can */
+                           transfer that must end before the layer's forward cannot overlap with it, but a
+                           transfer that may end a step later can */
 } ddp_profile;
 
 /* ddp_profile_read - reads a profile from CSV. The header is `layer,params,forward_s,backward_s,comm_s`, in
- * any order; further columns are ignored. There is one row per layer, in forward order.
+ * any order. Further columns are ignored. There is one row per layer, in forward order.
  *
  *   forward_s  may be missing or empty (= 0)
- *   comm_s     may be missing or empty; then comm_s[l] = link->beta_s x 4 x params and alpha_s =
+ *   comm_s     may be missing or empty. Then comm_s[l] = link->beta_s x 4 x params and alpha_s =
  *              link->alpha_s. If other rows have a measured comm_s, which includes its startup, the computed
  *              rows include link->alpha_s too, and alpha_s is 0
  *   link       used if a comm_s is missing. If it is NULL then, the call fails.
@@ -1842,8 +1847,8 @@ typedef struct ddp_oplist_entry {
     double flops;        /* of the forward pass */
     double output_bytes; /* size of its result */
     double param_bytes;  /* size of its parameters */
-    int module;          /* neighbours with the same number > 0 form one module, such as a layer; 0 = the
-                            operator is a separate module */
+    int module;          /* neighbours with the same number > 0 form one module, such as a layer. 0 = the
+                            operator is a separate module. */
 } ddp_oplist_entry;
 
 /* Operators in topological order. A list from ddp_oplist_new or ddp_oplist_read is freed with
@@ -1873,7 +1878,7 @@ DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
 
 /* ddp_oplist_read - reads a list from JSON: an array of {"name", "args", "flops", "output_bytes",
  * "param_bytes"} in topological order. args are names. param_bytes may be missing (0). "module", a name, may
- * be missing; neighbours with the same name form one module. Other members are ignored. *out is untouched on
+ * be missing. Neighbours with the same name form one module. Other members are ignored. *out is untouched on
  * error. Otherwise, the caller frees it with ddp_oplist_free. Errors: DDP_IO, DDP_FORMAT (names the file,
  * place and value), DDP_ARG for a cost, DDP_NUMERIC for costs that add up to more than 1e200, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
@@ -1900,7 +1905,7 @@ typedef struct ddp_stats {
     double wait_s;                       /* mean time that a step waited for communication */
     double comm_s;                       /* total time in which at least one operation was in flight */
     double exposed_s;                    /* part of comm_s that does not overlap with compute */
-    double hidden_pct;                   /* 100 x (1 - exposed / comm); 100 without communication */
+    double hidden_pct;                   /* 100 x (1 - exposed / comm), or 100 without communication */
     double peer_wait_s;                  /* time spent waiting for slower peers, not part of comm_s */
     int64_t bytes_sent;                  /* bytes sent in the whole run, headers included */
     int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* part of bytes_sent by number format (ddp_wire), without
@@ -1908,13 +1913,13 @@ typedef struct ddp_stats {
                                             of topk and adatopk. DEFAULT: the library's control messages,
                                             probes, and the state of joining workers */
     double comm_cpu_s;                   /* CPU time of the comm threads in the whole run, without
-                                            transfers that blocking calls made on the caller's thread; 0:
-                                            not available on this system */
+                                            transfers that blocking calls made on the caller's thread, or 0 if
+                                            this system does not provide it */
     double predicted_step_s;             /* step time that the plan predicts, forward included, or 0 for no
                                           * plan */
     double predicted_hidden_pct;         /* hidden communication that the plan predicts, in % */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
-                            own|^2 at their last averaging; the mean over ranks is Gamma */
+                            own|^2 at their last averaging. The mean over ranks is Gamma. */
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
     long replans;        /* number of new plans because the link had changed by more than 20 %, or because
                             the strategy asked for one */
@@ -1924,7 +1929,7 @@ typedef struct ddp_stats {
     long updates;        /* deft: updates with merged gradients, which may be fewer than steps */
     /* Recomputed every few periods, over the steps since: forward, backward and update, without waits. */
     double compute_s;        /* mean compute time of a step on this rank */
-    double median_compute_s; /* the same of the median rank; with two ranks, of the faster one */
+    double median_compute_s; /* the same of the median rank, or of the faster rank if there are two */
     int slowest_rank;        /* the rank with the longest compute time ... */
     double slow_ratio;       /* ... and its compute time / median, or 0 if unknown yet */
     size_t optimizer_bytes;  /* bytes of optimizer state on this rank, with the workspace of muon */
@@ -1940,7 +1945,7 @@ DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 
 /* ddp_last_algorithm - returns the algorithm of the last all-reduce of link 0: "full" (all-to-all exchange),
- * "direct" or "ring"; "none" if there was no all-reduce. A constant string. Local. */
+ * "direct" or "ring", or "none" if there was no all-reduce. A constant string. Local. */
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 
 /* ddp_plan_get - returns the current plan, borrowed until the next ddp_step_end, or NULL if there is none
@@ -1982,8 +1987,8 @@ DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 typedef enum ddp_note_kind {
     DDP_NOTE_SLOW,   /* a straggler: the rank computes `now` seconds per step, the median rank `before` */
     DDP_NOTE_EVEN,   /* the rank is no longer a straggler */
-    DDP_NOTE_REPLAN, /* the link changed: averaging a layer of mean size took `before` seconds when the
-                        plan was made, and now takes `now`; a new plan was made */
+    DDP_NOTE_REPLAN, /* the link changed: averaging a layer of mean size took `before` seconds when the plan
+                        was made, and now takes `now`. A new plan was made. */
     DDP_NOTE_LOST,   /* the rank was lost */
     DDP_NOTE_JOINED  /* a worker joined as this rank */
 } ddp_note_kind;
@@ -2003,8 +2008,8 @@ typedef struct ddp_note {
  * that ratio changes by a fifth. Call it on the context's thread, between hooks. Local. */
 DDP_API int ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 
-/* ddp_note_name - returns the text of a kind: "slow", "even", "replan", "lost" or "joined"; "?" for any other
- * value. A constant string. Pure and safe from any thread. */
+/* ddp_note_name - returns the text of a kind: "slow", "even", "replan", "lost" or "joined", and "?" for any
+ * other value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 
 /* ddp_note_text - writes the note as one sentence without a full stop into out, truncated to `room` bytes.
@@ -2050,7 +2055,7 @@ DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
  *   rank-NNNN.safetensors  parameters, buffers, optimizer state, the states of ddp_add_state, numbers of
  *                          updates, step, learning rate, the numbers that determine the dropout masks, the
  *                          plan, ddp_taken, and the identity of the checkpoint
- *   manifest.json          step, world, strategy, period, optimizer, layers, a hash of the operators and one
+ *   manifest.json          step, world, strategy, period, optimizer, layers, a hash of the operators, a hash
  *                          of every file, and a checksum of these. The lowest live rank writes it when all
  *                          files exist. A folder without it is not a checkpoint
  *
@@ -2063,11 +2068,11 @@ DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
 /* ddp_checkpoint_save - writes a checkpoint into folder, and creates the folder if it does not exist.
  *
- *   folder  the same on all ranks; with servers at most 999 characters
- *   keep    newest checkpoints that remain in folder; older and incomplete ones are removed, or 0 for all
- *           remain
+ *   folder  the same on all ranks. With servers at most 999 characters.
+ *   keep    number of newest checkpoints that remain in folder. Older and incomplete ones are removed. 0
+ *           keeps all.
  *
- * Completes all messages in flight and averages nothing. Checkpoints of another run in folder are neither
+ * Completes all messages in flight, without an average. Checkpoints of another run in folder are neither
  * replaced nor removed: the call fails unless this run has loaded one of them or ddp_config.debug.overwrite
  * is set. Collective, between steps.
  *
@@ -2111,8 +2116,8 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 /* ==== exchange/collective.h ==== [exchange] */
-/* Declares plain collectives over all ranks, over groups, or hierarchical; queries of links; and measurements
- * of the links between all ranks. */
+/* Declares plain collectives over all ranks, over groups, or hierarchical. Also queries of links, and
+ * measurements of the links between all ranks. */
 
 typedef struct ddp_ctx ddp_ctx;
 
@@ -2123,7 +2128,7 @@ typedef struct ddp_ctx ddp_ctx;
 /* ddp_all_reduce - replaces x by scale x (sum over ranks).
  *
  *   x      [n] floats in host memory
- *   scale  factor of the sum; 1 leaves it as it is
+ *   scale  factor of the sum. 1 leaves the sum unchanged.
  *
  * Collective. All ranks receive bit-identical values. Returns 0 or the context's first error. Errors: DDP_ARG
  * for NULL or scale 0 or DDP_USAGE for a worker that joined before the end of its first step. Communication
@@ -2194,7 +2199,7 @@ typedef enum ddp_reduction {
 
 /* ddp_all_reduce_float - replaces x[0..n-1] by the sum, mean, maximum or minimum over all ranks that compute.
  *
- *   x  n values in host memory, also if layers are on a device; combined in place
+ *   x  n values in host memory, also if layers are on a device. Combined in place.
  *
  * Collective: all ranks call it with the same n and op, in the same order among their collectives, and never
  * between the first hook of a step and its ddp_step_end. All ranks receive bit-identical values. With one
@@ -2212,7 +2217,7 @@ DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction o
  *
  * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call
  * allocates. ddp_all_reduce_float does the same for DDP_MAX and DDP_MIN. ddp_all_reduce receives about 2 n
- * floats: use it for large arrays. If a worker is lost during the call, the pieces that it has sent count,
+ * floats, so use it for large arrays. If a worker is lost during the call, the pieces that it has sent count,
  * and a mean divides each value by the number of ranks that sent it.
  *
  * Returns 0 or the context's first error. Errors: DDP_ARG for an op that does not exist or if x is NULL;
@@ -2221,14 +2226,14 @@ DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction o
 DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
 
 /* ddp_all_reduce_int64 - replaces x[0..n-1], 64-bit integers in host memory, by the sum, maximum or minimum
- * over all ranks that compute. Sums are exact; a sum out of range wraps modulo 2^64. Collective, with the
+ * over all ranks that compute. Sums are exact, but a sum out of range wraps modulo 2^64. Collective, with the
  * same n and op. Returns 0 or the context's first error. Errors: DDP_ARG for DDP_MEAN, an op that does not
  * exist, or if x is NULL; DDP_MEMORY; DDP_MISMATCH if the ranks call with different types, n or op.
  * Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
 
 /* ddp_broadcast_bytes - replaces x[0..n-1] by the bytes of rank root, or of the lowest live rank if root is
- * lost (min_world). x is in host memory. More than 2^30 bytes are sent in several messages: if root is lost
+ * lost (min_world). x is in host memory. More than 2^30 bytes are sent in several messages. If root is lost
  * between two of them, the other rank sends the rest. Collective, with the same n and root. Returns 0 or the
  * context's first error. Errors: DDP_ARG for NULL or a rank that does not exist, DDP_MEMORY, or DDP_MISMATCH
  * if the ranks differ in n. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
@@ -2249,12 +2254,12 @@ DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
 typedef struct ddp_link_stats {
     int64_t bytes_sent;    /* headers included */
     int64_t operations;    /* number of operations on the link */
-    double busy_s;         /* time in which at least one of its operations was in flight */
+    double busy_s;         /* time in which at least one operation of the link was in flight */
     ddp_link link;         /* measured cost, else nominal cost, or 0 if there is neither */
     double gap_s;          /* per-message overhead in seconds (ddp_profile), or 0 before planning */
     double mu;             /* beta of this link / beta of link 0, or 0 if unknown */
-    const char *algorithm; /* algorithm of its last all-reduce: "full", "direct" or "ring"; "none": there
-                              was none; "nccl" */
+    const char *algorithm; /* algorithm of the last all-reduce: "full", "direct", "ring" or "nccl", or "none"
+                              if there was none */
 } ddp_link_stats;
 
 /* ddp_measure_links - times averages on each link, one link at a time, and stores the measured alpha and beta
@@ -2273,12 +2278,12 @@ struct ddp_network;
 /* Measurements of one direction, from one rank to another. */
 typedef struct ddp_pair {
     double ping_s;        /* half the shortest round trip, seconds */
-    double ping_median_s; /* half the median one */
-    ddp_link link;        /* one way: n bytes arrive after alpha_s + beta_s n seconds; least-squares fit */
+    double ping_median_s; /* half the median round trip */
+    ddp_link link;        /* one way, by least squares: n bytes arrive after alpha_s + beta_s n seconds */
     double rate;          /* bytes per second of the largest transfer, without latency */
     double offset_s;      /* wall clock of the receiver minus wall clock of the sender, in seconds,
-                             measured on the shortest round trip; the error is at most half of that round
-                             trip */
+                             measured on the shortest round trip. The error is at most half of that round
+                             trip. */
     int relayed;          /* 1 if their messages are relayed by rank 0 */
 } ddp_pair;
 
@@ -2314,8 +2319,8 @@ typedef struct ddp_sites {
     int inside;  /* group of the ranks of this rank's site */
     int gather;  /* the same group, or another group of the same ranks, whose messages may wait for those
                     between sites */
-    int across;  /* equal sites: group of the ranks with this rank's place in each site; otherwise group of
-                    the site leaders */
+    int across;  /* with equal sites the group of the ranks that have the place of this rank in their site,
+                    otherwise the group of the site leaders */
     int equal;   /* all sites have the same number of ranks */
     int sites;   /* number of sites */
     int members; /* number of ranks in this site */
@@ -2326,19 +2331,19 @@ typedef struct ddp_sites {
 /* Result of ddp_ring_tune. */
 typedef struct ddp_ring_choice {
     double least_rate; /* bytes per second of the ring's slowest hop */
-    double from_bytes; /* all-reduces of at least this many bytes use the ring, or DBL_MAX for none */
+    double from_bytes; /* all-reduces of at least this many bytes use the ring, or DBL_MAX if none does */
 } ddp_ring_choice;
 
 /* ddp_group - makes a group of ranks, whose members can exchange messages among themselves (ddp_exchange) and
  * own layers.
  *
- *   ranks  [n] distinct ranks in increasing order; copied
+ *   ranks  [n] distinct ranks in increasing order, copied
  *   group  receives the number of the group, from 1. 0 is the world.
  *
- * All ranks make all groups in the same order, including groups that they are not in; at most 63. Blocks of a
- * message are numbered by member; peer is a rank of the world. Ranks in several groups must order their
- * operations without a cycle. Local; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG
- * for the ranks or too many groups or DDP_UNSUPPORTED in an elastic world. */
+ * All ranks make all groups in the same order, including groups that they are not in. At most 63 groups.
+ * Blocks of a message are numbered by member, but peer is a rank of the world. Ranks in several groups must
+ * order their operations without a cycle. Local, and no message is sent. Returns 0 or the context's first
+ * error. Errors: DDP_ARG for the ranks or too many groups or DDP_UNSUPPORTED in an elastic world. */
 DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
 
 /* ddp_sites_open - makes the groups of a world in which rank r is in site site_of[r].
@@ -2346,8 +2351,8 @@ DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
  *   site_of  [world] any numbers, equal on all ranks
  *   out      receives the sites, from the view of this rank
  *
- * All ranks call it; nothing is sent. Returns 0 or the context's first error. Errors: DDP_ARG for NULL or too
- * many groups, DDP_UNSUPPORTED in an elastic world, or DDP_MEMORY. */
+ * All ranks call it, but no message is sent. Returns 0 or the context's first error. Errors: DDP_ARG for NULL
+ * or too many groups, DDP_UNSUPPORTED in an elastic world, or DDP_MEMORY. */
 DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
 
 /* ddp_sites_all_reduce - replaces x[0..n-1] by scale x (sum over ranks) with a hierarchical all-reduce, for
@@ -2368,9 +2373,9 @@ DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_
  *
  * For M bytes, direct takes 2 a + d M, with d of the slowest pair or of the slowest access link, plus a tenth
  * for incast. The ring takes 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). No message may be in flight. A
- * deterministic context continues to use direct sums. All ranks call it; nothing is sent. Returns 0 or the
- * context's first error. Errors: DDP_ARG for NULL or a measurement of another world, DDP_USAGE with a message
- * in flight, or DDP_MEMORY. */
+ * deterministic context continues to use direct sums. All ranks call it, but no message is sent. Returns 0 or
+ * the context's first error. Errors: DDP_ARG for NULL or a measurement of another world, DDP_USAGE with a
+ * message in flight, or DDP_MEMORY. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 /* ==== emulate/netspec.h ==== [emulate] */
@@ -2378,7 +2383,7 @@ DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice
 
 /* ddp_net_parse - parses the specification of an emulated link: "RATE", "RATE,DELAY" or "RATE,DELAY,JITTER".
  *
- *   RATE         number and unit (bit, kbit, mbit or gbit per second, decimal); 0 or none = unlimited
+ *   RATE         number and unit (bit, kbit, mbit or gbit per second, decimal), 0 or none = unlimited
  *   DELAY        number and unit (us, ms or s), one way (default: 0)
  *   JITTER       in the same units: each message is delayed by a further 0 to JITTER, uniformly distributed
  *                (default: 0)
@@ -2396,8 +2401,8 @@ DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *
  * ddp_network_read or ddp_network_new is freed with ddp_network_free. Planners borrow it. */
 typedef struct ddp_network {
     int devices;          /* N */
-    int pipelines;        /* D_dp, the replicas of each stage; 0 = not given */
-    int stages;           /* D_pp; 0 = not given; pipelines x stages = devices */
+    int pipelines;        /* D_dp, the replicas of each stage, or 0 if not given */
+    int stages;           /* D_pp, or 0 if not given. pipelines x stages = devices. */
     double dp_bytes;      /* c_dp: bytes that the replicas of a stage average per iteration */
     double pp_bytes;      /* c_pp: bytes that one pipeline sends over one hop per iteration, one way */
     double *delay_s;      /* [N x N] one-way delay, seconds */
@@ -2408,7 +2413,7 @@ typedef struct ddp_network {
     int groups;           /* number of groups. 0 means that group is NULL. */
     char **group_name;    /* [groups] or NULL */
     double *host_rate;    /* [N] bytes per second of a device's own network access in each direction, shared
-                          by all its pairs; NULL = no limit. Planners ignore it */
+                             by all its pairs. NULL = no limit. Planners ignore it */
     double *jitter_s;     /* [N x N] largest extra delay of a message beyond delay_s, in seconds, or NULL.
                           Planners ignore it */
     int one_at_a_time;    /* 1 = a device sends to one other device at a time, as the cost of a placement
@@ -2480,10 +2485,10 @@ DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, 
 
 /* ddp_tour_open - finds a shortest path through all n nodes.
  *
- *   cost    [n x n] cost of the hop from row to column; finite, >= 0; need not be symmetric. The diagonal is
- *           not read.
+ *   cost    [n x n] cost of the hop from row to column, finite and >= 0. Need not be symmetric. The diagonal
+ *           is not read.
  *   first   the first node, or -1 = free
- *   last    the last node, or -1 = free; different from first if n > 1
+ *   last    the last node, or -1 = free. Different from first if n > 1.
  *   order   [n] receives the nodes in order
  *   length  receives the sum of the costs along the path
  *
@@ -2502,17 +2507,17 @@ DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last,
  * ring all-reduce runs at the rate of its slowest hop. Among orders with the same slowest hop, it minimises
  * the sum of the delays.
  *
- *   rate     [n x n] bytes per second from row to column; finite, > 0 off the diagonal; need not be
+ *   rate     [n x n] bytes per second from row to column, finite, and > 0 off the diagonal. Need not be
  *            symmetric. The diagonal is not read.
- *   delay_s  [n x n] one-way delays in seconds, finite, >= 0; or NULL = all equal
+ *   delay_s  [n x n] one-way delays in seconds, finite, >= 0. NULL = all equal.
  *   order    [n] receives the workers in ring order, beginning with worker 0: order[i] sends to order[i +
  *            1], and the last one to worker 0
  *   least    receives the rate of the slowest hop in bytes per second, or 0 for n = 1
  *
  * n <= DDP_RING_EXACT: dynamic programming over sets, optimal in both respects, O(n^2 2^n). Larger n: fastest
  * neighbour from every start (at most 64 starts), then 2-opt and or-opt on a smooth approximation of the
- * slowest hop; not proven to be optimal. Deterministic. Outputs are untouched on error. Pure and safe from
- * any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
+ * slowest hop. The ring is not proven to be optimal. Deterministic. Outputs are untouched on error. Pure and
+ * safe from any thread. Errors: DDP_ARG (names the pair and the value), DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least,
                                  ddp_error *err);
 
@@ -2525,13 +2530,13 @@ typedef struct ddp_plan_options {
     ddp_solver solver;   /* (default: scatter) */
     ddp_cost cost;       /* (default: window) */
     ddp_fill fill;       /* extra averages in idle time (default: none) */
-    double time_limit_s; /* brute and scatter stop then and return the best plan so far; 0 = 60 s */
+    double time_limit_s; /* brute and scatter stop then and return the best plan so far (default: 60 s) */
 } ddp_plan_options;
 
 /* A plan. The caller of ddp_plan_partial or ddp_plan_new owns it and frees it with ddp_plan_free. */
 typedef struct ddp_plan {
     int layers, period;   /* L, and H in steps */
-    int *step_of;         /* [L] step 0..H-1; the backward of that step averages layer l */
+    int *step_of;         /* [L] step 0..H-1 whose backward averages layer l */
     unsigned char *fill;  /* [H x L] 1 = layer l is averaged once more in step h */
     ddp_solver solver;    /* solver that made it */
     ddp_cost cost;        /* cost model of the times below */
@@ -2588,7 +2593,7 @@ DDP_API ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error
 DDP_API void ddp_plan_free(ddp_plan *plan);
 
 /* ddp_plan_evaluate - sets objective_s, exposed_s, lower_bound_s and cost of any assignment. plan->step_of
- * need not be contiguous. Filling costs nothing by construction and is not counted. The bound holds for every
+ * need not be contiguous. Filling is free by construction and is not counted. The bound holds for every
  * assignment of the layers to the steps. Cost: O(L H). Pure and safe from any thread. Errors: DDP_ARG (the
  * profile; another number of layers; a step out of range), DDP_NUMERIC for times that add up to infinity,
  * DDP_MEMORY. */
@@ -2605,8 +2610,8 @@ DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, 
  * span several steps.
  *
  *   landing      [L] 0: before the layer's next forward (cost window) or before the next step (cost
- *                timeline); n: n steps later. It is the smallest value with which no layer waits in the
- *                steady state. It is at most H - 1, because a transfer ends before the layer is sent again; a
+ *                timeline). n: n steps later. It is the smallest value with which no layer waits in the
+ *                steady state. It is at most H - 1, because a transfer ends before the layer is sent again. A
  *                longer transfer causes a wait
  *   exposed_s    receives the seconds of a period beyond its compute: 0, or the difference if the link is
  *                slower than compute. In that case every step is assumed longer by an equal share of it
@@ -2635,12 +2640,12 @@ DDP_API uint64_t ddp_plan_hash(const ddp_plan *plan);
  * of the default. An invalid value gives "unknown". A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_solver_name(ddp_solver solver);
 
-/* ddp_cost_name - returns the name of a cost model: the default's for DDP_COST_DEFAULT, "unknown" for an
- * invalid value. A constant string. Pure and safe from any thread. */
+/* ddp_cost_name - returns the name of a cost model: the name of the default for DDP_COST_DEFAULT, and
+ * "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_cost_name(ddp_cost cost);
 
-/* ddp_fill_name - returns the name of a filling rule: the default's for DDP_FILL_DEFAULT, "unknown" for an
- * invalid value. A constant string. Pure and safe from any thread. */
+/* ddp_fill_name - returns the name of a filling rule: the name of the default for DDP_FILL_DEFAULT, and
+ * "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_fill_name(ddp_fill fill);
 
 /* ddp_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors: DDP_ARG,
@@ -2667,21 +2672,21 @@ typedef enum ddp_scheme {
     DDP_SCHEME_ASCWFBP,       /* WFBP with several operations in flight */
     DDP_SCHEME_BYTESCHEDULER, /* parts by priority. The layer next to the input comes first. */
     DDP_SCHEME_USBYTE,        /* operations of unequal size, priorities found by search */
-    DDP_SCHEME_DEFT           /* not computed here; see ddp_plan_delayed */
+    DDP_SCHEME_DEFT           /* not computed here, see ddp_plan_delayed */
 } ddp_scheme;
 
 /* All-zero selects the defaults. */
 typedef struct ddp_timeline_options {
     ddp_scheme scheme;         /* (default: ssgd) */
-    double alpha_s;            /* startup included in every comm_s, in seconds, or 0 for none */
+    double alpha_s;            /* startup included in every comm_s, in seconds (default: 0) */
     double partition_params;   /* bytescheduler, usbyte: most parameters in a part */
-    double partition_s;        /* or the longest part on the link in seconds, startup included; if neither
-                                  is given, 6.5e6 parameters */
-    double credit;             /* bytescheduler: credit, in partitions; 0 = 1 */
-    long operations;           /* ascwfbp: K, the most operations in flight; 0 = 4 */
+    double partition_s;        /* or the longest part on the link in seconds, startup included (default: 6.5e6
+                                  parameters, if neither is given) */
+    double credit;             /* bytescheduler: credit, in partitions (default: 1) */
+    long operations;           /* ascwfbp: K, the most operations in flight (default: 4) */
     double bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has this many
-                                  bytes (DDP: 26214400); 0 = rows are buckets */
-    double first_bucket_bytes; /* the limit of the first bucket, in bytes; 0 = 1 MiB */
+                                  bytes (DDP: 26214400). 0 = rows are buckets. */
+    double first_bucket_bytes; /* the limit of the first bucket, in bytes (default: 1 MiB) */
 } ddp_timeline_options;
 
 /* Kinds of activities: compute, or a transfer on the link. */
@@ -2694,8 +2699,8 @@ typedef enum ddp_interval_kind {
 /* One activity from begin_s to end_s, in seconds after the start of backward. */
 typedef struct ddp_interval {
     ddp_interval_kind kind; /* compute or transfer */
-    int bucket, last;       /* rows bucket..last of the profile; last > bucket: merged rows */
-    int part, parts;        /* link: parts part .. part+parts-1 of the bucket; otherwise 0, 1 */
+    int bucket, last;       /* rows bucket..last of the profile. If last > bucket, the rows are merged. */
+    int part, parts;        /* link: parts part .. part+parts-1 of the bucket, otherwise 0, 1 */
     int lane;               /* link: lane 0.. of an operation, if several are in flight */
     double begin_s, end_s;  /* seconds */
 } ddp_interval;
@@ -2730,12 +2735,12 @@ typedef struct ddp_timeline {
  *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would have to
  *                  wait anyway or waiting costs less than alpha (MG-WFBP's repository)
  *   ascwfbp        starts in row order, with at most K operations in flight. Each operation first spends
- *                  alpha without using bandwidth (a gap uses it); then all share the link equally. K = 1 or
- *                  alpha = 0 is WFBP. It is never slower than WFBP. The original also chooses a fusion; here
- *                  the groups are given.
+ *                  alpha without using bandwidth (a gap uses it), then all share the link equally. K = 1 or
+ *                  alpha = 0 is WFBP. It is never slower than WFBP. The original also chooses a fusion, but
+ *                  here the groups are given.
  *   bytescheduler  cuts every row into k equal parts of at most one partition, queued by (row, part). A part
  *                  is committed to the link while credit > 0. The forward of a row waits only for its own
- *                  parts. The repository's credit is 4 partitions; 1 follows the priorities best.
+ *                  parts. The repository's credit is 4 partitions, but 1 follows the priorities best.
  *   usbyte         blocks as the parts of bytescheduler. Until backward ends, the ready row of highest
  *                  priority sends one operation of as many blocks as fill the time to the next ready row.
  *                  Then the remainders are sent by row, one operation each. Priorities are searched
@@ -2752,11 +2757,11 @@ typedef struct ddp_timeline {
  * not hold.
  *
  * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and
- * the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts); ascwfbp
- * O(rows K); usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows (profiles of more
- * than 7,000 rows) and returns the best order found. *out is overwritten, not freed. Unchanged on error. Pure
- * and safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for
- * deft. */
+ * the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts), for
+ * ascwfbp O(rows K), for usbyte about O(rows^2). The search of usbyte stops after 1e8 simulated rows
+ * (profiles of more than 7,000 rows) and returns the best order found. *out is overwritten, not freed.
+ * Unchanged on error. Pure and safe from any thread. Errors: DDP_ARG (names the value), DDP_NUMERIC,
+ * DDP_MEMORY, DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
                                      ddp_error *err);
 
@@ -2775,8 +2780,8 @@ DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline
                                         double *each_s, double *all_s, ddp_error *err);
 
 /* ddp_scheme_name - returns the name of a scheme as used by the programs: ssgd, wfbp, mgwfbp, ascwfbp,
- * bytescheduler, usbyte or deft; "unknown" for an invalid value. A constant string. Pure and safe from any
- * thread. */
+ * bytescheduler, usbyte or deft, and "unknown" for an invalid value. A constant string. Pure and safe from
+ * any thread. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 
 /* ddp_scheme_named - finds the scheme with the given name. Pure and safe from any thread. Errors: DDP_ARG,
@@ -2804,8 +2809,8 @@ typedef struct ddp_knapsack_problem {
     const double *value;   /* [items] >= 0, the quantity to maximise, or NULL = item_s */
     int links;             /* 1 or 2 */
     double start_s[2];     /* >= 0 */
-    double deadline_s[2];  /* >= 0; a link with start >= deadline carries nothing */
-    double slowdown[2];    /* >= 1; 0 = 1 */
+    double deadline_s[2];  /* >= 0. A link with start >= deadline carries no item. */
+    double slowdown[2];    /* >= 1 (default: 1) */
 } ddp_knapsack_problem;
 
 /* ddp_knapsack - chooses the items of largest total value that the links can carry in time.
@@ -2855,17 +2860,17 @@ typedef enum ddp_delayed_select {
 
 /* Options of ddp_plan_delayed. All-zero selects the defaults. */
 typedef struct ddp_delayed_options {
-    int links;                  /* 1 or 2; 0 = 1 */
-    double mu;                  /* time on the slow link / time on the fast link; used with 2 links */
-    double alpha_s;             /* startup included in each comm_s, in seconds; every part pays it */
+    int links;                  /* 1 or 2 (default: 1) */
+    double mu;                  /* time on the slow link / time on the fast link, used with 2 links */
+    double alpha_s;             /* startup included in each comm_s, in seconds. Every part pays it. */
     double partition_s;         /* longest block on the fast link, in seconds, or 0 for no limit */
     double partition_params;    /* most parameters in a block, or 0 for no limit */
     ddp_delayed_select select;  /* (default: release) */
-    ddp_knapsack_solver solver; /* 0 = exact if that is quick, else greedy; with two links, the best plan
-                                   of that one, greedy and a queue. paper with two links: greedy */
-    double capacity_scale;      /* factor on the knapsack capacity of both stages; 0 = 1 */
-    double target_frequency;    /* updates per iteration, in (0..1]; 0 = none; else the plan has the
-                                   shortest iteration found with at least this frequency */
+    ddp_knapsack_solver solver; /* (default: exact if that is quick, else greedy, and with two links the best
+                                   plan of that solver, greedy and a queue. paper with two links: greedy) */
+    double capacity_scale;      /* factor on the knapsack capacity of both stages (default: 1) */
+    double target_frequency;    /* updates per iteration, in (0..1], or 0 for no target. With a target the
+                                   plan has the shortest iteration found with at least this frequency. */
     int no_barrier;             /* 1 = a send may span forward and backward, if that gives more updates */
 } ddp_delayed_options;
 
@@ -2903,19 +2908,18 @@ typedef struct ddp_delayed_plan {
     int updates;             /* per steady period */
     int *k;                  /* [updates] iterations that each update merges: the batch-size
                                              sequence */
-    int *delay;              /* [updates] iterations from the newest gradient of an update to
-                                             the update; the oldest gradient waits k - 1 more */
+    int *delay;              /* [updates] iterations from the newest gradient of an update to the update. The
+                                oldest gradient waits k - 1 more. */
     double iteration_s;      /* mean over the steady period */
     double update_frequency; /* updates / period */
     double forward_s, backward_s, comm_s; /* T_f, T_b, and T_c after partitioning */
     double lower_bound_s;                 /* max(T_f + T_b, frequency x T_c / (1 + 1/mu)) */
     double capacity_scale;                /* factor on the knapsack capacity that was used */
     int no_barrier;                       /* 1 = sends may span the stages */
-    int limited; /* 1 = a limit ended the search; a longer search might find a better plan */
+    int limited; /* 1 = a limit ended the search. A longer search might find a better plan. */
 } ddp_delayed_plan;
 
-/* ddp_plan_delayed - plans DeFT's schedule for buckets (the rows of the profile; row 0 is next to the
- * input).
+/* ddp_plan_delayed - plans DeFT's schedule for buckets (the rows of the profile). Row 0 is next to the input.
  *
  * The two queues and four cases of Algorithm 2 run from an empty start until a state repeats: the iterations
  * between the two are the steady period. The gradients of all iterations are merged (a mean over k). Each
@@ -2937,9 +2941,9 @@ typedef struct ddp_delayed_plan {
  *     limits in which both stages have T_f + T_b.
  *
  * Choice. By default the knapsack fills a stage. With a startup or two links, greedy and a plain queue are
- * also tried. The plan with the least time per update is returned; with a target_frequency, the plan with the
- * shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and the
- * shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
+ * also tried. The plan with the least time per update is returned, or with a target_frequency the plan with
+ * the shortest iteration. For a target_frequency the capacity is bisected, starting at capacity_scale, and
+ * the shortest iteration of all tries is returned (ties: more updates). No iteration is shorter than
  * lower_bound_s. The profile's own alpha_s and gap_s are added to every comm_s and to alpha. After 5e7
  * knapsack entries (a second or less) the search ends with the best plan so far, the same on every machine,
  * and sets `limited`.
@@ -2960,8 +2964,8 @@ DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delaye
 /* ddp_delayed_plan_free - frees the arrays of a plan. Accepts an all-zero one. */
 DDP_API void ddp_delayed_plan_free(ddp_delayed_plan *plan);
 
-/* ddp_delayed_select_name - returns the name of a selection rule; "unknown" for an invalid value. A constant
- * string. Pure and safe from any thread. */
+/* ddp_delayed_select_name - returns the name of a selection rule, or "unknown" for an invalid value. A
+ * constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_delayed_select_name(ddp_delayed_select select);
 
 /* ddp_delayed_select_named - finds the selection rule with the given name. Pure and safe from any thread.
@@ -2979,8 +2983,8 @@ typedef struct ddp_preserver {
     double sigma;     /* sqrt(g' Sigma g), with Sigma the covariance of one sample's gradient; >= 0.
                          Estimate: deviation of g . g_w over workers x sqrt(samples per worker) */
     double batch;     /* samples in an update without merging, > 0 */
-    double start;     /* s, the current loss; >= target */
-    double target;    /* S*, the lowest loss, >= 0; an offset in both losses dilutes the ratio */
+    double start;     /* s, the current loss, >= target */
+    double target;    /* S*, the lowest loss, >= 0. An offset in both losses dilutes the ratio. */
     double tolerance; /* 0 = 0.01, the paper's epsilon */
     int sum;          /* 1 = a merged gradient is the sum of k gradients (k x eta), not their mean */
     int one_sided;    /* 1 = accept every ratio above 1, in which the plan's loss is the lower one */
@@ -3004,7 +3008,7 @@ typedef struct ddp_preserved {
 DDP_API double ddp_preserver_expect(const ddp_preserver *model, double s, int k);
 
 /* ddp_preserver_test - applies the ratio test to the batch-size sequence k[updates]. Accepts if |ratio -
- * 1| <= tolerance; with one_sided, if ratio >= 1 - tolerance. The expected loss after each update is the
+ * 1| <= tolerance, or with one_sided if ratio >= 1 - tolerance. The expected loss after each update is the
  * start of the next one. The model ignores the delay of updates. Errors: DDP_ARG (names the value),
  * DDP_NUMERIC. */
 DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates,
@@ -3035,7 +3039,7 @@ enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };
  *
  *   gradient   [n] the mean over all workers
  *   parameter  [n] the values before the update with that gradient
- *   mean       nonzero: divide the sum by n (the printed formula ranks large layers high)
+ *   mean       if nonzero, the sum is divided by n (the printed formula ranks large layers high)
  *
  * Sums in double, in parts of a fixed shape, so that a GPU gets the same result. Errors: DDP_ARG,
  * DDP_NUMERIC (names the element). Source: OSP (Fu and others), section 4.1.1. */
@@ -3047,7 +3051,7 @@ DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parame
  *
  *   importance  [layers] >= 0
  *   bytes       [layers] >= 0
- *   budget      S(G^u), the most bytes that the deferred layers may have together; 0 defers no layer
+ *   budget      S(G^u), the most bytes that the deferred layers may have together. 0 defers no layer.
  *   gib         [(layers + 7) / 8] receives the bitmap
  *   deferred    receives the bytes of the 0 bits. May be NULL.
  *
@@ -3073,9 +3077,9 @@ DDP_API ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double com
                                 double model_bytes, int literal, double *out, ddp_error *err);
 
 /* ddp_osp_budget - computes S(G^u) of the next epoch: (1 - loss / first_loss) u_max, clamped to 0..u_max.
- * loss is the loss of the epoch that has just ended, first_loss the loss of the first epoch. So the first
- * two epochs defer nothing; use 0 until the first epoch ends. Returns 0 if loss is not finite or
- * first_loss is not above 0. Source: OSP, Algorithm 1. */
+ * loss is the loss of the epoch that has just ended, first_loss the loss of the first epoch. So the first two
+ * epochs defer no layer. Use 0 until the first epoch ends. Returns 0 if loss is not finite or first_loss is
+ * not above 0. Source: OSP, Algorithm 1. */
 DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);
 
 /* ==== plan/osp/served.h ==== [plan] */
@@ -3093,10 +3097,10 @@ typedef struct ddp_served {
     ddp_serving rule;     /* when a server answers */
     int ahead;            /* steps a worker may be ahead of the slowest one, or -1 for no limit */
     int workers, servers; /* numbers of both, at least 1 */
-    int colocated;        /* 1 = worker k is also server k and both use one link; servers = workers */
-    const double *bytes;  /* [servers] bytes of gradients, and as many in the answer; borrowed */
+    int colocated;        /* 1 = worker k is also server k and both use one link, with servers = workers */
+    const double *bytes;  /* [servers] bytes of gradients, and as many in the answer. Borrowed. */
     const double *late;   /* [servers] the part of these bytes that travels during the next step's compute
-                            (osp); NULL = none */
+                            (osp). May be NULL. */
     double compute_s;     /* compute time of one step of a worker, in seconds */
     double bytes_per_s;   /* rate of each rank's link, in each direction */
     double delay_s;       /* one-way delay, in seconds */
@@ -3112,8 +3116,8 @@ typedef struct ddp_served {
  *   work  ddp_served_room(workers, servers) bytes of scratch, or NULL to allocate it for the call
  *   out   receives the seconds. Unchanged on error.
  *
- * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker;
- * finding each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
+ * Source: OSP, specs 4.3, with the order of the messages. Cost: simulates 24 steps of every worker. Finding
+ * each message takes O(workers x servers). Errors: DDP_ARG (names the number), DDP_MEMORY. */
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
 
 /* ddp_served_room - returns the bytes of scratch memory that ddp_served_step needs for these numbers of
@@ -3127,19 +3131,19 @@ DDP_API size_t ddp_served_room(int workers, int servers);
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
     DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, then annealing, KL's search and
-                               re-matching; with more than 256 devices mostly descent by exchanges and
+                               re-matching. With more than 256 devices mostly descent by exchanges and
                                re-matching */
     DDP_PLACE_GENETIC,      /* the genetic search of the paper, section 3.4 */
     DDP_PLACE_GENETIC_CODE, /* the genetic search in the authors' released program */
     DDP_PLACE_KL,           /* the same with the Kernighan-Lin gain of that program */
-    DDP_PLACE_RANDOM,       /* random shuffles; stage order and pipelines are not optimised */
+    DDP_PLACE_RANDOM,       /* random shuffles. Stage order and pipelines are not optimised. */
     DDP_PLACE_EXACT         /* branch and bound over the composition of the stages */
 } ddp_place_solver;
 
 /* Options of ddp_place. All-zero selects the defaults. */
 typedef struct ddp_place_options {
     ddp_place_solver solver; /* (default: anneal) */
-    int pipelines, stages;   /* D_dp, D_pp; 0 = as in the network */
+    int pipelines, stages;   /* D_dp, D_pp (default: as in the network) */
     uint64_t seed;           /* seed of the search (default: 0) */
     double time_limit_s;     /* 0 = no limit (exact: 60 s) */
     long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 4,000,000, exact: no
@@ -3156,11 +3160,11 @@ typedef struct ddp_placement {
     int *assign;           /* [pipelines x stages] device of stage j in pipeline i */
     double cost_s;         /* datap_s + pipelinep_s */
     double datap_s;        /* averaging time of the slowest stage */
-    double pipelinep_s;    /* sum over the hops of a pipeline; each hop takes as long as in the slowest
-                           pipeline */
+    double pipelinep_s;    /* sum over the hops of a pipeline. Each hop takes as long as in the slowest
+                              pipeline. */
     int proven;            /* 1 = no placement is better */
     double solve_s;        /* duration of the search, in seconds */
-    long candidates; /* candidates examined. anneal: moves tried; with more than 256 devices, a re-matching
+    long candidates; /* candidates examined. anneal: moves tried. With more than 256 devices, a re-matching
                         counts as 4 D_dp. exact: compositions entered. Other solvers: partitions */
     int points;      /* number of improvements */
     double *curve;   /* [points x 2] seconds since the start, and the best cost at that time */
@@ -3188,7 +3192,7 @@ typedef struct ddp_placement {
  *                 offspring better than the worst individual replaces it
  *   genetic-code  one pass of cyclic one-way moves. An offspring better than its first parent replaces the
  *                 worse parent, which is the effect of the released test. The last cycle is retained
- *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b; the delay cancels
+ *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b. The delay cancels
  *
  * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
  * depend on the clock, and anneal adapts its cooling schedule to it. The search may exceed the time limit by
@@ -3213,7 +3217,7 @@ DDP_API ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int sta
 DDP_API void ddp_placement_free(ddp_placement *p);
 
 /* ddp_place_solver_name - returns the name of a solver: "anneal", "genetic", "genetic-code", "kl", "random"
- * or "exact"; "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
+ * or "exact", and "unknown" for an invalid value. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
 
 /* ddp_place_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:
@@ -3226,9 +3230,9 @@ DDP_API ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *ou
 /* ddp_modularity - computes Q = sum over communities c of (L_c / m - resolution (d_c / 2m)^2). L_c is the sum
  * of the weights inside c, d_c the sum of the degrees of its nodes, and m the sum of all weights.
  *
- *   weights     [n x n] finite, >= 0. Both directions are averaged, the diagonal is not read.
+ *   weights     [n x n] finite, >= 0. Both directions are averaged, and the diagonal is not read.
  *   resolution  above 0. 1 gives Newman's modularity, a larger value smaller communities.
- *   community   [n] community of each node, a number in 0..n-1; the numbers need not be consecutive
+ *   community   [n] community of each node, a number in 0..n-1. The numbers need not be consecutive.
  *   out         receives Q, or 0 for a graph without weight. Unchanged on error.
  *
  * Pure and safe from any thread. Errors: DDP_ARG (names the node or the pair, and the value), DDP_NUMERIC for
@@ -3242,13 +3246,14 @@ DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolutio
  *   communities  receives the number of communities. May be NULL.
  *   modularity   receives Q. May be NULL.
  *
- * Blondel et al. 2008 means that each node in turn moves to the neighbouring community with the largest gain.
+ * Method (Blondel et al. 2008): each node in turn moves to the neighbouring community with the largest gain.
  * Ties go to the lowest number, and only a gain larger than the rounding error counts. Then communities
  * become nodes, and the procedure repeats until no move gains anything.
  *
  * Beyond the paper, the result is refined by moving single nodes again until no move gains anything. For n
- * <= 1024 the whole method also runs with 15 seeded orders of the nodes. The best Q wins; index order wins
- * ties. A node without weight stays alone. A disconnected graph has at least one community per component.
+ * <= 1024 the whole method also runs with 15 seeded orders of the nodes. The best Q wins, and index order
+ * wins ties. A node without weight stays alone. A disconnected graph has at least one community per
+ * component.
  *
  * Deterministic. O(n^2) time per pass and n^2 doubles of memory. Outputs are untouched on error. Pure and
  * safe from any thread. Errors: DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
@@ -3262,11 +3267,11 @@ struct ddp_adatopk_options; /* compress/compress.h */
 
 /* Options of the estimate. All-zero selects the defaults. */
 typedef struct ddp_workload_options {
-    int microbatches;    /* n_b, micro-batches per iteration; 0 = 1 */
+    int microbatches;    /* n_b, micro-batches per iteration (default: 1) */
     double samples;      /* N_s, samples per iteration, or 0 for the number of micro-batches */
     int forward_only;    /* 1 = no backward pass */
-    double state_factor; /* memory per byte of parameters; 0 = 4 (parameters, gradients, Adam's
-                            two moments), or 1 with forward_only */
+    double state_factor; /* memory per byte of parameters (default: 4 for parameters, gradients and two
+                            moments of Adam, 1 with forward_only) */
 } ddp_workload_options;
 
 /* A tensor that one device sends to another, once per micro-batch. */
@@ -3275,7 +3280,7 @@ typedef struct ddp_workload_message {
     int user;              /* the first operator on the other device that uses the result (the paper names a
                      gradient "op-user") */
     int from, to;          /* devices */
-    int gradient;          /* 0 = the result, sent in forward; 1 = its gradient, sent in backward */
+    int gradient;          /* 1 if the gradient is sent, in backward, 0 if the result is, in forward */
     double bytes, seconds; /* size, and receive time on the link */
 } ddp_workload_message;
 
@@ -3298,7 +3303,7 @@ typedef struct ddp_workload {
  *   o          borrowed. All-zero selects the defaults.
  *   out        untouched on error. Otherwise, the caller frees it with ddp_workload_free.
  *
- *   C_p     sum of flops / speed[p] over the operators on p; three times that with backward
+ *   C_p     sum of flops / speed[p] over the operators on p, times 3 with backward
  *   R_p     sum of delay + bytes / rate over the messages that p receives. A result is sent once to each
  *           remote device that uses it, however many users it has there. With backward, the gradient of that
  *           result returns to the producer's device, which is charged for receiving it
@@ -3306,9 +3311,8 @@ typedef struct ddp_workload {
  *   T_pipe  T_lat + (n_b - 1) max over p of max(C_p, R_p)             Eq. 3
  *   phi     N_s / T_pipe                                              Eq. 4
  *
- * Interpretations of the paper: "outputs of f" in R means the output of the parent. Access to local memory
- * costs nothing. Input data (a leaf without parameters) receives no gradient. Every other leaf and operator
- * does.
+ * Interpretations of the paper: "outputs of f" in R means the output of the parent. Access to local memory is
+ * free. Input data (a leaf without parameters) receives no gradient. Every other leaf and operator does.
  *
  * Memory: state_factor x parameters, plus the results and received results retained for backward. They are
  * counted for all n_b micro-batches, or for one with forward_only.
@@ -3328,9 +3332,9 @@ DDP_API void ddp_workload_free(ddp_workload *w);
  *   peak            S*(p) in FLOP/s
  *   lambda          receives the fraction. Unchanged on error.
  *
- * Least squares through the origin of seconds over flops / peak; lambda = 1 / slope. To fit alpha and beta of
- * a link, use ddp_link_fit. Pure and safe from any thread. Errors: DDP_ARG (no sample, a value is negative or
- * not finite, or all values are zero). */
+ * Least squares through the origin of seconds over flops / peak, with lambda = 1 / slope. To fit alpha and
+ * beta of a link, use ddp_link_fit. Pure and safe from any thread. Errors: DDP_ARG (no sample, a value is
+ * negative or not finite, or all values are zero). */
 DDP_API ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak,
                                  double *lambda, ddp_error *err);
 
@@ -3363,7 +3367,7 @@ typedef enum ddp_fence_solver {
     DDP_FENCE_DEFAULT,    /* fence */
     DDP_FENCE_CUT,        /* OP-Fence: clusters, device order, optimal cut */
     DDP_FENCE_EQUAL_OPS,  /* baseline: an equal number of modules per device, devices in index order */
-    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules with about equal FLOPs per device; ignores device
+    DDP_FENCE_EQUAL_FLOPS /* baseline: whole modules with about equal FLOPs per device, whatever the device
                              speed */
 } ddp_fence_solver;
 
@@ -3375,7 +3379,7 @@ typedef struct ddp_fence_options {
     int allow_idle;            /* 1 = a device may run no operator */
     double message_bytes;      /* message size M for the link weights, in bytes, or 0 for the median over all
                            * cuts */
-    double resolution;         /* of the clustering, see ddp_louvain; 0 = 1 */
+    double resolution;         /* of the clustering, see ddp_louvain (default: 1) */
 } ddp_fence_options;
 
 /* Operators first .. end-1 of the list run on `device`. */
@@ -3388,11 +3392,12 @@ typedef struct ddp_fence_plan {
     ddp_fence_solver solver;    /* solver that made it */
     int devices, ops;           /* number of devices (N) and of operators */
     int segments;               /* number of segments */
-    ddp_fence_segment *segment; /* [segments] in pipeline order; each non-empty, together all operators */
+    ddp_fence_segment *segment; /* [segments] in pipeline order. None is empty, and together they have all
+                                   operators. */
     int *order;                 /* [N] devices in pipeline order, idle ones included */
     int *cluster;               /* [N] cluster found by Louvain, 0..clusters-1 (also for the baselines) */
     int clusters;               /* number of clusters */
-    int *device_of;             /* [ops]; input data is on the device of its first user */
+    int *device_of;             /* [ops]. Input data is on the device of its first user. */
     double message_bytes;       /* the M that the link weights used, in bytes */
     int proven;                 /* 1 = no other cut along `order` has a smaller pipeline_s */
     int connected;              /* 1 = the operators of each cluster form a connected subgraph */
@@ -3402,7 +3407,7 @@ typedef struct ddp_fence_plan {
 
 /* ddp_fence - assigns each operator to a device.
  *
- *   list, net  borrowed; net->speed is required; net->memory_bytes, if set, limits each device
+ *   list, net  borrowed. net->speed is required, and net->memory_bytes, if set, limits each device.
  *   o          borrowed. All-zero selects the defaults.
  *   out        untouched on error. Otherwise, the caller frees it with ddp_fence_plan_free.
  *
@@ -3415,12 +3420,12 @@ typedef struct ddp_fence_plan {
  *     links. In a cluster of two or more devices the path begins and ends at different devices.
  *  4. Cut the list into consecutive segments along that order. The cut minimises T_pipe (Eq. 3) within the
  *     memory limits, and counts backward messages and skip edges exactly as ddp_workload_estimate does.
- *  5. Improve the order with 2-opt (reversals, and swaps of two devices) on T_pipe with the cut fixed; then
- *     cut again. Repeat until nothing improves.
+ *  5. Improve the order with 2-opt (reversals, and swaps of two devices) on T_pipe with the cut fixed, then
+ *     cut again. Repeat until there is no improvement.
  *  6. With up to 7 devices, try every order, up to a total of 3e8 steps.
  * The reversed order and index order are also tried, so that no baseline is better. If no cut along any of
  * these orders fits into memory, the planner searches for an order that fits. With few devices it tries all
- * orders (up to 16 devices with 95 operators, 12 with 2,000); otherwise it swaps devices.
+ * orders (up to 16 devices with 95 operators, 12 with 2,000). Otherwise it swaps devices.
  *
  * The cut: for a given upper bound on max(C_p, R_p), a best-first search finds the cut of least latency. A
  * search state is the number of operators placed, the device, and the location of each result still in use. A
@@ -3484,8 +3489,8 @@ typedef struct ddp_task {
     int micro_batch;    /* from 0 */
 } ddp_task;
 
-/* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb"; the default's for
- * DDP_PIPELINE_DEFAULT. A constant string. Pure and safe from any thread. */
+/* ddp_pipeline_name - returns the name of a schedule: "gpipe", "1f1b" or "zb". DDP_PIPELINE_DEFAULT gives the
+ * name of the default. A constant string. Pure and safe from any thread. */
 DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
 
 /* ddp_pipeline_named - finds the schedule with the given name. Pure and safe from any thread. Errors:
@@ -3498,8 +3503,8 @@ typedef struct ddp_pipeline_shape {
     int stages;            /* 1..1024 */
     int micro_batches;     /* micro-batches of a step, at least 1 */
     int ahead;             /* 1f1b, zb: extra forwards before a stage's first backward, which hide the round
-                              trip of slow links; as many more micro-batches are in flight and retained
-                              (default: 0) */
+                              trip of slow links (default: 0). As many more micro-batches are in flight and
+                              retained. */
 } ddp_pipeline_shape;
 
 /* ddp_pipeline_tasks - lists the tasks that a stage computes in one step, in order.
@@ -3522,7 +3527,7 @@ typedef struct ddp_stage_cost {
     double inputs_s, weights_s; /* the two halves of the backward: input gradient, weight gradient */
 } ddp_stage_cost;
 
-/* Messages from one stage to a later one: one per micro-batch, and its gradient back. A message occupies the
+/* Messages from a stage to a later stage, one per micro-batch, and the gradients back. A message occupies the
  * sender's uplink, one message after the other, and, alpha_s later, the receiver's downlink, which serves
  * bytes of several senders in the order of arrival. */
 typedef struct ddp_boundary {
@@ -3537,7 +3542,7 @@ typedef struct ddp_pipeline_costs {
     ddp_pipeline_shape shape;     /* schedule, stages and micro-batches */
     const ddp_stage_cost *stage;  /* [stages] */
     int boundaries;               /* number of boundaries */
-    const ddp_boundary *boundary; /* [boundaries], or NULL for none */
+    const ddp_boundary *boundary; /* [boundaries]. May be NULL. */
 } ddp_pipeline_costs;
 
 /* One activity of a stage. A stage computes, sends and receives at the same time, one computation at a
@@ -3582,7 +3587,7 @@ DDP_API void ddp_pipeline_times_free(ddp_pipeline_times *t);
  *   delta  k float32 values, then k gaps as variable-length integers: 7 bits per byte, lowest bits first, top
  *          bit set if another byte follows. The first gap is the first index. Each later gap is index -
  *          previous index - 1. About 5.3 bytes per element if 1 % of the elements is sent and they are evenly
- *          spread; 4 to 14 in the extremes
+ *          spread, and 4 to 14 in the extremes
  * Full packings carry all elements (k = n):
  *   dense  n float32 values
  *   int8, int4, e3m0  see ddp_pack_quantised */
@@ -3602,7 +3607,7 @@ typedef enum ddp_packing {
 /* The contents of a message header. */
 typedef struct ddp_packed {
     ddp_packing packing; /* never DDP_PACK_DEFAULT */
-    uint64_t n, k;       /* n: elements of the array; k: elements in the message */
+    uint64_t n, k;       /* n elements of the array, k elements in the message */
 } ddp_packed;
 
 /* ddp_pack_bound - returns the maximum size, in bytes, of a message with k of n elements, header included.
@@ -3611,7 +3616,7 @@ typedef struct ddp_packed {
 DDP_API size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k);
 
 /* ddp_pack_sparse - writes k elements as a message with packing i64, i32 or delta.
- *   index  [k] strictly ascending and below n, as ddp_topk returns them; n is at most SIZE_MAX / 32
+ *   index  [k] strictly ascending and below n, as ddp_topk returns them. n is at most SIZE_MAX / 32.
  *   value  [k] infinities are allowed, NaN is an error
  *   out    buffer of `capacity` bytes that overlaps no input. The function writes at most *bytes of them.
  *   bytes  receives the size of the message
@@ -3663,7 +3668,7 @@ DDP_API ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_
 /* ---- receiving ---- */
 
 /* ddp_packed_read - reads a message header, and checks it and the message length against each other. It reads
- * only the first 24 bytes of `message`; `bytes` is the length of the whole message. The payload is not
+ * only the first 24 bytes of `message`. `bytes` is the length of the whole message. The payload is not
  * checked. Errors: DDP_ARG, DDP_FORMAT. */
 DDP_API ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err);
 
@@ -3761,7 +3766,7 @@ DDP_API size_t ddp_sparse_scratch(int keep);
  *
  *   x        [n] changed in place
  *   keep     elements to keep of each chunk, 1..4096
- *   out      buffer of `capacity` bytes; ddp_sparse_bytes(n, keep) of them are written
+ *   out      buffer of `capacity` bytes, of which ddp_sparse_bytes(n, keep) are written
  *   scratch  ddp_sparse_scratch(keep) bytes, aligned to 8
  *
  * On error x is unchanged. Allocates nothing. Safe from any thread. Errors: DDP_ARG; DDP_NUMERIC for an
@@ -3780,13 +3785,13 @@ DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, f
 /* ddp_topk - selects the k elements of x[0..n-1] with the largest magnitudes, exactly.
  *
  *   k        1..n
- *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8; one per thread, reusable after the call
+ *   scratch  ddp_topk_scratch(n, k) bytes, aligned to 8. One per thread, reusable after the call.
  *   index    [k] receives their positions, ascending
  *   value    [k] receives x[index[i]], bit for bit. May be NULL.
  * x, scratch, index and value do not overlap.
  *
  * The result equals the first k elements of a full sort by magnitude, descending, then by index, ascending.
- * Of equal magnitudes the lowest indexes are selected; 0.0 and -0.0 are equal. Infinities are largest. A NaN
+ * Of equal magnitudes the lowest indexes are selected. 0.0 and -0.0 are equal. Infinities are largest. A NaN
  * anywhere in x is an error that names the first NaN found. It is never selected.
  *
  * Method: a sample of the magnitudes gives a threshold that slightly more than k elements exceed. One pass
@@ -3812,10 +3817,10 @@ DDP_API size_t ddp_topk_scratch(size_t n, size_t k);
  *   scratch  ddp_randomk_scratch(n) bytes, aligned to 8
  *   index, value  as in ddp_topk. They do not overlap each other or the other arrays.
  *
- * Values are not scaled by n/k: with error feedback they must not be; without it the receiver may scale them.
- * Method: Floyd's algorithm on a bitmap, O(k + n / 64). A NaN at a drawn position is an error that names the
- * first one. The other positions are not read. Allocates nothing. Safe from any thread. On error the outputs
- * are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
+ * Values are not scaled by n/k. With error feedback they must not be, and without it the receiver may scale
+ * them. Method: Floyd's algorithm on a bitmap, O(k + n / 64). A NaN at a drawn position is an error that
+ * names the first one. The other positions are not read. Allocates nothing. Safe from any thread. On error
+ * the outputs are unchanged. Errors: DDP_ARG, DDP_NUMERIC. */
 DDP_API ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
                                size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err);
 
@@ -3828,17 +3833,17 @@ DDP_API size_t ddp_randomk_scratch(size_t n);
 /* Options of ddp_adatopk. */
 typedef struct ddp_adatopk_options {
     double ratio;        /* r >= 1: the requested compression ratio */
-    double factor;       /* the constant 3 of Eq. 7; 0 = 3 */
-    ddp_packing packing; /* i64, i32 or delta; DEFAULT = delta */
-    int uniform;         /* 1 = every link sends n / r elements, whatever its time; factor is not used */
+    double factor;       /* the constant 3 of Eq. 7 (default: 3) */
+    ddp_packing packing; /* i64, i32 or delta. DEFAULT = delta. */
+    int uniform;         /* 1 = every link sends n / r elements, whatever its time. factor is not used. */
 } ddp_adatopk_options;
 
 /* Compression of the message of one link. */
 typedef struct ddp_link_compression {
     double ratio;  /* r_i >= 1 */
-    size_t keep;   /* k_i: elements in the message; n if dense */
+    size_t keep;   /* k_i, the elements in the message, n if dense */
     int dense;     /* 1 = send all elements: a compressed message would be at least as large */
-    size_t bytes;  /* size of the message with its header; for delta an upper bound */
+    size_t bytes;  /* size of the message with its header, for delta an upper bound */
     double link_s; /* predicted time, in seconds: R_i times payload size over dense payload size */
 } ddp_link_compression;
 
@@ -3849,7 +3854,7 @@ typedef struct ddp_link_compression {
  *   count  [links] floats in that message, at least 1
  *   out    [links] unchanged on error
  *
- * r_i = max(1, factor r R_i / max R) (Eq. 7), or 1 for all links if every R is 0; k_i = ceil(count / r_i).
+ * r_i = max(1, factor r R_i / max R) (Eq. 7), or 1 for all links if every R is 0. k_i = ceil(count / r_i).
  * With the paper's choice, factor 3 and i64, the message of the slowest link is 1/r of the dense message: the
  * factor compensates for an 8-byte index with each 4-byte value. Every compressed link then takes max R / r
  * seconds, so that all of them take the same time. The packing changes bytes and link_s, never the selected
@@ -3857,7 +3862,7 @@ typedef struct ddp_link_compression {
  * dense size, set the factor to 1.5 with delta or to 2 with i32.
  *
  * The paper is silent or wrong in two places. For r_i between 1 and factor its formula sends more bytes than
- * dense; such links send dense here. Its Eq. 8 applies the factor 3 also to links that are not compressed,
+ * dense. Such links send dense here. Its Eq. 8 applies the factor 3 also to links that are not compressed,
  * and divides compute time by r. link_s does neither and is meant for Eq. 3. The uniform rule with r = 100
  * and i64 gives a message 33.3 times smaller, as the caption of Figure 10 says.
  *
@@ -3927,16 +3932,16 @@ typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_U
 /* A parameter array or buffer of an operator and its initial values. scale: standard deviation of
  * DDP_INIT_NORMAL, bound of DDP_INIT_UNIFORM. */
 typedef struct ddp_param {
-    const char *name; /* "weight", "bias"; a constant string */
+    const char *name; /* "weight" or "bias", a constant string */
     ddp_shape shape;  /* shape of the array */
     ddp_init init;    /* distribution of the initial values */
     float scale;      /* see above, or 0 for ZERO and ONE */
     int matrix; /* 1: ddp_muon treats it as a matrix, first dimension by all others, or 0 for lookup tables */
 } ddp_param;
 
-/* Input and output of a shape rule. Inputs and args are given; all other fields start zeroed. For a tied
- * node, a rule that fails or defines no parameters is called again with the tied parameter as param[0]
- * and params 1. */
+/* Input and output of a shape rule. Inputs and args are given. All other fields start zeroed. For a tied
+ * node, a rule that fails or defines no parameters is called again with the tied parameter as param[0] and
+ * params 1. */
 typedef struct ddp_op_spec {
     int inputs;                       /* given: number of inputs */
     ddp_shape in[DDP_OP_INPUTS];      /* given: their shapes */
@@ -3965,8 +3970,8 @@ typedef struct ddp_op_call {
     void *saved;                  /* spec->saved elements */
     /* for backward only */
     const void *grad_out;            /* shape of out */
-    void *grad_in[DDP_OP_INPUTS];    /* NULL: not needed */
-    int add_in[DDP_OP_INPUTS];       /* 1: add to grad_in, 0: overwrite it */
+    void *grad_in[DDP_OP_INPUTS];    /* NULL if not needed */
+    int add_in[DDP_OP_INPUTS];       /* 1: add to grad_in, 0: overwrite grad_in */
     void *grad_param[DDP_OP_PARAMS]; /* always accumulated, or NULL for frozen */
     /* execution */
     void *pool;      /* ddp__pool *, for ddp_op_parallel. May be NULL. */
@@ -3980,12 +3985,12 @@ typedef struct ddp_op_call {
 } ddp_op_call;
 
 /* An operator. shape() fills spec before the other functions are called. The struct is borrowed for the
- * life of the graph. backward may be NULL: no gradient flows through the operator. */
+ * life of the graph. If backward is NULL, no gradient flows through the operator. */
 typedef struct ddp_op {
     const char *name;                                    /* unique within a graph */
     ddp_status (*shape)(ddp_op_spec *s, ddp_error *err); /* fills the spec, or fails */
     void (*forward)(const ddp_op_call *c);               /* computes out */
-    void (*backward)(const ddp_op_call *c);              /* computes the gradients; or NULL */
+    void (*backward)(const ddp_op_call *c);              /* computes the gradients, or NULL */
 } ddp_op;
 
 /* Two operators that a backend runs fused. The second directly follows the first, takes its output as input
@@ -3998,7 +4003,7 @@ typedef struct ddp_op {
 typedef struct ddp_op_pair {
     void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
     void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
-    const char *reader; /* NULL: no such operator */
+    const char *reader; /* name of that operator, or NULL */
 } ddp_op_pair;
 
 /* ddp_shape_count - returns the number of elements of a shape, or 1 for a scalar. Pure and safe from any
@@ -4024,7 +4029,7 @@ typedef struct ddp_state ddp_state; /* activations and their gradients of one mi
 /* Description of one operator for a planner. The names are valid as long as the graph. */
 typedef struct ddp_node_info {
     const char *name;                 /* operator name */
-    const char *layer;                /* name of its layer; "" outside layers */
+    const char *layer;                /* name of the layer, or "" outside layers */
     int layer_index;                  /* -1 outside layers */
     int inputs;                       /* number of inputs */
     int input[DDP_OP_INPUTS];         /* indexes of the producing nodes */
@@ -4039,8 +4044,8 @@ typedef struct ddp_node_info {
  * stores the first error. Builders accept NULL inputs and return NULL, so one check at ddp_graph_build is
  * enough. ---- */
 
-/* ddp_graph_new - creates an empty graph. d NULL: a graph for planning, or for training without
- * synchronisation. The caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
+/* ddp_graph_new - creates an empty graph. If d is NULL, the graph is for planning, or for training without
+ * synchronisation, and the caller frees it with ddp_graph_free. Otherwise ddp_close frees it. Returns NULL if
  * memory is short. One thread at a time may use a graph. */
 DDP_API ddp_graph *ddp_graph_new(ddp_ctx *d);
 
@@ -4058,12 +4063,12 @@ DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
 DDP_API void ddp_layer_end(ddp_graph *g);
 
 /* ddp_recompute_begin - begins a segment for activation recomputation. The operators that are added before
- * ddp_recompute_end form the segment. It may span several layers or be part of one; segments do not nest.
+ * ddp_recompute_end form the segment. It may span several layers or be part of one, but segments do not nest.
  *
  * Arrays that only the segment reads (outputs, and data that operators save) are dropped in forward. Inputs
  * of the segment and outputs that are used outside it, or nowhere, are retained. The segment's forward runs
  * again before its backward, except operators whose results no backward reads. Its time counts as backward of
- * the layer of the segment's last operator; flops does not include it.
+ * the layer of the segment's last operator. flops does not include it.
  *
  * Gradients, parameters and buffers are bit-identical to a run without segments: the second forward draws the
  * same dropout masks and does not update running statistics. An operator of your own must give equal results
@@ -4082,22 +4087,16 @@ DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long
 
 /* ddp_input_shape - adds a named input array of any shape that the program fills before each forward pass.
  * type: DDP_F32 or DDP_I32. The name is copied and must be unique. Returns the node, owned by the graph, or
- * NULL on failure. ---- built-in operators ----
- *
- * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure.
- * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
- * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
- * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
- * none. */
+ * NULL on failure. */
 DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
 
 /* ---- built-in operators ----
  *
- * A builder adds one operator and returns its node, which the graph owns. It returns NULL on failure.
+ * A builder adds one operator and returns the node, which the graph owns. It returns NULL on failure.
  * ddp_graph_error then has DDP_ARG (shapes or numbers that do not fit), DDP_USAGE (after ddp_graph_build) or
- * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN; use
- * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and a bias as
- * none. */
+ * DDP_MEMORY. x is (..., C) unless stated otherwise. An out-of-range token or label makes the loss NaN. Use
+ * ddp_tokens_check to detect it beforehand. flops counts a multiply-add as two operations, and does not count
+ * a bias. */
 
 /* ddp_linear - adds a linear layer with bias: x W' + b, shape (..., width). Weight (width, C), bias
  * (width). */
@@ -4121,7 +4120,7 @@ DDP_API ddp_node *ddp_position(ddp_graph *g, ddp_node *x);
  * Shape of x. */
 DDP_API ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x);
 
-/* ddp_attention - adds causal multi-head attention. x (B, T, 3C) contains queries, keys and values; heads
+/* ddp_attention - adds causal multi-head attention. x (B, T, 3C) contains queries, keys and values, and heads
  * divides C. Shape (B, T, C). */
 DDP_API ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads);
 
@@ -4130,7 +4129,7 @@ DDP_API ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads);
 DDP_API ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps);
 
 /* ddp_attention_grouped - adds causal grouped-query attention. x is (B, T, (heads + 2 kv_heads) d): queries,
- * keys and values. kv_heads divides heads, and each key/value head serves heads / kv_heads query heads; d is
+ * keys and values. kv_heads divides heads, and each key/value head serves heads / kv_heads query heads. d is
  * at most 512. Shape (B, T, heads d). */
 DDP_API ddp_node *ddp_attention_grouped(ddp_graph *g, ddp_node *x, long heads, long kv_heads);
 
@@ -4152,11 +4151,11 @@ DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
 
 /* ddp_dropout - adds an operator that zeroes elements with this probability, in [0, 1), and scales the others
- * by 1 / (1 - probability); none in evaluation. Shape of x. */
+ * by 1 / (1 - probability). In evaluation it has no effect. Shape of x. */
 DDP_API ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability);
 
 /* ddp_cross_entropy - adds the mean cross-entropy loss over rows, a scalar. Logits (..., V), labels int32
- * (...); label -1 is ignored. Its backward overwrites the logits: do not read them after ddp_backward. */
+ * (...). Label -1 is ignored. Its backward overwrites the logits: do not read them after ddp_backward. */
 DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels);
 
 /* ddp_linear_cross_entropy - adds a linear layer without bias and the mean cross-entropy of its logits as one
@@ -4169,10 +4168,10 @@ DDP_API ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *
  *
  *   channels  output channels
  *   kernel    height and width of the window, at most 64
- *   stride    step of the window; H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'
+ *   stride    step of the window. H' = (H + 2 padding - kernel) / stride + 1, rounded down, and likewise W'
  *   padding   zeros on all four sides
  *   groups    divides C and channels
- *   bias      0: no bias; else bias (channels)
+ *   bias      0 for no bias, otherwise bias (channels)
  *
  * Weight (channels, C / groups, kernel, kernel). */
 DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride, long padding,
@@ -4180,7 +4179,7 @@ DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kern
 
 /* ddp_batch_norm2d - adds a batch normalisation of each channel of images x (B, C, H, W) over B, H and W, eps
  * 1e-5. Scale and shift (C). Buffers: running mean and variance (C), initially 0 and 1. Each training forward
- * moves them by 0.1 of the distance to the batch's mean and unbiased variance; ddp_evaluate normalises with
+ * moves them by 0.1 of the distance to the batch's mean and unbiased variance. ddp_evaluate normalises with
  * them. Shape of x. */
 DDP_API ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x);
 
@@ -4236,7 +4235,7 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
  *   own       stage of this process, 0..stages-1
  *
  * Initial values are the same as in the whole model. ddp_pipe_open runs such a graph. Returns 0 or a
- * ddp_status; ddp_graph_error names the operator. Errors: DDP_ARG for the cut, DDP_USAGE after
+ * ddp_status, and ddp_graph_error names the operator. Errors: DDP_ARG for the cut, DDP_USAGE after
  * ddp_graph_build or another cut, DDP_MEMORY, or an earlier error of the graph. */
 DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
 
@@ -4251,14 +4250,14 @@ DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own
  * earlier error of the graph. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 
-/* ddp_graph_error - returns the graph's first error, never NULL; code DDP_OK means none. Borrowed for the
- * life of the graph. */
+/* ddp_graph_error - returns the graph's first error, never NULL. Code DDP_OK means that there is no error.
+ * Borrowed for the life of the graph. */
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ---- running, after ddp_graph_build ---- */
 
 /* ddp_data - returns the array of a named input of the built-in state (float or int32_t), or NULL if there is
- * no such input. It is in host memory even with a backend; each pass copies it to the device. */
+ * no such input. It is in host memory even with a backend, and each pass copies it to the device. */
 DDP_API void *ddp_data(ddp_graph *g, const char *name);
 
 /* ddp_value - returns the value of a scalar node after forward, or NAN if the node is not a scalar. With a
@@ -4352,15 +4351,15 @@ DDP_API int ddp_layer_count(const ddp_graph *g);
 DDP_API size_t ddp_param_count(const ddp_graph *g);
 
 /* ddp_layer_params - returns the parameters of a layer after ddp_graph_build, one block of *count floats in
- * layer memory; NULL and 0 if there are none. Borrowed for the life of the graph. */
+ * layer memory, or NULL and 0 if there are none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_params(ddp_graph *g, int layer, size_t *count);
 
 /* ddp_layer_gradients - returns the gradients of a layer after ddp_graph_build, one block of *count floats in
- * layer memory; NULL and 0 if there are none. Borrowed for the life of the graph. */
+ * layer memory, or NULL and 0 if there are none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count);
 
 /* ddp_layer_buffers - returns the buffers of a layer after ddp_graph_build, one block of *count floats in
- * layer memory; NULL and 0 if it has none. Borrowed for the life of the graph. */
+ * layer memory, or NULL and 0 if it has none. Borrowed for the life of the graph. */
 DDP_API float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count);
 
 /* ddp_node_param - returns parameter k of a node (weight 0, bias 1) in layer memory, or NULL if there is
@@ -4401,7 +4400,8 @@ typedef enum ddp_edge_coding {
     DDP_EDGE_BF16,       /* rounded to bfloat16: half the bytes */
     DDP_EDGE_INT8,       /* blocks of 64 values with a scale each (compress/compress.h): 0.27 of the bytes */
     DDP_EDGE_TOPK,       /* the n / ratio values of each array with the largest magnitudes, with 32-bit
-                            indexes: 2 / ratio of the bytes; the receiver sets the other values to 0 */
+                            indexes, which takes 2 / ratio of the bytes. The receiver sets the other values to
+                            0. */
     DDP_EDGE_ADATOPK,    /* topk with a ratio for each link, by its time (ddp_adatopk): factor x ratio on the
                             slowest link */
     DDP_EDGE_BOTTLENECK, /* float32 of a narrower model, which has a ddp_bottleneck of width / ratio at each
@@ -4415,11 +4415,12 @@ typedef enum ddp_edge_coding {
  * as float32. */
 typedef struct ddp_edge_wire {
     ddp_edge_coding coding; /* (default: f32) */
-    double ratio;           /* topk, adatopk and bottleneck: R, at least 1; aq: bits, 2, 3 or 4 */
+    double ratio;           /* R, at least 1, for topk, adatopk and bottleneck. Bits, 2, 3 or 4, for aq. */
     double factor;          /* adatopk: factor of Eq. 7 of FusionLLM (default: 3, as in the paper) */
-    int feedback;           /* 1: error feedback for int8, topk and adatopk: the residual of a message is
-                               added to the next one of that edge and direction, of any micro-batch. Stores
-                               one float per value sent; evaluations neither use nor change it (default: 0) */
+    int feedback;           /* 1: error feedback for int8, topk and adatopk. The residual of a message is
+                               added to the next message of that edge and direction, of any micro-batch.
+                               Stores one float per value sent. Evaluations neither use nor change the
+                               residual (default: 0) */
 } ddp_edge_wire;
 
 /* ddp_edge_wire_parse - parses the format of an edge: "f32", "bf16", "int8", "topk:R", "adatopk:R",
@@ -4437,17 +4438,17 @@ DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
  * the context's strategy. */
 typedef struct ddp_pipe_config {
     ddp_pipeline schedule; /* (default: 1f1b) */
-    int stages;            /* number of stages; divides ddp_world */
+    int stages;            /* number of stages, which divides ddp_world */
     const int *stage_of;   /* [ddp_node_count] stage of each operator, as for ddp_graph_cut (default: NULL,
                               about equal FLOPs per stage) */
-    const int *rank_of;    /* [replicas x stages] rank of stage s of pipeline r, at r x stages + s; each rank
+    const int *rank_of;    /* [replicas x stages] rank of stage s of pipeline r, at r x stages + s, each rank
                               once (default: NULL, that number itself, the order of DT-FM). Replicas are
                               summed in the order of their ranks */
     int ahead;             /* extra forwards, as in ddp_pipeline_shape (default: 0) */
     ddp_edge_wire edge;    /* format of messages between stages (default: float32) */
     long samples;          /* edge wire aq: number of training samples */
     int batch;             /* edge wire aq: samples of a micro-batch. The first dimension of a message is a
-                              multiple of it: the rows of one sample after those of another */
+                              multiple of it. The rows of a sample are consecutive. */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe; /* a pipeline, as seen by one of its ranks */
@@ -4456,7 +4457,7 @@ typedef struct ddp_pipe ddp_pipe; /* a pipeline, as seen by one of its ranks */
  * ddp_graph_build on the graph. ddp_config.micro_batches is the number of micro-batches of a step.
  *
  *   loss  scalar node of g
- *   c     stages, cut, schedule and edges; copied
+ *   c     stages, cut, schedule and edges, copied
  *
  * All ranks call it with the same model and configuration. Returns NULL on failure, with the context's error.
  * The caller frees the pipeline with ddp_pipe_close, before ddp_close. Collective. Errors: DDP_ARG for the
@@ -4480,7 +4481,7 @@ DDP_API void *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
  * context's first error. Errors: DDP_ARG for m, NULL or an id out of range. */
 DDP_API int ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
 
-/* ddp_pipe_step - runs forward and backward of all micro-batches; call ddp_step_end afterwards. The result is
+/* ddp_pipe_step - runs forward and backward of all micro-batches. Call ddp_step_end afterwards. The result is
  * bit-identical to an unpipelined run with one worker per pipeline and the same micro-batches. Collective.
  * Returns 0 or the context's first error. Errors: DDP_ARG for NULL; DDP_USAGE if edge wire aq lacks sample
  * ids; DDP_NUMERIC for a value that is not finite on a coded edge; DDP_FORMAT for a damaged message;
@@ -4513,8 +4514,8 @@ DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
 /* ddp_pipe_bytes - returns the bytes of this stage's activations and their gradients. The sum has three
- * terms: the arrays that a micro-batch retains from its forward to its backward, ddp_pipeline_held times; the
- * messages to and from other stages, once more than that; and the extra memory of one pass. With a backend
+ * terms: the arrays that a micro-batch retains from its forward to its backward, ddp_pipeline_held times, the
+ * messages to and from other stages, once more than that, and the extra memory of one pass. With a backend
  * this memory is on the device. Edge wire aq adds the stored activations of the samples, in host memory.
  * Local. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
@@ -4539,7 +4540,7 @@ typedef struct ddp_pipe_stats {
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 
 /* ddp_pipe_lanes - copies up to `room` slots: the computations and messages of this stage in the last step,
- * in any order. Times are in seconds of ddp_now(); boundary is the other stage, or -1. Returns the number
+ * in any order. Times are in seconds of ddp_now(). boundary is the other stage, or -1. Returns the number
  * copied. Recorded only if ddp_config.debug.trace_spans is set, and only on the CPU. Local. */
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
 
@@ -4571,13 +4572,13 @@ typedef struct ddp_pipe_layout {
 } ddp_pipe_layout;
 
 /* ddp_pipe_layout_read - reads what planners have decided, from the JSON lines of `plan place` (placement)
- * and of `plan fence` (cut); either may be NULL. If a file has several plans, the one with the least cost
+ * and of `plan fence` (cut). Either may be NULL. If a file has several plans, the one with the least cost
  * (cost_s, pipeline_s) is used, and the first of equal ones.
  *
  *   placement  rank = device, for each stage of each pipeline
  *   cut        the operators of a device are a stage. Stages are in the order in which data flow. Without a
  *              placement rank r is the r-th device that has operators, and so on in further pipelines
- *   g          the model, built or not; used for a cut only
+ *   g          the model, built or not, used for a cut only
  *   world      number of ranks
  *   out        untouched on error. Otherwise, the caller frees it with ddp_pipe_layout_free.
  *
@@ -4599,8 +4600,8 @@ DDP_API void ddp_pipe_layout_free(ddp_pipe_layout *l);
  * pipeline leave, and return 0. A rank whose fn returns DDP_ABORTED while its context has no error leaves
  * like a lost one.
  *
- *   cfg           micro_batches: of one pipeline while none is lost. The total must be divisible by every
- *                 smaller number of pipelines.
+ *   cfg           micro_batches is that of a pipeline while no pipeline is lost. The total must be divisible
+ *                 by every smaller number of pipelines.
  *   min_replicas  with fewer complete pipelines the run ends with DDP_PEER_LOST, which names the lost rank.
  *                 fn is called once more for the complete ones, if there are any, to save their state
  *                 (ddp_pipe_ends)
@@ -4641,12 +4642,13 @@ typedef struct ddp_config ddp_config; /* config/config.h */
 
 /* Options of a simulation. All-zero selects the defaults. */
 typedef struct ddp_simulation {
-    /* 1: simulate interchangeable workers as one. Only ranks 0 and 1 run, rank 1 for all others. fn must do
-     * the same in the same time on every rank. The results of rank 0 are bit-identical to a full simulation.
-     * Ignored if links are heterogeneous, or with jitter, sites, servers or net_script (default: 0). */
+    /* 1: simulates interchangeable workers as one worker. Only ranks 0 and 1 run, rank 1 for all others. fn
+     * must do the same in the same time on every rank. The results of rank 0 are bit-identical to a full
+     * simulation. Ignored if links are heterogeneous, or with jitter, sites, servers or net_script (default:
+     * 0). */
     int fold;
     /* Memory from ddp_paper that is never read or written. Layers in its first half, and the arrays that the
-     * library allocates for them, take no compute time and no memory (default: NULL, none). */
+     * library allocates for them, take no compute time and no memory (default: NULL). */
     void *paper;
     size_t paper_bytes; /* size of paper */
     double scale;       /* number of values that one value of a layer represents on the links (default: 1) */
@@ -4661,9 +4663,9 @@ typedef struct ddp_simulated {
 
 /* ddp_simulate - runs fn once per rank on a virtual clock that begins at 0, which ddp_now returns. fn calls
  * ddp_sleep_until in place of computing. Messages take the time of the emulated links (cfg->net, net2,
- * net_script; the arithmetic of src/emulate): latency, rate, shared bandwidth, priorities, but no processor
- * time. One worker runs at a time, in an order that depends only on the times: two runs are bit-identical.
- * The library's own messages are included; sums of ddp_paper memory are not computed.
+ * net_script), with the arithmetic of src/emulate: latency, rate, shared bandwidth, priorities, but no
+ * processor time. One worker runs at a time, in an order that depends only on the times: two runs are
+ * bit-identical. The library's own messages are included. Sums of ddp_paper memory are not computed.
  *
  *   how   options, or NULL for all 0
  *   fn    function of a rank: gets an open context, returns 0 or a ddp_status. It may wait only through the
@@ -4687,7 +4689,7 @@ DDP_API void ddp_sleep_until(double when);
  * Safe from any thread. */
 DDP_API void *ddp_paper(size_t bytes);
 
-/* ddp_paper_free - frees memory from ddp_paper; bytes is the size passed there. NULL is allowed. Safe from
+/* ddp_paper_free - frees memory from ddp_paper. bytes is the size passed there. NULL is allowed. Safe from
  * any thread. */
 DDP_API void ddp_paper_free(void *paper, size_t bytes);
 
@@ -4704,12 +4706,12 @@ typedef struct ddp_gpt2_config {
     long vocabulary; /* tokens */
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
-    long heads;      /* number of attention heads; divides dim */
+    long heads;      /* number of attention heads, which divides dim */
     long dim;        /* width C of the residual stream. The MLP has width 4 C. */
     long batch;      /* sequences B per micro-batch */
     float dropout;   /* of the embedding and of both branches of a block, in [0, 1) */
-    float deviation; /* of initial parameters (default: 0.02, as GPT-2); for dim 64 to 256, about 0.8 /
-                      sqrt(dim) is best */
+    float deviation; /* of initial parameters (default: 0.02, as GPT-2). For dim 64 to 256, about 0.8 /
+                        sqrt(dim) is best. */
     int recompute;   /* 1: recompute each transformer block, see above */
 } ddp_gpt2_config;
 
@@ -4718,8 +4720,8 @@ typedef struct ddp_llama2_config {
     long vocabulary; /* tokens */
     long context;    /* sequence length T */
     long layers;     /* transformer blocks */
-    long heads;      /* query heads; dim / heads must be even */
-    long kv_heads;   /* key/value heads; divides heads (default: heads) */
+    long heads;      /* query heads. dim / heads must be even. */
+    long kv_heads;   /* key/value heads, which divide heads (default: heads) */
     long dim;        /* width C of the residual stream */
     long hidden;     /* width of the MLP (default: 8/3 dim, rounded up to a multiple of 64) */
     long batch;      /* sequences B per micro-batch */
@@ -4768,20 +4770,20 @@ typedef struct ddp_vgg_config {
  * "h.0.mlp", "h.1.attn", ..., "head". The head has the last layer norm. The token table of "embed" is the
  * weight of the logits. *logits receives the node (B, T, vocabulary). If logits is NULL, the logits never
  * exist as a whole on a GPU or with c->recompute, where that saves memory. Initial parameters are those of
- * GPT-2: normal with c->deviation; the two projections onto the residual stream with deviation / sqrt(2
- * layers); biases 0.
+ * GPT-2: normal with c->deviation, for the two projections onto the residual stream with deviation / sqrt(2
+ * layers), and 0 for biases.
  *
  * Returns NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside [0,
- * 1), an earlier error of g); ddp_graph_error has the message. */
+ * 1), an earlier error of g). ddp_graph_error has the message. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
 
 /* ddp_llama2 - adds Llama 2 to g and returns its loss, the mean cross-entropy over B T tokens.
  *
  * Inputs and *logits are those for ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
  * "head" (the last norm and, unless tied, the weight of the logits). There are no biases. The weights of
- * queries, keys and values are one matrix, with rows in this order; so are the MLP's gate and up weights.
- * Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the transformers
- * library. Initial parameters follow ddp_gpt2. Norms start at 1.
+ * queries, keys and values are one matrix, with rows in this order. The gate and up weights of the MLP are
+ * another. Rotary angles pair column i of a head with column d/2 + i, as in the published weights for the
+ * transformers library. Initial parameters follow ddp_gpt2. Norms start at 1.
  *
  * Returns NULL on error (a size that is not positive, heads that do not fit). ddp_graph_error has the
  * message. */
@@ -4866,7 +4868,7 @@ typedef struct ddp_token_range {
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 
 /* ddp_tokens_from_bytes - makes a stream of n bytes in memory, which are copied. The ending of name selects
- * the format: .bin or .u16, .u32, else text; name appears in errors. Returns NULL on failure. The caller
+ * the format: .bin or .u16, .u32, else text. name appears in errors. Returns NULL on failure. The caller
  * frees the stream with ddp_tokens_close. Errors: DDP_FORMAT for bytes that do not fit the format, DDP_ARG
  * for NULL, or DDP_MEMORY. */
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
@@ -5035,13 +5037,13 @@ typedef enum ddp_safetensors_type {
     DDP_ST_BOOL
 } ddp_safetensors_type;
 
-/* One array of a file; row-major, little-endian. */
+/* One array of a file, row-major and little-endian. */
 typedef struct ddp_safetensor {
     const char *name;                  /* unique in a file */
     ddp_safetensors_type type;         /* type of the elements */
-    int dims;                          /* 0: a scalar */
+    int dims;                          /* number of dimensions, or 0 for a scalar */
     int64_t dim[DDP_SAFETENSORS_DIMS]; /* length of each dimension */
-    uint64_t offset;                   /* in bytes from the first array; ignored when writing */
+    uint64_t offset;                   /* in bytes from the first array, ignored when writing */
     uint64_t bytes;                    /* ignored when writing */
 } ddp_safetensor;
 
@@ -5120,8 +5122,8 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
 /* ddp_weights_load - loads every parameter and buffer of a model from F32, F64, F16 or BF16 tensors. Call it
  * after ddp_graph_build.
  *
- * path names a safetensors file. An index (model.safetensors.index.json), whose shards are in the same
- * folder; or a folder with such an index or, without one, with *.safetensors files that together have all
+ * path names a safetensors file, or an index (model.safetensors.index.json) whose shards are in the same
+ * folder, or a folder. A folder has such an index, or else *.safetensors files that together have all
  * tensors. Names in the files:
  *   ddp_gpt2             of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,
  *                        h.0.attn.c_attn.weight, ..., ln_f.bias. Matrices of linear layers are transposed,
@@ -5129,7 +5131,7 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
  *                        wte.weight are ignored
  *   ddp_llama2           read: of the transformers library: model.embed_tokens.weight,
  *                        model.layers.0.self_attn.q_proj.weight, ..., lm_head.weight. Its queries, keys and
- *                        values become one matrix, its gate and up weights another; rotary angles pair the
+ *                        values become one matrix, its gate and up weights another. Rotary angles pair the
  *                        same columns. Written: as any other model
  *   ddp_resnet, ddp_vgg  of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
  *                        layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
@@ -5141,7 +5143,7 @@ DDP_API size_t ddp_safetensors_type_bytes(ddp_safetensors_type type);
  * The prefixes "module.", "_orig_mod.", "transformer." and "model." of a name are skipped, in any order.
  *
  * All tensors are checked before the model is changed. Only a disk error while reading values leaves a partly
- * loaded model. With a context, load before ddp_set_optimizer; loading on rank 0 is enough, because the
+ * loaded model. With a context, load before ddp_set_optimizer. Loading on rank 0 is enough, because the
  * session starts from rank 0's values. For a model in stages (ddp_graph_cut), each process calls it, checks
  * all names and reads the tensors of its own stage. Local.
  *
@@ -5162,8 +5164,8 @@ DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_er
 DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape);
 
 /* ==== report/report.h ==== [report] */
-/* Reports of runs: plain data that programs fill in, and its output formats: a table, an HTML page, a
- * trace, and JSON lines. */
+/* Reports of runs: plain data that programs fill in, and the output formats: a table, an HTML page, a trace,
+ * and JSON lines. */
 
 #include <stdio.h>
 
@@ -5229,10 +5231,10 @@ typedef struct ddp_report_run {
 
     const ddp_report_worker *workers;    /* [worker_count] */
     int worker_count;                    /* number of workers */
-    double window_begin_s, window_end_s; /* the part that is drawn; equal = the whole run */
+    double window_begin_s, window_end_s; /* the part that is drawn. Equal = the whole run. */
 
-    const char *schedule; /* schedule of a pipeline: "1f1b", or NULL for none */
-    int stages;           /* number of pipeline stages, or 0 for no pipeline */
+    const char *schedule; /* schedule of a pipeline, such as "1f1b", or NULL without a pipeline */
+    int stages;           /* number of pipeline stages, or 0 without a pipeline */
 } ddp_report_run;
 
 /* The data of a report. All pointers are borrowed for the duration of a call. All-zero is a valid, empty
@@ -5241,7 +5243,7 @@ typedef struct ddp_report_data {
     const char *title, *command, *version, *host, *net, *model; /* NULL = left out */
     uint64_t seed;                                              /* seed of the runs */
     int workers;                                                /* number of workers */
-    double target_loss; /* the common loss of time_to_loss_s, or NAN for none */
+    double target_loss; /* the common loss of time_to_loss_s, or NAN if there is none */
 
     const ddp_report_layer *layers; /* [layer_count] */
     int layer_count;                /* number of layers */
@@ -5260,10 +5262,10 @@ DDP_API ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_err
 
 /* ddp_report_html - writes a self-contained page: no scripts, no external resources, light and dark mode.
  *
- * The page contains: facts of the run; the summary table; the compute and communication lanes of every run on
- * one time scale; loss against time and against bytes sent; divergence against steps; the layers with the
- * step of the period that averages each; prediction next to measurement. Sections without data are left out.
- * Strings may have any content: they are escaped.
+ * The page contains facts of the run, the summary table, and the compute and communication lanes of every run
+ * on one time scale. It shows loss against time and against bytes sent, divergence against steps, the layers
+ * with the step of the period that averages each, and prediction next to measurement. Sections without data
+ * are left out. Strings may have any content: they are escaped.
  *
  * The page is built in memory, written to a temporary file and renamed. On failure the file at path is
  * untouched. Safe from any thread. Errors: DDP_ARG for an empty path, DDP_MEMORY, DDP_IO (names the path and
@@ -5300,7 +5302,7 @@ DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, 
 
 /* ---- JSON lines: one object per line, in a file that appears only when it is complete ---- */
 
-/* A writer of JSON lines. Errors are sticky: after the first error nothing more is written, and
+/* A writer of JSON lines. Errors are sticky: after the first error the writer writes no more, and
  * ddp_jsonl_close returns it. Every function accepts a NULL writer and then does nothing, so a program
  * without --json needs no checks. Use a writer from one thread only. */
 typedef struct ddp_jsonl ddp_jsonl;
@@ -5315,15 +5317,16 @@ DDP_API ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err);
  * line. The caller frees the writer with ddp_jsonl_close. Returns NULL on failure. Errors: DDP_MEMORY. */
 DDP_API ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err);
 
-/* ddp_jsonl_close - finishes and frees the writer. Returns its first error; in that case no file remains.
- * Errors: DDP_IO for the file, DDP_ARG for values nested more than 30 levels deep, or DDP_MEMORY. */
+/* ddp_jsonl_close - finishes and frees the writer. Returns the first error of the writer. In that case no
+ * file remains. Errors: DDP_IO for the file, DDP_ARG for values nested more than 30 levels deep, or
+ * DDP_MEMORY. */
 DDP_API ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err);
 
 /* ddp_jsonl_abandon - frees the writer and leaves no file. Use it for an interrupted run. */
 DDP_API void ddp_jsonl_abandon(ddp_jsonl *j);
 
 /* ddp_jsonl_event - begins a line: {"event":"name". A NULL name begins a plain object without "event". The
- * functions below add members; inside an array their key is NULL (it is ignored). */
+ * functions below add members. Inside an array the key is ignored and may be NULL. */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
 
 /* ddp_jsonl_string - adds a string, escaped. A NULL value gives null. */
@@ -5332,13 +5335,13 @@ DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
 /* ddp_jsonl_integer - adds an exact integer. */
 DDP_API void ddp_jsonl_integer(ddp_jsonl *j, const char *key, int64_t value);
 
-/* ddp_jsonl_number - adds a number that reads back as the same value; NaN and infinities give null. */
+/* ddp_jsonl_number - adds a number that reads back as the same value. NaN and infinities give null. */
 DDP_API void ddp_jsonl_number(ddp_jsonl *j, const char *key, double value);
 
-/* ddp_jsonl_array - opens a nested array, which ddp_jsonl_up closes; at most 30 levels. */
+/* ddp_jsonl_array - opens a nested array, which ddp_jsonl_up closes. At most 30 levels. */
 DDP_API void ddp_jsonl_array(ddp_jsonl *j, const char *key);
 
-/* ddp_jsonl_object - opens a nested object, which ddp_jsonl_up closes; at most 30 levels. */
+/* ddp_jsonl_object - opens a nested object, which ddp_jsonl_up closes. At most 30 levels. */
 DDP_API void ddp_jsonl_object(ddp_jsonl *j, const char *key);
 
 /* ddp_jsonl_up - closes the innermost open array or object. */
@@ -32715,8 +32718,9 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
             used += (size_t)snprintf(
                 who + used, sizeof who - used, "; worker %d %s%s", r,
                 v->live >> r & 1 ? "joined" : "was lost: ", v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
-    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank,
-             (unsigned long)v->ballot, e->members, took, who);
+    ddp__log(&e->cfg.log, before & ~v->live ? DDP_LOG_WARN : DDP_LOG_INFO,
+             "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank, (unsigned long)v->ballot,
+             e->members, took, who);
 }
 
 /* Notifies workers that are not in the epoch once, and ignores their frames from now on. */

@@ -50,7 +50,7 @@ typedef enum ddp_cuda_numbers {
 /* ddp_cuda - returns the backend of contexts on a GPU. ddp_config.backend points to it, until ddp_close.
  *
  *   numbers  number format of the computation
- *   device   number of the GPU in CUDA's order, or -1 for the ranks of a machine share its GPUs
+ *   device   number of the GPU in CUDA's order, or -1 if the ranks of a machine share its GPUs
  *
  * The program's own stream goes into ddp_config.device.cuda_stream. ddp_open reports errors of the device.
  * Pure and safe from any thread. */
@@ -71,8 +71,8 @@ typedef struct ddp_cuda_verdict {
  * float32 in device memory, aligned to 4 bytes. They are borrowed until the work is done, and do not overlap.
  * Faults of the arguments are returned. Faults of the data, such as a NaN or a damaged message, are found
  * later, on the device, and stored in `verdict` (not NULL). That call and all later calls with the same
- * verdict then write nothing. No call waits for the device. Several calls of one step can share a verdict.
- * Safe from any thread, with one verdict and scratch on one stream at a time. */
+ * verdict then leave their outputs unchanged. No call waits for the device. Several calls of one step can
+ * share a verdict. Safe from any thread, with one verdict and scratch on one stream at a time. */
 
 /* ddp_cuda_verdict_read - waits for stream and returns what the verdict contains: DDP_OK, or the code and the
  * message that the function of the same name without cuda_ gives on the CPU. Safe from any thread. Errors:
@@ -84,10 +84,10 @@ DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *
  * as ddp_topk for any ties, ascending, and their values.
  *
  *   x        [n] device memory
- *   k        1..n; from ddp_keep_count or ddp_adatopk for FusionLLM's AdaTopK
+ *   k        1..n, from ddp_keep_count or ddp_adatopk for FusionLLM's AdaTopK
  *   scratch  ddp_cuda_topk_scratch(n, k) bytes of device memory, aligned to 16
- *   index    [k] device memory; receives the positions
- *   value    [k] device memory; receives the values. May be NULL.
+ *   index    [k] device memory, receives the positions
+ *   value    [k] device memory, receives the values. May be NULL.
  *
  * Method: a histogram of the first 11 bits of all magnitudes gives a threshold, and a second read collects
  * the elements above it. The rest of the work is done on these elements. If too many elements reach the
@@ -109,7 +109,7 @@ DDP_API ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient,
                                          ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
 /* ddp_cuda_feedback_keep - sets residual[index[0..k-1]], the elements that were sent, to 0. residual [n] and
- * index [k] are in device memory; index is from ddp_cuda_topk. Errors: DDP_ARG for NULL, DDP_FAILED if a
+ * index [k] are in device memory. index is from ddp_cuda_topk. Errors: DDP_ARG for NULL, DDP_FAILED if a
  * kernel cannot be launched, or the verdict for an index out of range. */
 DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
                                           ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
