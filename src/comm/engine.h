@@ -20,8 +20,8 @@ enum {
 typedef struct ddp__op_span {
     double begin, end; /* first and last byte on this rank, ddp_now() seconds */
     double submitted;
-    double due;       /* when the last byte was due; earlier than `end` if the thread was late; < 0 while it
-                         runs */
+    double due;       /* when the last byte was due, which is before `end` if the thread was late. Negative
+                         while it runs. */
     double peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
     int64_t bytes;    /* payload bytes this rank sent */
     long step;
@@ -48,37 +48,38 @@ DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* rounds to the values that
 typedef struct ddp__engine_config {
     ddp__wire *wire;         /* owned by the engine once open has succeeded */
     int rank, world;         /* at least 2 */
-    const ddp__links *links; /* emulated links, or NULL for none; the memory that it points to belongs to the
-                                engine until close */
+    const ddp__links *links; /* emulated links, or NULL for none. The memory that it points to belongs to the
+                                engine until close. */
     int deterministic;       /* 1: sums in rank order only, never by the ring */
-    size_t ring_bytes;       /* minimum size of an all-reduce for the ring; 0 = derived from the link,
-                                SIZE_MAX = never. Same on all ranks; a world of 2 has no ring */
+    size_t ring_bytes;       /* minimum size of an all-reduce for the ring (0 = derived from the link,
+                                SIZE_MAX = never). Same on all ranks. A world of 2 has no ring. */
     size_t full_bytes;       /* maximum size of an all-reduce for the all-to-all exchange, if the ring is not
-                                used; 0 = derived from the link, 1 = never. Same on all ranks; never with a
-                                membership */
+                                used (0 = derived from the link, 1 = never). Same on all ranks. Never used
+                                with a membership. */
     size_t share_bytes;      /* minimum size of an all-reduce that is summed in shared memory (share.c), if
-                                the ranks are threads of one process, without emulated links and membership; 0
-                                = 256 KiB, SIZE_MAX = never. Same on all ranks */
+                                the ranks are threads of one process, without emulated links and membership (0
+                                = 256 KiB, SIZE_MAX = never). Same on all ranks. */
     double peer_timeout_s;   /* a peer that sends no byte for this long is lost, or 0 for never */
     double op_timeout_s;     /* an operation fails this long after the first rank began it, or 0 for never */
-    double note_s;           /* a wait of this length is logged; 0 = 5 */
-    size_t chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), 127 KiB without emulated links; at
-                                most 127 KiB: 8 staging slots per peer. Same on all ranks */
-    size_t max_count;        /* floats of the largest message; bounds staging, or 0 if unknown */
+    double note_s;           /* a wait of this length is logged (0 = 5) */
+    size_t chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), 127 KiB without emulated links. At
+                                most 127 KiB, which gives 8 staging slots per peer. Same on all ranks. */
+    size_t max_count;        /* floats of the largest message, which bounds staging, or 0 if unknown */
     int queue;               /* maximum number of messages that are submitted and not yet done */
     int serves;              /* 1 if push, serve, pull and answer have lanes. Same on all ranks */
-    ddp_coding coding;       /* wire format that messages may use; other than float takes one more chunk per
-                                peer */
-    const ddp__coder *coder; /* encodes its blocks; borrowed */
-    int no_checksum;         /* 1: send payloads without a CRC-32C; concerns only the frames that this rank
-                                sends */
+    ddp_coding coding;       /* wire format that messages may use. A format other than float takes one more
+                                chunk per peer. */
+    const ddp__coder *coder; /* encodes its blocks, borrowed */
+    int no_checksum;         /* 1: send payloads without a CRC-32C. Affects only the frames that this rank
+                                sends. */
     int check_writes;        /* 1: calls ddp__engine_guard with max_count at the start */
     const struct ddp__membership *membership; /* NULL means that a lost peer is an error */
     int min_world;                            /* membership: as in ddp_config */
     int servers;       /* membership: number of server ranks, the highest ids. ddp__engine_retire removes them
-                          from collectives. Every epoch must contain all of them; this replaces the quorum */
-    size_t kept_bytes; /* membership: bytes for inputs and results in flight; further operations queue, and a
-                          longer message is an error; 0 = grows with the longest */
+                          from collectives. Every epoch must contain all of them, which replaces the
+                          quorum. */
+    size_t kept_bytes; /* membership: bytes for inputs and results in flight (0 = grows with the longest).
+                          Further operations queue, and a longer message is an error. */
     uint64_t live;     /* membership: bit r = worker r is live from the start, or 0 for all */
     int joining;       /* membership: 1: this worker waits until the workers in `live` admit it */
     ddp_allocator allocator;
@@ -104,10 +105,10 @@ DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
  * with DDP_USAGE while messages are in flight. Its tables come from the allocator until close. */
 DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
-/* Returns the error that ddp__engine_submit would return for a message, such as a rank that does not exist;
- * else DDP_OK. */
+/* Returns the error that ddp__engine_submit would return for a message, such as a rank that does not exist,
+ * or DDP_OK. */
 DDP_LIB ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* Queues a message; *ticket identifies it to ddp__engine_wait. Blocks only while the queue is full. Copies
+/* Queues a message. *ticket identifies it to ddp__engine_wait. Blocks only while the queue is full. Copies
  * the message and its lists of pieces. If the engine has failed, returns its first error, once no thread
  * touches the memory of any message. */
 DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err);
@@ -132,7 +133,7 @@ DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, in
 /* Sets the site of each rank (copied). Messages with `levels` are then summed inside sites first, then
  * between them. Must be the same on all ranks, with no such message in flight. */
 DDP_LIB void ddp__engine_sites(ddp__engine *e, const int *site);
-/* Membership: removes the servers (the highest cfg.servers ids) from collectives; they still exchange
+/* Membership: removes the servers (the highest cfg.servers ids) from collectives. They still exchange
  * messages between two ranks. Call it on all ranks after the same collective, with nothing in flight here.
  * Afterwards, losing a worker ends a serve of it, and an answer to it (ddp_received). */
 DDP_LIB void ddp__engine_retire(ddp__engine *e);
@@ -148,12 +149,12 @@ DDP_LIB void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding cod
                                  size_t *to);
 /* Bytes of partial sums that a ring may have in flight to the next rank. */
 DDP_LIB size_t ddp__engine_window(const ddp__engine *e);
-/* Sets the order of the ring (a permutation of all ranks; NULL = by number) and the minimum size of an
- * all-reduce for it, in bytes (0 = as opened, SIZE_MAX = never). Must be the same on all ranks, before any of
- * them submits again. Errors: DDP_USAGE while messages are in flight. */
+/* Sets the order of the ring (a permutation of all ranks, or NULL for rising order) and the minimum size of
+ * an all-reduce for it, in bytes (0 = as opened, SIZE_MAX = never). Must be the same on all ranks, before any
+ * of them submits again. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
-/* Makes room for messages of up to `pieces` pieces; initially 2048, or 512 if very many engines are in one
- * process. Errors: DDP_USAGE while messages are in flight. */
+/* Makes room for messages of up to `pieces` pieces. The initial room is 2048, or 512 if very many engines are
+ * in the same process. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
 /* The maximum number of collectives in flight: the oldest that are not complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
@@ -163,10 +164,10 @@ DDP_LIB int ddp__engine_relayed(const ddp__engine *e, int peer);
 DDP_LIB int ddp__engine_lost(ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
-/* peers are not told the reason of a later failure of this rank; for them the rank is lost */
+/* Peers do not receive the reason of a later failure of this rank. They report the rank as lost. */
 DDP_LIB void ddp__engine_hush(ddp__engine *e);
-/* After a failure, blocks until no thread touches the memory of any message, for at most about half a second;
- * else returns at once. For the thread that submits. */
+/* After a failure, blocks until no thread touches the memory of any message, for at most about half a second.
+ * Without a failure returns at once. For the thread that submits. */
 DDP_LIB void ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
@@ -192,7 +193,7 @@ typedef struct ddp__net_stats {
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
 DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce", "broadcast", ... */
-/* The name of an algorithm letter from a span or the statistics: "direct", ...; "none" for 0. */
+/* The name of an algorithm letter from a span or the statistics: "direct", ..., or "none" for 0. */
 DDP_LIB const char *ddp__algorithm_name(char letter);
 
 enum {
@@ -226,7 +227,7 @@ typedef struct ddp__oplog {
     int count;
     long dropped;           /* older operations that are no longer in the log */
     ddp__peer_record *peer; /* [world]. The entry of this rank has its own count of begun collectives. */
-    ddp_error error;        /* the engine's first error; code DDP_OK = none */
+    ddp_error error;        /* the first error of the engine, with code DDP_OK if there is none */
     double now;             /* ddp_now() of the copy */
     int served;
 } ddp__oplog;
@@ -239,14 +240,14 @@ DDP_LIB void ddp__oplog_free(ddp__oplog *log);
 
 /* ---- live workers ----
  *
- * With a membership, losing a peer begins a new epoch and is no error: the remaining quorum finishes the
+ * With a membership, losing a peer begins a new epoch and is no error. The remaining quorum finishes the
  * operations in flight, with bit-identical results. Ranks are stable ids 0..world-1 (world at most 64). An
  * epoch is a ballot and the set of ids that are live in it. Collectives run over the live ids. In an
  * all-gather the blocks of other ids become 0. If the root of a broadcast is lost, the lowest live id is the
  * root. */
 typedef struct ddp__epoch_info {
-    uint32_t ballot; /* rises with every epoch, from 0; may rise by more than 1 */
-    uint64_t live;   /* bit r: worker r is live; all ones of world without a membership */
+    uint32_t ballot; /* rises with every epoch, from 0, sometimes by more than 1 */
+    uint64_t live;   /* bit r: worker r is live. Without a membership the bits of all ranks are set. */
     int workers;     /* number of live workers */
     long changes;    /* number of epochs that this engine has begun */
 } ddp__epoch_info;

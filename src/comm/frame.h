@@ -6,14 +6,14 @@
 #define DDP__FRAME_BYTES 36
 
 typedef enum ddp__frame_type {
-    DDP__FRAME_PART = 1,  /* sums: this rank's values for the owner of a segment; needs a credit */
+    DDP__FRAME_PART = 1,  /* sums: this rank's values for the owner of a segment. Needs a credit. */
     DDP__FRAME_DATA,      /* broadcast, all-gather, send: needs a credit */
-    DDP__FRAME_SUM,       /* ring all-reduce: a partial sum for the next rank; needs a credit */
-    DDP__FRAME_RESULT,    /* all-reduce: final values; needs no credit, because the receiver always waits for
-                             them */
+    DDP__FRAME_SUM,       /* ring all-reduce: a partial sum for the next rank. Needs a credit. */
+    DDP__FRAME_RESULT,    /* all-reduce: final values. Needs no credit, because the receiver always waits for
+                             them. */
     DDP__FRAME_CREDIT,    /* offset = number of staging slots returned to operation seq */
-    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of this pair begun;
-                             layer = additional credits */
+    DDP__FRAME_HEARTBEAT, /* seq = collectives begun, count and offset = sends and receives of this pair
+                             begun, layer = additional credits */
     DDP__FRAME_ABORT,     /* payload = error text, count = status, offset = rank that failed first, layer = 1
                              + rank whose loss caused it, 0: unknown */
     DDP__FRAME_GOODBYE,   /* only FAREWELL frames follow */
@@ -24,11 +24,11 @@ typedef enum ddp__frame_type {
     DDP__FRAME_DONE,  /* operations completed: all before seq, and seq + i if bit i of offset << 32 | count is
                          set */
     DDP__FRAME_WANT,  /* requests the result of operation seq */
-    /* between ranks that are threads of one process (share.c); no payload */
+    /* between ranks that are threads of one process (share.c), without payload */
     DDP__FRAME_OFFER, /* all-reduce: the sender's values may be used in place, through its offer number
-                         `offset`; needs a credit */
-    /* the sender has no more chunks to add; offset > 0: it found that the receiver's values from offset - 1
-     * on were overwritten */
+                         `offset`. Needs a credit. */
+    /* the sender has no more chunks to add. With offset > 0 it found that the values of the receiver were
+     * overwritten, from offset - 1 on. */
     DDP__FRAME_SUMMED
 } ddp__frame_type;
 

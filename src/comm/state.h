@@ -18,8 +18,8 @@ enum {
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one row per window position, then one per entry of `paired`, of
                                               the lanes in use */
     DDP__SLOTS_MAX = 256,
-    DDP__FEW = 3,          /* limit of `few` towards a process of this machine; more chunks would leave its
-                              caches before they are read */
+    DDP__FEW = 3,          /* limit of `few` towards a process of this machine, because more chunks would
+                              leave the cache before they are read */
     DDP__SPANS = 2048,     /* spans that are retained */
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
@@ -79,7 +79,7 @@ typedef struct ddp__op {
             int asked; /* 1 if the result was requested from the donor */
         } handed;
         struct {
-            int sites, members, slices; /* live sites; live members of this site; slices that are summed
+            int sites, members, slices; /* live sites, live members of this site, and slices that are summed
                                            between sites in parallel */
             size_t summed;              /* values of this rank's slice for which the sum of the site is
                                            complete */
@@ -90,7 +90,7 @@ typedef struct ddp__op {
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
-/* The state of one operation towards one peer; offsets in values. */
+/* The state of an operation towards a peer. Offsets are in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
     int expected; /* 1 if the peer must send something and nothing has arrived */
@@ -143,7 +143,7 @@ typedef struct ddp__peer {
     ddp__frame out;
     ddp__op *out_op;      /* the operation whose memory is the payload, or NULL for a control frame */
     int out_slot;         /* slot that has the payload instead, or -1 */
-    uint16_t *coded;      /* the payload instead, if out.coding; [chunk], NULL without cfg.coding */
+    uint16_t *coded;      /* [chunk] the payload instead, if out.coding. NULL without cfg.coding. */
     const char *out_text; /* the payload instead, if out_op is NULL */
     unsigned char out_head[DDP__FRAME_BYTES];
     size_t out_sent, out_total;
@@ -153,7 +153,7 @@ typedef struct ddp__peer {
     double last_beat;
     ddp__owed owed[DDP__SLOTS_MAX];
     int owed_count;
-    double owed_by; /* latest time at which they are returned; 0 = not set */
+    double owed_by; /* latest time at which they are returned, or 0 if not set */
     /* incoming */
     ddp__in_state in_state;
     ddp__frame in;
@@ -166,8 +166,8 @@ typedef struct ddp__peer {
     double last_got;
     uint32_t transit;                 /* microseconds from sent to read, plus the difference of the clocks, */
     double transit_at;                /* of the fastest frame so far, or 0 for none yet */
-    double reached;                   /* when the last frame reached this rank; the frames of one peer stay in
-                                         order */
+    double reached;                   /* when the last frame reached this rank. The frames of a peer stay in
+                                         order. */
     int free_slot, solicited, staged; /* slots in use, by kind of frame */
     ddp__chain pending;
     int goodbye_read, abort_read, left, farewell, closed;
@@ -185,7 +185,7 @@ typedef struct ddp__control { /* a control frame in the delay queue */
     double due;
 } ddp__control;
 
-enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, the world included; see ddp__seq */
+enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, including the world (see ddp__seq) */
 
 /* The ranks that a collective runs over, rising, and the index of each rank among them, or -1. */
 typedef struct ddp__members {
@@ -203,8 +203,8 @@ typedef struct ddp__algorithm {
     int stages;     /* 1: contributions stay in the pending list until all ranks' contributions have
                        arrived */
     int relays;     /* 1 if a partial sum is sent on, from rank to rank, from the slot that it arrived in */
-    /* Returns 1 if the algorithm is used for this operation, whose message is set but not its memory. NULL:
-     * the last algorithm, for all other operations. */
+    /* Returns 1 if the algorithm is used for this operation, whose message is set but not its memory. NULL
+     * for the last algorithm, which takes all other operations. */
     int (*fits)(const ddp__engine *e, const ddp__op *op);
     /* The range of values that goes to a peer, or (comes) that the peer sends: returns their number and sets
      * *from, *to. For sums whose result goes back (ddp__flow_returns) the peer gets, or returns, the results
@@ -214,7 +214,8 @@ typedef struct ddp__algorithm {
     void (*begin)(ddp__engine *e, ddp__op *op);
     /* Gets the next frame for a peer, if credits allow, or 0 for none. NULL means that it sends none. */
     int (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-    /* A frame begins to be written. Returns the slot that has its payload, or -1: it is in memory. */
+    /* A frame begins to be written. Returns the slot that has the payload, or -1 if the payload is in
+     * memory. */
     int (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
     /* A frame was written. NULL means that its values are subtracted from those that are left. */
     void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
@@ -224,9 +225,9 @@ typedef struct ddp__algorithm {
     /* A frame has arrived: in a slot, which the algorithm then owns (if `stages`, it finds contributions in
      * the pending list), or (-1) already in memory. */
     void (*arrived)(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
-    /* Returns 1 if something is left that needs a slot at that peer. NULL: never. */
+    /* Returns 1 if something is left that needs a slot at that peer. NULL means never. */
     int (*unsent)(ddp__engine *e, const ddp__op *op, int peer);
-    /* Returns 1 if nothing has still to come from that peer, or to go to it. */
+    /* Returns 1 if the exchange with that peer is complete in both directions. */
     int (*over)(ddp__engine *e, const ddp__op *op, int peer);
     /* The operation is complete or abandoned. After it returns no thread touches its memory. May be NULL. */
     void (*finished)(ddp__engine *e, const ddp__op *op);
@@ -237,10 +238,11 @@ enum { DDP__WAYS = 6 };
 /* The callbacks of a membership, with which losing a peer is no error. All except fits run on the comm
  * thread. */
 typedef struct ddp__membership {
-    ddp_status (*open)(ddp__engine *e, ddp_error *err); /* allocates memory; sets the ids that are live from
-                                                           the start */
+    ddp_status (*open)(ddp__engine *e, ddp_error *err); /* allocates memory and sets the ids that are live
+                                                           from the start */
     void (*close)(ddp__engine *e);
-    /* Under the lock, before a message is queued: makes sure that its input can be retained; may wait. */
+    /* Under the lock, before a message is queued: makes sure that its input can be retained, which may
+     * block. */
     ddp_status (*fits)(ddp__engine *e, const ddp_message *m, ddp_error *err);
     /* Returns 1 if the operation may begin now. */
     int (*may_begin)(ddp__engine *e, const ddp__op *op);
@@ -259,7 +261,7 @@ typedef struct ddp__membership {
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
     /* Returns 1 if a frame belongs to a past epoch, or comes from a rank that is not in the world. */
     int (*drops)(const ddp__engine *e, int peer, const ddp__frame *f);
-    /* Run once per round; check time-outs. */
+    /* run: called once per round. check: checks the time-outs. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
     /* This process was stopped for `seconds`. All time-outs are extended by them. */
@@ -283,30 +285,30 @@ struct ddp__engine {
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
                         ddp__engine_retire */
     int knows_sites; /* 1 if ddp__engine_sites was called */
-    /* [world] each: the site of a rank; of live ranks the index in the site, and the index among the ranks of
-     * the same site_place */
+    /* [world] each: the site of a rank and, for live ranks, the index in the site and the index among the
+     * ranks of the same site_place */
     int *site, *site_place, *site_part;
     int *site_side;                        /* ranks whose chunks are added */
     const ddp__algorithm *ways[DDP__WAYS]; /* in order of preference */
     ddp__links links;                      /* all zero: no emulated links */
-    int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
-                                              has an emulated rate */
+    int shaped, paced;                     /* shaped: frames pass through the delay queue. paced: the uplink
+                                              has an emulated rate. */
     int checks;                            /* 1 if payloads are sent with a checksum */
     int stalled;                           /* 1 if the emulated access link is stalled */
     int acted;                             /* number of acts of the script that were executed */
     size_t chunk;                          /* in floats */
-    /* minimum bytes of an all-reduce for the ring; maximum for the all-to-all exchange; minimum for sums in
+    /* bytes of an all-reduce: minimum for the ring, maximum for the all-to-all exchange, minimum for sums in
      * shared memory */
     size_t ring_bytes, full_bytes, share_bytes;
     int lanes;                 /* lanes in use: 2, or all */
     int credits, extra, slots; /* slots per peer: for frames that need a credit, for results, total */
-    int more, few;             /* more: additional credits, announced by heartbeats; few: maximum number of
-                                  slots that one operation uses at a peer */
+    int more, few;             /* more: additional credits, announced by heartbeats. few: maximum number of
+                                  slots that an operation uses at a peer. */
     int width;                 /* collectives in flight, at most DDP__WINDOW */
     size_t block_bytes;
 
     ddp__op *ops;       /* ring of cfg.queue, by ticket */
-    ddp__strip *strips; /* [strip_room] of all queued messages; part of the engine's block, or allocated
+    ddp__strip *strips; /* [strip_room] of all queued messages, inside the block of the engine or allocated
                            separately (strips_grown) */
     long strip_room;
     int strips_grown;
@@ -322,7 +324,7 @@ struct ddp__engine {
     uint16_t *recoded;      /* [chunk] blocks to be decoded, or NULL if the coding has no blocks */
     float *exact;           /* [chunk] a result before it was rounded, or NULL if the coding has no blocks */
     unsigned char *sink;    /* [chunk] bytes that are discarded */
-    uintptr_t looked_at[2]; /* pages of from and to that are known to exist; cleared after each wait */
+    uintptr_t looked_at[2]; /* pages of from and to that are known to exist, cleared after each wait */
 
     ddp__op *window[DDP__WINDOW];
     ddp__op *carried;                 /* with a carrier: the last message between two ranks that has begun */
@@ -347,7 +349,7 @@ struct ddp__engine {
     int fault_origin;
     int fault_about; /* rank whose loss is the fault, or -1 for another fault, or unknown */
     double last_move;
-    int closing, stopping; /* goodbye was queued; close was called */
+    int closing, stopping; /* goodbye was queued, close was called */
     double next_check;     /* time of the next liveness check */
     double ran_at;         /* start of the last round: a longer gap than usual means that this process was
                               stopped */
@@ -398,8 +400,8 @@ DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DD
                                                                                                     0 */
 /* Wakes the comm thread. Under the lock. */
 DDP_LIB void ddp__notify(ddp__engine *e);
-/* Blocks until something has changed; releases the lock meanwhile. With a carrier, blocks until the carrier's
- * time has reached the caller's. Under the lock. */
+/* Blocks until something has changed, and releases the lock meanwhile. With a carrier, blocks until the
+ * carrier's time has reached the caller's. Under the lock. */
 DDP_LIB void ddp__await(ddp__engine *e);
 DDP_LIB void ddp__catch_up(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
@@ -426,7 +428,7 @@ DDP_LIB int ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* Returns 1 if a time limit has passed; else lowers *again to it. */
+/* Returns 1 if a time limit has passed. Otherwise lowers *again to that limit. */
 DDP_LIB int ddp__passed(double limit, double now, double *again);
 DDP_LIB double ddp__still_since(const ddp__op *op); /* when the operation last moved */
 /* Subtracts values from those that are left and completes the operation at zero. The operation stays valid
@@ -437,7 +439,7 @@ DDP_LIB void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t by
 /* Records progress of an operation: its begin on this rank, if it is the first, and the end of any wait for a
  * peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-/* expect: a peer must send something; for use in begin. seen: the peer has begun the operation. */
+/* expect: a peer must send something (for use in begin). seen: the peer has begun the operation. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
 /* Called when a peer has left: an operation that still needs it fails, or the membership is notified. */
@@ -447,20 +449,20 @@ DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
 DDP_LIB int ddp__op_void(ddp__engine *e, ddp__op *op);
 
 /* ---- memory.c ---- */
-/* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order; own may be one of them.
- * If divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added to
- * it. */
+/* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order. own may be among the
+ * terms. If divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added
+ * to it. */
 DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale,
                              double *divergence);
 DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *divergence);
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
 /* out = x as bfloat16, rounded to nearest even. Infinities stay infinite and NaN stays NaN. */
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
-/* out = x exactly; x may be the second half of out. */
+/* out = x exactly. x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 DDP_LIB void ddp__strips_close(ddp__engine *e); /* frees the memory that ddp__engine_pieces allocated */
-/* The address of a message's memory at an offset; *here: the number of contiguous values from there, at most
- * count. */
+/* The address of a message's memory at an offset. *here receives the number of contiguous values from there,
+ * at most count. */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count,
                              size_t *here);
 /* Checks that the memory of an operation in flight still exists. Returns 0 after a failure: the program has
@@ -468,18 +470,19 @@ DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t of
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a final value is stored and sent from: `to`, or `from` if the result is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
-/* Copies values of a list, from offset at on, into the contiguous array row; back: in the other direction. */
+/* Copies values of a list, from offset at on, into the contiguous array row, or with back in the other
+ * direction. */
 DDP_LIB void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row,
                               int back);
 /* Stores, or adds, values that have arrived, and adds their squared distance from the previous values to
  * *divergence. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count,
                                double *divergence);
-/* result = scale * (terms[0] + ... + terms[terms - 1]), where terms is e->terms; sets terms[place] to this
- * rank's values. Advances e->terms. */
+/* result = scale * (terms[0] + ... + terms[terms - 1]), where terms is e->terms. Sets terms[place] to the
+ * values of this rank. Advances e->terms. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              float scale, double *divergence);
-/* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
+/* Detection of foreign writes. Hashes the memory of a new operation, under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
@@ -491,8 +494,8 @@ DDP_LIB int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t 
 /* Adds the residual to the count values before they are summed, and clears it. Values without a gradient keep
  * their residual. */
 DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
-/* Adds the residual, rounds the values, and stores the rounding error as the new residual; at must be the
- * start of a block. Returns 0 after a failure: a value cannot be encoded. */
+/* Adds the residual, rounds the values, and stores the rounding error as the new residual. at must be the
+ * start of a block. Returns 0 if a value cannot be encoded. */
 DDP_LIB int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
 /* Encodes the payload of a frame that is about to leave, if its values are not sent as floats. Returns 0
  * after a failure: a value cannot be encoded. */
@@ -507,12 +510,13 @@ DDP_LIB int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t cou
 
 /* ---- staging.c: slots on this rank and credits for slots on peers ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
-/* Inserts a slot after another of a list (-1: at the front); removes a slot. */
+/* The first inserts a slot after another of a list (-1: at the front), the second removes a slot. */
 DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
 DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
 /* The oldest staged chunk of an operation from a peer, or -1 if none. */
 DDP_LIB int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
-/* 1 if the peer has room for one more chunk of an operation; forward: a partial sum that a ring sends on. */
+/* Returns 1 if the peer has room for one more chunk of an operation. With forward the chunk is a partial sum
+ * that a ring sends on. */
 DDP_LIB int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
@@ -533,7 +537,7 @@ DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
 DDP_LIB int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer);
 /* Checks that a chunk of a region is the next one, at from + *at, and advances *at. Returns 0 after a
- * failure. ddp__out_of_order is the failure; it returns 0. */
+ * failure. ddp__out_of_order reports that failure and returns 0. */
 DDP_LIB int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
 
@@ -610,8 +614,8 @@ DDP_LIB void ddp__publish(ddp__engine *e);     /* publishes the operations that 
 DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: copies the log for the waiting thread */
 
 /* ---- thread.c ---- */
-/* One round: does all work that is possible now. Returns 1 if anything moved; else *until is the time of the
- * next event. */
+/* One round: does all work that is possible now. Returns 1 if anything moved. Otherwise *until is the time of
+ * the next event. */
 DDP_LIB int ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
 #define DDP__PARK_S 2e-3 /* the next blocking call is expected within this time */

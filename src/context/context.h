@@ -79,47 +79,47 @@ typedef struct ddp__times {
     int spans;
     long span_count; /* spans ever recorded */
     double compute_this_step, wait_this_step;
-    ddp__ended *ended; /* [ended_room] ring buffer of completed steps; those below ended_first are
-                          accounted for */
+    ddp__ended *ended; /* [ended_room] ring buffer of completed steps. Steps below ended_first are accounted
+                          for. */
     int ended_room;
     long ended_first, ended_next;
-    struct ddp__clock *clock; /* clock of a device. NULL means that none, a hook's time is the time of the
-                               * call. */
+    struct ddp__clock *clock; /* clock of a device. NULL without a device, where the time of a hook is the
+                               * time of the call. */
 } ddp__times;
 
-/* A registered layer. context/layers.c fills it at registration and at the start; all modules read it. */
+/* A registered layer. context/layers.c fills it at registration and at the start. All modules read it. */
 typedef struct ddp__unit {
     char *name;
     ddp_block *block;   /* a list */
     ddp_matrix *matrix; /* [matrices] */
     int matrices;
     double flops;
-    int group, link;             /* group that averages it, 0: all ranks; link of its messages (a bucket
-                                    uses the link of its last layer) */
+    int group, link;             /* group that averages it, or 0 for all ranks, and link of its messages. A
+                                    bucket uses the link of its last layer. */
     size_t count;                /* floats that averaging transfers, without optimizer state */
     float *state;                /* [state_count] state of the optimizer */
     size_t state_count, trained; /* trained: floats with gradients */
     ddp_piece *average;          /* [averages] arrays that averaging the layer transfers */
     ddp_piece *gradient,
         *trains;       /* [gradients] gradients, and their parameters, divided as the optimizer takes them */
-    ddp_matrix *shape; /* [gradients] shapes; rows 0: not a matrix */
+    ddp_matrix *shape; /* [gradients] shapes, with rows 0 if it is not a matrix */
     ddp_piece *other;  /* [others] further arrays that averaging transfers: buffers, optimizer state */
     int averages, gradients, others;
 } ddp__unit;
 
 struct ddp_ctx {
     ddp__host host;       /* must be first: src/graph reads the context as a host */
-    ddp_config cfg;       /* resolved; strings owned by the context */
-    int rank, world, met; /* id; number of ids; number of ranks at the start */
-    ddp__links links[2];  /* emulated links of cfg.net and cfg.net_script, and of cfg.net2; without paths
-                             if these are not set */
+    ddp_config cfg;       /* resolved, with strings owned by the context */
+    int rank, world, met; /* id, number of ids, number of ranks at the start */
+    ddp__links links[2];  /* emulated links of cfg.net and cfg.net_script, and of cfg.net2. Without paths if
+                             these are not set. */
     ddp_strategy_ops ops;
     void *self;                   /* the strategy's memory */
     ddp__strategy_event event;    /* event that the strategy is handling */
     const char *call;             /* last call of the program, such as "ddp_step_end" */
     int said_where;               /* the error text names the call and the step of this rank */
-    ddp__engine *engine, *second; /* engine of link 0, NULL with one worker; engine of link 1, NULL if
-                                     there is none */
+    ddp__engine *engine, *second; /* engines of link 0 (NULL with one worker) and link 1 (NULL without a
+                                     second link) */
     ddp__unit *unit;              /* [layers], grows until the session starts */
     int layers;                   /* length of the list unit */
     ddp_optimizer optimizer;
@@ -131,11 +131,12 @@ struct ddp_ctx {
     const char *in_program; /* "save" or "load": that function of ddp_add_state is running, or NULL for
                              * none */
     ddp__joining joining;   /* progress, if this worker joins a run */
-    int aborts, aborted;    /* atomic; ddp_abort with one worker: number of calls, and whether abort_text
-                               is set */
+    int aborts, aborted;    /* atomic, for ddp_abort with one worker. aborts: number of calls. aborted:
+                               abort_text is set. */
     char abort_text[DDP_ERROR_TEXT];
     int engine_held;     /* atomic: a thread uses `engine`, which must not be closed meanwhile */
-    int dumping, dumped; /* atomic: a thread writes a dump; cfg.dump_path was written, or writing it failed */
+    int dumping, dumped; /* atomic. dumping: a thread writes a dump. dumped: cfg.dump_path was written, or the
+                            write failed. */
     long step;
     int64_t taken; /* micro-batches of all ranks together */
     ddp_stats stats;
@@ -173,7 +174,8 @@ DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
 DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the running strategy */
 DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
-DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context; sticky */
+DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context, which stays
+                                                               set */
 DDP_LIB const ddp_logger *ddp__log_of(const ddp_ctx *d);
 DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* the part that graphs use */
 DDP_LIB const ddp__host *ddp__host_seen(const ddp_ctx *d);
@@ -204,7 +206,7 @@ DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may joi
 /* ---- layers.c: the registered layers ----
  *
  *   unit_of         returns layer l
- *   unit_add        checks and registers a layer; unit_add_block: another block of layer l
+ *   unit_add        checks and registers a layer. unit_add_block: another block of layer l
  *   unit_named      returns the number of a layer, or -1
  *   units_describe  runs when all layers are registered: assigns shared weights to the first of their layers,
  *                   and makes the lists for messages and updates
@@ -279,7 +281,7 @@ DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
  * it. */
 DDP_LIB ddp_status ddp__abort_check(const ddp_ctx *d, ddp_error *err);
 /* Access to `engine` (engine_slot.c). Other threads dump and abort while a joining worker opens and closes
- * its engine. `engine` does not change between hold and release; set waits for the release. */
+ * its engine. `engine` does not change between hold and release, and set waits for the release. */
 DDP_LIB void ddp__engine_hold(ddp_ctx *d);
 DDP_LIB void ddp__engine_release(ddp_ctx *d);
 DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
@@ -287,11 +289,12 @@ DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
 DDP_LIB int ddp__has_engine(const ddp_ctx *d);            /* 0: one worker, or a forked child, which must not
                                                         lock the engine */
 DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i);      /* rank number i of the team */
-DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* live workers of a group; group 0: all workers
-                                                             that compute */
+DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* live workers of a group. Group 0 has all workers
+                                                             that compute. */
 DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* first rank of a group */
 DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
-/* Optimizer state per parameter of trains[i], in floats; array k of it starts k counts after the first. */
+/* Optimizer state per parameter of trains[i], in floats. Array k of the state starts k counts after the
+ * first. */
 DDP_LIB int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* number of parts of all layers */
 DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* number of parts of a layer with `trained`
@@ -313,8 +316,8 @@ DDP_LIB void ddp__passes_get(const ddp_ctx *d, int64_t *out);
 DDP_LIB void ddp__passes_set(ddp_ctx *d, const int64_t *passes);
 DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* positions and probabilities of dropout in the
                                                          graphs */
-DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* largest dropout probability in the graphs; 0: no
-                                                         dropout */
+DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* largest dropout probability in the graphs, or 0
+                                                         without dropout */
 
 /* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a
  * part (context.c). */

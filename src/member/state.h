@@ -9,8 +9,8 @@
 
 enum {
     DDP__WORKER_OWN = 1,      /* each worker has its own, even in a synchronised checkpoint */
-    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's value when it enters; equal on all
-                               * workers, or nearly equal with DDP__WORKER_OWN */
+    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's value when it enters. Equal on all
+                               * workers, or nearly equal with DDP__WORKER_OWN. */
     DDP__WORKER_THERE = 4,    /* in device memory */
     DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
     DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state). A file may lack them. */
@@ -29,11 +29,11 @@ enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 34 * DDP__PROGRAMS };
 
 typedef struct ddp__tensor {
     char name[48];
-    const char *layer; /* name of the layer, NULL: a small value of the worker; borrowed */
-    int l, b;          /* l: index of the layer; `layers`: none. b: the block, -1: none */
+    const char *layer; /* name of the layer (borrowed), or NULL for a small value of the worker */
+    int l, b;          /* l: index of the layer, or `layers` for no layer. b: the block, or -1. */
     ddp_safetensors_type type;
     void *data;         /* borrowed. The data of small values belong to the state, until it is freed. */
-    size_t count, most; /* in values; most: the largest count of a blob that another member may send */
+    size_t count, most; /* in values. most: the largest count of a blob that another member may send. */
     int flags;
 } ddp__tensor;
 
@@ -41,10 +41,10 @@ typedef struct ddp__tensor {
  * place in the model. A list of shares is the tensor "shares" of its file. */
 typedef struct ddp__share {
     int64_t layer, block;          /* layer and block on this worker */
-    int64_t whole, buffers, from;  /* layer of the model; 1: of its buffers, 0: of its parameters; index of
+    int64_t whole, buffers, from;  /* layer of the model, 1 for buffers or 0 for parameters, and the index of
                                       the first value among these */
     int64_t at, count;             /* offset in the block, and number of values */
-    int64_t trained;               /* index of the first value among the layer's values with gradients; -1:
+    int64_t trained;               /* index of the first value among the layer's values with gradients, or -1
                                       without gradients */
     int64_t state, states, stride; /* offset of its first value in the optimizer's state, number of state
                                       arrays, and their distance */
@@ -54,12 +54,12 @@ enum { DDP__SHARE_WORDS = sizeof(ddp__share) / sizeof(int64_t) };
 
 typedef struct ddp__worker {
     const ddp__host *host; /* its memory and log */
-    ddp__engine *engine;   /* to the other workers. NULL means that there are none. */
+    ddp__engine *engine;   /* to the other workers. NULL without other workers. */
     int rank, world;
-    int hub; /* the first server, through which small values are gathered (ddp__gather_by); 0: by collectives
-              * */
+    int hub; /* the first server, through which small values are gathered (ddp__gather_by), or 0 for
+              * collectives */
     long step;
-    const char *strategy, *optimizer; /* names; borrowed, as all texts */
+    const char *strategy, *optimizer; /* names, borrowed as all texts */
     int period;
     uint64_t model;     /* hash of its operators */
     uint64_t run;       /* identity of the run that saves. 0 means that it has not saved yet. */
@@ -72,11 +72,11 @@ typedef struct ddp__worker {
     ddp__tensor *tensor; /* [tensors] */
     int tensors, room;
     int takes_plan; /* 1 if the plan among the small values will be used, so it must fit */
-    size_t part;    /* maximum bytes of a message to a joining worker; 0: 4 MiB */
+    size_t part;    /* maximum bytes of a message to a joining worker (0 = 4 MiB) */
     void *owner;    /* user data of check and lend */
     /* Sets data and count of a program's state to its bytes, which are borrowed. */
     ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
-    /* Verifies the small values after they were read and before anything else changes; step: from the
+    /* Verifies the small values after they were read and before anything else changes. step: from the
      * manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
@@ -97,7 +97,7 @@ DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *na
 /* The identity of a rank's file, as 64-bit words, since the ranks gather it. */
 typedef struct ddp__said {
     uint64_t there;           /* 0 if the rank was lost, and has no file */
-    ddp__digest hash, common; /* hash of all arrays; of the arrays that are equal on all ranks of a
+    ddp__digest hash, common; /* hash of all arrays, and of the arrays that are equal on all ranks of a
                                  synchronised checkpoint */
     uint64_t cut, copy;       /* hash of its shares. Copy of the model, from 0. */
 } ddp__said;
@@ -159,8 +159,8 @@ typedef struct ddp__loaded {
 } ddp__loaded;
 
 /* Saves s into folder and removes all but the newest `keep` checkpoints (0 = keeps all). If another run has
- * saved there: with overwrite, its checkpoints are removed when this one is saved; else it is an error and
- * nothing changes. Sets s->run to the run of the files. Collective; nothing may be in flight. */
+ * saved there: with overwrite, its checkpoints are removed when this one is saved. Without overwrite it is an
+ * error and nothing changes. Sets s->run to the run of the files. Collective; nothing may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
                                         ddp_error *err);
 /* Loads the newest checkpoint into s, including s->run. Collective. */
@@ -172,7 +172,7 @@ typedef struct ddp__shards ddp__shards;
 
 /* Loads a worker's state from several files.
  *
- *   add    adds a file, as the manifest lists it; open sets the maximum number of files
+ *   add    adds a file, as the manifest lists it. open sets the maximum number of files
  *   cover  finds each layer's values in the files. A file that this worker does not need may be missing.
  *   read   reads the small values into s, and checks everything that can be wrong
  *   load   reads the large arrays

@@ -16,9 +16,9 @@ typedef struct ddp__parcel {
  * parts. */
 typedef struct ddp__packed_schedule {
     int32_t layers, warmup, iterations, updates, messages;
-    /* measured: the plan is final; accepted: the Preserver's verdict (-1 if not tested); more: 0 */
+    /* measured: the plan is final. accepted: the verdict of the Preserver (-1 if not tested). more: 0. */
     int32_t measured, accepted, more;
-    /* exposed_s: exposed time of a steady period; scale: of the knapsack capacities */
+    /* exposed_s: exposed time of a steady period. scale: factor of the knapsack capacities. */
     double exposed_s, scale;
 } ddp__packed_schedule;
 
@@ -27,7 +27,7 @@ typedef struct ddp__schedule {
     ddp__packed_schedule head;
     int32_t *cut; /* [layers] number of parts. 0 means that the layer sends nothing. */
     int32_t *k;   /* [updates] iterations merged in each update of the steady period */
-    /* [iterations + 1] first message of each iteration; messages that are not fresh come first */
+    /* [iterations + 1] first message of each iteration. Messages that are not fresh come first. */
     int32_t *first;
     ddp__parcel *parts;
     void *room; /* the allocation that contains the lists */
@@ -46,7 +46,7 @@ typedef struct ddp__hardware {
 typedef struct ddp__queues {
     int merged, stored; /* iterations merged in the pending (0 for none) and in the stored gradient */
     int opens;          /* 1: in this iteration the stored gradient becomes the pending one */
-    int left;           /* unsent parts of the pending gradient; if `opens`, of the next one */
+    int left;           /* unsent parts of the pending gradient, or of the next gradient if `opens` */
     int32_t *sent;      /* [layers] parts sent */
 } ddp__queues;
 
@@ -54,9 +54,9 @@ typedef struct ddp__queues {
 typedef struct ddp__noise {
     float *words; /* [DDP__NOISE_WORDS] saved: max(g . g_w, 0), max(-g . g_w, 0), its square, the loss */
     long ticket;  /* of the message that averages the words, or -1 */
-    int measured, samples, updates; /* measured: estimation is enabled; updates: since the last sample */
-    double mu, square;              /* |g|^2; variance of g . g_w over the workers */
-    double loss, gain;              /* loss: of the last sample; gain: decrease of the loss per update */
+    int measured, samples, updates; /* measured: estimation is enabled. updates: since the last sample. */
+    double mu, square;              /* |g|^2, and the variance of g . g_w over the workers */
+    double loss, gain;              /* loss: of the last sample. gain: decrease of the loss per update. */
     double planned;                 /* the gain when the plan was made */
 } ddp__noise;
 

@@ -39,7 +39,7 @@ typedef struct ddp__line {
     long push_ticket, pull_ticket; /* -1: none */
     int pushed, asked, leaves;     /* own share: requests of the worker to its server thread (atomic) */
     int answered;                  /* own share: 1 = the thread answered (atomic) */
-    const float *answer;           /* own share: the answer; valid until the next push */
+    const float *answer;           /* own share: the answer, valid until the next push */
 } ddp__line;
 
 /* The state of one worker, as seen by a server. */
@@ -53,14 +53,15 @@ typedef enum ddp__client_state {
     DDP__CLIENT_ANSWERS, /* the answer is being sent */
     DDP__CLIENT_SAVES,
     DDP__CLIENT_LEFT,
-    DDP__CLIENT_LOST /* elastic world; its complete pushes count */
+    DDP__CLIENT_LOST /* elastic world. The server counts the complete pushes of the worker. */
 } ddp__client_state;
 
 typedef struct ddp__client {
     ddp__client_state state;
     long ticket;
     ddp_received got;
-    float *in, *ask, *head; /* buffers: push; pull or control message; head of the answer */
+    float *in, *ask, *head; /* buffers for the push, the pull or control message, and the head of the
+                               answer */
     int owes;               /* 1 if it has pushed since its last answer */
     int staleness;          /* of its last push */
 } ddp__client;
@@ -72,7 +73,7 @@ typedef struct ddp__store {
     size_t *at;              /* [share->layers] offset of the layer in params */
     float **state;           /* [share->layers] optimizer state, or NULL for none */
     int64_t *version;        /* [share->layers] number of updates */
-    int64_t *clock, *pulled; /* [workers] pushes of each; number of all pushes at its last pull */
+    int64_t *clock, *pulled; /* [workers] pushes of each, and the number of all pushes at its last pull */
     int64_t *pushes;         /* number of all pushes */
     double *importance;      /* [share->layers] for osp */
     ddp__client *client;     /* [workers] */
@@ -82,7 +83,7 @@ typedef struct ddp__store {
 } ddp__store;
 
 typedef struct ddp__servers {
-    /* TOGETHER: one update with the mean of all pushes, in rank order; otherwise one update per push */
+    /* TOGETHER: one update with the mean of all pushes, in rank order. Otherwise one update per push. */
     ddp_serving rule;
     int ahead;               /* steps that a worker may be ahead of the slowest, or -1 for no limit */
     int returns_mean;        /* osp: 1 = an answer is the mean gradient, not the parameters */
@@ -109,8 +110,9 @@ typedef struct ddp__servers {
 } ddp__servers;
 
 /* server_line.c
- * ddp__servers_start allocates and assigns everything; rule, ahead, returns_mean and pushes_params are set
- * before. The other functions implement the events. set: one bit per layer, or NULL for all layers. */
+ * ddp__servers_start allocates and assigns everything, except that rule, ahead, returns_mean and
+ * pushes_params are set before. The other functions implement the events. set: one bit per layer, or NULL for
+ * all layers. */
 DDP_LIB int ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int ddp__servers_wait(ddp_ctx *d, void *self);
@@ -136,8 +138,8 @@ DDP_LIB int ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s);
  * for computed_s. late: layers whose transfer overlaps the next step, or NULL for none. */
 DDP_LIB int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
 
-/* server_desk.c: the server loop. ddp__store_turn does all work that is possible now; 1 = it did some, < 0 =
- * it failed. */
+/* server_desk.c: the server loop. ddp__store_turn does all work that is possible now. Returns 1 if it did
+ * some, < 0 if it failed. */
 DDP_LIB int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
 DDP_LIB int ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int ddp__servers_serve(ddp_ctx *d, void *self);

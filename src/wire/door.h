@@ -27,8 +27,8 @@ typedef int (*ddp__door_knows_fn)(void *user, const ddp__addr *from);
 
 enum {
     DDP__CALLERS = 640, /* most callers from unknown addresses at a time */
-    DDP__PROVEN = 16    /* remembered addresses from which a hello was accepted; a new one replaces the
-                           oldest */
+    DDP__PROVEN = 16    /* remembered addresses from which a hello was accepted. A new address replaces the
+                           oldest. */
 };
 
 typedef struct ddp__door_queue { /* the callers from one machine */
@@ -40,10 +40,11 @@ typedef struct ddp__door_queue { /* the callers from one machine */
 } ddp__door_queue;
 
 typedef struct ddp__door {
-    int listen_fd;            /* -1: none; may be set before opening or later, closed with the door */
-    const ddp__tcp_config *c; /* of this rank; borrowed */
+    int listen_fd;            /* -1 if not set. It may be set before opening or later, and is closed with the
+                                 door. */
+    const ddp__tcp_config *c; /* of this rank, borrowed */
     ddp__door_fn decide;
-    ddp__door_knows_fn knows; /* NULL: no rank address is known yet; may be set later */
+    ddp__door_knows_fn knows; /* NULL while no rank address is known. It may be set later. */
     void *user;               /* passed to both functions */
     int broken;               /* errno of an accept that failed for a local reason, or 0 */
     char refused[200];        /* who was refused last, and why */
@@ -51,8 +52,8 @@ typedef struct ddp__door {
     ddp__caller *caller;      /* [room] */
     struct pollfd *polls;     /* [room] */
     ddp__door_queue *queue;   /* [room] */
-    int known, turn[2];       /* whether the last caller served had a known address; the next queue of each
-                                 kind */
+    int known, turn[2];       /* whether the last caller served had a known address, and the next queue of
+                                 each kind */
     ddp__addr proven[DDP__PROVEN]; /* addresses from which a caller was accepted */
     int oldest;                    /* index in `proven` that is replaced next */
     int lines;                     /* log lines about refused callers since `counted` */
@@ -75,8 +76,8 @@ DDP_LIB int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn 
 /* Returns 1 for addresses of one machine, or of one global IPv6 network (/64), since a machine there may use
  * any address. */
 DDP_LIB int ddp__same_host(const ddp__addr *a, const ddp__addr *b);
-DDP_LIB void ddp__door_close(ddp__door *d); /* closes the callers too; a door that was never opened is
-                                               allowed */
+DDP_LIB void ddp__door_close(ddp__door *d); /* closes the callers too. A door that was never opened is
+                                               allowed. */
 /* Adds a connected socket that another rank relays as a caller, as if it had been accepted here. Takes
  * ownership of it. */
 DDP_LIB void ddp__door_adopt(ddp__door *d, int fd, int via);
@@ -85,5 +86,5 @@ DDP_LIB void ddp__door_disown(ddp__door *d); /* in a forked child: closes the de
 /* Fills polls (at most room + 1 entries) and returns their number. *next is lowered to the time of the next
  * time-out. */
 DDP_LIB int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
-DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* accepts new callers and serves those present; never
-                                                           blocks */
+DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* accepts new callers and serves those present, and
+                                                           never blocks */

@@ -12,10 +12,10 @@ typedef enum ddp__hello_kind {
     DDP__TABLE,     /* followed by the addresses of all ranks */
     DDP__READY,     /* the sender is connected to all ranks */
     DDP__GO,        /* all ranks are ready */
-    DDP__RELAY,     /* to rank 0: join this connection to that of rank `detail`; from rank 0: request this */
+    DDP__RELAY,     /* to rank 0: join this connection to that of rank `detail`. From rank 0: request this. */
     DDP__REFUSED,
-    DDP__RESUME = 16, /* reconnection of a broken link; its other fields: wire/reconnect_link.c */
-    DDP__JOIN_ASK,    /* request of a joining worker; its parameters follow */
+    DDP__RESUME = 16, /* reconnection of a broken link (wire/reconnect_link.c has the other fields) */
+    DDP__JOIN_ASK,    /* request of a joining worker, followed by the parameters */
     DDP__JOIN_MESH    /* from a joining worker to each member: the connection they will use */
 } ddp__hello_kind;
 
@@ -35,19 +35,19 @@ typedef enum ddp__refusal {
     DDP__REFUSE_DAMAGED /* wrong checksum */
 } ddp__refusal;
 
-/* The fields of a frame. On the wire: magic "dreamddp", then the fields in little-endian order; `kind` shares
- * its four bytes with a checksum of the frame. A refusal has the sender's own run, rank and world, so that
- * both sides can report both values. world: number of ranks in the lower 16 bits; above them the number of
- * ids if the world has room for more, else 0; highest bit: reconnection is enabled. */
+/* The fields of a frame. On the wire: magic "dreamddp", then the fields in little-endian order. `kind` shares
+ * four bytes with a checksum of the frame. A refusal has the sender's own run, rank and world, so that both
+ * sides can report both values. world: number of ranks in the lower 16 bits. Above them is the number of ids
+ * if the world has room for more, else 0. The highest bit is set if reconnection is enabled. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     int damaged; /* received frame with a wrong checksum */
     int begun;   /* local: the rendezvous is complete */
     uint64_t run_id;
     uint32_t rank, world, port, reason;
-    uint32_t detail; /* LATE: ranks that had connected; LOST: the rank that disconnected; RELAY: the other
-                        rank */
-    uint32_t family; /* 4 or 6: of the listening address in ip and port; 0 = not given */
+    uint32_t detail; /* LATE: ranks that had connected. LOST: the rank that disconnected. RELAY: the other
+                        rank. */
+    uint32_t family; /* 4 or 6, of the listening address in ip and port, or 0 if not given */
     unsigned char ip[16];
     /* RESUME, instead of family and ip: numbers of the sender's and the receiver's wire, attempt, bytes
      * received */
@@ -77,6 +77,6 @@ DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h); /* 0 if the
                                                                         frame */
 /* Returns whether a peer's frame matches ours. World and rank of a JOIN_ASK are not checked. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
-/* Writes an error message for a refusal, with both values; `name` is the peer's. */
+/* Writes an error message for a refusal, with both values. `name` is the name of the peer. */
 DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
                                 const char *name, char *out, size_t room);

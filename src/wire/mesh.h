@@ -1,7 +1,7 @@
 /* Types and functions shared by the files of the rendezvous. The protocol, in order:
- *   worker -> rank 0   hello (rank, listening address); rank 0 answers with its own or refuses
+ *   worker -> rank 0   hello (rank, listening address). Rank 0 answers with its own or refuses
  *   rank 0 -> workers  table of addresses, when all are connected
- *   worker -> lower    hello for each pair without rank 0; the lower rank answers
+ *   worker -> lower    hello for each pair without rank 0. The lower rank answers
  *   worker -> rank 0   if that failed, on a separate connection: relay me to rank `detail`
  *   rank 0 -> lower    relay `detail`: connect here too, the higher rank could not reach you
  *   rank 0 -> both     relay: from here on the other rank is at the other end
@@ -15,13 +15,13 @@
 #define DDP__ENTRY_BYTES  24
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair uses rank 0 as relay */
 #define DDP__MESH_LIMIT \
-    15.0 /* seconds for the rest once all are connected to rank 0; join_timeout_s if that is more */
+    15.0 /* seconds for the rest once all are connected to rank 0, or join_timeout_s if that is longer */
 #define DDP__ADDRESSES     8
 #define DDP__MEETFILE_TEXT 128
 
 typedef enum ddp__leg_state {
     DDP__LEG_NONE,
-    DDP__LEG_PAUSE, /* a direct attempt failed; waits for the next */
+    DDP__LEG_PAUSE, /* a direct attempt failed, waits for the next */
     DDP__LEG_CONNECT,
     DDP__LEG_GREET, /* TLS handshake with the dialled rank, or through rank 0 with the other rank */
     DDP__LEG_ANSWER /* frame sent, waiting for the answer */
@@ -33,7 +33,7 @@ typedef struct ddp__leg {
     int joined; /* relayed: rank 0 has joined the two */
     int ready;  /* rank 0: the worker is connected to all ranks */
     int fd;
-    double until, limit; /* time limit of this attempt; of all direct attempts, or of the relayed ones */
+    double until, limit; /* time limits of this attempt, and of all direct or all relayed attempts */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
     char why[64]; /* why the direct attempt failed */
@@ -41,7 +41,7 @@ typedef struct ddp__leg {
 
 typedef struct ddp__meeting {
     const ddp__rendezvous *r;
-    ddp__tcp_config c; /* of the wire; self is this rank's hello, with its address */
+    ddp__tcp_config c; /* of the wire. self is the hello of this rank, with the address. */
     double begin, until, next_note;
     double seen;                    /* last call of ddp__meeting_over */
     double join_s;                  /* seconds from begin until all ranks must be connected */
@@ -52,17 +52,17 @@ typedef struct ddp__meeting {
     char named[DDP__MEETFILE_TEXT]; /* address in that file, of run c.self.run_id */
     ddp__door door;
     struct pollfd *polls; /* [2 x world + door.room + 1]: peers, legs, the door */
-    ddp_error failed;     /* error caused by a caller; DDP_OK if none */
+    ddp_error failed;     /* error caused by a caller, or DDP_OK */
     int *fd;              /* [world] */
-    ddp__addr *where;     /* [world] listening addresses; [0] of other ranks: the address at which rank 0 is
-                             reached */
+    ddp__addr *where;     /* [world] listening addresses. On other ranks [0] is the address at which rank 0 is
+                             reached. */
     unsigned char *table; /* frame and entries */
     /* after all are connected to rank 0 */
     int meshing;
     ddp__leg *leg;          /* [world] */
     unsigned char *relayed; /* [world] 1: relayed by rank 0 */
     int lost;               /* rank 0: the worker that caused the error, or 0 */
-    int ready, go;          /* others: READY was sent to rank 0; GO was received */
+    int ready, go;          /* others: READY was sent to rank 0, GO was received */
     ddp__pairs pairs;       /* rank 0: relays not yet joined */
 } ddp__meeting;
 

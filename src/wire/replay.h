@@ -35,19 +35,19 @@ typedef enum ddp__link_state {
     DDP__LINK_DIALLING, /* connect in progress */
     DDP__LINK_SHAKING,  /* connected, TLS handshake in progress */
     DDP__LINK_ASKING,   /* hello sent, waiting for the answer */
-    DDP__LINK_ENDED     /* permanent; `why` has the reason */
+    DDP__LINK_ENDED     /* permanent, `why` has the reason */
 } ddp__link_state;
 
 typedef struct ddp__way {
     ddp__link_state state;
     int peer, fd;        /* the socket, or -1 in NONE, DOWN and ENDED */
-    int why;             /* errno that broke or ended the link; LIVE: errno of a failed send, while the
-                            remaining input is read */
+    int why;             /* errno that broke or ended the link. LIVE: errno of a failed send, while the
+                            remaining input is read. */
     int told;            /* recv has reported the end */
     int relayed, joined; /* joined: the peer itself is at the other end, not (yet) the relay */
     int via;             /* relayed: the rank of the relay */
-    int seeks;           /* relayed: 1: if the relay is lost this rank dials the peer's own address; 0: the
-                            peer dials */
+    int seeks;           /* relayed: 1 if this rank dials the own address of the peer when the relay is lost,
+                            0 if the peer dials */
     int direct, moved;   /* relayed: this attempt is direct. The pair has moved to another relay. */
     int named;           /* the relay shown in names[peer] + 1, or 0 for none */
     int dialler;         /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer dials, since
@@ -67,22 +67,23 @@ typedef struct ddp__way {
     size_t stage_from, stage_to;
     int dry;                  /* reads to skip, since the socket was empty */
     size_t in_left;           /* bytes left of the current record */
-    uint64_t received, acked; /* bytes given to the engine; bytes acknowledged to the peer */
+    uint64_t received, acked; /* bytes given to the engine, and bytes acknowledged to the peer */
     double ack_due;           /* < 0: nothing to acknowledge */
     double heard;
     char guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it joined, or "" */
     /* while broken */
     double down_at, dial_at, dial_until, pause, refused_since;
     double round_trip;    /* seconds, measured at the start, or 0 */
-    uint32_t peer_number; /* of the peer's wire; 0 = not yet known */
-    uint32_t attempt;     /* dialling side: last attempt made; other side: last one accepted */
+    uint32_t peer_number; /* of the peer's wire, or 0 if not yet known */
+    uint32_t attempt;     /* last attempt made on the dialling side, last attempt accepted on the other
+                             side */
     unsigned char answer[DDP__HELLO_BYTES];
     size_t answer_got;
     /* ended: the worker that replaces it */
     int newcomer_fd; /* or -1 */
     ddp__addr newcomer_where;
     int newcomer_via; /* the relay of newcomer_fd, or -1 */
-    /* it waits at a relay, and this rank connects to that; see callback.c */
+    /* it waits at a relay, and this rank connects to that (callback.c) */
     ddp__link_state call_state; /* NONE: it does not wait, DIALLING, SHAKING, ASKING */
     int call_fd, call_via;
     double call_since;
@@ -119,8 +120,8 @@ DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* ap
 DDP_LIB int ddp__replay_forget(ddp__replay *r, uint64_t upto);
 /* Finds bytes [from, from + n), which must be in the ring. Returns how many iov entries it fills (1 or 2). */
 DDP_LIB int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
-/* Returns 1 if the other end of a socket is that peer: by rank, or by its name as a joining worker; else 0
- * and why[DDP__STREAM_TEXT]. */
+/* Returns 1 if the other end of a socket is that peer: by rank, or by its name as a joining worker. Otherwise
+ * returns 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
 /* Writes the remote address of the link to names[peer], unless it is already there: other threads may read
  * it. */

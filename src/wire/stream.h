@@ -12,7 +12,7 @@
 
 typedef struct ddp__tls ddp__tls;
 
-/* The implementation of the calls below; wire/tls.c provides it. */
+/* The implementation of the calls below, which wire/tls.c provides. */
 typedef struct ddp__tls_table {
     int (*begin)(ddp__tls *t, int fd, int server);
     int (*shake)(ddp__tls *t, int fd);
@@ -46,7 +46,7 @@ DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
 /* Performs the whole handshake until time `until`. Returns 0, or -1 and errno as in ddp__stream_recv, or
  * ETIMEDOUT. */
 DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
-/* Returns the number of bytes taken, 0 if it would block, -1 if the peer is gone (errno; EPROTO: see
+/* Returns the number of bytes taken, 0 if it would block, -1 if the peer is gone (errno, and for EPROTO see
  * ddp__stream_why). The next call continues after these bytes. */
 DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
 /* Returns the number of bytes read, 0 if it would block, -1 if no more will come (errno, ECONNRESET at the
@@ -61,19 +61,20 @@ DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 /* Waits until bytes or the end of the stream can be read, or until `until`. Returns 1, or 0 after the
  * time-out. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
-/* Transfer all bytes until time `until`. Return 0, or -1 and errno (ETIMEDOUT; ECONNRESET at the end of the
- * stream). *got (may be NULL) receives the number of bytes read. */
+/* Transfer all bytes until time `until`. Return 0, or -1 and errno (ETIMEDOUT, or ECONNRESET at the end of
+ * the stream). *got (may be NULL) receives the number of bytes read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
-/* Returns 1 if the peer, after its handshake, may be that rank; else 0 and why[DDP__STREAM_TEXT]. */
+/* Returns 1 if the peer, after its handshake, may be that rank. Otherwise returns 0 and
+ * why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
 /* Returns 1 if the peer's certificate has that name, for a peer that is not a rank. Without certificates
  * every peer is accepted. */
 DDP_LIB int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why);
-/* Returns 1 if the peer, after its handshake, may join a run, or be a member that a joining worker talks to;
- * else 0 and why. A certificate must have a name rank-R, the only id it may take then (*id; the lowest of
- * several), or join-NAME, which may take any id (*id = -1) and is copied to name[DDP__STREAM_NAME] (else "").
- * Without certificates: 1 and *id = -1. */
+/* Returns 1 if the peer, after its handshake, may join a run, or be a member that a joining worker talks to.
+ * Otherwise returns 0 and why. A certificate must have a name rank-R, the only id it may take then (*id, the
+ * lowest of several), or join-NAME, which may take any id (*id = -1) and is copied to name[DDP__STREAM_NAME]
+ * (else ""). Without certificates: 1 and *id = -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
 /* Moves the session of a socket, after its handshake, into a separate ddp__tls, so that another thread may
  * use it. Free *own (ddp__tls_free) before t. It is NULL if t is NULL. Returns 0, or -1 if memory is
@@ -98,17 +99,17 @@ DDP_LIB void ddp__stream_no_tls(int fd);
 
 /* Paths of key files: either psk, or ca, cert and key. */
 typedef struct ddp__tls_files {
-    const char *psk;  /* 32 bytes or more, identical on every rank; trailing white space is ignored */
+    const char *psk;  /* 32 bytes or more, identical on every rank. Trailing white space is ignored. */
     const char *ca;   /* PEM: the authority that signed the ranks' certificates */
     const char *cert; /* PEM: this rank's certificate, followed by any intermediate ones */
     const char *key;  /* PEM, without a passphrase */
 } ddp__tls_files;
 
 /* Reads the key files and prepares for sessions. *out is NULL if no file is given. run_id is sent unencrypted
- * as the identity of a pre-shared key: ranks of different runs refuse each other. A certificate must have the
- * name rank-R (subject alternative name of kind DNS, else common name) for each rank R that uses it. Errors:
- * DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, and for keys that
- * are too short or readable by other users; DDP_IO; DDP_FORMAT for files that OpenSSL cannot parse;
+ * as the identity of a pre-shared key, so ranks of different runs refuse each other. A certificate must have
+ * the name rank-R (subject alternative name of kind DNS, else common name) for each rank R that uses it.
+ * Errors: DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, and for
+ * keys that are too short or readable by other users; DDP_IO; DDP_FORMAT for files that OpenSSL cannot parse;
  * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
                                  ddp_error *err);

@@ -11,24 +11,24 @@ typedef struct ddp__relay ddp__relay;
 /* The configuration of the wire. The arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;               /* [world] connected sockets, owned by the wire after success; -1: own rank,
-                                     or no connection */
+    const int *fds;               /* [world] connected sockets, owned by the wire after success. -1 for the
+                                     own rank, or without a connection. */
     const unsigned char *relayed; /* [world] 1 if the connection passes through a relay rank. May be NULL. */
     int relay_rank;               /* the relay rank, which also connects the pair again after a break */
     ddp__relay *relay;            /* relays connections of other ranks, closed with the wire. May be NULL. */
-    ddp__tls *tls;                /* NULL = no TLS; borrowed. The handshakes of fds are complete */
+    ddp__tls *tls;                /* borrowed, or NULL for no TLS. The handshakes of fds are complete. */
     double peer_timeout_s;        /* time-out for a silent connection (0 = system default) and for a broken
                                      link (0 = none) */
     const char *congestion;       /* value for TCP_CONGESTION ("reno"), or NULL */
-    int once;               /* 1: no reconnection; bytes are sent without records, and the fields below are
-                               unused */
+    int once;               /* 1: no reconnection. Bytes are sent without records, and the fields below are
+                               unused. */
     int listen_fd;          /* socket on which higher ranks reconnect, or -1 for none */
-    const ddp__addr *where; /* [world] listening addresses: lower ranks are dialled, higher ranks probed; size
-                               0 = unknown */
-    ddp__hello self;        /* version, run, rank and world; kind JOIN_MESH: of a joining worker, whose peers
-                               may be silent until it is admitted */
-    size_t replay_bytes;    /* per peer, for unacknowledged bytes; 0 = 4 MiB, at most 32 MiB for all peers
-                               together */
+    const ddp__addr *where; /* [world] listening addresses (size 0 = unknown). Lower ranks are dialled, higher
+                               ranks probed. */
+    ddp__hello self;        /* version, run, rank and world. Kind JOIN_MESH for a joining worker, whose peers
+                               may be silent until it is admitted. */
+    size_t replay_bytes;    /* per peer, for unacknowledged bytes (0 = 4 MiB, at most 32 MiB for all peers
+                               together) */
     ddp_logger log;         /* warnings: links that broke and were reconnected */
 } ddp__tcp_config;
 
@@ -47,11 +47,11 @@ DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, dd
 /* ---- joining workers ---- */
 
 /* Serves a joining worker that sent a JOIN_ASK hello. Its request follows on the socket. only: the one id it
- * may take, or -1 for any. tls: the wire's; move the session out of it with ddp__stream_part. Returns 1 if it
- * takes ownership of the socket. */
+ * may take, or -1 for any. tls: the context of the wire. Move the session out of it with ddp__stream_part.
+ * Returns 1 if it takes ownership of the socket. */
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
-/* Sets the function that serves joining workers; without one no worker can join. Call it before the engine
- * has the wire. `visit` runs on the engine's thread. */
+/* Sets the function that serves joining workers. Without it no worker can join. Call it before the engine has
+ * the wire. `visit` runs on the engine's thread. */
 DDP_LIB void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
 /* Returns 1 and the listening address of any rank, or 0 if it is unknown. Call it before the engine has the
  * wire, or in a ddp__attach_fn. */
@@ -74,13 +74,13 @@ DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes forwarded so far. 
 /* Waits until all pairs have delivered their last bytes, at most 5 s in all and 1 s without traffic. Accepts
  * NULL. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
-DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; accepts
-                                                      NULL */
+DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors. relay may be
+                                                      NULL. */
 
 /* Two ranks, one of which has asked the relay for a connection to the other. */
 typedef struct ddp__pair {
     int low, high;
-    int fd[2]; /* of low and of high; -1: not connected yet */
+    int fd[2]; /* of low and of high, or -1 if not connected yet */
 } ddp__pair;
 
 /* The pairs at the relay that wait for their other end. There is at most one per pair of ranks, whatever
@@ -111,24 +111,24 @@ typedef struct ddp__rendezvous {
                                    ids refuse each other. log: ranks that connect, are refused, are late after
                                    5 s or are relayed */
     int world;                  /* ranks that connect here */
-    const char *addr;           /* "[tcp://]host:port" of rank 0, or "file://PATH" of a file that contains it;
-                                   NULL = 127.0.0.1:29500 */
-    double timeout_s;           /* time-out for rank 0, in seconds; 0 = 30 */
+    const char *addr;           /* "[tcp://]host:port" of rank 0, or "file://PATH" of a file that contains it
+                                   (NULL = 127.0.0.1:29500) */
+    double timeout_s;           /* time-out for rank 0, in seconds (0 = 30) */
     double join_timeout_s;      /* time-out for all ranks to connect, in seconds, or 0 for timeout_s */
     const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED. May be NULL. */
     int insecure;               /* 1 to allow non-loopback addresses without tls */
-    const char *ifname; /* interfaces to listen on (socket.h); NULL: the interface from which rank 0 is
+    const char *ifname; /* interfaces to listen on (socket.h), or NULL for the interface from which rank 0 is
                            reached */
-    int resume;         /* 1 if links may break and reconnect; identical on all ranks */
+    int resume;         /* 1 if links may break and reconnect. Identical on all ranks. */
     int relay_all;      /* tests: no pair without rank 0 tries a direct connection */
 } ddp__rendezvous;
 
 /* Connects every pair of ranks. Returns when all pairs of all ranks are connected.
  *
  * Each rank except 0 opens its own listening socket and dials rank 0 and the ranks below it. A pair that
- * cannot connect within 3 s (a firewall, NAT) is relayed through rank 0 as long as rank 0's wire is open; the
- * peer's name shows this. With tls each connection starts with a handshake. A relayed pair has its own
- * end-to-end session, so that rank 0 cannot read its bytes.
+ * cannot connect within 3 s (a firewall, NAT) is relayed through rank 0 as long as the wire of rank 0 is
+ * open. The name of the peer shows this. With tls each connection starts with a handshake. A relayed pair has
+ * its own end-to-end session, so that rank 0 cannot read its bytes.
  *
  * Unknown callers (port scanners, other programs, ranks of another run, callers without the key) are refused
  * by the rules in door.h and never end the rendezvous. Frames have a fixed size. Received data never
@@ -140,9 +140,9 @@ typedef struct ddp__rendezvous {
  *
  * Errors: DDP_ARG (rank, world, address, interface, or an address beyond loopback with neither tls nor
  * insecure), DDP_NET (cannot listen or open enough files), DDP_TIMEOUT (ranks did not connect, rank 0 is not
- * reachable, or its name does not resolve), DDP_MISMATCH (version, run id, world or rank differ: both sides
- * report both values; or TLS is refused), DDP_PEER_LOST (a rank disconnected meanwhile), DDP_ABORTED
- * (cancel), DDP_IO (the file), DDP_MEMORY. */
+ * reachable, or its name does not resolve), DDP_MISMATCH (version, run id, world or rank differ, with both
+ * values reported on both sides, or TLS is refused), DDP_PEER_LOST (a rank disconnected meanwhile),
+ * DDP_ABORTED (cancel), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 /* ---- given.c: connections that the program has made ---- */

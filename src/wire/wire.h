@@ -49,12 +49,13 @@ struct ddp__wire {
     int rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a
                                       relayed peer */
-    int *relays;               /* [world] atomic: rank that relays the peer's bytes + 1, 0 = direct; NULL: no
-                          relays */
+    int *relays;               /* [world] atomic: rank that relays the peer's bytes + 1, or 0 for direct. NULL
+                          without relays. */
     size_t pair_bytes;         /* memory that the wire allocates per peer, in bytes */
-    double round_trip;         /* to the farthest peer, in seconds; 0: all on this machine, < 0: unknown */
+    double round_trip;         /* to the farthest peer, in seconds. 0 if all are on this machine, negative if
+                                  unknown. */
     int intact;                /* 1: bytes cannot be corrupted in transit (shared memory, or TLS) */
-    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share memory; or NULL */
+    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share memory, or NULL */
     /* Called first and last on the comm thread. May be NULL. begin may block and fail. why is NULL after a
      * normal end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
@@ -72,7 +73,7 @@ DDP_LIB int ddp__wire_relay(const ddp__wire *w, int peer);
 
 /* ---- threads of one process ---- */
 
-/* One slot of a rank's window, through which it shares its memory with the other ranks; comm/share.c has the
+/* One slot of a rank's window, through which it shares memory with the other ranks. comm/share.c has the
  * rules. */
 typedef struct ddp__offer {
     long users;                /* threads working on it, + DDP__OFFER_OPEN while others may start */
@@ -98,7 +99,7 @@ DDP_LIB ddp__hub *ddp__hub_new(int world);
 /* ddp__hub_second - returns a second hub for the same ranks, freed with the first. With make = 0 it returns
  * NULL if no earlier call has created it. Returns NULL if memory is short. */
 DDP_LIB ddp__hub *ddp__hub_second(ddp__hub *hub, int make);
-/* ddp__wire_threads - creates the wire of one rank; only one per rank. Errors: DDP_ARG (rank out of range, or
+/* ddp__wire_threads - creates the wire of a rank, only once per rank. Errors: DDP_ARG (rank out of range, or
  * already taken), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
 /* ddp__hub_making - creates a hub whose wires `attach` creates. link: 1 for wires of the second hub. */
@@ -108,7 +109,7 @@ DDP_LIB ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user);
 DDP_LIB void ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void ddp__hub_free(ddp__hub *hub);
 
-/* ---- processes that an MPI launcher started; requires DDP_USE_MPI ---- */
+/* ---- processes that an MPI launcher started, with DDP_USE_MPI ---- */
 
 /* ddp__wire_mpi - creates byte streams over MPI_Isend and MPI_Irecv on a duplicate of MPI_COMM_WORLD. The
  * function itself calls no MPI function. All MPI calls come from the engine's comm thread, from begin to end,
