@@ -161,7 +161,7 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
 }
 
 /* Returns 1 if this is a serve or an answer of a lost peer, which is then complete. A served peer that has
- * left, with no message here, is reported to the membership; without one it is an error. */
+ * left, with no message here, is reported to the membership. Without a membership it is an error. */
 static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
 {
     const int peer = op->m.peer;

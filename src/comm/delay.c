@@ -81,7 +81,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
     c.f = *f;
     c.peer = peer;
     c.due = ddp__link_receive_control(&e->links.own, reached, DDP__FRAME_BYTES + f->length);
-    /* frames of nearer peers overtake; frames of one peer stay in order */
+    /* frames of nearer peers overtake, but frames of one peer stay in order */
     for (; at > e->control_first; at--) {
         const ddp__control *before = &e->control[(at - 1) % e->control_room];
         if (before->due <= c.due) break;

@@ -30,7 +30,7 @@ static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t
     return p;
 }
 
-/* Assigns all arrays within block; if block is NULL, only measures the size. */
+/* Assigns all arrays within block, or only measures the size if block is NULL. */
 static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
@@ -102,8 +102,8 @@ static void ddp__dimension(ddp__engine *e)
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = e->control_room = 1;
-    /* more: bytes in flight until a credit returns, at 1 Gbit/s if the rate is unknown; at most 16 MiB per
-     * peer, 32 MiB in total */
+    /* more: bytes in flight until a credit returns, at 1 Gbit/s if the rate is unknown. At most 16 MiB per
+     * peer and 32 MiB in total. */
     away = e->shaped ? 2 * e->links.flight : 1.25e8 * e->wire->round_trip / (e->world - 1);
     cap = (double)(16 * DDP__STAGING_BYTES) * fmin(1, 2.0 / (e->world - 1));
     e->more = (int)fmax(0, fmin(fmin(away, cap) / (double)bytes, (double)all - 1 - e->credits));

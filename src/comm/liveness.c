@@ -1,4 +1,4 @@
-/* Detects lost and silent peers, ranks that have not begun an operation, and operations that time out; logs
+/* Detects lost and silent peers, ranks that have not begun an operation, and operations that time out. Logs
  * long waits. */
 #include "comm/state.h"
 

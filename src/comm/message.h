@@ -6,15 +6,15 @@
 #include "base/status.h"
 
 typedef enum ddp_verb {
-    DDP_ALL_REDUCE,     /* every rank gets the sum over the group, times scale; added in rank order, except by
-                           the ring */
+    DDP_ALL_REDUCE,     /* every rank gets the sum over the group, times scale. Added in rank order, except by
+                           the ring. */
     DDP_BROADCAST,      /* every rank gets the values of `peer` */
-    DDP_ALL_GATHER,     /* members x n values: block r comes from the r-th member; every rank gets all
-                           blocks */
+    DDP_ALL_GATHER,     /* members x n values: block r comes from the r-th member. Every rank gets all
+                           blocks. */
     DDP_REDUCE_SCATTER, /* members x n values: on the r-th member, block r becomes the sum over the group,
-                           times scale; its other blocks do not change */
-    DDP_SEND,           /* to `peer`: the n-th send of a pair of ranks matches the n-th receive; high-priority
-                           messages are counted separately */
+                           times scale. The other blocks do not change. */
+    DDP_SEND,           /* to `peer`: the n-th send of a pair of ranks matches the n-th receive. High-priority
+                           messages are counted separately. */
     DDP_PUSH,           /* to `peer`, a server: matches the next DDP_SERVE there, not a receive by number */
     DDP_ANSWER,         /* to `peer`, which pulls: the n-th answer matches the n-th pull of that peer here */
     DDP__ASK,           /* the request of a pull. DDP_PULL sends it automatically. */
@@ -47,8 +47,9 @@ typedef enum ddp_coding {
 
 /* The result of a receive or serve. It is written before the message is done. */
 typedef struct ddp_received {
-    /* DDP_SEND; DDP_PUSH; DDP_PULL: a request, which you reply to with DDP_ANSWER; DDP_SERVE: no message
-     * arrived, because the peer was lost (min_world) or because other messages needed the queue slot first */
+    /* DDP_SEND, DDP_PUSH, or DDP_PULL for a request, which you reply to with DDP_ANSWER. DDP_SERVE means that
+     * no message arrived, because the peer was lost (min_world) or because other messages needed the queue
+     * slot first */
     ddp_verb verb;
     int peer, layer;
     size_t count;
@@ -59,7 +60,7 @@ typedef struct ddp_received {
  * algorithm. It cannot be combined with `levels`, or with transfers from device to device. */
 typedef struct ddp_owner {
     /* Called on the comm thread for the parts of this rank's segment, in order. x[0..n-1] are the scaled
-     * values at.. of the message; the rule overwrites them with the result. */
+     * values at.. of the message. The rule overwrites them with the result. */
     void (*rule)(void *user, size_t at, float *x, size_t n);
     void *user;
     /* Required in an elastic world, else NULL. Called on the comm thread when a rank was lost and the
@@ -68,7 +69,7 @@ typedef struct ddp_owner {
     void (*again)(void *user);
 } ddp_owner;
 
-/* A callback that fills the memory to be sent. Called once, on the comm thread, when the message begins; by
+/* A callback that fills the memory to be sent. Called once, on the comm thread, when the message begins. By
  * then the message named by `after` is done. Returns 0, or a status and *err, which ends the run. */
 typedef struct ddp_maker {
     ddp_status (*make)(void *user, ddp_error *err);
@@ -88,13 +89,13 @@ typedef struct ddp_message {
     const ddp_piece *from;
     int from_count;
 
-    /* Where the result is written: as many values as `from` has; NULL: in place. A member's own values of a
-     * broadcast or all-gather are not copied from `from` to `to`. */
+    /* Where the result is written: as many values as `from` has, or NULL for in place. A member's own values
+     * of a broadcast or all-gather are not copied from `from` to `to`. */
     const ddp_piece *to;
     int to_count;
 
-    int add;      /* 1: add the result to `to`, which must be different memory; `from` becomes scratch
-                     memory */
+    int add;      /* 1: add the result to `to`, which must be different memory. `from` becomes scratch
+                     memory. */
     int bytes;    /* 1 if the values are bytes, which cannot be summed */
     float scale;  /* sums: factor applied once to the sum. 0 means 1. */
     int mean;     /* 1, sums: scale = 1 / members of the group, or 1 / live workers */
@@ -105,11 +106,11 @@ typedef struct ddp_message {
     int priority; /* among messages in flight the smallest is sent first. Send and receive: a value below 0 on
                      both sides makes the message high-priority: it overtakes the others */
     int link;     /* 0 or 1 (ddp_links) */
-    long after;   /* collectives: 1 + the ticket of a message that must be done before this one begins; the
-                     memory is not read before; 0: none */
+    long after;   /* collectives: 1 + the ticket of a message that must be done before this one begins, or 0.
+                     The memory is not read before. */
 
-    /* All-reduce: wire format of contributions and results: the format that the context was opened for, or
-     * DDP_AS_FLOAT. Sums are in float and in rank order; other formats never use the ring. */
+    /* All-reduce: wire format of contributions and results, which is the format that the context was opened
+     * for, or DDP_AS_FLOAT. Sums are in float and in rank order. Other formats never use the ring. */
     ddp_coding coding;
 
     /* NULL, or one float per value, borrowed: the quantisation error of the result in this rank's segment,
@@ -126,8 +127,8 @@ typedef struct ddp_message {
         const ddp_maker *maker; /* broadcast, all-gather: NULL, or borrowed until the message is done */
     };
     int ragged;  /* 1, all-gather and reduce-scatter in a group: block lengths may differ by one value */
-    int overlap; /* 1, all-reduce: pieces may overlap and the values do not matter; the message is sent as
-                    bytes even between threads */
+    int overlap; /* 1, all-reduce: pieces may overlap and the values do not matter. The message is sent as
+                    bytes even between threads. */
     int filler;  /* 1: bubble filling, not counted in the hidden share */
 
     /* 1, with a residual: the values are not yet rounded to `coding`. When the message begins, the residual

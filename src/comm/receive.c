@@ -274,7 +274,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     return 1;
 }
 
-/* The address of the payload from byte `got` on; *here: the number of contiguous bytes. */
+/* The address of the payload from byte `got` on. *here receives the number of contiguous bytes. */
 static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size_t *here)
 {
     ddp__peer *p = &e->peers[peer];

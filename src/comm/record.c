@@ -82,7 +82,7 @@ static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
     return r;
 }
 
-/* Adds unfinished operations; inner: 1 if the caller may read data of the comm thread. */
+/* Adds unfinished operations. inner: 1 if the caller may read data of the comm thread. */
 static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;

@@ -1,8 +1,8 @@
 /* The ring all-reduce. Segment j starts at rank j + 1 and collects every rank's values on its way to rank j,
  * which scales the sum once. From there the result travels around the ring to rank j - 1. Each segment is
- * thus summed along one path and then copied: the result is bit-identical on all ranks and in every run, but
- * differs from a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for
- * clusters of workstations, section 3; here in chunks.)
+ * thus summed along one path and then copied, so the result is bit-identical on all ranks and in every run,
+ * but differs from a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for
+ * clusters of workstations, section 3, here in chunks.)
  *
  * A partial sum is computed in, and sent on from, the staging slot it arrived in. The parameters do not
  * change until the result overwrites them, and results are sent on from there.
@@ -14,7 +14,7 @@
  *    rank.
  * 2. Every operation younger than O that takes a slot at the next rank leaves one free (the bubble), and two
  *    while O has none (ddp__may_stage). Operations older than O are finished, and their slots drain.
- * 3. A sum that enters the ring also leaves the bubble free. A sum that is sent on may take the bubble; it
+ * 3. A sum that enters the ring also leaves the bubble free. A sum that is sent on may take the bubble. It
  *    frees the slot it was in, which becomes the bubble of the previous rank. So at all times some rank has a
  *    free slot ahead of it, or one that is about to be free (bubble flow control: Carrion et al. 1997).
  * 4. Suppose nothing of O could move. Then every rank with a sum to send on has no free slot ahead, so the

@@ -16,7 +16,7 @@
 #include "comm/state.h"
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below this size, two rounds of frames take longer */
-#define DDP__SHARE_BLOCK 2048 /* floats; the blocks of all ranks fit in the second-level cache */
+#define DDP__SHARE_BLOCK 2048 /* floats. The blocks of all ranks fit in the second-level cache. */
 #define DDP__SHARE_BATCH 8    /* chunks after which the thread handles its frames again */
 
 DDP_STATIC_ASSERT((int)DDP__OFFERS == (int)DDP__WINDOW, "one offer for each position of the window");

@@ -4,16 +4,17 @@
  * Values are divided into one slice per place in a site. If the sites of the live ranks differ in size there
  * is a single slice, which belongs to the lowest rank of each site. Each rank sends every slice to the rank
  * of its site that has that place, which adds them in rank order. The ranks of one place divide the slice
- * into one part per site and exchange these sums as a direct all-reduce does; final values are then sent to
- * their sites. Between two ranks of a site a slice is sent, between two ranks of one place in different sites
- * a part of it, between all others nothing. A rank's contribution to a value always arrives before its result
- * is returned, and sums inside a site wait for nothing between sites: so slots suffice, as in direct.c.
+ * into one part per site and exchange these sums as a direct all-reduce does. Final values are then sent to
+ * their sites. Two ranks of a site exchange a slice, and two ranks of one place in different sites a part of
+ * it. All other pairs exchange no values. A rank's contribution to a value always arrives before its result
+ * is returned, and sums inside a site never wait for messages between sites, so slots suffice, as in
+ * direct.c.
  *
- * With a coding, the sums of sites and their results are coded, in blocks from the start of the slice; values
+ * With a coding, the sums of sites and their results are coded, in blocks from the start of the slice. Values
  * that stay inside a site are floats. A residual is added to the sum of the own slice before rounding, and
- * then receives the rounding error. The part of the residual outside the slice dates from a different slice:
- * it is added to this rank's own values, inside the site. If only one site is left, nothing is rounded and no
- * residual is stored. */
+ * then receives the rounding error. The part of the residual outside the slice dates from a different slice,
+ * so it is added to the own values of this rank, inside the site. If only one site is left, nothing is
+ * rounded and no residual is stored. */
 #include "comm/state.h"
 
 void ddp__engine_sites(ddp__engine *e, const int *site)

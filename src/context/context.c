@@ -264,7 +264,7 @@ int ddp__team_rank(const ddp_ctx *d, int i)
 
 ddp_coding ddp__wire_coding(ddp_wire wire)
 {
-    /* the enums have the same order; topk is sent by the strategy as bytes */
+    /* the enums have the same order, and the strategy sends topk as bytes */
     return wire > DDP_WIRE_F32 && wire < DDP_WIRE_TOPK ? (ddp_coding)(wire - DDP_WIRE_F32) : DDP_AS_FLOAT;
 }
 
@@ -285,7 +285,7 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 }
 
 /* Returns the size in bytes of an all-reduce that takes as long as the topk all-gather of n floats. In the
- * gather each rank sends its block to W - 1 others; in an all-reduce of B bytes it sends 2 (W - 1) / W B. */
+ * gather each rank sends its block to W - 1 others. In an all-reduce of B bytes it sends 2 (W - 1) / W B. */
 static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
 {
 #ifndef DDP_NO_PLANNERS

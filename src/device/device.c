@@ -156,7 +156,7 @@ int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
            !m->here;
 }
 
-/* Lists the arrays as the backend takes them; *total: their floats. */
+/* Lists the arrays as the backend takes them. *total receives the number of floats. */
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;

@@ -35,7 +35,7 @@ struct ddp__nccl {
 
 /* The part of a context that belongs to src/device. */
 struct ddp__gpu {
-    struct ddp__stager *stager; /* messages of a device through host memory; NULL: the layers are in host
+    struct ddp__stager *stager; /* messages of a device through host memory, or NULL if the layers are in host
                                    memory */
     int loaded, joined;     /* a step has run, so the kernels are loaded. The device has its own network. */
     struct ddp__nccl *nccl; /* state of that network */

@@ -15,7 +15,7 @@ typedef enum ddp__stager_state {
     DDP__STAGER_BACK    /* the engine is done. The result is copied to the device. */
 } ddp__stager_state;
 
-/* A ring buffer. Parts are freed in the order in which they are allocated; head and tail never decrease. */
+/* A ring buffer. Parts are freed in the order in which they are allocated. head and tail never decrease. */
 typedef struct ddp__stager_ring {
     char *data;
     size_t bytes, head, tail;
@@ -49,9 +49,9 @@ struct ddp__stager {
     int slots;                      /* flags on the device */
     ddp__stager_entry *entry;       /* [room] ticket t is in entry t % room */
     long submitted, sent, first;    /* tickets below first are done */
-    long *waiting;                  /* [2 x room] the engine's tickets, then the stager's; workspace of the
-                                       second thread */
-    ddp__stager_ring pinned, codes; /* codes: on the device, blocks that are not copied yet; may be empty */
+    long *waiting;                  /* [2 x room] the tickets of the engine, then of the stager. Workspace of
+                                       the second thread. */
+    ddp__stager_ring pinned, codes; /* codes: on the device, blocks that are not copied yet. May be empty. */
     ddp_error error;
 };
 
@@ -87,7 +87,8 @@ static size_t ddp__stager_bytes(const ddp__stager_entry *x)
     return n * ddp__stager_unit(&x->m) + (x->codes ? ddp__coded_bytes(&x->m, n) : 0);
 }
 
-/* Allocates a contiguous part of a ring, and stores its end; NULL: not free yet. Call it under the lock. */
+/* Allocates a contiguous part of a ring, and stores its end. Returns NULL if the part is not free yet. Call
+ * it under the lock. */
 static char *ddp__stager_take(ddp__stager_ring *r, size_t bytes, size_t *end)
 {
     size_t at;

@@ -30,9 +30,9 @@ DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t t
 DDP_LIB void ddp__stager_stop(ddp__stager *s);
 DDP_LIB void ddp__stager_free(ddp__stager *s);
 
-/* Submits a message, as ddp__engine_submit does; m's lists are copied. Messages in blocks are rounded on the
- * way, in parallel with the device. Adding messages are not supported. Returns the first error of the stager
- * or the engine. */
+/* Submits a message, as ddp__engine_submit does. The lists of m are copied. Messages in blocks are rounded on
+ * the way, in parallel with the device. Adding messages are not supported. Returns the first error of the
+ * stager or the engine. */
 DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
                                       long *ticket, ddp_error *err);
 /* Device work that is queued from now on waits until the message is done. */

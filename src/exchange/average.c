@@ -157,7 +157,7 @@ void ddp__coded_start(ddp_ctx *d, int base)
 
 /* ---- parameter deltas in blocks ---- */
 
-/* Computes the parameter delta of a layer since its base: with the residual, rounded to blocks; or (later 1)
+/* Computes the parameter delta of a layer since its base, rounded to blocks with the residual, or (later 1)
  * as floats, if the sender between sites or the device rounds it. */
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {

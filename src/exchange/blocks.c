@@ -8,7 +8,7 @@
 #include "exchange/update.h"
 #include "exchange/verbs.h"
 
-enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; a multiple of the block */
+enum { DDP__CODED_PART = 1024 }; /* values rounded at a time, a multiple of the block */
 
 DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block on both sides");
 

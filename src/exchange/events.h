@@ -17,8 +17,8 @@ DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__posted_close(ddp_ctx *d);
 /* Reports completed messages to the strategy. */
 DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
-/* Return an error if a message is still posted: any message (in_layers: one that uses the memory of layers);
- * a message in the memory of this layer, posted in an earlier step. */
+/* Return an error if a message is still posted: the first for any message (in_layers: a message that uses the
+ * memory of layers), the second for a message in the memory of this layer, posted in an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
 /* wait: completes all messages in flight. drain: also completes the work that the strategy has deferred. */

@@ -6,9 +6,9 @@
 /* ---- post.c, collective.c: paths of messages, and blocking messages ---- */
 
 /* Posts a message: to the engine of its link, as a hierarchical average (sites.c), over the stager, or from
- * device to device (device.c). there: it is in the memory of the layers; else in host memory. All messages of
- * a context are posted here, or wait for those that were (flush), so that the order is the same on all
- * ranks. */
+ * device to device (device.c). there: it is in the memory of the layers, otherwise in host memory. All
+ * messages of a context are posted here, or wait for those that were (flush), so that the order is the same
+ * on all ranks. */
 DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* The same, directly to the engine. The message's memory is on the host, and no message over a device may be
  * in flight. */

@@ -1,8 +1,8 @@
 /* Makes groups of ranks, and hierarchical averages: the ranks of a site reduce-scatter, the ranks with the
  * same place in all sites all-reduce their segment over the slow links, and each site all-gathers. Sites of
  * different sizes reduce to their lowest ranks, which broadcast the result. Messages between sites use the
- * coding of the message; messages inside a site are floats. Sums run in rank order inside a site, then in the
- * order of sites: the result is bit-identical on all ranks, but not to a flat average. */
+ * coding of the message. Messages inside a site are floats. Sums run in rank order inside a site, then in the
+ * order of sites, so the result is bit-identical on all ranks, but not to a flat average. */
 #include "config/settings.h"
 #include "exchange/exchange.h"
 #include "context/context.h"

@@ -5,9 +5,9 @@
 
 /* ---- sites.c: hierarchical averages ---- */
 
-/* open: makes the sites. site: [world] site of each rank, 0: the rank is lost. Collective; does nothing if
- * this rank has no site. again: does so again after a worker has joined an elastic world. No message may be
- * in flight. */
+/* open: makes the sites. site: [world] site of each rank, or 0 if the rank is lost. Collective. It does
+ * nothing if this rank has no site. again: the same after a worker has joined an elastic world. No message
+ * may be in flight. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
 DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
 /* submit: submits a hierarchical mean over all ranks as one operation. Divergence is not measured. takes:

@@ -94,7 +94,7 @@ static double ddp__pace_median(ddp_ctx *d)
     return n ? sorted[(n - 1) / 2] : 0;
 }
 
-/* Logs the newest note. All ranks have it; one of them logs it. */
+/* Logs the newest note. All ranks have it, and one of them logs it. */
 static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 {
     char text[DDP_ERROR_TEXT];

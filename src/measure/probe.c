@@ -24,8 +24,8 @@ enum {
 
 /* Control message between transfers. */
 typedef struct ddp__probe_word {
-    double next;   /* bytes of the next transfer. 0 means that this is a ping; < 0: the end. */
-    double wall_s; /* wall clock of the answering rank; in the last message the time of a ping */
+    double next;   /* bytes of the next transfer, 0 for a ping, or negative for the end */
+    double wall_s; /* wall clock of the answering rank, or in the last message the time of a ping */
     double lay_s;  /* seconds that the question waited until the rank woke up */
 } ddp__probe_word;
 

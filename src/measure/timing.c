@@ -110,7 +110,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     return DDP_OK;
 }
 
-/* Pieces to send; x if they are in host memory. */
+/* Pieces to send, or x if they are in host memory. */
 typedef struct ddp__probe_list {
     float x[DDP__PROBE_FLOATS];
     ddp_piece piece[DDP__PROBE_MOST];
@@ -180,11 +180,11 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
     for (; i < n; i++) list[i].count = 1; /* no layer is averaged */
 }
 
-/* Measures the per-message overhead from bursts of messages as large as layers; all ranks receive the first
- * rank's result. A burst has no more messages than may be in flight at a time, so that the delay of further
- * ones does not count. Short messages use another algorithm than long ones, so a burst is a sample of the
- * layers; long ones are shortened so that the overhead remains visible. The median is used, because a busy
- * machine increases the work per message, unlike the time per byte, in the run as well. */
+/* Measures the per-message overhead from bursts of messages as large as layers. All ranks receive the result
+ * of the first rank. A burst has no more messages than may be in flight at a time, so that the delay of
+ * further ones does not count. Short messages use another algorithm than long ones, so a burst is a sample of
+ * the layers. Long messages are shortened so that the overhead remains visible. The median is used, because a
+ * busy machine increases the work per message, unlike the time per byte, in the run as well. */
 static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
 {
     const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;

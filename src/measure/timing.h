@@ -7,8 +7,8 @@
  * floats. */
 typedef struct ddp__layer_cost {
     double flops;
-    double count, trained, others; /* count and trained as in ddp__unit; others: further floats that an
-                                      average transfers, with optimizer state */
+    double count, trained, others; /* count and trained as in ddp__unit. others: further floats that an
+                                      average transfers, with optimizer state. */
     double holders;                /* number of stages that have some of the trained floats */
 } ddp__layer_cost;
 
@@ -30,8 +30,8 @@ DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
-DDP_LIB double ddp__nominal_flops(double flops, double count); /* FLOPs of a layer's forward pass; flops 0:
-                                                                  unknown */
+DDP_LIB double ddp__nominal_flops(double flops, double count); /* FLOPs of a layer's forward pass. flops is 0
+                                                                  if unknown. */
 /* Makes a profile of all layers of a model that is cut into stages, without measuring. */
 DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
                                       ddp_error *err);

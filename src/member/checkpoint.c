@@ -65,7 +65,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 /* ---- removal ---- */
 
 /* Removes the library's files from a step's folder, except `world` files of that generation and their
- * manifest; world 0: all files. */
+ * manifest. With world 0 removes all files. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     char path[DDP__CHECKPOINT_PATH], keep[40];

@@ -64,8 +64,8 @@ typedef struct ddp__word {
     uint32_t refused_at; /* when it had completed this number of operations */
     uint32_t attempts;   /* votes since base: epochs that may have begun without this worker's knowledge */
     ddp__view attempt[DDP__ATTEMPTS];
-    uint64_t edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other; a frame has one
-                                          element per id of the world */
+    uint64_t edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other. A frame has an
+                                          element per id of the world. */
 } ddp__word;
 
 typedef struct ddp__elastic_peer {
@@ -87,7 +87,7 @@ typedef struct ddp__elastic_peer {
 typedef struct ddp__kept { /* retained input, later result, of an operation */
     ddp__frame frame;      /* header for the result */
     int result;
-    size_t unit, at, end; /* bytes per value; offset in the ring, and the ring's head after it */
+    size_t unit, at, end; /* bytes per value, offset in the ring, and the head of the ring after it */
     uint64_t asked;       /* workers that requested the result */
 } ddp__kept;
 
@@ -153,7 +153,7 @@ DDP_LIB int ddp__of_epoch(const ddp__frame *f); /* 1 if the frame is valid only 
                                                    sent */
 DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* stops all collectives and drops what is half
                                                                done */
-/* Begins an epoch; table: the operations that its workers have completed. */
+/* Begins an epoch. table: the operations that the workers of the epoch have completed. */
 DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table,
                                 double now);
 
@@ -162,7 +162,7 @@ DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp
 DDP_LIB void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now);
 DDP_LIB void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table,
                                 double now);
-/* Once per round of the comm thread: run admits joining workers, and votes if something changed; check
+/* Once per round of the comm thread: run admits joining workers, and votes if something changed. check
  * handles time-outs. */
 DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
 DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);

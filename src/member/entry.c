@@ -149,8 +149,8 @@ static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t,
 }
 
 /* Rank `from` lends the states of its program, and the joining worker receives the bytes. Their number is
- * sent first: if the joining worker has no room it fails, and the members continue without sending. words:
- * [world]; part: [DDP__TELL_BYTES]. */
+ * sent first. If the joining worker has no room it fails, and the members continue without sending. words:
+ * [world]. part: [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words,
                                       unsigned char *part, ddp_error *err)
 {

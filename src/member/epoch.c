@@ -16,8 +16,8 @@ static uint64_t ddp__serving(const ddp__engine *e)
     return e->cfg.servers ? ((ddp__bit(e->cfg.servers) - 1) << (e->world - e->cfg.servers)) : 0;
 }
 
-/* Computes the survivors: repeatedly removes the worker that has lost most of the others; ties: the highest
- * id among the workers that compute. */
+/* Computes the survivors: repeatedly removes the worker that has lost most of the others. In a tie removes
+ * the highest id among the workers that compute. */
 static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_t joining)
 {
     uint64_t set = (w->base.live & ~w->left) | joining;
@@ -40,8 +40,8 @@ static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_
     }
 }
 
-/* 1 if set is a quorum of `of`, not counting workers that have left: more than half; of two workers the lower
- * one. With servers: all servers. */
+/* 1 if set is a quorum of `of`, not counting workers that have left. A quorum has more than half of the
+ * workers. Of two workers it is the lower id. With servers it has all servers. */
 static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64_t left)
 {
     of &= ~left;
@@ -488,7 +488,7 @@ static void ddp__give_in(ddp__engine *e)
 }
 
 /* The time to wait, in seconds, while a set that may not continue could still change: the time-out, if a
- * report from a worker of that set can arrive. A moment, if only others can report; 0, if no worker is left
+ * report from a worker of that set can arrive. A moment, if only others can report. 0, if no worker is left
  * that could report. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {

@@ -1,5 +1,5 @@
 /* The members' side of joining: makes clones, admits workers, and serves connections with one thread each.
- * These threads do not touch the training; they leave requests for its thread and wait. */
+ * These threads do not touch the training. They leave requests for its thread and wait. */
 #include "member/elastic.h"
 #include "member/join.h"
 

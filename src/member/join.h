@@ -46,7 +46,7 @@ typedef struct ddp__setting {
     const char *const *names; /* the names of the values of a choice, or NULL for a number */
 } ddp__setting;
 
-typedef struct ddp__same { /* ddp_same; empty name: unused */
+typedef struct ddp__same { /* ddp_same, unused if the name is empty */
     char name[32];
     int64_t value;
 } ddp__same;
@@ -66,7 +66,7 @@ typedef struct ddp__join_layout {
     const char *name[DDP__JOIN_SETTINGS]; /* names of says.value */
 } ddp__join_layout;
 
-/* Settings of both sides; texts and tls are borrowed. */
+/* Settings of both sides. Texts and tls are borrowed. */
 typedef struct ddp__join_config {
     int rank, world, min_world; /* of a member */
     uint64_t run_id;
@@ -90,7 +90,7 @@ typedef struct ddp__join {
     ddp__engine *engine;        /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr door[DDP__JOIN_WORLD];
-    int id, ready; /* the joining worker that is being served, -1 = none; ready: it waits for its entry */
+    int id, ready; /* the joining worker that is being served, or -1. ready: it waits for the entry. */
     long turn;     /* number of joining workers that got an id here */
     int want_snap, snap_users;
     unsigned char *snap;
@@ -151,4 +151,5 @@ DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *l
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void ddp__joiner_again(ddp__joiner *j);
 DDP_LIB void ddp__joiner_close(ddp__joiner *j);  /* j may be NULL */
-DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor; j may be NULL */
+DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor. j may be
+                                                    NULL. */

@@ -1,5 +1,5 @@
-/* A joining worker: finds the run, gets an id, receives a clone, connects to all members, waits for its
- * entry; retries if a member is lost. */
+/* A joining worker: finds the run, gets an id, receives a clone, connects to all members and waits for its
+ * entry. Retries if a member is lost. */
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -42,7 +42,7 @@ static void ddp__joiner_beat(ddp__joiner *j)
     (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* a lost coordinator is detected later */
 }
 
-/* Sets *why to the reason of a permanent rejection by a member; got: bytes of its reply. */
+/* Sets *why to the reason of a permanent rejection by a member. got: bytes of the reply. */
 static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b,
                                 size_t got, char *why)
 {
@@ -334,8 +334,8 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     return DDP_OK;
 }
 
-/* Receives a clone. b: the reply to TAKE; after it come the bytes, from where the last transfer ended if the
- * donor still has that clone. */
+/* Receives a clone. b: the reply to TAKE. The bytes follow the reply, from where the last transfer ended if
+ * the donor still has that clone. */
 static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most,
                                     ddp_error *err)
 {
@@ -411,7 +411,7 @@ static int ddp__entry_greet(const ddp__joiner *j, const ddp__hello *self, int fd
     return h.kind == DDP__JOIN_MESH && h.rank == (uint32_t)r && h.run_id == self->run_id ? 0 : -1;
 }
 
-/* A connection to rank r through the coordinator, to which r also connects; or -1. */
+/* A connection to rank r through the coordinator, to which r also connects, or -1. */
 static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, double until)
 {
     const int relay = j->place.coordinator;
@@ -433,7 +433,7 @@ static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, doub
     return -1;
 }
 
-/* The connection of the entry with rank r, direct or relayed; or -1. */
+/* The connection of the entry with rank r, direct or relayed, or -1. */
 static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, double until,
                              unsigned char *relayed)
 {

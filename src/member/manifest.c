@@ -45,7 +45,7 @@ static void ddp__manifest_seal(ddp__text *t)
     ddp__text_addf(t, DDP__MANIFEST_SEAL "%s" DDP__MANIFEST_END, sum);
 }
 
-/* Verifies the checksum of a manifest; *sealed = 0 if it has none. */
+/* Verifies the checksum of a manifest. Sets *sealed = 0 if it has no checksum. */
 static ddp_status ddp__manifest_sealed(const char *path, const ddp__text *t, int *sealed, ddp_error *err)
 {
     const size_t end = sizeof DDP__MANIFEST_SEAL - 1 + (DDP__DIGEST_TEXT - 1) + sizeof DDP__MANIFEST_END - 1;
@@ -158,7 +158,7 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
     return DDP_OK;
 }
 
-/* Parses a manifest whose checksum is valid; *sealed = 0 if it has none. */
+/* Parses a manifest whose checksum is valid. *sealed = 0 if it has no checksum. */
 static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *sealed, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;

@@ -17,10 +17,10 @@ typedef struct ddp__manifest {
     ddp__said *said;                  /* [world], without `common` */
 } ddp__manifest;
 
-/* Writes a manifest. said: [s->world]; generation: which of the two names each file has. */
+/* Writes a manifest. said: [s->world]. generation: which of the two names each file has. */
 DDP_LIB ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                        int generation, ddp_error *err);
-/* Reads a manifest; verifies the checksum first. Free m also after an error. */
+/* Reads a manifest, after it has verified the checksum. Free m also after an error. */
 DDP_LIB ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err);
 DDP_LIB void ddp__manifest_free(ddp__manifest *m);
 /* Verifies that a checkpoint belongs to this model and that this run may resume from it. *kin: 1 if the

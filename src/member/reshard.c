@@ -60,7 +60,7 @@ static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h
     return NULL;
 }
 
-/* The same over all files. *in: the file; *n: number of consecutive values that both shares have. */
+/* The same over all files. *in: the file. *n: number of consecutive values that both shares have. */
 static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at,
                                           ddp__shard **in, int64_t *n)
 {
@@ -184,7 +184,7 @@ void ddp__shards_close(ddp__shards *x)
 
 /* ---- one tensor ---- */
 
-/* Copies n values of a file's tensor, from number `from` on, into t from number `at` on; dry: only checks
+/* Copies n values of a file's tensor, from number `from` on, into t from number `at` on. dry: only checks
  * that they exist. */
 static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, const char *name, int64_t from,
                                   const ddp__tensor *t, int64_t at, int64_t n, int dry, ddp_error *err)

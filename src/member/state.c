@@ -1,4 +1,4 @@
-/* A worker's state as a list of arrays; writes it to a file or to memory, and reads it from a file. */
+/* A worker's state as a list of arrays. Writes it to a file or to memory, and reads it from a file. */
 #include "member/state.h"
 
 enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
@@ -384,7 +384,7 @@ ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const ch
     return ddp__damaged(DDP_FORMAT, err);
 }
 
-/* part: [DDP__WORKER_PART], for device memory; not needed for small values. */
+/* part: [DDP__WORKER_PART], for device memory. Not needed for small values. */
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
                                    ddp_error *err)
 {

@@ -10,7 +10,7 @@ DDP_LIB void ddp__admission_ready(ddp_ctx *d); /* the engine and the layers exis
  * coordinator's next control message, and admits a worker. Collective. */
 DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
 
-/* Joining worker: open finds the run and reserves an id in it, and sets rank and world; enter receives the
+/* Joining worker: open finds the run and reserves an id in it, and sets rank and world. enter receives the
  * state of a member and enters the run. */
 DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);

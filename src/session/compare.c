@@ -301,8 +301,8 @@ static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, d
 {
     DDP__TRY(ddp__compare_layers(d, err));
     DDP__TRY(ddp__all_come(d, ddp__team_group(d),
-                           err)); /* this rank agrees with the first one; it waits for the abort of the
-                                     rank that does not */
+                           err)); /* this rank agrees with the first rank, and waits for the abort of the rank
+                                     that does not */
     return ddp__fail(err, DDP_MISMATCH,
                      "the models of rank %d and rank %d have equal layers and different %s: start every "
                      "rank with the same model",

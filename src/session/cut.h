@@ -6,13 +6,13 @@
 
 /* A range of values of one layer on this rank, and its place in the whole layer of the model. */
 typedef struct ddp__cut_span {
-    int unit, buffers;      /* number of the layer on this rank; 1: its buffers, 0: its parameters */
-    size_t from, at, count; /* offset in the whole layer; offset here; number of values */
+    int unit, buffers;      /* number of the layer on this rank, and 1 for buffers or 0 for parameters */
+    size_t from, at, count; /* offset in the whole layer, offset here, number of values */
 } ddp__cut_span;
 
 typedef struct ddp__cut {
     int copies, copy;
-    int stages, stage; /* number of stages per copy; the stage of this rank */
+    int stages, stage; /* number of stages per copy, and the stage of this rank */
     int group;         /* process group of the ranks of its copy, or 0 if stages is 1 */
     const char **name; /* [layers] names of the model's layers */
     int layers;

@@ -75,7 +75,7 @@ void ddp__admission_ready(ddp_ctx *d)
     ddp__join_ready(d->session->join, ddp__engine_of(d, 0), &l);
 }
 
-/* Posts the coordinator's next control message; on members and joining workers. */
+/* Posts the next control message of the coordinator, on members and joining workers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p; /* sent by rank 0, or by the lowest live rank */

@@ -257,7 +257,7 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
 typedef struct ddp__team {
     pthread_mutex_t lock;
     pthread_cond_t gate;
-    int open;  /* 1: run; -1: not all threads could be started */
+    int open;  /* 1: run, -1: not all threads could be started */
     int ranks; /* ranks assigned so far */
     ddp__rank_fn fn;
     void *user;

@@ -14,9 +14,9 @@ typedef struct ddp__passes {
 
 struct ddp__session {
     ddp__passes *turn;      /* [layers], exists once the session has started */
-    const ddp__cut *cut;    /* NULL: each rank has the whole model; borrowed */
-    ddp__layer_cost *model; /* [cut->layers] if all stages follow one plan; NULL: each rank plans its own
-                               layers */
+    const ddp__cut *cut;    /* borrowed, or NULL if each rank has the whole model */
+    ddp__layer_cost *model; /* [cut->layers] if all stages follow one plan. NULL if each rank plans its own
+                               layers. */
     int edge_messages;      /* pipeline: messages that may be in flight at a time, and their size in bytes */
     size_t edge_bytes;
     ddp__tls *tls;              /* NULL: connections without TLS */
@@ -29,7 +29,7 @@ struct ddp__session {
     struct ddp__desk *desk;     /* server thread of a rank that serves, or NULL */
     ddp_step_info *info;        /* values reported for this step, and the last loss */
     int mixed;                  /* layers belong to different groups */
-    ddp_blob plan;              /* current plan; no bytes: none */
+    ddp_blob plan;              /* current plan, empty if there is none */
     ddp_profile profile;        /* profile.layers 0 = none yet */
     int plan_steps;             /* steps in a period of the strategy's messages */
     long drift_ticket;          /* ticket of the first rank's message about a new plan, or -1 */
@@ -38,8 +38,8 @@ struct ddp__session {
         ddp_link link[2];
     } drift_word;
     long timed_from; /* first step of those that are measured for the plan */
-    /* 1: the plan comes from measured times and is updated when the link changes; 1: no measured plan will
-     * replace it */
+    /* measured: the plan comes from measured times and is updated when the link changes. plan_final: no
+     * measured plan will replace it. */
     int measured, plan_final;
     ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
     ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */

@@ -4,7 +4,7 @@
 #include "plan/partial/partial.h"
 #include "session/planning.h"
 
-/* Adds the layers of one list to a step of the plan. assign 1: the layers are averaged in that step; 0: they
+/* Adds the layers of one list to a step of the plan. assign 1: the layers are averaged in that step. 0: they
  * are extra averages that fill idle time in it. */
 static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers, int assign,
                                  ddp_plan *plan, ddp_error *err)

@@ -1,5 +1,5 @@
 /* Makes a plan from a profile. The first rank of a team lets its strategy plan, all ranks use that plan, and
- * it is recomputed when the link has changed by more than 20 %. Only the strategy interprets a plan; this
+ * it is recomputed when the link has changed by more than 20 %. Only the strategy interprets a plan. This
  * file treats it as bytes. */
 #include "context/context.h"
 #include "device/device.h"
@@ -16,7 +16,7 @@
 #include "session/part.h"
 #include "session/planning.h"
 
-/* Periods between two messages of the team's first rank about a new plan; the reason for a new plan:
+/* Periods between two messages of the team's first rank about a new plan, and the reason for a new plan:
  * DDP__LINK_MOVED + number of the link that changed. */
 enum { DDP__DRIFT_PERIODS = 4 };
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
@@ -128,8 +128,8 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 
 /* ---- prediction ---- */
 
-/* Returns the exposed seconds of a period's transfers, outside of its backward passes; *comm: seconds in
- * all. */
+/* Returns the exposed seconds of a period's transfers, outside of the backward passes. *comm receives the
+ * total seconds. */
 static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
                                      double backward, double *comm)
 {
@@ -277,8 +277,8 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     return ddp__plan_set(d, &plan, p, err);
 }
 
-/* Passes a plan to the strategy; of a plan of the whole model, this stage's rows. Frees the plan. p: the
- * rank's own times. */
+/* Passes a plan to the strategy. From a plan of the whole model passes only the rows of this stage. Frees the
+ * plan. p: the own times of the rank. */
 static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};

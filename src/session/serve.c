@@ -14,9 +14,9 @@ struct ddp__desk {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    int running, over; /* the thread was started; serve has returned, under lock */
+    int running, over; /* running: the thread was started. over: serve has returned (under lock). */
     int wake;          /* atomic */
-    ddp_status status; /* result of serve; under lock */
+    ddp_status status; /* result of serve (under lock) */
 };
 
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
@@ -184,7 +184,7 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* Makes the computing ranks the team that plans and measures together; in an elastic world they are a group
+/* Makes the computing ranks the team that plans and measures together. In an elastic world they are a group
  * that may shrink. */
 void ddp__computing_team(ddp_ctx *d)
 {

@@ -99,7 +99,7 @@ static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
  * gradient, g_w the worker's gradient of a later iteration, so that g does not contain its noise (deft.h)
  * ---- */
 
-enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* in steps; in samples of the running mean */
+enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* in steps, and in samples of the running mean */
 
 static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
 {

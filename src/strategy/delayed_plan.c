@@ -145,7 +145,7 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
 }
 
 /* Appends the messages of one stage in the planner's order: per link, output side first, one message per
- * layer. stage 0: sent in the forward pass; 1: sent before the new gradients exist; 2: new gradients. range:
+ * layer. stage 0: sent in the forward pass, 1: sent before the new gradients exist, 2: new gradients. range:
  * [4 x layers] */
 static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage,
                                 int swapped, int *range)

@@ -175,7 +175,7 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* ---- ssgd: sends after the backward pass; one message per group, or several if it has many arrays ---- */
+/* ---- ssgd: sends after the backward pass, one message per group, or several if it has many arrays ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {

@@ -15,8 +15,8 @@ typedef struct ddp__packed_message {
 } ddp__packed_message;
 
 /* Computes the timeline. It has at most four messages per layer, because that is the number that can be
- * posted at once (ddp_post). If every message has a fixed cost, larger parts may be faster; doubles the part
- * size and returns the timeline with the shortest step. */
+ * posted at once (ddp_post). If every message has a fixed cost, larger parts may be faster, so this function
+ * doubles the part size and returns the timeline with the shortest step. */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha,
                                    ddp_timeline *t, ddp_error *err)
 {

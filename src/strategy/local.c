@@ -97,7 +97,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__partial *x = (ddp__partial *)self;
 
-    /* Eq. 5 as printed updates, then averages; average_first averages the parameters before the update */
+    /* Eq. 5 as printed updates, then averages. average_first averages the parameters before the update. */
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     ddp__turn_ready(x, layer);
     for (int l; (l = ddp__turn_next(x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));

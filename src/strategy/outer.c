@@ -2,10 +2,10 @@
  * over the workers of their parameter deltas is then the gradient of an outer optimizer: SGD with Nesterov
  * momentum.
  *
- * Per layer: theta, the worker's parameters; the anchor, theta after the last outer step, identical on all
- * ranks; d = anchor - theta. Let D be the mean of d. The rank that sums a segment of D stores the same
- * segment of the momentum m. It replaces D by the outer step, m = mu m + D, step = nu (D + mu m), and sends
- * that to all ranks. Then theta = anchor = anchor - step.
+ * For each layer, theta are the parameters of the worker. The anchor is theta after the last outer step,
+ * identical on all ranks. d = anchor - theta. Let D be the mean of d. The rank that sums a segment of D
+ * stores the same segment of the momentum m. It replaces D by the outer step, m = mu m + D, step = nu (D + mu
+ * m), and sends that to all ranks. Then theta = anchor = anchor - step.
  *
  * In an elastic world a rank may be lost with its segment of m, so every rank stores all of m. With float32,
  * D itself is sent to all ranks, and every rank computes the outer step. Other wire formats round the outer

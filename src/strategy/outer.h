@@ -44,11 +44,12 @@ typedef struct ddp__outer_layer {
     long told;        /* ticket of the message with *trained */
     long told_ticket; /* the same, in that message's first layer until it arrives, or -1 otherwise */
     int holder;       /* that message's first layer */
-    float *trained;   /* share of the ranks that have a delta. 0 means that none has; host memory. */
+    float *trained;   /* share of the ranks that have a delta, in host memory. 0 means that no rank has a
+                         delta. */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
-    ddp__partial partial; /* stream: when each layer is sent; must be the first member, as in local.c */
+    ddp__partial partial; /* stream: when each layer is sent. Must be the first member, as in local.c. */
     int *landing;         /* [layers] stream: steps from sending to applying */
     /* [layers] step in which each pending layer is applied, as saved. Read: it was read since start or
      * load. */

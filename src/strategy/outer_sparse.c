@@ -3,7 +3,7 @@
  * values of all ranks, adds them in rank order, and computes the outer step itself.
  *
  * With sites, each exchange takes three messages, and the comm thread makes the second and third. First, each
- * rank of a site sums its share of the layer in floats; if sites differ in size, the lowest rank sums all of
+ * rank of a site sums its share of the layer in floats. If sites differ in size, the lowest rank sums all of
  * it. Second, each rank packs its share of the site's mean, and the ranks with the same place in all sites
  * exchange it. Third, each site gathers the shares of the mean, again in floats. */
 #include "compress/compress.h"
@@ -66,7 +66,7 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
 
 /* ---- between sites, on the comm thread ---- */
 
-/* Returns the values of the share from `at` on; *n: how many are contiguous. */
+/* Returns the values of the share from `at` on. *n receives the number of contiguous values. */
 static float *ddp__share_at(const ddp__outer_layer *y, size_t at, size_t *n)
 {
     const ddp_piece *p = y->moves;

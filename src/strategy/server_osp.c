@@ -9,7 +9,7 @@
 static const float ddp__lgp_past = 0.9f;  /* EMA-LGP: weight of the past means */
 static const double ddp__late_most = 0.8; /* share of the model, if the loss decides */
 
-/* Saved in checkpoints; identical on all workers. */
+/* Saved in checkpoints, identical on all workers. */
 typedef struct ddp__late_numbers {
     double begun;             /* nonzero: the importance is known */
     double epoch, sum, count; /* of the losses of the current epoch */
@@ -27,7 +27,7 @@ typedef struct ddp__late {
     float **past_of;            /* [layers] EMA-LGP: running mean of mean gradients, or NULL otherwise */
     float *work, *state;        /* buffers for the largest layer: parameters, optimizer state */
     double *importance, *bytes; /* [layers] importance is saved */
-    /* one bit per layer. now: sent at once (GIB); late: deferred and not yet corrected, saved */
+    /* one bit per layer. now: sent at once (GIB). late: deferred and not yet corrected, saved. */
     unsigned char *now, *late;
     ddp__osp *split;
     ddp__late_numbers *number;

@@ -35,16 +35,16 @@ DDP_LIB int ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
 #ifndef DDP_NO_PLANNERS
-/* gradient_plan.c: mgwfbp and ascwfbp; bytescheduler and usbyte */
+/* gradient_plan.c: mgwfbp (also ascwfbp), bytescheduler (also usbyte) */
 DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops); /* delayed.c */
 DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
 #endif
-/* server_rules.c: bsp; asp, ssp and r2sp */
+/* server_rules.c: bsp, asp (also ssp and r2sp) */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
-/* local.c: localsgd; enp and dreamddp */
+/* local.c: localsgd, dreamddp (also enp) */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 /* Updates the layer, unless updates are made at the end of the step (ddp__updates_last). */
@@ -66,7 +66,7 @@ typedef struct ddp__partial {
     unsigned char *due;   /* [period x rows] 1 if the row is averaged in that step */
     int *first;           /* [layers + 1] row of a layer's first part */
     unsigned char *ready; /* [layers] 1 if the layer's gradient of this step is complete */
-    int next;             /* the layer whose message is sent next; counts down */
+    int next;             /* the layer whose message is sent next, counts down */
 } ddp__partial;
 /* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip
  * different layers at different moments.

@@ -227,7 +227,7 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr *from, double now)
 {
     const ddp__caller *greedy = ddp__door_greedy(d);
-    ddp__caller *oldest[2] = {NULL, NULL}; /* silent; not silent */
+    ddp__caller *oldest[2] = {NULL, NULL}; /* silent, not silent */
 
     if (greedy && ddp__same_host(&greedy->from, from)) greedy = NULL;
     for (int i = 0; i < places; i++) {
@@ -392,7 +392,7 @@ static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
     return first;
 }
 
-/* Returns the next caller, or NULL. Known and unknown addresses alternate; within each kind, the queues take
+/* Returns the next caller, or NULL. Known and unknown addresses alternate. Within each kind, the queues take
  * turns. */
 static ddp__caller *ddp__door_next(ddp__door *d)
 {

@@ -44,7 +44,7 @@ typedef struct ddp__mpi_wire {
     int *index;
     pthread_mutex_t lock;
     pthread_cond_t bell;
-    int called;  /* wake() was called; written under lock */
+    int called;  /* wake() was called, written under lock */
     int patient; /* remaining waits without spinning */
 } ddp__mpi_wire;
 

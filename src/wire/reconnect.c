@@ -7,7 +7,7 @@
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
 #define DDP__REPLAY_ALL   ((size_t)32 << 20)
-/* number of reads to skip after a read has emptied the socket; wait() notices new bytes earlier */
+/* number of reads to skip after a read has emptied the socket. wait() notices new bytes earlier. */
 #define DDP__DRY       8
 #define DDP__ACK_LATER 0.05 /* seconds that a few bytes wait for their acknowledgement */
 
@@ -284,7 +284,7 @@ static void ddp__resume_close(ddp__wire *w)
     ddp__resume_free(t);
 }
 
-/* Breaks the connection; the link reconnects. */
+/* Breaks the connection. The link reconnects. */
 static void ddp__resume_cut(ddp__wire *w, int peer)
 {
     ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[peer];

@@ -273,7 +273,7 @@ static int ddp__way_stranded(const ddp__resume_wire *t, const ddp__way *p, doubl
            now >= fmax(p->down_at, t->way[p->via].down_at) + ddp__relay_search;
 }
 
-/* Time limit of a step; distant ranks get more time. */
+/* Time limit of a step. Distant ranks get more time. */
 static double ddp__dial_limit(const ddp__way *p, double now, double round_trips, double least)
 {
     return now + (round_trips * p->round_trip > least ? round_trips * p->round_trip : least);

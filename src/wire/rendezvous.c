@@ -1,4 +1,4 @@
-/* The rendezvous over TCP: resolves addresses, listens, dials rank 0 and connects all pairs; mesh.h has the
+/* The rendezvous over TCP: resolves addresses, listens, dials rank 0 and connects all pairs. mesh.h has the
  * protocol. */
 #include "wire/mesh.h"
 
@@ -364,7 +364,7 @@ static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *lis
     }
 }
 
-/* Finds the addresses of rank 0; none if a file will contain it. */
+/* Finds the addresses of rank 0. Finds no address if a file will contain it. */
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;

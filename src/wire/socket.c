@@ -230,7 +230,8 @@ int ddp__fd_prepare(int fd)
 
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return -1;
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) return -1;
-    /* on both ends: without it on one, each small answer waits 40 ms for a delayed ACK; no socket: no harm */
+    /* on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. It has no effect if
+     * fd is not a socket. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 #ifdef SO_NOSIGPIPE
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);

@@ -50,8 +50,8 @@ DDP_LIB int ddp__fd_limit(void); /* most descriptors that this process may have 
 /* Get the local address of a socket, or its peer's. Return 0, or -1 with errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-DDP_LIB int ddp__fd_prepare(int fd); /* sets non-blocking, close-on-exec and no delay; returns 0, or -1 and
-                                        errno */
+DDP_LIB int ddp__fd_prepare(int fd); /* sets non-blocking, close-on-exec and no delay. Returns 0, or -1 and
+                                        errno. */
 /* Closes *fd unless it is negative, and sets it to -1 first: a forked child that closed it later would close
  * whatever descriptor has that number then. */
 DDP_LIB void ddp__fd_close(int *fd);
@@ -63,8 +63,8 @@ DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
  * After POLLOUT, end returns 0, or -1 and errno (the socket stays open). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* Accepts a connection as a non-blocking socket; `from` (may be NULL) receives its address. Returns -1 and
- * errno, EAGAIN if none is pending. */
+/* Accepts a connection as a non-blocking socket. `from` (may be NULL) receives the peer's address. Returns -1
+ * and errno, EAGAIN if none is pending. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
 /* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
@@ -93,8 +93,8 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
  * exclusions ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
 /* Returns the first address, with port 0, of an interface that is up and selected by the list (NULL for any).
- * It prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG, which names
- * the available interfaces; DDP_NET. */
+ * It prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG (names the
+ * available interfaces), DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
 /* Returns the local address from which the system would send to `to`. Sends nothing. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);

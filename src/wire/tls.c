@@ -126,7 +126,7 @@ static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
     default:
         s->broken = EPROTO;
         ddp__tls_explain(s);
-        /* notify a dreamddp rank without TLS; OpenSSL sends nothing to unknown programs */
+        /* notify a dreamddp rank without TLS, because OpenSSL sends nothing to unknown programs */
         if (s->server && s->seen == sizeof s->first && !memcmp(s->first, "dreamddp", s->seen))
             ddp__stream_no_tls(s->fd);
     }
@@ -144,7 +144,7 @@ static ddp__tls_session *ddp__tls_find(ddp__tls *t, int fd)
     return fd >= 0 && fd < ddp__count(k->session) ? k->session[fd] : NULL;
 }
 
-/* Returns a usable session, and clears OpenSSL's error queue; else NULL and errno. */
+/* Returns a usable session, or NULL and errno. Clears the error queue of OpenSSL. */
 static ddp__tls_session *ddp__tls_usable(ddp__tls *t, int fd)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -345,8 +345,8 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-/* Returns the certificate of a peer after its handshake. The caller frees it. NULL: none; *good = 1 if a key
- * is used, which is valid for every name. */
+/* Returns the certificate of a peer after its handshake. The caller frees it. Returns NULL without a
+ * certificate, with *good = 1 if a key is used, which is valid for every name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);

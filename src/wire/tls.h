@@ -29,7 +29,7 @@ typedef struct ddp__tls_session {
     int cause;               /* errno of the socket. 0 means that it ended. */
     int read_for, write_for; /* events that reading and writing need to poll for */
     size_t held;             /* bytes in `out` of a record that is not sent yet */
-    size_t seen, from, to;   /* seen: bytes in `first`; from, to: unread part of `in` */
+    size_t seen, from, to;   /* seen: bytes in `first`. from, to: unread part of `in`. */
     unsigned char first[8];  /* first bytes from the peer */
     char why[DDP__STREAM_TEXT];
     unsigned char in[DDP__TLS_INBOX], out[DDP__TLS_RECORD];
@@ -40,7 +40,7 @@ typedef struct ddp__tls_keys {
     SSL_CTX *ctx;
     BIO_METHOD *method;
     ddp__tls_session **session; /* dynamic array, indexed by descriptor */
-    int by_key;                 /* 1: pre-shared key; 0: certificates */
+    int by_key;                 /* 1 with a pre-shared key, 0 with certificates */
     char identity[32];
     unsigned char psk[32];
 } ddp__tls_keys;
