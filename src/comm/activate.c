@@ -130,8 +130,8 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* Sets the peer of a receive that names none to the rank whose message arrived first. A serve gets the
- * length of the peer's message. Returns 0 if no message has arrived, or if it does not fit. */
+/* Sets the peer of a receive without a peer to the rank whose message arrived first. A serve gets the length
+ * of the peer's message. Returns 0 if no message has arrived, or if it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
     const int lane = ddp__paired_lane(op);
@@ -182,7 +182,7 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
                        peer);
 }
 
-/* The position that an operation between two ranks can use now, or NULL for none. */
+/* The position that an operation between two ranks can use now, or NULL. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;

@@ -116,8 +116,8 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
            ddp__flow_next(e, op, peer, f);
 }
 
-/* Releases the input once all contributions were written and the own segment is summed: nothing reads it any
- * more. */
+/* Releases the input once all contributions were written and the own segment is summed, because no code reads
+ * the input after that. */
 static void ddp__direct_release(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);

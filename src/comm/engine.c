@@ -244,7 +244,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);
     if (e->membership && (status = e->membership->open(e, err)) != DDP_OK)
-        e->membership = NULL; /* it allocated nothing */
+        e->membership = NULL; /* it made no allocation */
     if (status == DDP_OK && cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
     if (status == DDP_OK) status = ddp__engine_thread(e, err);
     if (status == DDP_OK)

@@ -1,6 +1,7 @@
 /* The engine of one link: a queue of messages and the comm thread that sends and receives them. A context
  * with two links has two engines. The comm thread owns the wire and runs the send queue, except while a
- * blocking call drives the engine (submit.c). All messages have one type; strategies never see a socket. */
+ * blocking call drives the engine (submit.c). All messages have the same type, and strategies never see a
+ * socket. */
 #pragma once
 
 #include "comm/message.h"

@@ -15,7 +15,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_HEARTBEAT, /* seq = collectives begun, count and offset = sends and receives of this pair
                              begun, layer = additional credits */
     DDP__FRAME_ABORT,     /* payload = error text, count = status, offset = rank that failed first, layer = 1
-                             + rank whose loss caused it, 0: unknown */
+                             + rank whose loss caused it, or 0 if unknown */
     DDP__FRAME_GOODBYE,   /* only FAREWELL frames follow */
     DDP__FRAME_FAREWELL,  /* reply to GOODBYE: everything before it was read */
     /* membership frames */

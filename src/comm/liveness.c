@@ -34,7 +34,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
     return buf;
 }
 
-/* The oldest operation in flight (peer < 0), or the oldest that needs that peer, or NULL for none. */
+/* The oldest operation in flight (peer < 0), or the oldest that needs that peer, or NULL. */
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
@@ -109,7 +109,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
     buf[0] = '\0';
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
-    } else if (e->span_count > 0) { /* nothing is in flight: name the last operation */
+    } else if (e->span_count > 0) { /* no operation is in flight, so name the last one */
         const ddp__op_span *last = &e->spans[(e->span_count - 1) % e->span_room];
         snprintf(buf, room, " after %s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);

@@ -175,7 +175,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
 
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
-    /* two passes: counts nothing before it is known that all peers agree */
+    /* two passes, because it must be known that all peers agree before anything is counted */
     for (int i = 0; i < 2 * e->world; i++) {
         const int peer = i % e->world;
         int s = -1;
@@ -248,7 +248,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
     if (op && op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, p->in.offset)) return 0;
-    /* the frames of one peer and operation come in order, so none of them is pending: a result, or values
+    /* the frames of one peer and operation come in order, so no earlier frame is pending. A result, or values
      * that are not summed, may be read directly into their final place */
     if (p->in.type == DDP__FRAME_SUMMED || (op && !e->shaped && plain && !op->m.divergence && !op->m.add &&
                                             (solicited || p->in.type == DDP__FRAME_DATA))) {
@@ -298,7 +298,7 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
     return (unsigned char *)e->slot[p->in_slot].data + got;
 }
 
-/* 1 if the checksum of the payload matches, or the sender gave none. */
+/* Returns 1 if the checksum of the payload matches, or if the sender sent no checksum. */
 static int ddp__payload_intact(ddp__engine *e, int peer)
 {
     const ddp__frame *f = &e->peers[peer].in;

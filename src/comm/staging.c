@@ -74,7 +74,7 @@ int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 /* Credits. A frame may reach a rank before that rank has submitted the operation, so the sender counts the
  * slots it occupies there. The oldest operation that is unfinished anywhere must always get a slot, whatever
  * the priorities. Therefore:
- * - An operation that has no slot may take one if one remains for each older operation that has none.
+ * - An operation that has no slot may take one if one remains for each older operation without a slot.
  * - An operation that has slots leaves one for every operation in the window that has none.
  * - One slot is reserved for each lane between two ranks, whose order is independent.
  * - One slot is reserved for sums that a ring sends on (ring.c), which leave room for older operations
@@ -258,7 +258,7 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
     if (ddp__flow_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__flow_returns(op))
         return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
-    /* nothing is returned, so a peer may leave before its values are summed */
+    /* no values are returned, so a peer may leave before its values are summed */
     for (int s = e->peers[peer].pending.first; s >= 0; s = e->slot[s].next)
         if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p)
             got += ddp__frame_values(&e->slot[s].f);

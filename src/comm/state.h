@@ -165,7 +165,7 @@ typedef struct ddp__peer {
     int discard; /* 1 if the frame that is being read is discarded */
     double last_got;
     uint32_t transit;                 /* microseconds from sent to read, plus the difference of the clocks, */
-    double transit_at;                /* of the fastest frame so far, or 0 for none yet */
+    double transit_at;                /* of the fastest frame so far, or 0 before the first frame */
     double reached;                   /* when the last frame reached this rank. The frames of a peer stay in
                                          order. */
     int free_slot, solicited, staged; /* slots in use, by kind of frame */
@@ -174,7 +174,7 @@ typedef struct ddp__peer {
     int out_of_world;                 /* membership: 1: its frames are ignored */
     uint32_t paired_seq[DDP__PAIRED]; /* number of the next message */
     uint32_t begun, sends, receives;  /* operations that it has begun, by its last heartbeat, */
-    double heard_at;                  /* which was read then, or 0 for none yet */
+    double heard_at;                  /* which was read then, or 0 before the first heartbeat */
     ddp__op *paired[DDP__PAIRED];     /* oldest incomplete send and receive of each lane */
     char text[DDP_ERROR_TEXT];
 } ddp__peer;
@@ -212,12 +212,13 @@ typedef struct ddp__algorithm {
     size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
     /* Sets the values that are left, and which ranks must send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
-    /* Gets the next frame for a peer, if credits allow, or 0 for none. NULL means that it sends none. */
+    /* Gets the next frame for a peer. Returns 0 if there is none or credits do not allow it. NULL for an
+     * algorithm that sends no frames. */
     int (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
     /* A frame begins to be written. Returns the slot that has the payload, or -1 if the payload is in
      * memory. */
     int (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-    /* A frame was written. NULL means that its values are subtracted from those that are left. */
+    /* A frame was written. With NULL its values are subtracted from those that are left. */
     void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
     /* Returns 1 if a peer could send this frame, whose number, verb, count and layer match the operation.
      * NULL: compares its type with `types`, and its coding. */
@@ -254,8 +255,8 @@ typedef struct ddp__membership {
     void (*lost)(ddp__engine *e, int peer, const char *why);
     void (*left)(ddp__engine *e, int peer);
     /* Membership frames (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and retained results). frame: the
-     * next one for a peer, high-priority or not. payload: where a payload is stored. NULL means that it does
-     * not fit. read: a frame was read. */
+     * next one for a peer, high-priority or not. payload: where a payload is stored, or NULL if it does not
+     * fit. read: a frame was read. */
     int (*frame)(ddp__engine *e, int peer, int urgent, ddp__frame *f);
     unsigned char *(*payload)(ddp__engine *e, int peer, const ddp__frame *f);
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -272,7 +273,7 @@ typedef struct ddp__membership {
 
 struct ddp__engine {
     ddp__engine_config cfg;
-    const ddp__membership *membership;    /* NULL: losing a peer is an error */
+    const ddp__membership *membership;    /* NULL if losing a peer is an error */
     struct ddp__member_data *member_data; /* data of the membership */
     int frozen;   /* membership: 1: a search is running: no operation begins, and collectives do not move */
     int newcomer; /* membership: 1: this worker is in no epoch yet */
@@ -280,7 +281,8 @@ struct ddp__engine {
     ddp__wire *wire;
     int rank, world;
     int *member; /* live ids, rising. Collectives run over them. */
-    int *place;  /* [world] index in member, -1: not live. In both arrays the entries of each group follow */
+    int *place;  /* [world] index in member, or -1 if not live. In both arrays the entries of each group
+                    follow */
     int members;
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
                         ddp__engine_retire */
@@ -338,7 +340,7 @@ struct ddp__engine {
     uint32_t group_next[DDP__GROUPS]; /* next_seq of each group except 0, the world */
     int *ring, *turn;                 /* live ids in ring order, and the position of each id in it */
     int *order;                       /* [world] ring order of all ids */
-    long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another message; */
+    long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another message, */
     int waits;                        /* each of them reserves a window position */
     int dirty;                        /* 1 if a window position or a queued operation may have become free */
     ddp__op *finished;                /* list of complete operations, to be published */
@@ -356,7 +358,7 @@ struct ddp__engine {
 
     /* shared, under the lock */
     pthread_mutex_t lock;
-    char (*called)[48]; /* [world] name of each rank in errors, or "" for none */
+    char (*called)[48]; /* [world] name of each rank in errors, or "" */
     int groups;         /* groups created, the world included */
     int group_members[DDP__GROUPS];
     pthread_cond_t changed;
@@ -394,7 +396,7 @@ DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, 
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
 /* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Do not call it under the lock. */
 DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room);
-/* Marks the next fault as the loss of this rank; no effect after the first fault. */
+/* Marks the next fault as the loss of this rank. No effect after the first fault. */
 DDP_LIB void ddp__fault_is_about(ddp__engine *e, int rank);
 DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* returns
                                                                                                     0 */
@@ -444,7 +446,7 @@ DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
 /* Called when a peer has left: an operation that still needs it fails, or the membership is notified. */
 DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
-/* Ends a serve without a request, or an answer to a lost peer. Returns 0 if it is neither, so that it
+/* Ends a serve without a request, or an answer to a lost peer. Returns 0 for any other message, which then
  * fails. */
 DDP_LIB int ddp__op_void(ddp__engine *e, ddp__op *op);
 
@@ -513,7 +515,7 @@ DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
 /* The first inserts a slot after another of a list (-1: at the front), the second removes a slot. */
 DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
 DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
-/* The oldest staged chunk of an operation from a peer, or -1 if none. */
+/* The oldest staged chunk of an operation from a peer, or -1. */
 DDP_LIB int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
 /* Returns 1 if the peer has room for one more chunk of an operation. With forward the chunk is a partial sum
  * that a ring sends on. */
@@ -576,13 +578,13 @@ DDP_LIB int ddp__was_stopped(ddp__engine *e, double now);
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: frames in flight on the emulated link ---- */
-/* Executes the acts of the script that are due. Returns the time of the next one, -1: never. */
+/* Executes the acts of the script that are due. Returns the time of the next act, or -1 if no act follows. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive too early */
 /* Puts a chunk in its slot, or the control frame just read, into the delay queue. */
 DDP_LIB void ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__delay_control(ddp__engine *e, int peer, double now);
-/* Arrival time of the last chunk in flight from a peer, or -1 for none. */
+/* Arrival time of the last chunk in flight from a peer, or -1. */
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */

@@ -300,7 +300,7 @@ static int ddp__ticket_done(const ddp__engine *e, long ticket)
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
 
-/* Blocks until the message is done, or (input) until nothing reads its input any more. */
+/* Blocks until the message is done, or (input) until the engine no longer reads its input. */
 static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_error *err)
 {
     const ddp__op *op = &e->ops[ticket % e->cfg.queue];

@@ -3,7 +3,7 @@
 
 /* ---- the emulated link's events ---- */
 
-/* When the next chunk in flight has passed the downlink. DBL_MAX means that none is in flight. */
+/* When the next chunk in flight has passed the downlink. DBL_MAX if no chunk is in flight. */
 static double ddp__chunk_due(const ddp__engine *e)
 {
     const ddp__slot *s = &e->slot[e->due.first];
@@ -12,8 +12,8 @@ static double ddp__chunk_due(const ddp__engine *e)
                             : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
-/* The next event: a frame has left, the uplink is free, a frame arrives, or a message was submitted, or
- * DBL_MAX for none. */
+/* The next event: a frame has left, the uplink is free, a frame arrives, or a message was submitted. DBL_MAX
+ * without an event. */
 static double ddp__next_event(const ddp__engine *e)
 {
     double next = ddp__chunk_due(e);

@@ -24,8 +24,8 @@ void ddp__explain(ddp_ctx *d, const char *text)
     if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
 }
 
-/* Adds the call and the step to an error about different messages: the ranks made different calls, often
- * because one of them took another number of steps. */
+/* Adds the call and the step to an error about different messages. The cause is that the ranks made different
+ * calls, often because a rank took another number of steps. */
 static void ddp__say_where(ddp_ctx *d)
 {
     char text[160];
@@ -45,7 +45,7 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     }
     ddp__say_where(d);
     if (d->ops.failed) d->ops.failed(d, d->self);
-    /* does nothing if the failure came from the engine. Otherwise, reports it to the other ranks. */
+    /* reports a failure to the other ranks, unless it came from the engine */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
     /* the program may free registered memory when it sees the failure */

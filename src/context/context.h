@@ -128,8 +128,7 @@ struct ddp_ctx {
                                            * ranks */
     int team_size, team_place, team_root; /* their number, this rank's index among them, the first of them */
     int started;                          /* the layers are frozen */
-    const char *in_program; /* "save" or "load": that function of ddp_add_state is running, or NULL for
-                             * none */
+    const char *in_program; /* "save" or "load": that function of ddp_add_state is running, or NULL */
     ddp__joining joining;   /* progress, if this worker joins a run */
     int aborts, aborted;    /* atomic, for ddp_abort with one worker. aborts: number of calls. aborted:
                                abort_text is set. */
@@ -214,7 +213,7 @@ DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may joi
  *   unit_link_set   sets the link of the layer's messages */
 DDP_LIB const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l);
 DDP_LIB ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err);
-DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0: out of memory */
+DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0 if out of memory */
 DDP_LIB int ddp__unit_named(const ddp_ctx *d, const char *name);
 DDP_LIB ddp_status ddp__units_describe(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__units_state(ddp_ctx *d, ddp_error *err);
@@ -251,8 +250,8 @@ DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
 DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
 DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
-/* Records that a function of ddp_add_state runs, "save" or "load". NULL means that it has returned. Returns
- * the previous value. */
+/* Records that a function of ddp_add_state runs, "save" or "load". NULL after it has returned. Returns the
+ * previous value. */
 DDP_LIB const char *ddp__program_runs(ddp_ctx *d, const char *function);
 DDP_LIB void ddp__joining_set(ddp_ctx *d, ddp__joining state);
 
@@ -270,7 +269,7 @@ DDP_LIB int ddp__is_first(const ddp_ctx *d);
 DDP_LIB int ddp__leads(const ddp_ctx *d);
 DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank only serves */
 /* Returns the rank that relays control messages of all ranks (ddp__gather_by): in an elastic world with
- * servers the first server. 0 means that none, collectives are used. */
+ * servers the first server. Returns 0 if collectives are used instead. */
 DDP_LIB int ddp__hub_of(const ddp_ctx *d);
 DDP_LIB int ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
@@ -286,8 +285,8 @@ DDP_LIB void ddp__engine_hold(ddp_ctx *d);
 DDP_LIB void ddp__engine_release(ddp_ctx *d);
 DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
 /* Sizes, ranks and hashes for other files (context.c). */
-DDP_LIB int ddp__has_engine(const ddp_ctx *d);            /* 0: one worker, or a forked child, which must not
-                                                        lock the engine */
+DDP_LIB int ddp__has_engine(const ddp_ctx *d);            /* 0 with one worker, and in a forked child, which
+                                                        must not lock the engine */
 DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i);      /* rank number i of the team */
 DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* live workers of a group. Group 0 has all workers
                                                              that compute. */

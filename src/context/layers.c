@@ -88,8 +88,8 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 
 /* ---- memory of the layers ---- */
 
-/* Returns the first matrix of a block at or after `at`, or NULL for none, or the rule treats all arrays the
- * same. */
+/* Returns the first matrix of a block at or after `at`. Returns NULL if there is none, or if the rule treats
+ * all arrays the same. */
 static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
 {
     const ddp_matrix *next = NULL, *x = u->matrix;

@@ -25,11 +25,11 @@ DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 /* ---- from device to device ---- */
 
 struct ddp__nccl {
-    const ddp_sites *site;          /* NULL: averages are flat */
+    const ddp_sites *site;          /* NULL if averages are flat */
     struct ddp__crossing *crossing; /* [slots] averages */
     int slots;
     int64_t messages, bytes; /* averaged so far, without headers, whose size is unknown */
-    double left_s;           /* time at which a rank was first seen to have left. 0 means that none has. */
+    double left_s;           /* time at which a rank was first seen to have left. 0 if no rank has left. */
     float *zeros;            /* [DDP__PROBE_FLOATS] in device memory, the values of link probes */
 };
 

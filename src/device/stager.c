@@ -27,7 +27,7 @@ typedef struct ddp__stager_entry {
     int there;
     ddp__stager_state state;
     ddp_piece *host;  /* [m.here + 1] pieces in host memory, then the device's values, pinned */
-    void *codes;      /* on the device: blocks that it has made, or NULL for none */
+    void *codes;      /* on the device: blocks that it has made, or NULL */
     size_t codes_end; /* end in the ring of blocks, free when copied */
     size_t end;       /* end in the pinned ring, free when done, or 0 for none used */
     char *pinned;
@@ -244,7 +244,7 @@ static void *ddp__stager_in(void *user)
         pthread_mutex_unlock(&s->lock);
         done = ddp__engine_wait_any(ddp__engine_of(s->d, 0), s->waiting, n, &s->woken);
         pthread_mutex_lock(&s->lock);
-        /* none: a message was added, or the engine failed, which the oldest message then reports */
+        /* none: a message was added, or the engine failed and the oldest message then reports it */
         if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
         if (done >= 0 && !s->stop) ddp__stager_return(s, s->waiting[s->room + done]);
     }

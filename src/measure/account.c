@@ -129,7 +129,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
 }
 
 /* Measures a link that is never idle, whose clusters do not end. Uses the bytes of the operations that ended
- * after `since`, and the time from the last end before them; alpha is overlapped there. Returns the number of
+ * after `since`, and the time from the last end before them. alpha is overlapped there. Returns the number of
  * operations, or 0 if the link was idle in between, or operations waited for slower peers. */
 static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
                           double *bytes)

@@ -141,7 +141,7 @@ static void ddp__pace_judge(ddp_ctx *d)
     ddp__pace_tell(d, slowest, median);
 }
 
-/* Compares the learning rates of one step. A lost rank has none. */
+/* Compares the learning rates of one step. A lost rank has no learning rate. */
 static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 {
     const ddp__pace_word *first = d->measure->pace;
@@ -169,8 +169,8 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
                                 (double)ddp__lr(d), 1};
 
     memset(d->measure->pace, 0,
-           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank lost since the last exchange
-                                                                     sends nothing */
+           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank lost since the last exchange sends
+                                                                     no message */
     ddp__stats(d)->compute_s = own.compute_s;
     d->measure->pace[ddp__team_place(d)] = own;
     d->measure->compute_sum_s = 0;

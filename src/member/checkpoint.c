@@ -40,7 +40,7 @@ static void ddp__shard_path(char *out, const char *folder, long step, int rank, 
 }
 
 /* Finds the newest checkpoint of folder below step `below`: complete ones only, or (whole = 0) also those
- * that a killed run left, or -1 for none. */
+ * that a killed run left. Returns -1 if there is none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -89,7 +89,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
 }
 
 /* Removes all checkpoints up to step except the newest `keep`, including those between them that killed runs
- * left. keep 0: removes nothing. */
+ * left. With keep 0 removes no checkpoint. */
 static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
 {
     step++;
@@ -120,8 +120,8 @@ typedef struct ddp__saving {
     char path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* Reads the generation of a step's manifest: -1: it cannot be read, -2: there is none. *foreign: 1 if it
- * belongs to another run, or cannot be read. */
+/* Reads the generation of a step's manifest. Returns -1 if the manifest cannot be read, -2 if there is none.
+ * *foreign: 1 if it belongs to another run, or cannot be read. */
 static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation, int *foreign, ddp_error *err)
 {
     ddp__manifest m;
@@ -431,7 +431,7 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(uncut ? ddp__file_load(s, m, rank, path, words, err)
                    : ddp__copy_load(s, m, of->kin, folder, path, words, err));
     s->run = m->run;
-    return ddp__worker_gather(s, words, 1, err); /* either all ranks continue, or none */
+    return ddp__worker_gather(s, words, 1, err); /* either all ranks continue, or no rank does */
 }
 
 ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)

@@ -355,7 +355,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
     if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
-    if (left) ddp__shadow_release(e); /* none of them needs a result any more */
+    if (left) ddp__shadow_release(e); /* workers that have left need no result any more */
     /* a search does not wait for a worker that has left, whether or not an operation needs it */
     if (e->frozen && (left & ~el->own.left)) el->look = 1;
     if (!el->look) return;
@@ -399,8 +399,8 @@ static void ddp__admit_late(ddp__engine *e, double now)
 }
 
 /* The workers to name as the cause, without those that failed because of another worker. A worker that may
- * itself continue names losses that only others have noticed: of two workers that have lost each other, the
- * one that reported nothing, not the one that failed because of it. */
+ * itself continue names losses that only others have noticed. Of two workers that have lost each other, it
+ * names the one that reported nothing, not the one that failed because of it. */
 static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;

@@ -175,7 +175,7 @@ static void ddp__serve_enter(ddp__visit *v)
 
 /* ---- TAKE ---- */
 
-/* Reserves a clone: the requested one if it is still here. Returns its number, 0 = none. */
+/* Reserves a clone: the requested one if it is still here. Returns its number, or 0. */
 static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
 {
     uint64_t old;

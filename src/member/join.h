@@ -110,7 +110,7 @@ DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the de
 DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1 if a joining worker waits for a clone */
 /* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
-DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, -1: none */
+DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, or -1 */
 /* Admits a worker. Called by all members, with nothing in flight. *in: 1 = admitted, 0 = lost. Then call
  * ddp__worker_enter, as the joining worker does. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
@@ -137,7 +137,7 @@ typedef struct ddp__joiner { /* until it has joined */
     uint64_t unreached; /* members that this worker cannot connect to directly */
     unsigned char *clone;
     size_t have, bytes;
-    uint64_t number; /* number of the donor's clone, or 0 for none */
+    uint64_t number; /* number of the donor's clone, or 0 */
 } ddp__joiner;
 
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */

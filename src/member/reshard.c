@@ -49,7 +49,7 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     return DDP_OK;
 }
 
-/* The file's share that contains value `at` of own share h, or NULL for none. */
+/* The file's share that contains value `at` of own share h, or NULL. */
 static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h, int64_t at)
 {
     for (int i = 0; x->f && i < x->shares; i++) {
@@ -257,7 +257,7 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
 
 /* ---- state of the strategy ---- */
 
-/* The file that has exactly this layer, with number *layer there. NULL means that it was cut differently. */
+/* The file that has exactly this layer, with number *layer there, or NULL if it was cut differently. */
 static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer)
 {
     for (int i = 0; i < x->files; i++) {

@@ -186,7 +186,7 @@ int ddp__shadow_busy(const ddp__engine *e)
     return 0;
 }
 
-/* The worker that forwards the result of an operation in this epoch. -1 means that none had it. */
+/* The worker that forwards the result of an operation in this epoch, or -1 if no worker had it. */
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
     /* sequence numbers wrap: those after the table must not appear to be before it */

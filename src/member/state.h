@@ -134,7 +134,7 @@ DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long ste
                                     ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 
-/* ---- entry.c: communication with the other workers; collective ---- */
+/* ---- entry.c: communication with the other workers (collective) ---- */
 
 /* Gathers 64-bit values of all ranks, servers included, when collectives are among the workers only
  * (ddp__engine_retire): each rank pushes its values to the first server, and pulls the result. All surviving
@@ -160,7 +160,7 @@ typedef struct ddp__loaded {
 
 /* Saves s into folder and removes all but the newest `keep` checkpoints (0 = keeps all). If another run has
  * saved there: with overwrite, its checkpoints are removed when this one is saved. Without overwrite it is an
- * error and nothing changes. Sets s->run to the run of the files. Collective; nothing may be in flight. */
+ * error and nothing changes. Sets s->run to the run of the files. Collective. No message may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
                                         ddp_error *err);
 /* Loads the newest checkpoint into s, including s->run. Collective. */

@@ -41,7 +41,7 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 
 enum { DDP__HYPERS = sizeof((ddp_optimizer *)0)->hyper / sizeof(float) };
 
-/* Description that each rank sends. All 0: the rank is lost. */
+/* Description that each rank sends, all 0 if the rank is lost. */
 typedef struct ddp__fingerprint {
     int32_t version, layers, micro_batches, team, mixed, site;
     char strategy[32], optimizer[32];

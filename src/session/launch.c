@@ -20,7 +20,7 @@ typedef struct ddp__verdict {
     ddp_error err;
 } ddp__verdict;
 
-/* How a rank ended: its process, and the signal or exit code. rank -1: none did. */
+/* How a rank ended: its process, and the signal or exit code. rank is -1 if no rank has ended. */
 typedef struct ddp__end {
     int rank, by;
     long pid;

@@ -19,13 +19,13 @@ struct ddp__session {
                                layers. */
     int edge_messages;      /* pipeline: messages that may be in flight at a time, and their size in bytes */
     size_t edge_bytes;
-    ddp__tls *tls;              /* NULL: connections without TLS */
-    struct ddp__join *join;     /* serves joining workers, or NULL if none can join. */
+    ddp__tls *tls;              /* NULL for connections without TLS */
+    struct ddp__join *join;     /* serves joining workers, or NULL if no worker can join */
     long join_ticket;           /* ticket of the coordinator's message about the next joining worker, or -1 */
     int32_t join_word;          /* its content: id to admit, or -1 */
     struct ddp__joiner *joiner; /* this worker is joining and has not entered yet, or NULL otherwise */
     int admission_due;          /* a period has ended: the next hook of a layer admits joining workers */
-    uint64_t saves_as;          /* run identity in its checkpoints, or 0 for none yet */
+    uint64_t saves_as;          /* run identity in its checkpoints, or 0 before the first checkpoint */
     struct ddp__desk *desk;     /* server thread of a rank that serves, or NULL */
     ddp_step_info *info;        /* values reported for this step, and the last loss */
     int mixed;                  /* layers belong to different groups */

@@ -4,8 +4,8 @@
 #include "plan/partial/partial.h"
 #include "session/planning.h"
 
-/* Adds the layers of one list to a step of the plan. assign 1: the layers are averaged in that step. 0: they
- * are extra averages that fill idle time in it. */
+/* Adds the layers of one list to a step of the plan. assign 1: the layers are averaged in that step. With 0
+ * they are extra averages that fill idle time in it. */
 static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers, int assign,
                                  ddp_plan *plan, ddp_error *err)
 {
@@ -57,8 +57,8 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
     return DDP_OK;
 }
 
-/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1. 0
- * means that neither exists. */
+/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1.
+ * Returns 0 if the plan has neither. */
 static double ddp__plan_count(const ddp__json *root)
 {
     const ddp__json *layers = ddp__json_get(root, "layers"), *sets = ddp__json_get(root, "sets"), *set, *v;

@@ -282,8 +282,8 @@ static int ddp__delayed_wait(ddp_ctx *d, void *self)
     return x->plan.room ? ddp__position_write(d, x) : 0;
 }
 
-/* Posts the unsent parts of a merged gradient and applies it. sent: parts of each layer already sent, or NULL
- * for none. */
+/* Posts the unsent parts of a merged gradient and applies it. sent: parts of each layer already sent, or
+ * NULL. */
 static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int32_t *sent)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--)

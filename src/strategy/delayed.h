@@ -25,7 +25,7 @@ typedef struct ddp__packed_schedule {
 /* The first `warmup` iterations run once, then the remaining ones repeat. */
 typedef struct ddp__schedule {
     ddp__packed_schedule head;
-    int32_t *cut; /* [layers] number of parts. 0 means that the layer sends nothing. */
+    int32_t *cut; /* [layers] number of parts, or 0 if the layer sends no message */
     int32_t *k;   /* [updates] iterations merged in each update of the steady period */
     /* [iterations + 1] first message of each iteration. Messages that are not fresh come first. */
     int32_t *first;
@@ -103,7 +103,7 @@ DDP_LIB int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_tran
 DDP_LIB int ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration);
 /* Sends one message. */
 DDP_LIB int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m);
-/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply, or 0 for none. */
+/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply, or 0. */
 DDP_LIB void ddp__queues_end(ddp__queues *q, int *k);
 /* One whole iteration: begin, send, end. */
 DDP_LIB int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k);

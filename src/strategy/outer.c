@@ -343,7 +343,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
-    const int alone = ddp_world(d) == 1; /* sends and encodes nothing */
+    const int alone = ddp_world(d) == 1; /* makes no message and encodes no values */
 
     o->nu = (float)c->outer.lr;
     o->mu = c->outer.momentum > 0 ? (float)c->outer.momentum : 0;

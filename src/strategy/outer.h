@@ -25,7 +25,7 @@ typedef struct ddp__outer_layer {
     size_t made_from, made; /* elastic: values of the last message whose outer step this rank computed */
     float *undo;            /* elastic: [room] error, [room] momentum of these values before the message */
     size_t room;
-    long lands;          /* overlapped: the step at whose end x is applied. -1 means that none is pending. */
+    long lands;          /* overlapped: the step at whose end x is applied, or -1 if no step is pending */
     size_t first, share; /* sparse: the values that this rank packs */
     /* [blocks x block] from each rank that packs the same values: whether it sent, and its data */
     unsigned char *gather;

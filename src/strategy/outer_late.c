@@ -5,8 +5,7 @@
 
 /* ---- pending outer steps ---- */
 
-/* The saved value is 1 + the step modulo this number, which exceeds any period. 0 means that nothing is
- * pending. */
+/* The saved value is 1 + the step modulo this number, which exceeds any period. 0 if no step is pending. */
 enum { DDP__LATE_STEPS = 1 << 20 };
 
 static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)

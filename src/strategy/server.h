@@ -71,7 +71,7 @@ typedef struct ddp__store {
     const ddp__line *share;
     float *params, *sum;     /* [share->count] */
     size_t *at;              /* [share->layers] offset of the layer in params */
-    float **state;           /* [share->layers] optimizer state, or NULL for none */
+    float **state;           /* [share->layers] optimizer state, or NULL */
     int64_t *version;        /* [share->layers] number of updates */
     int64_t *clock, *pulled; /* [workers] pushes of each, and the number of all pushes at its last pull */
     int64_t *pushes;         /* number of all pushes */
@@ -135,7 +135,7 @@ DDP_LIB int ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
 /* The same, which also averages the workers' buffers. */
 DDP_LIB int ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s);
 /* Predicts the step time for the statistics, in some steps only. Called at the end of a step that computed
- * for computed_s. late: layers whose transfer overlaps the next step, or NULL for none. */
+ * for computed_s. late: layers whose transfer overlaps the next step, or NULL. */
 DDP_LIB int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
 
 /* server_desk.c: the server loop. ddp__store_turn does all work that is possible now. Returns 1 if it did

@@ -12,8 +12,8 @@
 DDP_LIB const ddp__strategies *ddp__built_in(void);
 
 /* layers.c
- * Returns zeroed host memory, allocated in start and freed by ddp_close. NULL: out of memory. The context has
- * the error. */
+ * Returns zeroed host memory, allocated in start and freed by ddp_close. Returns NULL if out of memory, and
+ * the context has the error. */
 DDP_LIB void *ddp__lists(ddp_ctx *d, size_t count, size_t size);
 /* The number of floats in a layer's gradients. */
 DDP_LIB size_t ddp__gradient_count(const ddp_ctx *d, int layer);

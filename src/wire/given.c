@@ -35,7 +35,7 @@ static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error
     return DDP_OK;
 }
 
-/* The library uses duplicates, so that neither a failure here nor ddp_close closes a descriptor of the
+/* The library uses duplicates, so that a failure here or ddp_close never closes a descriptor of the
  * program. */
 static ddp_status ddp__given_copy(const ddp__rendezvous *r, int peer, int *copy, ddp_error *err)
 {

@@ -237,8 +237,8 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* the peer has abandoned that attempt */
     if (*fd >= 0) {
         /* A rank that was restarted, or connects again, is accepted until rank 0 has sent the address table,
-         * or until this rank is connected to all. Before that a peer sends nothing, so if the socket is
-         * readable, the connection has ended */
+         * or until this rank is connected to all. Before that a peer sends no bytes, so if the socket is
+         * readable, the connection has ended. */
         if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, *fd, 0)) return DDP__REFUSE_TWICE;
         ddp__stream_close(tls, *fd);
     }

@@ -27,7 +27,7 @@ enum {
 
 typedef struct ddp__mpi_peer {
     unsigned char in[DDP__MPI_BUFFERS][DDP__MPI_BYTES], out[DDP__MPI_BUFFERS][DDP__MPI_BYTES];
-    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1: none yet */
+    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, or -1 before the first */
     int next_in, next_out;     /* the buffers are used in turn */
     size_t read;               /* bytes of got[next_in] that were read */
     int lost;                  /* MPI reported an error */

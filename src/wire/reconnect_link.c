@@ -392,7 +392,7 @@ static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
 
 /* ---- work that is due ---- */
 
-/* Returns whether the peer owes acknowledgements, but nothing arrived from it for too long. */
+/* Returns 1 if the peer owes acknowledgements but has sent no bytes for too long. */
 static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double now, double *due)
 {
     double since = p->heard > p->unheard_since ? p->heard : p->unheard_since;

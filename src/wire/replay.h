@@ -49,10 +49,10 @@ typedef struct ddp__way {
     int seeks;           /* relayed: 1 if this rank dials the own address of the peer when the relay is lost,
                             0 if the peer dials */
     int direct, moved;   /* relayed: this attempt is direct. The pair has moved to another relay. */
-    int named;           /* the relay shown in names[peer] + 1, or 0 for none */
-    int dialler;         /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer dials, since
-                            this rank cannot reach it. 0: any other pair: the higher rank dials, the lower one
-                            probes */
+    int named;           /* the relay shown in names[peer] + 1, or 0 */
+    int dialler;         /* of a pair once relayed, now direct: 1 if this rank dials, -1 if the peer dials
+                            because this rank cannot reach it. 0 for any other pair, where the higher rank
+                            dials and the lower rank probes. */
     ddp__addr where;
     /* outgoing */
     ddp__replay ring;
@@ -104,7 +104,7 @@ typedef struct ddp__resume_wire {
     ddp__waker bell;      /* wake() writes, wait() polls */
     int away;             /* links that are neither live nor ended, and calls in progress */
     ddp__pairs pairs;     /* relayed pairs that wait here for their other end */
-    ddp__visit_fn visit;  /* serves joining workers. NULL means that none can join. */
+    ddp__visit_fn visit;  /* serves joining workers, or NULL if no worker can join */
     void *visit_user;
     int knocked;           /* the door has events */
     double ticked, served; /* last time links, and the door, were served */

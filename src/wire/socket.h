@@ -68,8 +68,8 @@ DDP_LIB int ddp__tcp_dial_end(int fd);
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
 /* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
-/* Calls poll with the time limit `until` (< 0: none), as precisely as the system allows, and returns its
- * result. Signals do not end it. */
+/* Calls poll with the time limit `until` (< 0 for no limit), as precisely as the system allows, and returns
+ * its result. Signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
 /* Polls one descriptor until `until`. Returns its revents, or 0 after the time-out. */

@@ -1,8 +1,8 @@
 /* Byte transfer over a connected socket, plain or with TLS.
  *
  * Every call takes the socket and the rank's ddp__tls (NULL for plain). A ddp__tls has a session for each
- * socket on which ddp__stream_begin was called. Without a session nothing is sent or read, so that no data is
- * sent unencrypted by mistake. One thread at a time. */
+ * socket on which ddp__stream_begin was called. Without a session the calls send and read no bytes, so that
+ * no data is sent unencrypted by mistake. One thread at a time. */
 #pragma once
 
 #include "base/core.h"

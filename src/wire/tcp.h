@@ -57,7 +57,7 @@ DDP_LIB void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
  * wire, or in a ddp__attach_fn. */
 DDP_LIB int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out);
 /* A ddp__attach_fn: the connection that joining worker `id` has made becomes its stream, from the first byte.
- * If there is none, the stream is ended. */
+ * Without a connection the stream is ended. */
 DDP_LIB void ddp__wire_tcp_attach(ddp__wire *w, int id);
 
 /* ---- relay.c: forwards bytes between two ranks that cannot connect directly. The relay is rank 0, or for a
@@ -106,7 +106,7 @@ DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays open */
 typedef struct ddp__rendezvous {
     ddp__tcp_config wire;       /* all fields except fds, relayed, relay, where and self (of which run_id and
                                    run_name are used). world: with resume, the number of ids, identical on all
-                                   ranks; 0 = as many as connect here. listen_fd: -1, or for rank 0 a bound,
+                                   ranks (0 = as many as connect here). listen_fd: -1, or for rank 0 a bound,
                                    listening socket, closed here in any case. run_id: ranks with different run
                                    ids refuse each other. log: ranks that connect, are refused, are late after
                                    5 s or are relayed */

@@ -23,9 +23,9 @@ typedef struct ddp__wire_table {
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     void (*close)(ddp__wire *w);
-    /* Breaks the connection to a peer for both sides, as a network failure would. NULL: not supported. */
+    /* Breaks the connection to a peer for both sides, as a network failure would. NULL if not supported. */
     void (*cut)(ddp__wire *w, int peer);
-    /* This process was stopped for `seconds` until now: extends all time limits by that. NULL: no time
+    /* This process was stopped for `seconds` until now: extends all time limits by that. NULL without time
      * limits. */
     void (*stopped)(ddp__wire *w, double seconds, double now);
 } ddp__wire_table;
@@ -45,12 +45,12 @@ typedef struct ddp__carrier {
 
 struct ddp__wire {
     const ddp__wire_table *table;
-    const ddp__carrier *carrier; /* NULL: bytes are transferred through `table` */
+    const ddp__carrier *carrier; /* NULL if bytes are transferred through `table` */
     int rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a
                                       relayed peer */
     int *relays;               /* [world] atomic: rank that relays the peer's bytes + 1, or 0 for direct. NULL
-                          without relays. */
+                                  without relays. */
     size_t pair_bytes;         /* memory that the wire allocates per peer, in bytes */
     double round_trip;         /* to the farthest peer, in seconds. 0 if all are on this machine, negative if
                                   unknown. */
@@ -60,8 +60,8 @@ struct ddp__wire {
      * normal end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
-    /* In a forked child: closes the descriptors and sends nothing on the parent's streams. NULL: there are
-     * none. */
+    /* In a forked child: closes the descriptors and sends no bytes on the streams of the parent. NULL without
+     * descriptors. */
     void (*disown)(ddp__wire *w);
 };
 
