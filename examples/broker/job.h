@@ -8,14 +8,14 @@ enum { JOB_VERSION = 1, JOB_NAME = 120 }; /* JOB_NAME: capacity of a name in byt
 
 /* Table 2 of FusionLLM (arXiv:2410.12707). */
 typedef enum job_type {
-    JOB_PLACEHOLDER, /* an input: stored on each node that reads it; never sent, no gradient */
+    JOB_PLACEHOLDER, /* an input: stored on each node that reads it. It is never sent and has no gradient */
     JOB_VARIABLE,    /* a parameter that is not an output */
     JOB_PARAMETRIC,
     JOB_NON_PARAMETRIC,
     JOB_LOSS
 } job_type;
 
-/* The optimizer of one parametric operator; rate 0: the job's optimizer. */
+/* The optimizer of one parametric operator. Rate 0 means the optimizer of the job. */
 typedef struct job_rule {
     char name[16];                     /* sgd, nesterov, adam or adamw, or "" for the job's rule */
     double lr, momentum, weight_decay; /* momentum: for sgd and nesterov */
@@ -30,12 +30,12 @@ typedef struct job_op {
     int tied;                           /* operator whose parameter 0 it shares, or -1 for none */
     double attribute[DDP_OP_ARGS];
     ddp_dtype dtype;
-    ddp_shape shape; /* shape of its output; dims -1: determined by the kernel */
+    ddp_shape shape; /* shape of the output. If dims is -1, the kernel determines it */
     double flops, backward_flops;
     int params, buffers;                                    /* -1: determined by the kernel */
     ddp_param param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS]; /* without names */
-    int node;                                               /* node that runs it, 0..nodes-1; -1: not assigned
-                                                             * yet */
+    int node;                                               /* node that runs it, 0..nodes-1, or -1 if not
+                                                               assigned yet */
     int requires_grad; /* of a partitioned job: it has parameters, or depends on an operator that has */
     job_rule rule;
     ddp_op stand_in; /* its kernel is needed only on other nodes */
@@ -50,7 +50,7 @@ typedef struct job {
     int micro_batches; /* micro-batches per step */
     uint64_t seed;     /* seed of initial values, dropout and data order */
     ddp_pipeline schedule;
-    ddp_edge_wire edge; /* coding of all messages; job_wire */
+    ddp_edge_wire edge; /* coding of all messages, set by job_wire */
     job_rule rule;      /* optimizer of operators without their own */
 } job;
 
@@ -68,7 +68,7 @@ typedef struct job_message {
                                  * connected */
 } job_message;
 
-/* ---- a variable: a parameter that is an output; its attributes are the dimensions ---- */
+/* ---- a variable: a parameter that is an output, with the dimensions as attributes ---- */
 
 static ddp_status job_variable_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -275,7 +275,7 @@ static ddp_status job_node(job *j, ddp_graph *g, int i, ddp_error *err)
 
 /* Adds the operators of the job to g, one graph node each. g must be empty except for registered operators.
  * *loss: as for ddp_pipe_open. Fills shapes, costs and parameters that the job does not state. A kernel that
- * g does not have is an error if j->node runs it; otherwise the properties in the job suffice. */
+ * g does not have is an error if j->node runs it. Otherwise the properties in the job suffice. */
 static ddp_status job_build(job *j, ddp_graph *g, ddp_node **loss, ddp_error *err)
 {
     if (!j || !g || !loss || !j->ops)

@@ -74,7 +74,7 @@ typedef struct channel_failure {
 typedef struct channel_state {
     float *x;
     size_t floats;
-} channel_state; /* parameters and state of an operator; x NULL: none */
+} channel_state; /* parameters and state of an operator, or none if x is NULL */
 
 /* The kind of a peer, which decides what messages it may send. */
 typedef enum channel_peer {
@@ -96,10 +96,10 @@ typedef struct channel {
     size_t got;      /* bytes of header and data received so far */
     int whole;       /* the message is complete. Set until channel_next. */
     int gone;        /* no more messages can be received */
-    int shut;        /* nothing more can be sent; earlier messages of the peer may still arrive */
+    int shut;        /* nothing more can be sent, but earlier messages of the peer may still arrive */
     double heard;    /* time of the last received byte */
     double taken;    /* time when the last byte was sent, or the first one was queued */
-    double patience; /* seconds that the peer may accept no byte; 0: CHANNEL_STALL */
+    double patience; /* seconds that the peer may accept no byte, or 0 for CHANNEL_STALL */
     channel_word word;
     char *data; /* [bytes] and a NUL */
     size_t bytes, room;
@@ -530,8 +530,8 @@ static inline int channel_waits(channel *c, double seconds)
     return poll(&p, 1, (int)(seconds * 1000)) > 0; /* a signal ends the wait */
 }
 
-/* Receives the next message; blocks until it is complete. 0 means that the connection is closed, or a signal
- * arrived. */
+/* Receives the next message and blocks until it is complete. 0 means that the connection is closed, or a
+ * signal arrived. */
 static inline int channel_receive(channel *c)
 {
     int got;

@@ -13,16 +13,16 @@
 typedef enum cli_kind { CLI_FLAG, CLI_COUNT, CLI_REAL, CLI_TEXT, CLI_SETTING, CLI_GROUP } cli_kind;
 
 typedef struct cli_option {
-    const char *name; /* "--steps"; of a group its title */
+    const char *name; /* "--steps", or the title of a group */
     cli_kind kind;
     void *out;         /* int *, long *, double *, const char **, ddp_config * */
-    const char *value; /* "N", shown in --help; "" of a setting: it is a flag */
+    const char *value; /* "N", shown in --help. "" makes a setting a flag */
     const char *help;
 } cli_option;
 
-enum { CLI_MOST = 192, CLI_LARGEST = 2000000000 }; /* rows of a table; the largest whole number */
+enum { CLI_MOST = 192, CLI_LARGEST = 2000000000 }; /* rows of a table, the largest whole number */
 
-/* Wraps a long text; continuation lines start in the column of the text. */
+/* Wraps a long text. Continuation lines start in the column of the text. */
 static void cli_wrap(const char *text)
 {
     enum { COLUMN = 30, WIDTH = 88 };
@@ -359,7 +359,7 @@ static inline int cli_parse(int argc, char **argv, const char *about, const cli_
 
 typedef struct cli_range {
     const char *option;
-    double value, least, most; /* least DBL_MIN: above 0; most 0: no limit */
+    double value, least, most; /* least DBL_MIN means above 0, and most 0 means no limit */
 } cli_range;
 
 /* Writes a message about the first value outside its range. Returns 0 if there is none. */
@@ -380,7 +380,7 @@ static inline int cli_out_of_range(const cli_range *r, size_t count, char *out, 
     return 1;
 }
 
-/* The command line as one string, for reports; truncated to room bytes. */
+/* The command line as one string, for reports, truncated to room bytes. */
 static inline void cli_command(int argc, char **argv, char *out, size_t room)
 {
     size_t at = 0;

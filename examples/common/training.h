@@ -18,7 +18,8 @@ typedef struct training_rank {
     ddp_stats stats;
     ddp_report_step *step; /* [steps] of this rank, starting at step `from` */
     double *wait_s;        /* [steps] ms waited for communication, or NAN if unknown */
-    long from;             /* its first step; later than the first step of the run if the rank joined */
+    long from;             /* first step of the rank, later than the first step of the run if the rank
+                              joined */
     ddp_note note[TRAINING_NOTES];
     int notes;
     ddp_span *span;
@@ -48,8 +49,8 @@ typedef struct training_result {
     long steps, first;             /* first: of the leader, 0 or the step at which it resumed or joined */
     long room;                     /* capacity of the arrays below, in steps */
     int spare;                     /* shared entry of ranks without an entry */
-    int world, leader;             /* leader: index in rank of the rank that filled the struct; rank 0 if it
-                                    * is live */
+    int world, leader;             /* leader: index in rank of the rank that filled the struct, which is rank
+                                      0 if it is live */
     int64_t bytes_sent;            /* of the leader */
     double peak_rss_mb;            /* of the leader */
     double param_mb, state_mb, activation_mb; /* planned bytes of each rank, or 0 if layers sleep */
@@ -84,17 +85,17 @@ typedef struct training_task {
     /* fills the inputs of the graph with micro-batch number pass of a rank */
     void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank, int world);
     /* adds to sum the loss, the number of correct labels and the number of samples of the held-out batches
-     * rank, rank + world, ...; returns 0 or the first error */
+     * rank, rank + world, and so on. Returns 0 or the first error */
     int (*validate)(const struct training *t, const struct training_model *m, int rank, int world,
                     double sum[3]);
-    /* the same for test images, for test_accuracy; returns 0 or the first error */
+    /* the same for test images, for test_accuracy. Returns 0 or the first error */
     int (*judge)(const struct training *t, const struct training_model *m, double sum[3]);
 } training_task;
 
 typedef struct training {
     const char *label;         /* of the progress line, or NULL for none */
-    const training_task *task; /* NULL = a language model; else only batch of model is read,
-                                       the images of a micro-batch, and context is 1 */
+    const training_task *task; /* NULL for a language model. Otherwise only batch of model is read, the images
+                                  of a micro-batch, and context is 1 */
     const void *data;          /* of the task */
     ddp_gpt2_config model;
     const ddp_llama2_config *llama; /* NULL, or a model to train instead, with the same vocabulary, context
@@ -103,29 +104,28 @@ typedef struct training {
     ddp_optimizer optimizer;
     ddp_lr_schedule schedule;
     long steps, accumulate;
-    long data_length; /* windows or images in one pass; equal on all workers of a pipeline */
+    long data_length; /* windows or images in one pass, equal on all workers of a pipeline */
     long windows;     /* 0, or the number of windows or images on which all workers together train, in place
                        * of a number of steps */
-    long val_batches; /* maximum number of batches for val_loss; 0: 20 */
+    long val_batches; /* maximum number of batches for val_loss, or 0 for 20 */
     long eval_every;  /* steps between evaluations during training, or 0 for none. result->eval needs capacity
                        * for all */
     sampling sample;  /* needs result->sample */
     uint64_t seed;
     const char *save, *resume; /* folders of checkpoints, or NULL */
-    long save_every, keep;     /* steps; 0 = at the end only, 0 = all */
+    long save_every, keep;     /* in steps, or 0 for only at the end. keep is 0 for all */
     long first_pass;           /* micro-batches trained before this run, counted with this world size */
     const char *load, *store;  /* files of the initial and the final weights, or NULL */
     const char *dump;          /* where SIGUSR1 writes the dump, or NULL for the working directory */
     int workers, period;
-    int stages;                 /* 0 or 1: no pipeline; else the number of stages, of which each rank holds
-                                 * one */
+    int stages;                 /* number of stages, of which each rank holds one. 0 and 1 mean no pipeline */
     ddp_pipeline pipeline;      /* its schedule */
     ddp_pipe_layout layout;     /* all zero, or the rank and the operators of each stage */
     int ahead;                  /* member of ddp_pipeline_shape */
     ddp_edge_wire edge;         /* coding of activations and gradients between stages */
     int elastic;                /* the other workers may continue without this one */
     int probe;                  /* measure all links first, and order the ring by them */
-    char data_line[256];        /* file, format and size of the data; empty: no line */
+    char data_line[256];        /* file, format and size of the data. No line is printed if empty */
     const ddp_profile *emulate; /* NULL, or layers that only sleep for these times */
     double emulate_scale;       /* divisor of their numbers of parameters */
     float *paper;               /* NULL, or ddp_paper, which gives such layers no memory */
@@ -560,8 +560,8 @@ static int training_validate_gpt(const training *t, const training_model *m, int
     return 0;
 }
 
-/* Loss and accuracy on held-out data; NAN without any. With a context, each rank evaluates its shard with its
- * own parameters, and the result is the mean. Without a context, all data are used. */
+/* Loss and accuracy on held-out data, or NAN without such data. With a context, each rank evaluates its shard
+ * with its own parameters, and the result is the mean. Without a context, all data are used. */
 static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss,
                              double *accuracy)
 {
@@ -1133,7 +1133,7 @@ static inline void training_window(const training_result *r, int workers, long f
     if (run->window_begin_s > run->window_end_s) run->window_begin_s = run->window_end_s = 0;
 }
 
-/* Trains on one rank; the function for ddp_launch. */
+/* Trains on one rank. This is the function for ddp_launch. */
 static inline int training_run(ddp_ctx *d, void *user)
 {
     watcher w;

@@ -15,7 +15,7 @@ typedef struct baselines_arguments {
 
 typedef struct baselines_case {
     const baselines_arguments *a;
-    ddp_network n; /* bytes: for DT-FM's grid; rates: the share of each device */
+    ddp_network n; /* bytes is for the grid of DT-FM, and rates is the share of each device */
     double *whole; /* [devices x devices] rates as in the file */
     int *machine;  /* [devices] first device of the same machine */
     int *leaving;  /* [devices] scratch for counts */
@@ -24,7 +24,7 @@ typedef struct baselines_case {
     double back;                          /* backward time divided by forward time */
     double hop_bytes;                     /* bytes of one sequence's activations at a boundary */
     double flops;                         /* per step, recomputation included */
-    double dtfm_s;                        /* step time under DT-FM; 0: not computed yet */
+    double dtfm_s;                        /* step time under DT-FM, 0 if not computed yet */
     int tensor_share;                     /* tensor rings of the grid that share a machine's external link */
     int *order;                           /* [devices] rank -> device */
     int *at;                              /* [devices] (replica x stages + stage) x tensor + part -> device */
@@ -36,9 +36,9 @@ typedef struct baselines_row {
     const char *scheme;
     int tensor, pipeline, data;
     long micro_batch;                   /* sequences */
-    long flushes;                       /* pipeline flushes per step; ZeRO: micro-steps per step */
-    double step_s, compute_s, bubble_s; /* the rest of step_s is exposed communication; step_s 0:
-                                         * impossible */
+    long flushes;                       /* pipeline flushes per step, or micro-steps per step of ZeRO */
+    double step_s, compute_s, bubble_s; /* the rest of step_s is exposed communication. step_s is 0 if
+                                           impossible */
     double best_s;                      /* best of several layouts, whose mean is step_s, or 0 otherwise */
     double memory;                      /* largest memory of a device in bytes */
     char why[320];

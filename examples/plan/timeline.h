@@ -19,8 +19,8 @@ typedef struct timeline_arguments {
 typedef struct timeline_picture {
     FILE *f;
     const ddp_profile *p;
-    double scale, top; /* points per second; y of the first lane of the current scheme */
-    double frequency;  /* deft: updates per iteration; 1 under the other schemes */
+    double scale, top; /* points per second, y of the first lane of the current scheme */
+    double frequency;  /* deft: updates per iteration, 1 under the other schemes */
     int pending;       /* lanes from this one on carry older gradients. They are drawn on lane - pending. */
 } timeline_picture;
 
@@ -287,7 +287,7 @@ static ddp_status timeline_one(const timeline_arguments *a, const ddp_profile *p
     return status;
 }
 
-/* Plans all schemes, or one. With all, a scheme that fails is skipped with a message; equal messages are
+/* Plans all schemes, or one. With all, a scheme that fails is skipped with a message, and equal messages are
  * printed once. If all fail, returns the status of the last one. */
 static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile *p, ddp_timeline_options *o,
                                  plan_output *out)

@@ -46,7 +46,7 @@
 /* Number of elements of a list, as int. */
 #define ddp__count(list) ((int)stbds_arrlen(list))
 
-/* Reserves capacity for n elements in total; if the list grows, the capacity at least doubles. The elements
+/* Reserves capacity for n elements in total. If the list grows, the capacity at least doubles. The elements
  * and their number do not change. list: a T *, NULL at first. Returns 1, or 0 if memory is short or n
  * elements exceed the address space. The list is then unchanged. New elements are not initialised. */
 #define ddp__reserve(list, n) ddp__array_reserve(&(list), (size_t)(n), sizeof *(list))

@@ -1,5 +1,5 @@
 /* The backend table: functions for the memory of layers and activations on a device, and for the work on
- * it. ddp_config.backend NULL means the CPU; dreamddp_cuda.cuh fills in a table for CUDA (ddp_cuda). The
+ * it. ddp_config.backend NULL means the CPU, and dreamddp_cuda.cuh fills in a table for CUDA (ddp_cuda). The
  * graph and the session access parameters, gradients, optimizer state, buffers and activations only
  * through this table, and never dereference a device address. */
 #pragma once
@@ -27,13 +27,13 @@ typedef struct ddp_backend_peers {
     void *user;
 } ddp_backend_peers;
 
-/* self is what open returned; there is one per context. Unless stated otherwise, a function only queues
+/* self is the result of open, one per context. Unless stated otherwise, a function only queues
  * its work, which runs later in the order of the calls ("in order"). Functions without a status record
  * their first failure, and check reports it. All calls come from the context's thread, except those
  * marked "stager", which come from one other thread. Sizes are bytes, counts are floats. */
 struct ddp_backend {
     const char *name;    /* "cuda" */
-    int device, numbers; /* options that open reads; the backend defines their meaning */
+    int device, numbers; /* options that open reads. The backend defines their meaning */
     int channels_last; /* 1: on the device, a 4-dimensional array (n, c, h, w) and its gradient are stored as
                           (n, h, w, c) */
 
@@ -82,11 +82,11 @@ struct ddp_backend {
      *   scale       x[i] *= s
      *   fill        x[i] = s
      *   compensate  x[i] += s x[i]^2 (now[i] - then[i]), rounded after each operation (ddp__late_compensate)
-     *   norm2       waits; the sum of x[i]^2, in double
-     *   update      applies a registered optimizer; zero 1 also zeroes u->grads. If the first and last
+     *   norm2       the sum of x[i]^2, in double. Waits for it
+     *   update      applies a registered optimizer. zero 1 also zeroes u->grads. If the first and last
      *               gradient are -0.0, there is no gradient (ddp_no_gradient): nothing is updated, and the
      *               gradients may stay. A user's rule is called even then, with device arrays and u->stream
-     *   clip_add    adds the squares of x to a sum on the device; first 1 resets the sum
+     *   clip_add    adds the squares of x to a sum on the device. first 1 resets the sum
      *   clip_scale  scales x by the clipping factor of that sum if the norm exceeds limit. No value goes to
      *               the host. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
@@ -95,9 +95,9 @@ struct ddp_backend {
     void (*compensate)(void *self, float *x, const float *now, const float *then, size_t count, float s);
     ddp_status (*norm2)(void *self, const float *x, size_t count, double *out, ddp_error *err);
     void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u, int zero);
-    /* In order: quantises x to `bits` bits per value into out; x keeps the residual, as in ddp_split.
-     * Blocks have 64 values: first a float scale for each block, then the levels. The scale of a block
-     * with a NaN or infinity is not finite. NULL: not supported. */
+    /* In order: quantises x to `bits` bits per value into out. x keeps the residual, as in ddp_split.
+     * Blocks have 64 values. A float scale for each block comes first, then the levels. The scale of a block
+     * with a NaN or infinity is not finite. NULL means not supported. */
     void (*split)(void *self, int bits, float *x, void *out, size_t count);
     void (*clip_add)(void *self, const float *x, size_t count, int first);
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
@@ -125,7 +125,7 @@ struct ddp_backend {
      *   raise      (stager) releases work that hold made wait
      *   raise_all  (any thread) releases all waiting work
      * fetch and give wait only for their own copies. */
-    int (*slots)(void *self, int slots); /* called once, before the others; returns 0 if memory is short */
+    int (*slots)(void *self, int slots); /* called once, before the others. Returns 0 if memory is short */
     void (*record)(void *self, int slot);
     ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);
     ddp_status (*give)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
@@ -133,8 +133,8 @@ struct ddp_backend {
     void (*hold)(void *self, int slot, unsigned turn);
     void (*raise_all)(void *self);
 
-    /* Device-to-device messages (NCCL); join NULL means that they are not supported.
-     *   join     connects the ranks; p is copied
+    /* Device-to-device messages (NCCL), not supported if join is NULL.
+     *   join     connects the ranks and copies p
      *   average  in order after the work so far, but overlapped with later work: the arrays become their
      *            mean over the ranks (sum 1: their sum)
      *   follow   instead of record: makes fetch of message slot wait for the averages so far
@@ -155,7 +155,7 @@ struct ddp_backend {
     void (*leave)(void *self, int on_error);
 
     /* Timing.
-     *   marks   sets the number of marks; called once
+     *   marks   sets the number of marks, called once
      *   mark    records, in order, when the work so far is done
      *   marked  that time in ddp_now() seconds, or -1 if it has not happened
      *   range   names the work that is queued from here on, for a profiler. NULL ends the range. */

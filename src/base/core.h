@@ -73,7 +73,7 @@ DDP_LIB void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* 
 DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void ddp__scratch_free(ddp__scratch *s);        /* keeps `failed` */
-DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* 1: an allocation failed; never reset */
+DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* 1 after an allocation failed, never reset */
 DDP_LIB void ddp__scratch_fail(ddp__scratch *s); /* records a failed allocation elsewhere in the same work */
 
 /* The prefix of a layer's name in a message: "layer ", or "" if the name begins with it. An unnamed layer
@@ -144,7 +144,7 @@ static inline double ddp__unknown(void)
     return x;
 }
 
-/* ---- numbers as text. A program may call setlocale and get a decimal comma; this library reads and
+/* ---- numbers as text. A program may call setlocale and get a decimal comma, but this library reads and
  * writes a point. Only the functions below call strtod and vsnprintf. ---- */
 
 /* snprintf and vsnprintf with a decimal point, whatever the locale of the program or the thread. */
@@ -153,8 +153,8 @@ DDP_LIB int ddp__format_list(char *out, size_t room, const char *fmt, va_list li
 /* strtod with a decimal point. */
 DDP_LIB double ddp__number(const char *s, char **end);
 
-/* ---- growing text; files that are read whole, and written whole or not at all; strict parsing of
- * numbers ---- */
+/* ---- growing text, files that are read whole, and written whole or not at all, and parsing of numbers
+ * ---- */
 
 /* A growing, NUL-terminated buffer. All-zero is empty. After a failed allocation, `failed` is 1 and appends
  * do nothing, so one check at the end is enough. */
@@ -171,8 +171,8 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 /* "a file", "a directory", "a pipe", "a socket" or "a device", from st_mode of stat. */
 DDP_LIB const char *ddp__file_kind(mode_t mode);
 
-/* Reads a whole file into t; files ending in .gz are read through `gzip -dc`. Fails if path is not a
- * regular file, because reading a pipe or device might never end. */
+/* Reads a whole file into t. Files ending in .gz are read through `gzip -dc`. Fails if path is not a regular
+ * file, because reading a pipe or device might never end. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
 /* Length of the UTF-8 byte order mark at the beginning of a text: 3, or 0 if there is none. Windows
  * editors write one. */
@@ -214,7 +214,7 @@ DDP_LIB void ddp__file_put(ddp__file *o, const void *bytes, size_t n);
 DDP_LIB FILE *ddp__file_stream(ddp__file *o);
 DDP_LIB const char *ddp__file_name(const ddp__file *o);
 DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
-DDP_LIB void ddp__file_drop(ddp__file *o); /* discards the file; PATH is unchanged */
+DDP_LIB void ddp__file_drop(ddp__file *o); /* discards the file and leaves PATH unchanged */
 /* Begin, put and end in one call. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
 DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err); /* also frees the text */
@@ -273,7 +273,7 @@ DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
  * pass ---- */
 
 /* Card number i of a shuffled deck of n >= 1 cards. A four-round Feistel network permutes a power of four
- * >= n, repeatedly until the value is below n (cycle walking; Black and Rogaway, Ciphers with arbitrary
+ * >= n, repeatedly until the value is below n (cycle walking, Black and Rogaway, Ciphers with arbitrary
  * finite domains, 2002). */
 DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
 
@@ -283,8 +283,8 @@ DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
 /* ---- the processor ---- */
 
-/* Returns 1 if the processor supports the instructions of that ddp_kernels value (config/config.h):
- * always for 0 and base; avx2 needs FMA, too; avx512f. */
+/* Returns 1 if the processor supports the instructions of that ddp_kernels value (config/config.h), and
+ * always for 0 and base. DDP_KERNELS_AVX2 also needs FMA. */
 DDP_LIB int ddp__cpu_runs(int kernels);
 
 /* ---- threads, locks and atomics, written the same in C11 and C++17 ---- */
@@ -307,8 +307,8 @@ DDP_LIB void ddp__sleep_until(double when); /* until ddp_now() >= when (seconds)
 DDP_LIB void ddp__extend(double *since, double seconds, double now);
 
 /* Asks the scheduler to run the calling thread soon after it wakes, even while compute threads occupy
- * every core. It requests short time slices, which needs no privilege. Linux 6.12 and later; no effect
- * elsewhere. */
+ * every core. It requests short time slices, which needs no privilege. It has an effect on Linux 6.12 and
+ * later only. */
 DDP_LIB void ddp__thread_prompt(void);
 
 /* pthread_create for a thread that calls functions of the program. They may need more stack than the
@@ -319,7 +319,7 @@ DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 
 DDP_LIB int ddp__cond_init(pthread_cond_t *c); /* uses the monotonic clock */
-/* Waits for c until ddp_now() reaches when (seconds); when < 0 waits without a limit. Returns 0 or
+/* Waits for c until ddp_now() reaches when (seconds), or without a limit if when < 0. Returns 0 or
  * ETIMEDOUT. */
 DDP_LIB int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when);
 

@@ -1,8 +1,8 @@
-/* Compressed messages: encoding, validation and decoding; error feedback. */
+/* Compressed messages: encoding, validation, decoding and error feedback. */
 #include "base/core.h"
 #include "compress/codec.h"
 
-/* "DDPC" as a little-endian number; the version covers everything after it. */
+/* "DDPC" as a little-endian number. The version covers everything after it. */
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
@@ -220,7 +220,7 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
 
 /* ---- decoding ---- */
 
-enum { DDP__UNPACK_PART = 1024 }; /* dense values checked at a time; fits in L1 */
+enum { DDP__UNPACK_PART = 1024 }; /* dense values checked at a time, fits in L1 */
 
 ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err)
 {

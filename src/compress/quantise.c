@@ -47,7 +47,7 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
     return DDP_OK;
 }
 
-/* ---- encoding: whole blocks, the last padded with zeros; compilers vectorise fixed counts at -O2 ---- */
+/* ---- encoding: whole blocks, the last padded with zeros. Compilers vectorise fixed counts at -O2 ---- */
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
@@ -135,7 +135,7 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
-/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a sign bit and 3 bits of exponent; level = code - 8 ---- */
+/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a sign bit and 3 bits of exponent, level = code - 8 ---- */
 
 enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 
@@ -145,8 +145,8 @@ enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 /* Returns the magnitude for exponent e: 0 for e = 0, else s / 64, s / 32, ..., s, exactly. */
 static float ddp__e3m0_value(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
 
-/* Computes the levels of an E3M0 block. least[e] is the smallest magnitude that rounds to exponent e or more;
- * halves round up. */
+/* Computes the levels of an E3M0 block. least[e] is the smallest magnitude that rounds to exponent e or more.
+ * Halves round up. */
 static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 {
     float least[DDP__E3M0_LEVELS + 1];

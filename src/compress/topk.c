@@ -6,7 +6,7 @@
  * NaN is above infinity. */
 
 enum {
-    DDP__TOPK_RUN = 4096,     /* elements between two checks of the free space; fits in L1 */
+    DDP__TOPK_RUN = 4096,     /* elements between two checks of the free space, fits in L1 */
     DDP__TOPK_SAMPLE = 65536, /* most magnitudes sampled for the threshold */
     DDP__TOPK_NEAR = 4,       /* of these, adjacent elements: they share a cache line */
     DDP__TOPK_FEW = 32768,    /* shorter arrays are not sampled */
@@ -168,8 +168,8 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
     }
 }
 
-/* Returns a threshold that slightly more than k magnitudes exceed; attempt 1: about twice as many; attempt 2:
- * all. A NaN always exceeds it. */
+/* Returns a threshold that slightly more than k magnitudes exceed, in attempt 1 about twice as many, in
+ * attempt 2 all. A NaN always exceeds it. */
 static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
@@ -179,7 +179,7 @@ static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t 
     if (m > DDP__TOPK_SAMPLE) m = DDP__TOPK_SAMPLE;
     m -= m % DDP__TOPK_NEAR;
     if (n < DDP__TOPK_FEW || attempt > 1) return -1;
-    rank = (double)k / (double)n * (double)m; /* expected value; the standard deviation is below its square
+    rank = (double)k / (double)n * (double)m; /* expected value. The standard deviation is below its square
                                                  root */
     rank = (attempt ? 2 : 1) * (rank + 5 * sqrt(rank) + 8);
     if (rank >= (double)m) return -1;

@@ -17,10 +17,10 @@ enum {
 
 typedef struct ddp__channels {
     long pixels, channels; /* pixels of all images */
-    long parts, part;      /* number of parts; pixels per part (the last part may be shorter) */
+    long parts, part;      /* number of parts, pixels per part (the last part may be shorter) */
 } ddp__channels;
 
-/* Sums of dy and dy (x - mean); or of d and d d, where d is x minus the first pixel of the part. */
+/* Sums of dy and dy (x - mean), or of d and d d, where d is x minus the first pixel of the part. */
 struct ddp__channel_sum {
     double sum, product;
 
@@ -92,8 +92,8 @@ __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T 
     }
 }
 
-/* Adds, for each lane, the values of all rows of the block in a fixed tree. Row 0 returns the sum. shared:
- * one N per thread; N defines +=. */
+/* Adds, for each lane, the values of all rows of the block in a fixed tree. Row 0 returns the sum. shared has
+ * one N per thread, and N defines +=. */
 template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N &mine, N *shared, int lanes)
 {
     shared[threadIdx.x] = mine;

@@ -18,12 +18,13 @@ typedef struct ddp__cuda_product {
     void *c;
     int add;
     const void *bias; /* n elements of c's type, added to every row, or NULL for none */
-    int gelu;         /* 1: c = gelu(product + bias); needs a bias and add 0. -1: c = product * gelu'(before);
-                       * needs add 0. Not every version of the library supports it for every type and shape */
+    int gelu;         /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
+                       * gelu'(before), which needs add 0. Not every version of the library supports it for
+                       * every type and shape */
     void *before;     /* with gelu: the input of gelu, in rows of a multiple of 16 bytes, or NULL if not
                        * wanted */
-    void *sums;       /* receives the sums of the rows of op(a), m elements of c's type. NULL: not wanted;
-                       * must be NULL with bias or count > 1. As rarely supported as gelu */
+    void *sums;       /* receives the sums of the rows of op(a), m elements of c's type. NULL if not wanted.
+                         Must be NULL with bias or count > 1. As rarely supported as gelu */
 } ddp__cuda_product;
 
 /* Cache key of a product. The alignment of the pointers is part of the key: fast algorithms need 16 bytes. */

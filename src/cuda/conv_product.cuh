@@ -8,7 +8,7 @@
 
 #include <mma.h>
 
-/* ---- multiplying two tiles in shared memory, with plain multiply-adds (float32; the reference for the
+/* ---- multiplying two tiles in shared memory, with plain multiply-adds (float32, the reference for the
  * others) or on tensor cores (bf16 or TF32)
  *
  * A block multiplies a tile of BM rows of A by a tile of 128 columns of B, both `depth` deep, with 8 warps.
@@ -160,8 +160,8 @@ __device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M
     __syncthreads();
 }
 
-/* Calls put(row, column, sum) for each of the warp's sums, through the warp's own buffer. Down: neighbouring
- * lanes get neighbouring rows; otherwise neighbouring columns. */
+/* Calls put(row, column, sum) for each of the warp's sums, through the warp's own buffer. With Down,
+ * neighbouring lanes get neighbouring rows, otherwise neighbouring columns. */
 template <bool Down, typename M, typename Put>
 __device__ static __forceinline__ void ddp__conv_each(const M &product, float *room, Put put)
 {
@@ -204,7 +204,7 @@ typedef struct ddp__cuda_conv {
  * position. */
 typedef struct ddp__conv_reach {
     long at;
-    int a, b; /* row and column in the window; a = DDP__CONV_NOWHERE: no element */
+    int a, b; /* row and column in the window. a = DDP__CONV_NOWHERE means no element */
 } ddp__conv_reach;
 
 enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row far below all images */

@@ -1,4 +1,4 @@
-/* How the compression calls queue their kernels and record invalid data in the verdict; and error feedback on
+/* How the compression calls queue their kernels and record invalid data in the verdict, and error feedback on
  * device arrays. */
 #pragma once
 
@@ -48,8 +48,8 @@ static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, s
     atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
 }
 
-/* Ends a check of the data; runs in a later kernel. Turns a recorded element into the verdict; f(v) fills in
- * its values. Returns 1 if there was one. */
+/* Ends a check of the data in a later kernel. Turns a recorded element into the verdict, whose values f(v)
+ * fills in. Returns 1 if there was one. */
 template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
 {
     const unsigned long long found = v->pending;
@@ -127,7 +127,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
 
 enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
 
-/* Number of blocks for n elements; their threads loop with a stride. */
+/* Number of blocks for n elements, whose threads loop with a stride. */
 static unsigned ddp__feedback_blocks(size_t n)
 {
     const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;

@@ -14,8 +14,8 @@ enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine loads at a 
 
 /* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds c[g][2t],
  * c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. For bfloat16 (K = 16, two per register), it holds a[g][2t..],
- * a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. For floats (K = 8), it
- * holds a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
+ * a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..] and b[2t..][g], b[2t + 8..][g]. For floats (K = 8), it
+ * holds a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4] and b[t][g], b[t + 4][g]. */
 template <typename T>
 __device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1);
@@ -102,11 +102,11 @@ template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
     "%22, %23, "                                                                                            \
     "%24, %25, %26, %27, %28, %29, %30, %31}"
 
-/* c = a b, or c += a b if add is not 0. c: 64 x 64 floats of a group; warp w has rows 16 w to 16 w + 15, in
- * ddp__mma's layout. a: 64 x 16 in registers, in ddp__mma's layout. b: 16 x 64, a part of a row-major tile in
- * shared memory, from ddp__group_piece. Call it between ddp__group_begin and ddp__group_end, which waits for
- * c. Compute a in the loop iteration that uses it: ptxas 13.0 overwrites the registers of a factor that is
- * loaded in the first iteration and used in all. Such a factor stays in shared memory. */
+/* c = a b, or c += a b if add is not 0. c: 64 x 64 floats of a group, of which warp w has rows 16 w to 16 w +
+ * 15, in ddp__mma's layout. a: 64 x 16 in registers, in ddp__mma's layout. b: 16 x 64, a part of a row-major
+ * tile in shared memory, from ddp__group_piece. Call it between ddp__group_begin and ddp__group_end, which
+ * waits for c. Compute a in the loop iteration that uses it: ptxas 13.0 overwrites the registers of a factor
+ * that is loaded in the first iteration and used in all. Such a factor stays in shared memory. */
 __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b,
                                                       int add)
 {
@@ -156,7 +156,7 @@ __device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
                    : "memory");
 }
 
-/* Starts to load a tile: 64 columns of a head and 64 rows of a sequence, from row on; zeros outside the
+/* Starts to load a tile: 64 columns of a head and 64 rows of a sequence, from row on, with zeros outside the
  * array. */
 __device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map,
                                                   int head, int row, int sequence)
@@ -184,7 +184,7 @@ __device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int par
                    : "memory");
 }
 
-/* 2^x to 2 units in the last place; 0 below 2^-126. */
+/* 2^x to 2 units in the last place, or 0 below 2^-126. */
 __device__ static __forceinline__ float ddp__exp2(float x)
 {
     float y;
@@ -262,8 +262,8 @@ template <typename T> struct ddp__tiles {
     const T *base;
     int heads, count, d;
 
-    /* Starts to copy ROWS rows from row first on; zeros outside the array. second, unless NULL, receives the
-     * same rows of the head `beyond` heads later. All THREADS threads of the block must call it. */
+    /* Starts to copy ROWS rows from row first on, with zeros outside the array. second, unless NULL, receives
+     * the same rows of the head `beyond` heads later. All THREADS threads of the block must call it. */
     template <int D, int ROWS, int THREADS, int GROUP>
     __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond,
                                          int sequence, int head, int first) const

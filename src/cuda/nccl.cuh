@@ -16,7 +16,7 @@ typedef struct ddp__cuda_nccl {
     ddp__cuda *dev;
     ncclComm_t comm; /* NULL: one rank, or aborted */
     ddp_backend_peers peers;
-    ddp_error why; /* the reason of the abort; code 0: not aborted */
+    ddp_error why; /* the reason of the abort, with code 0 if not aborted */
     cudaStream_t stream;
     cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
     cudaEvent_t *done;  /* [slots] the arrays are averages */
@@ -158,8 +158,8 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_
     return ddp__cuda_status(dev, err);
 }
 
-/* Connects to the other ranks; collective. slots: maximum number of averages in flight. Returns NULL and sets
- * err on failure; freed by ddp__nccl_leave. */
+/* Connects to the other ranks (collective). slots is the maximum number of averages in flight. Returns NULL
+ * and sets err on failure. Freed by ddp__nccl_leave. */
 static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
                                                   ddp_error *err)
 {

@@ -122,7 +122,7 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *),
     if (d == &now) ddp__cuda_run(d, 1);
 }
 
-/* F as an entry of the table: an operator; a pair; an operator that draws new random numbers each time. */
+/* F as an entry of the table: an operator, a pair, or an operator that draws new random numbers each time. */
 template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c)
 {
     ddp__cuda_add(F, NULL, c, NULL);
@@ -204,7 +204,7 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is a result of ddp__cuda_op. (size_t)-1: the operator would
+/* Bytes of dev->scratch that a node needs. op is a result of ddp__cuda_op. (size_t)-1: the operator would
  * access rows of an array of four dimensions, which are not contiguous in channels-last order. The operators
  * named here support images, or work element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)

@@ -4,7 +4,7 @@
 
 #include "cuda/ops.cuh"
 
-/* 4 floats or 8 bfloat16; or W elements. */
+/* 4 floats, 8 bfloat16 or W elements. */
 template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec
 {
     static const int width = W;
@@ -47,7 +47,7 @@ __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W>
 #endif
 }
 
-/* 1 if all pointers are aligned to 16 bytes; NULL counts as aligned. On host and device. */
+/* 1 if all pointers are aligned to 16 bytes, where NULL counts as aligned. On host and device. */
 __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const void *b = NULL,
                                                             const void *c = NULL, const void *d = NULL)
 {
@@ -66,8 +66,9 @@ __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const
 #define DDP__UNROLL_4
 #endif
 
-/* Loads the elements of row p from index at on as floats, at most 16 bytes of them; zeros past n. wide: the
- * row is aligned to 16 bytes, its length is a multiple of 16 bytes, and at is a multiple of the piece. */
+/* Loads the elements of row p from index at on as floats, at most 16 bytes of them, with zeros past n. wide
+ * means that the row is aligned to 16 bytes, its length is a multiple of 16 bytes, and at is a multiple of
+ * the piece. */
 template <typename T>
 __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n, int wide)
 {
@@ -124,8 +125,8 @@ template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(con
     return r;
 }
 
-/* Loads a lane's part of a wide row, every 32nd piece; zeros past n. The values are used later, so that all
- * loads are in flight together. */
+/* Loads a lane's part of a wide row, every 32nd piece, with zeros past n. The values are used later, so that
+ * all loads are in flight together. */
 template <typename T, int N>
 __device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *p, long n)
 {
@@ -157,8 +158,8 @@ template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int
     return v;
 }
 
-/* Sum over a block of THREADS threads, a power of 2, in a fixed tree. shared: one N per thread; N defines +=.
- * */
+/* Sum over a block of THREADS threads, a power of 2, in a fixed tree. shared has one N per thread, and N
+ * defines +=. */
 template <int THREADS, typename N>
 __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 {

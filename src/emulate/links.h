@@ -1,5 +1,5 @@
 /* Network emulation for one worker: its access link, its paths to the peers, and a script of incidents.
- * links.c parses the text forms; shape.c computes when bytes leave and arrive. */
+ * links.c parses the text forms, and shape.c computes when bytes leave and arrive. */
 #pragma once
 
 #include "base/core.h"
@@ -80,7 +80,7 @@ typedef struct ddp__incident {
     int a, b;
 } ddp__incident;
 
-typedef struct ddp__incidents { /* in script order; freed by ddp__incidents_free */
+typedef struct ddp__incidents { /* in script order, freed by ddp__incidents_free */
     ddp__incident *list;
 } ddp__incidents;
 
@@ -89,7 +89,7 @@ typedef struct ddp__act { /* an action of this worker at a given time */
     int peer; /* the peer whose connection is cut, or -1 for kill this process */
 } ddp__act;
 
-/* The whole emulation state of one worker; freed by ddp__links_free. */
+/* The whole emulation state of one worker, freed by ddp__links_free. */
 typedef struct ddp__links {
     ddp__path *path; /* [world]. The own entry is unused. */
     ddp__link own;   /* access link */
@@ -97,7 +97,7 @@ typedef struct ddp__links {
     int acts;
     double flight; /* most bytes in flight from one peer */
     /* identical on every worker */
-    double slowest;                 /* lowest rate of any access link or path at any time; 0 = all
+    double slowest;                 /* lowest rate of any access link or path at any time, 0 if all are
                                        unlimited */
     double farthest;                /* largest delay plus jitter of any path */
     double plan_rate, plan_delay_s; /* RATE and DELAY that the planner assumes for all links */
@@ -111,8 +111,8 @@ DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
 /* Parses a line of a script and appends its incident to *s. A line is one incident: "t=3.0 stall 2 for 1.5",
  * "t=5 drop 1-3", "t=8 kill 2" or "t=10 slow 0 to 10mbit". "#" starts a comment. Times and durations are in
- * seconds. Workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part; DDP_ARG for a
- * worker that does not exist; DDP_MEMORY. */
+ * seconds. Workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part, DDP_ARG for a
+ * worker that does not exist, and DDP_MEMORY. */
 DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
                                     ddp__incidents *s, ddp_error *err);
 DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err);

@@ -1,9 +1,9 @@
 /* Plans the memory of a state: lifetimes of all arrays, then their offsets in the arenas. */
 #include "graph/graph_internal.h"
 
-/* Events in the life of a node. Times count events in execution order: all nodes forward; then all nodes
- * backward, where a segment's recomputed nodes come before the backward of its last node; finally
- * separate weight gradients. */
+/* Events in the life of a node. Times count events in execution order: all nodes forward, then all nodes
+ * backward, finally separate weight gradients. The recomputed nodes of a segment come before the backward of
+ * the last node of the segment. */
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
 /* Free space of an arena, sorted by offset, neighbours merged. */
@@ -25,8 +25,9 @@ typedef struct ddp__lives {
     const unsigned char *fate;
     int n, times;
     int now;         /* current time */
-    int *uses;       /* number of consumers of a node's output; the other int arrays share its allocation */
-    int *root[2];    /* node whose output memory this output shares; [1]: in the recomputed forward */
+    int *uses;       /* number of consumers of the output of a node. The other int arrays share this
+                        allocation */
+    int *root[2];    /* node whose output memory this output shares. [1] is for the recomputed forward */
     int *end[2];     /* last time at which the output memory of a root is needed */
     int *over;       /* 1: the gradient overwrites the output */
     int *event;      /* [DDP__EVENTS n] number of the event at a time */
@@ -264,14 +265,14 @@ static int ddp__pass_of(const ddp__lives *v, int time)
     return event == DDP__FORWARD_AGAIN ? DDP__BACKWARD : event;
 }
 
-/* The arena for an array that lives from now until a time; < 0: for ever. */
+/* The arena for an array that lives from now until a time, or for ever if the time is < 0. */
 static ddp__arena ddp__arena_of(const ddp__lives *v, int until)
 {
     if (!v->g->stages || until < 0) return DDP__ARENA_OWN;
     return ddp__pass_of(v, v->now) == ddp__pass_of(v, until) ? DDP__ARENA_PASS : DDP__ARENA_HELD;
 }
 
-/* Places an array now and records when it is freed; until < 0: never. */
+/* Places an array now and records when it is freed, or never if until < 0. */
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
     const size_t arena = ddp__arena_of(v, until);

@@ -1,8 +1,8 @@
 /* Safetensors files: validates the header, reads arrays on demand, writes files. */
 #include "io/json.h"
 
-/* Layout: 8 bytes with the length of the header (little-endian). The header, a JSON object that maps names to
- * {dtype, shape, data_offsets} and may end in blanks; the arrays, without gaps. */
+/* Layout: 8 bytes with the length of the header (little-endian), then the header, then the arrays without
+ * gaps. The header is a JSON object that maps names to {dtype, shape, data_offsets} and may end in blanks. */
 #define DDP__ST_HEADER ((uint64_t)8 << 20) /* maximum length of a header */
 #define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
 #define DDP__ST_CHUNK  8192                /* bytes read at a time */
@@ -14,10 +14,10 @@ struct ddp_safetensors {
     int fd;            /* -1 if the file is in memory */
     const char *bytes; /* contents of the file if fd is -1 */
     uint64_t begin;    /* offset of the arrays in the file */
-    uint64_t size;     /* bytes of all arrays; before the header is read, of the file */
+    uint64_t size;     /* bytes of all arrays, or of the file before the header is read */
     ddp__json *header;
     int count;
-    ddp_safetensor *tensor; /* [count], sorted by offset; names point into header */
+    ddp_safetensor *tensor; /* [count], sorted by offset. Names point into header */
 };
 
 /* ---- types and shapes ---- */

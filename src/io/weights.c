@@ -40,9 +40,9 @@ static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classi
                                                     {"head", "linear", 0, "classifier.6", 0},
                                                     {NULL, NULL, 0, NULL, 0}};
 
-/* Llama's names in the transformers library, for reading only; saving uses names by layer. Its q, k and v
- * weights are one matrix here, in this order of rows, and so are its gate and up weights. Both libraries
- * pair column i of a head with column d/2 + i for rotary angles, so rows need no permutation. */
+/* Llama's names in the transformers library, for reading only. Saving uses names by layer. Its q, k and v
+ * weights are one matrix here, in this order of rows, and so are its gate and up weights. Both libraries pair
+ * column i of a head with column d/2 + i for rotary angles, so rows need no permutation. */
 #define DDP__WEIGHT_PARTS 3
 static const struct {
     const char *layer, *op;
@@ -76,7 +76,7 @@ typedef enum ddp__weight_family {
 typedef struct ddp__weight_part {
     char name[DDP__WEIGHT_NAME]; /* "": no such name */
     int64_t rows;
-    ddp_safetensors *file; /* file that has the tensor; NULL: not found yet */
+    ddp_safetensors *file; /* file that has the tensor, NULL if not found yet */
     const ddp_safetensor *from;
 } ddp__weight_part;
 
@@ -85,9 +85,9 @@ typedef struct ddp__weight {
     char name[DDP__WEIGHT_NAME];
     float *data;       /* NULL means that the graph is not built, or the array is on another stage */
     int stage;         /* stage that has the array */
-    ddp_safetensor as; /* type and shape in the file; its name points into this struct */
+    ddp_safetensor as; /* type and shape in the file. Its name points into this struct */
     int transposed;
-    ddp_safetensors *file; /* file that has the whole array; NULL: not found, or found in parts */
+    ddp_safetensors *file; /* file that has the whole array, NULL if not found or found in parts */
     const ddp_safetensor *from;
     int parts; /* number of Llama parts in the transformers library, or 0 for no parts */
     ddp__weight_part part[DDP__WEIGHT_PARTS];

@@ -1,11 +1,11 @@
 /* Muon optimizer: Newton-Schulz steps approximate the orthogonal matrix nearest to the momentum of a
- * matrix (Jordan et al. 2024; MuLoCo, arXiv:2505.23725). Sums follow the order of their index and no
+ * matrix (Jordan et al. 2024 and MuLoCo, arXiv:2505.23725). Sums follow the order of their index and no
  * product is fused, so results are bit-identical on every processor and with any number of threads. */
 #include "nn/exact.h"
 
 /* ---- matrix product: c (m x n) += a (m x k) b (k x n), row-major ---- */
 
-/* A panel is a packed block of columns of b; rows of a are processed in fours. For a symmetric result,
+/* A panel is a packed block of columns of b. Rows of a are processed in fours. For a symmetric result,
  * only tiles up to the diagonal are computed. */
 enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 192 };
 
@@ -16,7 +16,7 @@ typedef struct ddp__panels {
     int symmetric;
 } ddp__panels;
 
-/* c: DDP__PANEL_ROWS rows of a panel; a: as many rows, `stride` apart, of depth values. */
+/* c has DDP__PANEL_ROWS rows of a panel, and a has as many rows, `stride` apart, of depth values. */
 #define DDP__PANEL_SET(S, BYTES, ATTR)                                                                 \
     typedef float ddp__panel_vec_##S __attribute__((vector_size(BYTES)));                              \
                                                                                                        \

@@ -5,7 +5,7 @@
  * consecutive query heads (Ainslie et al. 2023, arXiv:2305.13245). The float kernels process tiles of up to
  * 64 x 256 scores, only left of the diagonal, and store at most two tiles (online softmax as in
  * FlashAttention, arXiv:2205.14135, Algorithm 1). Forward saves the maximum of the scaled scores and 1 / sum
- * per row and head; backward recomputes p from them, and reads out. */
+ * per row and head. Backward recomputes p from them, and reads out. */
 #include "ops/ops.h"
 
 enum {
@@ -41,7 +41,7 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 
 typedef struct ddp__attention_tile {
     const ddp__kernels *kn;
-    long keys, queries; /* of a tile; either fits its packed array */
+    long keys, queries; /* of a tile. Each fits its packed array */
 } ddp__attention_tile;
 
 /* Working memory of a forward thread: the packed keys and values of a tile, and the arrays of its
@@ -101,7 +101,7 @@ static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* rows x cols elements of c = or += one panel a times the panels of b, which are stride floats apart;
+/* rows x cols elements of c = or += one panel a times the panels of b, which are stride floats apart, with
  * rows <= mr. */
 static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b, long stride,
                                float *c, long ldc, long rows, long cols, int add)

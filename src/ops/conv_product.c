@@ -7,7 +7,7 @@
  * so that neighbouring positions are also neighbours in the slab. Rows and columns between windows are
  * left out. */
 enum {
-    DDP__CONV_MC = 528,  /* with one thread, half as many with several; a multiple of every mr */
+    DDP__CONV_MC = 528,  /* with one thread, half as many with several. A multiple of every mr */
     DDP__CONV_KC = 216,  /* 24 planes of 3 x 3 taps */
     DDP__CONV_NC = 576,  /* over weights: columns of W in a block */
     DDP__CONV_PC = 1024, /* over images: positions of a chunk */
@@ -34,10 +34,10 @@ typedef struct ddp__conv_plan {
     void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
                   long first, long last);
     long all;                /* number of chunks, or of columns of W */
-    long down, across;       /* slab rows between positions; number of column remainders */
+    long down, across;       /* slab rows between positions, number of column remainders */
     long pitch, plane, slab; /* floats of a row, a plane and all of the slab */
-    long rows, row_blocks;   /* rows of W in a block; number of such blocks */
-    long span, spans;        /* part of `all` in a block; number of such parts */
+    long rows, row_blocks;   /* rows of W in a block, number of such blocks */
+    long span, spans;        /* part of `all` in a block, number of such parts */
 } ddp__conv_plan;
 
 /* Maximum floats of a slab plane for rows_each rows of `part` positions. */

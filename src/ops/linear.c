@@ -1,5 +1,5 @@
-/* linear: y = x W^T + b over rows, with x (rows, C), W (width, C), b (width); and the float matrix
- * product that it uses (blocks of the result, packed panels, register tiles). */
+/* linear: y = x W^T + b over rows, with x (rows, C), W (width, C), b (width), and the float matrix product
+ * that it uses (blocks of the result, packed panels, register tiles). */
 #include "ops/ops.h"
 #ifdef DDP_USE_CBLAS
 #include <cblas.h>
@@ -91,7 +91,7 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
     return r;
 }
 
-/* Computes one register tile; at an edge, in a temporary full tile. */
+/* Computes one register tile, at an edge in a temporary full tile. */
 static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a, const float *b,
                              long b_row, float *c, long c_row, long rows, long cols, const float *bias,
                              int add)
@@ -162,7 +162,7 @@ static void ddp__matmul_blocks(void *user, void *room, long first, long last)
 }
 
 /* Splits the result into blocks of whole register tiles. Blocks are as large as possible, because each
- * packs its panel of b again; with more threads they are smaller. The result is bit-identical, because
+ * packs its panel of b again. With more threads they are smaller. The result is bit-identical, because
  * blocks never split a sum over p. Returns the number of blocks. */
 static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn, int threads)
 {

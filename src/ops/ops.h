@@ -1,15 +1,15 @@
 /* Declarations shared by the operator files: kernels and matrix products, operator tables, parallel
  * loops, checks for shape rules. tests/ops/reference.h implements the same operators as plain loops in
- * double; the tests compare the kernels with it. */
+ * double, and the tests compare the kernels with it. */
 #pragma once
 
 #include "base/core.h"
 #include "graph/graph.h"
 
-/* ---- inner loops, one set per instruction set, which take nearly all of the time; and the matrix
- * products built from them ---- */
+/* ---- inner loops, one set per instruction set, which take nearly all of the time, and the matrix products
+ * built from them ---- */
 
-/* Enables fused multiply-add. GCC does not fuse under -std=c11 or below -O2; Clang fuses by default. */
+/* Enables fused multiply-add. GCC does not fuse under -std=c11 or below -O2. Clang fuses by default. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define DDP__CONTRACT        optimize("O2", "fp-contract=fast")
 #define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
@@ -39,7 +39,7 @@ static inline void ddp__op_rooms(const ddp_op_call *call, long items, long grain
  * overwrites it. */
 typedef struct ddp__kernels {
     const char *name;
-    int mr, nr; /* register tile of gemm; nr is two vectors */
+    int mr, nr; /* register tile of gemm, where nr is two vectors */
 
     /* c (mr x nr, leading dimension c_row) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The right
      * half of the columns is at d: c + nr/2, or elsewhere. */
@@ -52,15 +52,15 @@ typedef struct ddp__kernels {
     float (*max)(const float *x, long n);
     /* sum over x*y. */
     float (*dot)(const float *x, const float *y, long n);
-    /* sum of e = factor * exp(scale * x - shift); y (may be NULL) = or += e. */
+    /* Returns the sum of e = factor * exp(scale * x - shift). y, unless NULL, = or += e. */
     float (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
     /* d = factor * p * (d - mean): gradient of a softmax with probabilities p. */
     void (*softmax_grad)(float *d, const float *p, long n, float mean, float factor);
     /* gelu: tanh form. gelu_grad: dx = or += dy * gelu'(x). */
     void (*gelu)(float *y, const float *x, long n);
     void (*gelu_grad)(float *dx, const float *x, const float *dy, long n, int add);
-    /* y = (x - mean) * rstd * scale + shift. stat receives mean and rstd = 1/sqrt(var + eps). RMS norm
-     * (shift NULL; rms 1 in norm_grad): mean and shift are 0, var is mean(x^2), and stat has only rstd. */
+    /* y = (x - mean) * rstd * scale + shift. stat receives mean and rstd = 1/sqrt(var + eps). RMS norm (shift
+     * is NULL, or rms is 1 in norm_grad): mean and shift are 0, var is mean(x^2), and stat has only rstd. */
     void (*norm)(float *y, const float *x, const float *scale, const float *shift, long n, float eps,
                  float *stat);
     void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
@@ -73,7 +73,7 @@ typedef struct ddp__kernels {
     void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half, int add);
     /* sum[0] = sum of y - y_mean; sum[1] = sum of (y - y_mean) (x - x_mean). */
     void (*moments)(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum);
-    /* z = or += a x + b y + c; y NULL: z = or += a x + c. */
+    /* z = or += a x + b y + c, or z = or += a x + c if y is NULL. */
     void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c, int add);
     /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: gathers scattered rows. */
     void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
@@ -113,9 +113,9 @@ static inline void ddp__ahead(const float *x, long n)
 /* ---- matrix product in float: packed, blocked, parallel over blocks of the result ---- */
 
 /* c (m x n) = or += a (m x k) times b (k x n). Strides are in floats: a(i, p) is a[i*a_row + p*a_col],
- * b(p, j) is b[p*b_row + j*b_col]. One stride of each is 1; exchange the two to transpose a matrix. c has
- * contiguous rows. Every element is summed over p in one fixed order, whatever the blocks, so results
- * depend neither on threads nor on position. m, n, k >= 0. */
+ * b(p, j) is b[p*b_row + j*b_col]. One stride of each matrix is 1. To transpose a matrix, exchange its two
+ * strides. c has contiguous rows. Every element is summed over p in one fixed order, whatever the blocks, so
+ * results depend neither on threads nor on position. m, n, k >= 0. */
 typedef struct ddp__matmul {
     long m, n, k;
     const float *a;
@@ -139,8 +139,8 @@ DDP_LIB long ddp__matmul_depth(long k); /* sums over k are split into parts of t
  * is stored column by column. */
 DDP_LIB void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
                                  const void *b, int b_turned, void *c, const void *bias, int add);
-/* Shape rules for an operator with its own weight, whose width is an argument; and for one with a tied
- * weight, whose shape the graph has stored as parameter 0. */
+/* Shape rules for an operator with its own weight, whose width is an argument, and for an operator with a
+ * tied weight, whose shape the graph has stored as parameter 0. */
 DDP_LIB ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err);
 DDP_LIB ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err);
 
@@ -171,11 +171,11 @@ typedef struct ddp__conv_view {
 /* W is a matrix of m rows with columns (plane, a, b). For every group g:
  *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
  *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
- * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights, the columns are
- * contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]; over
- * weights, a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y +
- * g*m*y_plane. Every sum has one fixed order, whatever the blocks, so results depend neither on threads nor
- * on position. The pool of the call needs working memory. */
+ * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]. Over weights, the columns are
+ * contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]. Over
+ * weights, a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y + g*m*y_plane.
+ * Every sum has one fixed order, whatever the blocks, so results depend neither on threads nor on position.
+ * The pool of the call needs working memory. */
 typedef struct ddp__conv_product {
     ddp__conv_view view;
     long groups, m;
@@ -249,7 +249,7 @@ DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, d
  * kv_heads (default: heads). A key/value head serves `group` consecutive query heads. */
 typedef struct ddp__heads {
     long b, t, heads, kv_heads, group;
-    long row, width; /* columns of x; columns of the queries and of attention's output */
+    long row, width; /* columns of x, columns of the queries and of the output of attention */
     int d;           /* columns of a head */
     float scale;     /* of attention's scores, 1 / sqrt(d) */
 } ddp__heads;
@@ -263,8 +263,8 @@ DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head
 /* The same for a spec that has passed this check. */
 DDP_LIB ddp__heads ddp__heads_of(const ddp_op_spec *s);
 
-/* Offset in x of the queries of head number `head` of all (batch, head), and of the keys of number
- * kv_head; and the offset of that query head in out. */
+/* Offset in x of the queries of head number `head` of all (batch, head), offset in x of the keys of number
+ * kv_head, and offset in out of that query head. */
 static inline DDP__DEVICE long ddp__heads_q(const ddp__heads *z, long head)
 {
     return head / z->heads * z->t * z->row + head % z->heads * z->d;
@@ -285,8 +285,9 @@ DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_er
 /* Number of elements of such a shape, even if it is rejected later as too large. */
 DDP_LIB double ddp__image_count(const ddp_shape *s);
 
-/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over one channel of images of shape s; x and y
- * point to its first element. Sums are in float within a plane and in double across planes, in order. */
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over one channel of images of shape s. x and y point to
+ * the first element of the channel. Sums are in float within a plane and in double across planes, in
+ * order. */
 DDP_LIB void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float *x, const float *y,
                                float x_mean, float y_mean, double *sum);
 
@@ -298,7 +299,7 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
 /* Dimensions of a pooling operator with arguments kernel, stride and padding. */
 typedef struct ddp__pool_size {
     long planes;
-    int h, w, rows, cols; /* size of the input; size of the output */
+    int h, w, rows, cols; /* size of the input, size of the output */
     int kernel, stride, padding;
 } ddp__pool_size;
 

@@ -4,7 +4,7 @@
 
 /* Messages of one boundary in one direction, in the order of micro-batches. */
 typedef struct ddp__played_way {
-    int sent, begun, arrived; /* begun: 1 = the first byte has arrived; one message at a time */
+    int sent, begun, arrived; /* begun is 1 after the first byte has arrived, for one message at a time */
     double *first_byte;       /* [micro_batches] arrival at the receiver */
     double *arrives;          /* [micro_batches] */
 } ddp__played_way;
@@ -19,7 +19,7 @@ typedef struct ddp__played_stage {
     ddp_task *task;
     int tasks, next;
     double free_at[2];      /* when its slots are free: computing, sending */
-    int arriving;           /* messages being received, which share the downlink; valid from `since` */
+    int arriving;           /* messages being received, which share the downlink, valid from `since` */
     double since, backlog;  /* backlog: seconds of data that wait for the downlink */
     ddp__played_send *send; /* in order */
     int sends, sent;
@@ -46,7 +46,7 @@ static double ddp__played_cost(const ddp_boundary *b, int gradient)
     return gradient ? b->backward_s : b->forward_s;
 }
 
-/* ---- the next event of a stage and its time; DBL_MAX: none ---- */
+/* ---- the next event of a stage and its time, DBL_MAX if there is no event ---- */
 
 /* Time at which all inputs of the stage's next task have arrived, or DBL_MAX. */
 static double ddp__compute_ready(const ddp__played *x, int s)
@@ -67,7 +67,7 @@ static double ddp__compute_ready(const ddp__played *x, int s)
     return ready;
 }
 
-/* The first time at which a message to stage s begins or ends; *way: its boundary and direction. */
+/* The first time at which a message to stage s begins or ends. *way receives its boundary and direction. */
 static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 {
     double first = DBL_MAX;
@@ -153,7 +153,7 @@ static void ddp__play_receive(ddp__played *x, int s, int way, double now)
     y->arrives[y->arrived++] = now + k->backlog;
 }
 
-/* Plays the earliest event; events that it causes cannot be earlier. 0 means that the step is complete. */
+/* Plays the earliest event. Events that it causes cannot be earlier. 0 means that the step is complete. */
 static int ddp__play_next(ddp__played *x)
 {
     double least = DBL_MAX;

@@ -1,5 +1,6 @@
 /* Runs pipelines in worlds that shrink. The world that trains ends with any loss. A second, elastic world has
- * all ranks; in it the survivors agree on the live ranks, on the step to resume from, and on a rendezvous. */
+ * all ranks. In it, the survivors agree on the live ranks, on the step to resume from, and on a
+ * rendezvous. */
 #include "config/settings.h"
 #include "exchange/post.h"
 #include "pipe/executor.h"
@@ -28,8 +29,9 @@ typedef struct ddp__shrink {
     ddp_ctx *outer, *d;  /* the elastic world. The world that trains, or NULL. */
     ddp__survivor *word; /* [world] of the elastic world */
     ddp__keeper keeper;
-    int replicas, was; /* number of whole pipelines; was: in the previous world, -1: there was none */
-    int place;         /* rank in the next world; -1: not in it */
+    int replicas, was; /* number of whole pipelines. was is the number in the previous world, or -1 without a
+                          previous world */
+    int place;         /* rank in the next world, or -1 if not in it */
     int first;         /* rank in the elastic world of the next world's rank 0 */
     ddp__hub *hub;
     int listen_fd;

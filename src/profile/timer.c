@@ -1,4 +1,4 @@
-/* The layer timer: samples and their medians; and the names of span kinds. */
+/* The layer timer: samples, their medians, and the names of span kinds. */
 #include "base/core.h"
 #include "profile/timer.h"
 #include "profile/trace.h"
@@ -34,7 +34,7 @@ void ddp__timer_step(ddp__timer *t)
     if (t->steps < t->room) t->steps++;
 }
 
-/* Seconds of a layer in a step; for layer -1, of all layers together. */
+/* Seconds of a layer in a step, or of all layers together for layer -1. */
 static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
     double sum = 0;
@@ -46,7 +46,7 @@ static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind ki
 double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 {
     int first = t->steps > 1 ? 1 : 0, n = t->steps - first, i, j;
-    /* the median without a scratch array: the sample with as many smaller as larger ones; room is small */
+    /* the median without a scratch array: the sample with as many smaller as larger ones. room is small */
     for (i = 0; i < n; i++) {
         double x = ddp__timer_value(t, first + i, kind, layer);
         int below = 0, equal = 0;

@@ -3,7 +3,7 @@
 
 #include "sim/world.h"
 
-enum { DDP__CUTS = 16 /* limit of parts per message; more change the step time by less than 1 % */ };
+enum { DDP__CUTS = 16 /* limit of parts per message. More parts change the step time by less than 1 % */ };
 
 /* A part that waits for its uplink. */
 typedef struct ddp__job {
@@ -58,7 +58,7 @@ struct ddp__port {
 typedef struct ddp__carried {
     struct ddp__carried *next, *before;
     ddp__world *world;
-    int group, members, here; /* members: ranks; here: simulated ones, all or one for all */
+    int group, members, here; /* members counts ranks, here counts simulated ranks, all or one for all */
     uint32_t seq;
     int phases, parts, together; /* together: 1 = starts when all members have posted */
     int joined, over;
@@ -72,7 +72,7 @@ typedef struct ddp__carried {
     int *gone; /* [phases x parts x here] parts sent by the members of a cell, at its first member's place */
     double *leave;     /* [phases x parts x here] */
     ddp__scrap *scrap; /* data of the root */
-    int void_;         /* 1 if a rank was lost and the collective was restarted; ignore this one */
+    int void_;         /* 1 if a rank was lost and the collective was restarted. Ignore this collective */
     int *cell[2]; /* [here] first place of the cell whose members exchange data: inside, across, or NULL for
                    * all */
 } ddp__carried;

@@ -29,8 +29,8 @@ typedef struct ddp__player {
     ddp_error error;
 } ddp__player;
 
-/* A timed event; i and j are arguments of fn. Events with the same time run in the order in which they were
- * added. */
+/* A timed event, where i and j are arguments of fn. Events with the same time run in the order in which they
+ * were added. */
 typedef struct ddp__event {
     double at;
     uint64_t order;
@@ -43,14 +43,15 @@ struct ddp__world {
     pthread_mutex_t lock;
     double now;        /* time of the network */
     ddp__player *seat; /* [seats] */
-    int seats, size;   /* size: number of ranks; if seats < size, the last one represents all other ranks */
+    int seats, size;   /* size is the number of ranks. If seats < size, the last seat represents all other
+                          ranks */
     ddp__player *first, *last; /* workers that can run, in order */
     ddp__event *event;         /* a list: a heap of pending events */
     uint64_t orders;
-    ddp__port **port[2];                  /* [seats] of each link; NULL: not open, or closed */
+    ddp__port **port[2];                  /* [seats] of each link, NULL if not open or closed */
     struct ddp__away *aways;              /* parts that are being sent */
     struct ddp__mail *mails;              /* all messages that are not received */
-    struct ddp__carried *carried, *voids; /* collectives in flight; restarted ones */
+    struct ddp__carried *carried, *voids; /* collectives in flight, restarted collectives */
     uint64_t live;                        /* as in ddp__epoch_info */
     int min_world;
     const unsigned char *paper;
@@ -59,8 +60,8 @@ struct ddp__world {
     int alike; /* 1: all links always take the same time */
     int64_t events;
     ddp_error error; /* the error that ended the world */
-    /* Set by port.c. look: starts operations of a port; fails: sets the error of every engine; stuck: reports
-     * a deadlock. */
+    /* Set by port.c. look starts operations of a port, fails sets the error of every engine, and stuck
+     * reports a deadlock. */
     void (*look)(ddp__port *p);
     void (*fails)(ddp__world *w, const ddp_error *why);
     void (*stuck)(ddp__world *w);

@@ -31,7 +31,7 @@ typedef struct ddp__fence_job {
     ddp__fence_cut cut;
     int *order, *trial; /* [N] order of the current cut (the plan's), and an order on trial */
     int *device_of;     /* [ops] device of each operator in the plan */
-    int *edge;          /* [ops + 1] first operator of each module; reused as scratch at the end */
+    int *edge;          /* [ops + 1] first operator of each module, reused as scratch at the end */
     ddp_workload sums;  /* C_p, R_p, memory */
     double steps;       /* elementary steps spent on improving the order */
 } ddp__fence_job;
@@ -55,7 +55,7 @@ static int ddp__fence_overfull(const ddp__fence_job *job)
     return -1;
 }
 
-/* T_pipe of the current cut along job->trial; infinity if it exceeds the memory of a device. */
+/* T_pipe of the current cut along job->trial, or infinity if it exceeds the memory of a device. */
 static double ddp__fence_try(ddp__fence_job *job)
 {
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
@@ -158,7 +158,7 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
     return m;
 }
 
-/* equal_ops: modules / devices for each device; the first devices get the remainder. equal_flops: cut k is
+/* equal_ops: modules / devices for each device. The first devices get the remainder. equal_flops: cut k is
  * the one nearest to k/N of the FLOPs that leaves every device at least one module. */
 static void ddp__fence_equal(ddp__fence_job *job, int modules)
 {

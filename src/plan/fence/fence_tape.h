@@ -11,7 +11,7 @@ typedef struct ddp__fence_live {
     int op, next; /* next: its first user at or after the cut */
 } ddp__fence_live;
 
-/* Operators 0..n-1; cut a is just before operator a. */
+/* Operators 0..n-1. Cut a is just before operator a. */
 typedef struct ddp__fence_tape {
     ddp__workload_graph graph;
     int n;
@@ -21,7 +21,7 @@ typedef struct ddp__fence_tape {
     double *memory;        /* [n+1] bytes before cut a, without received results */
     int *from;             /* [n+2] the live results of cut a are live[from[a]] .. live[from[a+1]-1], */
     ddp__fence_live *live; /*       sorted by next user, then by operator */
-    int *oldest;           /* [n+1] least home of the live results of cut a; n = no live result */
+    int *oldest;           /* [n+1] least home of the live results of cut a, n if there are none */
     int width;             /* the largest number of live results of any cut, at least 1 */
 } ddp__fence_tape;
 
@@ -63,7 +63,7 @@ DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *ord
 /* Fills line->bound[age, k+1, a] for the cap `cap` on max(C, R). The entry is a lower bound on the latency
  * of every completion from the state "cut a reached, position k used last" (k = -1: no position used) in
  * which max(C, R) < cap. Infinity means that no completion exists. `age` says which segment holds the
- * oldest live result: the segment `age` segments before the last one; the highest age also covers all
+ * oldest live result: the segment `age` segments before the last one. The highest age also covers all
  * earlier segments. Age 0 means that the last segment holds all live results. Adds the number of steps to
  * *work. */
 DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);

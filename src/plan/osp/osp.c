@@ -45,7 +45,7 @@ struct ddp__osp {
     double budget;
     ddp__ranked *rank;              /* [layers] scratch */
     int *late, *next;               /* [layers] 1 = deferred: the current choice, and a candidate */
-    struct ddp__osp_subset *subset; /* scratch of the knapsack rule, 5 x the subsets of half a window;
+    struct ddp__osp_subset *subset; /* scratch of the knapsack rule, 5 x the subsets of half a window,
                                        otherwise NULL */
     ddp__scratch room;
 };
@@ -63,7 +63,7 @@ static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
     qsort(s->rank, (size_t)s->layers, sizeof *s->rank, ddp__by_rank);
     for (int i = 0; i < s->layers; i++) {
         bytes = s->bytes[s->rank[i].i];
-        if (!(bytes > 0)) continue; /* nothing to defer; so budget 0 defers no layer */
+        if (!(bytes > 0)) continue; /* nothing to defer, so budget 0 defers no layer */
         if (sum + bytes <= s->budget) {
             sum += bytes;
             late[s->rank[i].i] = 1;
@@ -91,7 +91,7 @@ typedef struct ddp__osp_subset {
 } ddp__osp_subset;
 
 /* Lists all subsets of the n layers of `rank` by ascending bytes. For each layer, the list is merged with
- * a copy of itself that contains the layer. to and spare have room for 2^n; returns the one that holds the
+ * a copy of itself that contains the layer. to and spare have room for 2^n. Returns the buffer that holds the
  * list. */
 static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *rank, int n,
                                          ddp__osp_subset *to, ddp__osp_subset *spare)

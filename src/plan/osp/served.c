@@ -17,19 +17,19 @@ typedef enum ddp__served_state {
 typedef struct ddp__served_line {
     double left; /* when the latest part has left the sender */
     int state;   /* ddp__served_state */
-    int parts;   /* parts that have not reached the receiver's link; -1 = the last one is passing through
-                    it */
+    int parts;   /* parts that have not reached the link of the receiver, -1 while the last one is passing
+                    through it */
     int clock;   /* number of pushes */
 } ddp__served_line;
 
 typedef struct ddp__served_run {
     const ddp_served *s;
     double *up, *down; /* [workers + servers] when the link of each rank is free */
-    ddp__due *heap;    /* [events] number of a worker: its compute ends; or of workers + a line. At most
+    ddp__due *heap;    /* [events] number of a worker whose compute ends, or of workers + a line. At most
                           one event each */
     int events;
     int *computes;          /* [workers] 1 = the worker is computing */
-    double *mark;           /* [workers] when its step DDP__SERVED_SKIP ended; at the end, the duration of
+    double *mark;           /* [workers] when its step DDP__SERVED_SKIP ended, and at the end the duration of
                                the remaining steps */
     ddp__served_line *line; /* [2][servers][workers] */
     int *step;              /* [workers] */

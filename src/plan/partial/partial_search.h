@@ -11,11 +11,11 @@ typedef struct ddp__costs {
     int layers;
     double T, alpha;
     ddp__scratch room;
-    int *step, *list; /* [L] an assignment; the layers of one step */
+    int *step, *list; /* [L] an assignment, the layers of one step */
     double *comm;     /* [L] */
     double *P, *C;    /* [L+1] prefix sums of backward and of comm */
     double *w;        /* [L] non-decreasing: earliest start of a transfer, minus its window */
-    double *k;        /* [L] w(i) - C(i); -inf if the layer sends nothing */
+    double *k;        /* [L] w(i) - C(i), or -inf if the layer sends nothing */
 } ddp__costs;
 
 /* Fills c from a profile. On success the caller frees c->room. */
@@ -25,7 +25,7 @@ DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int
 /* Lower bound on the sum of the excesses of any assignment to `period` steps. */
 DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
 
-/* Contiguous solvers. Set h is [cut[h], cut[h+1]); cut [period+1]; curve [period] or NULL. `windows`
+/* Contiguous solvers. Set h is [cut[h], cut[h+1]), with cut [period+1], and curve [period] or NULL. `windows`
  * selects Algorithm 2, which needs a cost other than sum and alpha 0. Otherwise an O(L^2 H) programme
  * handles every cost. ddp__optimal selects between the two. */
 DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,

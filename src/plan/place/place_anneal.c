@@ -10,9 +10,9 @@
 typedef struct ddp__descent {
     ddp__place *p;
     int *at;            /* [N] */
-    int *mate, *fresh;  /* [S x D] matching of each hop; [4 x D] of the hops on trial */
-    double *hop, *data; /* [S] value of each matching; averaging time of each stage */
-    double top, all;    /* the largest of data; the sum of hop */
+    int *mate, *fresh;  /* [S x D] matching of each hop, [4 x D] of the hops on trial */
+    double *hop, *data; /* [S] value of each matching, averaging time of each stage */
+    double top, all;    /* the largest of data, the sum of hop */
 } ddp__descent;
 
 /* Returns a device at an end of the slowest edge of a random hop. */
@@ -133,7 +133,7 @@ typedef struct ddp__anneal {
     double *fresh;      /* [2 D] loads of the two stages that a trial changes */
     double *data;       /* [S] DP_j */
     double *most, *sum; /* [S] maximum and sum of each hop's edges */
-    int *at, *best;     /* [N] the current arrangement; the best one so far by true cost */
+    int *at, *best;     /* [N] the current arrangement, the best so far by true cost */
     int *stage;         /* [N] stage of each position */
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
@@ -308,7 +308,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
     return 1;
 }
 
-/* Exchanges stages j..k of the pipelines i and l; every stage retains its devices. */
+/* Exchanges stages j..k of the pipelines i and l. Every stage retains its devices. */
 static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
 {
     int D = s->D, first = j * D, last = k * D, m;
@@ -496,8 +496,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
     }
-    (void)frexp(most, &s->unit); /* a power of two does not change the search; the largest value is then
-                                    0.5 to 1 */
+    (void)frexp(most, &s->unit); /* a power of two does not change the search. The largest value is then 0.5
+                                    to 1 */
     for (k = 0; k < N * N; k++) {
         s->dp[k] = (float)ldexp(p->dp[k], -s->unit);
         s->pp[k] = (float)ldexp(p->pp[k], -s->unit);

@@ -9,15 +9,15 @@
  * pipeline i. As a partition, only the set of devices in each stage at[j * D ..] matters. */
 typedef struct ddp__place {
     int N, D, S;          /* devices, pipelines, stages */
-    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap and pipelinep; the weight of KL */
+    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap and pipelinep, the weight of KL */
     const ddp_place_options *o;
     ddp_rng rng;
     double start, limit_s; /* limit_s: DBL_MAX = no limit */
-    long limit;            /* most candidates; LONG_MAX = no limit */
+    long limit;            /* most candidates, LONG_MAX for no limit */
     long candidates;
     double told; /* time of the last call of progress */
     int stop;    /* 1 = a limit is reached, 2 = the progress callback stopped the search */
-    int *best;   /* [N] best arrangement; none if cost is DBL_MAX */
+    int *best;   /* [N] best arrangement, unset if cost is DBL_MAX */
     double cost;
     int proven;
     double *curve;          /* a list of pairs: seconds, cost */
@@ -37,7 +37,7 @@ DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
 /* The value of a hop. If mate is NULL, a lower bound on it. */
 DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
-/* Cost of a partition with the best matchings and the best stage order; p->line receives the arrangement.
+/* Cost of a partition with the best matchings and the best stage order. p->line receives the arrangement.
  * Returns DBL_MAX if a bound shows that the cost is not below `enough`. Also returns DBL_MAX if the search
  * is late (ddp__place_late) and some arrangement is already known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);

@@ -19,9 +19,9 @@ enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 typedef struct ddp__place_pool {
     int size;
     int *label;       /* [size x N] stage of each device in each genome */
-    double *cost;     /* [size]; -1 = not evaluated yet */
-    long pass, whole; /* number of candidates that a child and an evaluation count beyond one; 0 =
-                         everything is evaluated at once */
+    double *cost;     /* [size], -1 if not evaluated yet */
+    long pass, whole; /* number of candidates that a child and an evaluation count beyond one, 0 if everything
+                         is evaluated at once */
     int *child, *at;  /* [N] */
 } ddp__place_pool;
 
@@ -47,7 +47,7 @@ static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
     return pool->cost[k];
 }
 
-/* Fills the population with random shuffles; fewer than 100 if the limits end first. */
+/* Fills the population with random shuffles, fewer than 100 if the limits end first. */
 static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
@@ -95,7 +95,7 @@ typedef struct ddp__place_swap {
     double gain;
 } ddp__place_swap;
 
-/* The lightest pair of unlocked devices in each group; end[2g] = -1 if the group has no such pair. */
+/* The lightest pair of unlocked devices in each group. end[2g] is -1 if the group has no such pair. */
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
                                double *link)
 {

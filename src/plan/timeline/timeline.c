@@ -41,7 +41,7 @@ typedef struct ddp__bl_model {
                              begin */
     int *priority;        /* [groups] 0 = first */
     double alpha;         /* startup included in every group's c */
-    double most_params;   /* most parameters in a part; used if partition_s is 0 */
+    double most_params;   /* most parameters in a part, used if partition_s is 0 */
     double forward, backward, bound;
     ddp_interval *log; /* link operations in order of their start, or NULL if not recorded */
     int logged;
@@ -189,8 +189,8 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from)
     }
 }
 
-/* An operation in flight; note NULL = no operation. It needs no bandwidth before `starts`. From then on,
- * it ends when the service that each such operation has received reaches `target`. */
+/* An operation in flight, or no operation if note is NULL. It needs no bandwidth before `starts`. From then
+ * on, it ends when the service that each such operation has received reaches `target`. */
 typedef struct ddp__bl_flight {
     ddp_interval *note;
     int served;
@@ -250,7 +250,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- partition, ByteScheduler; here a group is one row, whose forward waits only for its own parts ---- */
+/* ---- partition, ByteScheduler. Here a group is one row, whose forward waits only for its own parts ---- */
 
 static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
 {
@@ -322,7 +322,8 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients; blocks are parts ---- */
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients, and blocks are parts
+ * ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
