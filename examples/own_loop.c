@@ -14,7 +14,7 @@ enum { IN = 2, HIDDEN = 32, LAYERS = 3, BATCH = 16, STEPS = 400 };
 static const int width[LAYERS + 1] = {IN, HIDDEN, HIDDEN, 1};
 
 typedef struct network {
-    float *w[LAYERS], *g[LAYERS];       /* [layer] weights, then biases; and their gradients */
+    float *w[LAYERS], *g[LAYERS];       /* [layer] weights, then biases, and their gradients */
     float a[LAYERS + 1][BATCH][HIDDEN]; /* activations */
     float d[LAYERS + 1][BATCH][HIDDEN]; /* gradients of the activations */
     uint64_t hash;                      /* hash of all parameters */

@@ -4,7 +4,7 @@
  *   cc -O2 -I. examples/broker/broker.c -o broker -lm -lpthread
  *   ./broker --nodes 2 --model gpt2 --data dreamddp.h & ./compnode & ./compnode
  *
- * The last line of stdout is one JSON object with the results; --help lists the options. */
+ * The last line of stdout is one JSON object with the results. --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -43,7 +43,7 @@ static void ask(broker *b, connection *p, channel_word word, const void *what, s
     node_send(&b->n, p, word, what, bytes, NULL, 0);
 }
 
-/* Returns the description of a stage, -1: of the whole job. */
+/* Returns the description of a stage, or of the whole job for -1. */
 static ddp_status ask_with_job(broker *b, connection *p, channel_word word, int stage, ddp_error *err)
 {
     char *text = job_text(&b->w.j, stage);

@@ -32,7 +32,7 @@ typedef struct job_op {
     ddp_dtype dtype;
     ddp_shape shape; /* shape of the output. If dims is -1, the kernel determines it */
     double flops, backward_flops;
-    int params, buffers;                                    /* -1: determined by the kernel */
+    int params, buffers;                                    /* -1 if the kernel determines it */
     ddp_param param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS]; /* without names */
     int node;                                               /* node that runs it, 0..nodes-1, or -1 if not
                                                                assigned yet */

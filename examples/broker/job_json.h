@@ -150,8 +150,8 @@ static void job_messages_text(ddp__text *t, const job *j, int node)
     free(m);
 }
 
-/* Returns the description of `node` (-1: of the whole job) with its messages. Free it with job_text_free.
- * NULL: out of memory. */
+/* Returns the description of `node` (-1 for the whole job) with its messages. Free it with job_text_free.
+ * Returns NULL if out of memory. */
 static inline char *job_text(const job *j, int node)
 {
     ddp__text body, all;
@@ -278,7 +278,7 @@ static void job_read_shape(job_reader *r, const ddp__json *o, ddp_shape *out)
     if (count > 1e12) job_bad(r, o, "\"shape\" has more than 1e+12 elements");
 }
 
-/* Returns a number, or -1: determined by the kernel. */
+/* Returns a number, or -1 if the kernel determines it. */
 static int job_read_arrays(job_reader *r, const ddp__json *o, const char *key, ddp_param *out, int room)
 {
     int n = 0;

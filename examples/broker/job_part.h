@@ -136,7 +136,7 @@ static inline ddp_optimizer job_optimizer(job_part *p)
     return o;
 }
 
-enum { JOB_STATES = 4 }; /* maximum number of state values per parameter; adam has 2 */
+enum { JOB_STATES = 4 }; /* maximum number of state values per parameter. adam has 2 */
 
 /* Returns the size in bytes of the largest array that a node and a broker exchange: an operator with its
  * state, or an input. */
@@ -155,8 +155,8 @@ static inline size_t job_largest(const job *j, const ddp_graph *g)
     return sizeof(float) * most;
 }
 
-/* Returns the number of floats of operator `op` on this node: parameters, buffers and optimizer state; 0: not
- * on this node. Without state (`bare`): the content of a file of weights. */
+/* Returns the number of floats of operator `op` on this node (parameters, buffers and optimizer state), or 0
+ * if it is not on this node. Without state (`bare`), this is the content of a file of weights. */
 static size_t job_floats(const job_part *p, int op, int bare)
 {
     const ddp_node *n = p && op >= 0 && op < p->nodes ? p->g->node[op] : NULL;

@@ -22,7 +22,7 @@ typedef enum connection_state {
     CONNECTION_TLS,   /* its TLS handshake is in progress */
     CONNECTION_HELLO, /* has not registered yet */
     CONNECTION_NODE,
-    CONNECTION_ENDING, /* has received a WORD_END; later messages are discarded */
+    CONNECTION_ENDING, /* has received a WORD_END. Later messages are discarded */
     CONNECTION_CLOSED
 } connection_state;
 
@@ -30,7 +30,8 @@ typedef struct connection {
     channel c;
     connection_state state;
     ddp__addr from;
-    double since;  /* time of its connection; CONNECTION_ENDING: time when all was sent, 0: not yet */
+    double since;  /* time of the connection. For CONNECTION_ENDING, the time when all was sent, 0 if not
+                      yet */
     char host[80]; /* its host for other nodes. An IPv6 address is in brackets. */
     int port;      /* a free port on it */
     double speed;  /* FLOP/s */
@@ -42,7 +43,7 @@ typedef struct connection {
 /* The first `wanted` nodes train, the others are spares. */
 typedef struct nodes {
     int listens;
-    ddp__tls *tls;    /* NULL: connections are not encrypted */
+    ddp__tls *tls;    /* NULL if connections are not encrypted */
     double shut;      /* time until which no connection is accepted, because accept failed */
     int wanted, most; /* most: maximum number of nodes, with spares */
     int news;         /* nodes that have registered since next_word last reported one */
@@ -351,8 +352,8 @@ static inline void node_send(nodes *n, connection *p, channel_word word, const v
 }
 
 /* Returns the next message of any node, in turn. It stays in the node's channel until the next call. *from is
- * the node. WORD_LOST: *from is lost. It is still in the list. WORD_HELLO with *from -1: a node has
- * registered. 0: time-out, or interrupted. */
+ * the node. WORD_LOST means that *from is lost. It is still in the list. WORD_HELLO with *from -1 means that
+ * a node has registered. Returns 0 after a time-out or an interrupt. */
 static channel_word next_word(nodes *n, int *from, double until)
 {
     for (int i = 0; i < n->count; i++) {

@@ -436,8 +436,8 @@ static int channel_begin(channel *c)
     return 1;
 }
 
-/* Reads the available bytes of one message, and no byte beyond it. 1: the message is complete, 0: it is not,
- * -1: the connection is closed. Never blocks. */
+/* Reads the available bytes of one message, and no byte beyond it. Returns 1 if the message is complete, 0 if
+ * it is not, -1 if the connection is closed. Never blocks. */
 static int channel_advance(channel *c)
 {
     for (int k = 0; k < CHANNEL_READS && !c->whole && !c->gone; k++) {
@@ -573,7 +573,8 @@ static inline void channel_failure_of(const channel *c, channel_failure *out)
     if (out->code <= 0 || out->code >= (int)DDP_STATUS_COUNT) out->code = (int)DDP_FORMAT;
 }
 
-/* Stores the content of a WORD_STATE in list [ops]. 0: out of memory, or no such operator. */
+/* Stores the content of a WORD_STATE in list [ops]. Returns 0 if out of memory, or if there is no such
+ * operator. */
 static int channel_keep(const channel *c, channel_state *list, int ops)
 {
     channel_part part;

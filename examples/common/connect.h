@@ -5,7 +5,7 @@
 
 typedef struct connection {
     const char *transport, *addr;
-    long workers, rank; /* rank < 0 = not given */
+    long workers, rank; /* rank < 0 if not given */
 } connection;
 
 enum { CONNECT_OPTIONS = 15 };

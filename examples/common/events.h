@@ -2,7 +2,7 @@
 #ifndef EXAMPLES_EVENTS_H
 #define EXAMPLES_EVENTS_H
 
-/* Each writes one line; j may be NULL. Unknown figures become null.
+/* Each function writes a line. j may be NULL. Unknown figures become null.
  *   run      title, command, version, seed, host, workers, net, model
  *   profile  layers: list of {layer, params, backward_s, comm_s}
  *   plan     strategy, period, sets (layer indexes per step of the period), step_of, predicted_*;

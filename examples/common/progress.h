@@ -4,7 +4,7 @@
 
 enum { PROGRESS_LINE = 256 };
 
-/* State of one progress line; fill through progress_start. One thread at a time. */
+/* State of a progress line. Fill it through progress_start. One thread at a time. */
 typedef struct progress {
     FILE *out;         /* borrowed, or NULL for silent */
     const char *label; /* borrowed: strategy or run name */

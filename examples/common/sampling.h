@@ -6,11 +6,11 @@ enum { SAMPLING_WINDOW = 256 }; /* maximum number of tokens of context */
 
 typedef struct sampling {
     long length;        /* tokens to draw, or 0 for no sample */
-    long top_k;         /* draw from the N most likely tokens; 0: from all */
+    long top_k;         /* draw from the N most likely tokens, or from all if 0 */
     double temperature; /* 0: always the most likely token */
     uint64_t seed;
     int32_t first;            /* token before the sample */
-    const volatile int *stop; /* read before each token: a value other than 0 ends the sample; or NULL */
+    const volatile int *stop; /* read before each token, or NULL. A value other than 0 ends the sample */
 } sampling;
 
 static ddp_rng sampling_rng(const sampling *s) { return ddp_rng_seed(s->seed, 0x73616d70); }

@@ -64,7 +64,7 @@ typedef struct training_result {
     double *wait_s;      /* [steps] the leader waited for communication */
     int workers;         /* number of entries in rank */
     training_rank *rank; /* [workers] */
-    int layers, period;  /* period 0: the strategy has no plan */
+    int layers, period;  /* period is 0 if the strategy has no plan */
     int step_of[TRAINING_LAYERS];
     unsigned char *fill; /* [period x layers] */
     int fill_room;       /* capacity in periods */

@@ -1,5 +1,5 @@
 /* SIGUSR1 and Ctrl-C while a rank waits: one thread per rank polls the counters of the signal handlers. The
- * handlers only count; the library installs none. */
+ * handlers only count. The library installs no handler. */
 #ifndef EXAMPLES_WATCHER_H
 #define EXAMPLES_WATCHER_H
 

@@ -54,7 +54,7 @@ typedef struct node {
     int ended; /* control message received during training */
     job j;
     char network[CHANNEL_PATH]; /* a file, or "" */
-    channel_state *state;       /* [ops] initial state; NULL: from the seed */
+    channel_state *state;       /* [ops] initial state, or NULL for the state from the seed */
 } node;
 
 static void drop_network(node *n)
@@ -71,7 +71,7 @@ static void drop_job(node *n)
     drop_network(n);
 }
 
-/* Sends a message to the broker; blocks until it is sent. 0 means that the broker has closed the
+/* Sends a message to the broker and blocks until it is sent. 0 means that the broker has closed the
  * connection. */
 static int tell(node *n, channel_word word, const void *a, size_t na, const void *b, size_t nb)
 {

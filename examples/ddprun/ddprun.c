@@ -127,11 +127,11 @@ typedef struct stream { /* output of a worker, printed in complete lines */
 
 typedef struct worker {
     pid_t pid;      /* process of the worker, or of ssh. 0 means that it has ended. */
-    const host *at; /* NULL: this machine */
+    const host *at; /* NULL for this machine */
     stream out[2];
     int input;    /* pipe to the worker of this machine, or to REMOTE, or -1 for none, or closed */
     int ready;    /* 1 if the next input may be sent. On a host, RECEIVED has arrived. */
-    int started;  /* 1: signals reach the worker */
+    int started;  /* 1 if signals reach the worker */
     int early;    /* signal to send when the worker has started, or 0 for none */
     int ended_by; /* last signal sent to end the worker, or 0 for none */
     int reported; /* 1 if the worker has logged the bytes that it sent */
@@ -148,7 +148,8 @@ static char summary[LINE];
 static double megabytes;  /* sum of the megabytes that the workers have logged as sent */
 static char input[CHUNK]; /* read from the standard input, not yet written to rank 0 */
 static size_t input_size;
-static double cut_at; /* time to kill the ssh processes that are still running after a SIGKILL; 0: not set */
+static double cut_at; /* time to kill the ssh processes that are still running after a SIGKILL, 0 if not
+                         set */
 
 static const struct {
     int number;

@@ -8,7 +8,7 @@ enum { DUMP_TEXT = 200 };
 typedef enum dump_state { DUMP_QUEUED, DUMP_ACTIVE, DUMP_DONE } dump_state;
 
 typedef struct dump_op {
-    long sequence, step, peer; /* peer -1: a collective */
+    long sequence, step, peer; /* peer is -1 for a collective */
     double bytes, left;
     int send;
     dump_state state;
@@ -326,11 +326,11 @@ static ddp_status dumps_tell(dumps *pm)
                            : DDP_OK;
 }
 
-/* Reads the files of ddp_dump of several ranks (count files in any order; ranks may be missing) and writes
- * the differences to out, one per line: ranks without a dump, errors, operations that differ between ranks,
- * the first operation in which a rank waits and the ranks that never submitted it, and receives without a
- * send. Errors: DDP_IO, DDP_FORMAT (states file and line), DDP_MISMATCH (two runs, two worlds, a rank twice),
- * DDP_MEMORY. */
+/* Reads the files of ddp_dump of several ranks (count files in any order, and ranks may be missing) and
+ * writes the differences to out, one per line: ranks without a dump, errors, operations that differ between
+ * ranks, the first operation in which a rank waits and the ranks that never submitted it, and receives
+ * without a send. Errors: DDP_IO, DDP_FORMAT (states file and line), DDP_MISMATCH (two runs, two worlds, a
+ * rank twice), DDP_MEMORY. */
 static ddp_status dumps_merge(const char *const *paths, int count, FILE *out, ddp_error *err)
 {
     ddp_error local;

@@ -16,7 +16,7 @@
 
 typedef struct netcheck {
     const char *json, *network, *net, *tflops, *require;
-    double dp_bytes, pp_bytes;  /* 0: unknown */
+    double dp_bytes, pp_bytes;  /* 0 if unknown */
     double least_mbit, most_ms; /* of require, or 0 for any */
 } netcheck;
 

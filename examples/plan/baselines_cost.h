@@ -163,7 +163,7 @@ typedef struct baselines_way {
     ddp_pipeline schedule;
     int blocking; /* 1 if a stage does not compute while it sends */
     int sharded;  /* 1 if the optimizer state is sharded over the replicas */
-    int eq2;      /* 1: gradients are averaged by DT-FM's sharded server, 0: by rings */
+    int eq2;      /* 1 if the sharded server of DT-FM averages gradients, 0 for rings */
 } baselines_way;
 
 /* Returns the seconds for which a message occupies its sender. */

@@ -8,7 +8,7 @@
 
 typedef struct choose_arguments {
     const char *program, *profile, *model, *net, *delay, *json, *svg, *draw;
-    double speed, aim; /* TFLOP/s of a worker; target utilisation in percent */
+    double speed, aim; /* TFLOP/s of a worker, target utilisation in percent */
     long workers, period, batch;
     int text; /* print a table in place of JSON lines */
 } choose_arguments;

@@ -8,9 +8,9 @@
 typedef struct plan_deft_request {
     long links; /* 0, 1 or 2 */
     double mu, alpha_s;
-    double partition_s;      /* --partition-s, 0 = none */
-    double partition_params; /* --partition, 0 = none */
-    double frequency;        /* --target-frequency, 0 = none */
+    double partition_s;      /* --partition-s, 0 if not given */
+    double partition_params; /* --partition, 0 if not given */
+    double frequency;        /* --target-frequency, 0 if not given */
     double capacity;         /* --capacity, 0 = 1 */
     int no_barrier, schedule;
     const char *select; /* "release", "paper", or NULL */

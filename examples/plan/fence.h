@@ -19,7 +19,7 @@ typedef struct fence_plans {
     const ddp_network *net;
     const char *what; /* the model's name or the graph's file */
     long microbatches;
-    ddp_adatopk_options compress; /* ratio 0: no compression */
+    ddp_adatopk_options compress; /* ratio is 0 without compression */
     ddp_fence_plan plan[FENCE_MOST];
     int idle[FENCE_MOST];
     int count;

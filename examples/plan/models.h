@@ -12,7 +12,7 @@ typedef enum plan_model_family {
 typedef struct plan_model_entry {
     const char *name;
     plan_model_family family;
-    int depth;       /* layers of an image model; blocks of GPT-2 */
+    int depth;       /* layers of an image model, blocks of GPT-2 */
     long heads, dim; /* GPT-2 */
     long batch;      /* default number of samples per micro-batch */
 } plan_model_entry;
@@ -89,7 +89,7 @@ static int plan_model_unknown(const char *name, ddp_error *err)
 }
 
 /* Builds the operator list of a model for micro-batches of `batch` samples (0 for the default of the model).
- * Returns 0 or a ddp_status. On success the caller frees *out with ddp_oplist_free; on error *out is
+ * Returns 0 or a ddp_status. On success the caller frees *out with ddp_oplist_free. On error *out is
  * unchanged. */
 static int plan_model_oplist(const char *name, long batch, ddp_oplist *out, ddp_error *err)
 {

@@ -6,7 +6,7 @@
 
 typedef struct place_arguments {
     const char *network, *variant, *solver, *svg, *json;
-    long pipelines, stages, seed, candidates, noise; /* -1: not given, except for seed */
+    long pipelines, stages, seed, candidates, noise; /* -1 if not given, except for seed */
     double seconds, dp_bytes, pp_bytes;              /* or PLAN_NOT_GIVEN */
 } place_arguments;
 

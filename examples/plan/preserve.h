@@ -191,7 +191,7 @@ static int plan_preserve(int argc, char **argv)
     m.batch = batch;
     m.start = start;
     m.target = target;
-    /* 0 in ddp_preserver means the default; --tolerance 0 allows for rounding only */
+    /* 0 in ddp_preserver means the default, but --tolerance 0 allows for rounding only */
     m.tolerance = tolerance == 0 ? DBL_MIN : plan_given(tolerance) ? tolerance : 0;
     m.sum = sum;
     m.one_sided = one_sided;

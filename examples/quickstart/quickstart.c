@@ -3,7 +3,7 @@
  *
  *   cc -O2 -I. examples/quickstart/quickstart.c -o quickstart -lm -lpthread && ./quickstart
  *
- * Prints the profile, the plan and a table; writes quickstart.html (open it in a browser),
+ * Prints the profile, the plan and a table, and writes quickstart.html (open it in a browser),
  * quickstart_trace.json (open it in ui.perfetto.dev) and quickstart.jsonl. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

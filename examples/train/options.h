@@ -23,7 +23,7 @@ typedef struct program {
     char dump_path[1024]; /* path of --dump, with %r for the rank */
     int overwrite;
     int tied, recompute, quiet, join;
-    int launched; /* 1: a launcher started this process as one of the workers */
+    int launched; /* 1 if a launcher started this process as a worker */
     ddp_config cfg;
     training t;
     ddp_llama2_config llama;
@@ -32,7 +32,8 @@ typedef struct program {
     const char *widths;
     ddp_profile emulated;
     const char *preset;
-    char preset_words[1024], preset_data[1024]; /* options of the preset, split into words; its data */
+    char preset_words[1024], preset_data[1024]; /* options of the preset, split into words, and the data of
+                                                   the preset */
     char command[1024], described[128], host[128];
     char strategies[400], help[450]; /* names of the library's strategies: "ssgd, wfbp or dreamddp", and with
                                       * the default added */
@@ -44,7 +45,7 @@ typedef struct program {
     /* start the workers (NULL for ddp_launch), and add members to the results (NULL for none) */
     int (*launch)(struct program *p, ddp_error *err);
     void (*more)(const struct program *p, ddp_jsonl *j);
-    long most, places; /* largest number of workers; number of workers whose results are stored, 0: all */
+    long most, places; /* largest number of workers, number of workers whose results are stored (0 for all) */
 } program;
 
 /* Sets *err to an error of the user. Returns DDP_ARG. */
@@ -67,7 +68,7 @@ static void defaults(program *p, const char *name)
     p->steps = 100;
     p->batch = 4;
     p->accumulate = 1;
-    p->workers = p->rank = p->stages = -1; /* -1: not given */
+    p->workers = p->rank = p->stages = -1; /* -1 if not given */
     p->clip = -DBL_MAX;
     p->samples = "sequence";
     p->most = 256;

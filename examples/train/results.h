@@ -240,7 +240,7 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
         worker[i].slots = r->rank[i].slots;
         worker[i].pipeline = r->rank[i].pipeline;
     }
-    /* the last complete period; without a plan, a few steps */
+    /* the last complete period, or a few steps without a plan */
     steps = r->period > 0 ? r->period : 4;
     begin = (r->steps / steps - 1) * steps;
     training_window(r, r->workers, begin > r->first ? begin : r->first, steps, run);

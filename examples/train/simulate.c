@@ -26,8 +26,8 @@ typedef struct simulate {
     double noise, tokens, target, price;
     const char *slow, *faults, *sweep, *csv, *svg;
     int real, unfolded;
-    double compute_s, whole_s; /* seconds per step: compute; step without faults, 0 if --faults is not
-                                * given */
+    double compute_s, whole_s; /* seconds per step: compute, and a step without faults (0 if --faults is not
+                                  given) */
     double wall_s;
     const char *swept; /* the swept option of this run, such as "net=100mbit", or NULL */
     ddp_simulation how;

@@ -6,7 +6,7 @@
  * For a GPU (--device cuda):
  *   nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_gpt.c -o train_gpt_cuda -lcublas -lcublasLt -lnccl
  *
- * The last line of stdout is one JSON object with the results; --help lists the options. */
+ * The last line of stdout is one JSON object with the results. --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION
 #if defined(__CUDACC__) || defined(DDP_CUDA_ON_CPU)
 #include "dreamddp_cuda.cuh"

@@ -7,7 +7,7 @@
  * For a GPU (--device cuda):
  * nvcc -O3 -arch=sm_90a -x cu -I. examples/train/train_image.c -o train_image_cuda -lcublas -lcublasLt -lnccl
  *
- * The last line of stdout is one JSON object with the results; --help lists the options. */
+ * The last line of stdout is one JSON object with the results. --help lists the options. */
 #define DREAMDDP_IMPLEMENTATION
 #if defined(__CUDACC__) || defined(DDP_CUDA_ON_CPU)
 #include "dreamddp_cuda.cuh"
@@ -30,7 +30,7 @@ typedef struct pictures {
     long hidden[DDP_MLP_HIDDEN + 1]; /* of mlp */
     float dropout;                   /* of vgg */
     int recompute;                   /* of resnet and vgg */
-    long test_batches;               /* 0: all */
+    long test_batches;               /* 0 for all */
 } pictures;
 
 /* ---- the task ---- */

@@ -53,7 +53,7 @@ static ddp_status prepare(program *p, ddp_error *err)
     t->workers = (int)p->workers;
     t->period = p->cfg.period ? p->cfg.period : -1;
     t->label = p->quiet ? NULL : p->strategy;
-    /* only the ranks that this process starts store results; fill is stored for periods of at most 4096 */
+    /* only the ranks that this process starts store results. fill is stored for periods of at most 4096 */
     t->result = training_result_new(
         p->rank >= 0 || p->launched ? 1 : (int)(p->places && p->places < p->workers ? p->places : p->workers),
         p->steps,

@@ -243,7 +243,7 @@ int ddp__rising(const void *a, const void *b)
 
 /* ---- the clock ---- */
 
-static __thread double *ddp__own_time; /* NULL: the machine's clock */
+static __thread double *ddp__own_time; /* NULL for the clock of the machine */
 
 double *ddp__time_set(double *now)
 {
@@ -308,8 +308,8 @@ uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 double ddp_rng_uniform(ddp_rng *r) { return (double)(ddp_rng_u64(r) >> 11) * 0x1.0p-53; }
 
 /* The sum of twelve uniform numbers minus six. It needs only additions, which IEEE rounds identically
- * everywhere; libm's log and cos are not bit-identical on all platforms. Mean 0, variance 1, tails end at
- * 6. */
+ * everywhere, while log and cos of libm are not bit-identical on all platforms. Mean 0, variance 1, tails end
+ * at 6. */
 double ddp_rng_normal(ddp_rng *r)
 {
     double s = 0;

@@ -54,7 +54,7 @@ DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
 /* Bytes that this process can use: RAM of the machine or container plus swap, limited by ulimit -v.
- * malloc may promise more. 0: unknown. */
+ * malloc may promise more. Returns 0 if unknown. */
 DDP_LIB double ddp__memory_total(void);
 
 /* Allocates count zeroed elements for bookkeeping (at least 1 byte). Returns NULL if memory is short or
@@ -65,7 +65,7 @@ DDP_LIB int ddp__rising(const void *a, const void *b); /* qsort order of doubles
 
 /* Arrays that are freed together. */
 typedef struct ddp__scratch {
-    void *last; /* NULL: no arrays */
+    void *last; /* NULL without arrays */
     int failed; /* 1 if an allocation failed, so some array is NULL */
 } ddp__scratch;
 
@@ -161,7 +161,7 @@ DDP_LIB double ddp__number(const char *s, char **end);
 typedef struct ddp__text {
     char *data;
     size_t size, room;
-    int failed, fixed; /* fixed 1: data is the caller's and does not grow */
+    int failed, fixed; /* fixed 1 means that data is the caller's and does not grow */
 } ddp__text;
 
 DDP_LIB void ddp__text_add(ddp__text *t, const char *bytes, size_t n);
@@ -284,7 +284,7 @@ DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 /* ---- the processor ---- */
 
 /* Returns 1 if the processor supports the instructions of that ddp_kernels value (config/config.h), and
- * always for 0 and base. DDP_KERNELS_AVX2 also needs FMA. */
+ * always for 0 and base. DDP_KERNELS_AVX2 also needs FMA, and DDP_KERNELS_AVX512 needs avx512f. */
 DDP_LIB int ddp__cpu_runs(int kernels);
 
 /* ---- threads, locks and atomics, written the same in C11 and C++17 ---- */
@@ -333,8 +333,8 @@ typedef void (*ddp__range_fn)(void *user, long first, long last);
 DDP_LIB ddp__pool *ddp__pool_open(int threads);
 DDP_LIB void ddp__pool_close(ddp__pool *pool);
 DDP_LIB int ddp__pool_threads(const ddp__pool *pool);
-/* Runs fn over items 0..items-1 in blocks of grain items and returns when all are done. pool NULL: runs
- * in the calling thread. */
+/* Runs fn over items 0..items-1 in blocks of grain items and returns when all are done. Runs in the calling
+ * thread if pool is NULL. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
 
 /* Per-thread working memory for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64 bytes,

@@ -1,5 +1,5 @@
 /* System headers, compiler differences (the common subset of C11 and C++17), and the macros that a
- * program may define. The target is Linux; the code also compiles on macOS. */
+ * program may define. The target is Linux. The code also compiles on macOS. */
 #pragma once
 
 #include "base/status.h"

@@ -126,7 +126,7 @@ struct ddp__pool {
     ddp__room_fn fn;
     void *user;
     long items, grain;
-    long next;            /* first item that no thread has taken; atomic */
+    long next;            /* first item that no thread has taken, atomic */
     unsigned char *rooms; /* aligned part of `memory`, or NULL before ddp__pool_rooms */
     void *memory;
     ddp__helper helper[1]; /* [threads - 1] */

@@ -143,8 +143,8 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     }
 }
 
-/* KEYS 0: computes dq, one block per (tile of queries, head). KEYS 1: computes dk and dv over the queries of
- * all heads that share the head of keys, one block per (tile of keys, head of keys). */
+/* With KEYS 0, computes dq, one block per (tile of queries, head). With KEYS 1, computes dk and dv over the
+ * queries of all heads that share the head of keys, one block per (tile of keys, head of keys). */
 template <typename T, int R, int C, int KEYS>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float one[R][C], two[R][C]; /* KEYS 1: dk and dv; KEYS 0: dq and unused */
+    float one[R][C], two[R][C]; /* dk and dv for KEYS 1, dq and unused for KEYS 0 */
 
     for (int i = 0; i < R; i++)
         for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;

@@ -184,8 +184,8 @@ template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, si
         const int part = c->ring_next;
         char *from = c->ring + (size_t)part * DDP__UPLOAD_BYTES;
         n = bytes - at < (size_t)DDP__UPLOAD_BYTES ? bytes - at : (size_t)DDP__UPLOAD_BYTES;
-        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* wait until the part's last upload has ended;
-                                                             * poll reports an error again */
+        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* wait until the part's last upload has ended.
+                                                               poll reports an error again */
         fill(from, at, n);
         (void)DDP__CUDA(dev, cudaMemcpyAsync((char *)to + at, from, n, cudaMemcpyHostToDevice, dev->stream));
         (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[part], dev->stream));

@@ -105,7 +105,8 @@ template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N 
     return shared[threadIdx.x];
 }
 
-/* Batch norm for the channels of a lane: y = x factor + offset, rounded to T. scale NULL: no relu follows. */
+/* Batch norm for the channels of a lane: y = x factor + offset, rounded to T. scale is NULL if no relu
+ * follows. */
 template <typename T, int W> struct ddp__batch_line {
     float mean[W], factor[W], offset[W];
     int relu;
@@ -139,8 +140,8 @@ template <typename T, int W> struct ddp__batch_line {
 };
 
 /* Sums one part of each channel. stat: mean and rstd per channel. scale, shift: of the batch norm that a relu
- * follows, else NULL. stat NULL: dy is x, summed as differences from a nearby value, so that a mean far from
- * 0 loses no digits. */
+ * follows, else NULL. If stat is NULL, dy is x, summed as differences from a nearby value, so that a mean far
+ * from 0 loses no digits. */
 template <typename T, int W>
 __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat,
                                     const T *scale, const T *shift, ddp__channels c)
@@ -192,7 +193,7 @@ __device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp_
     return ddp__channel_sum{ddp__warp_sum(all.sum), ddp__warp_sum(all.product)};
 }
 
-/* Computes each channel's statistics from its parts, one warp per channel. training 0: reads the running
+/* Computes each channel's statistics from its parts, one warp per channel. With training 0, reads the running
  * statistics. */
 template <typename T>
 __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
@@ -286,8 +287,8 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
     return (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-/* Launches kernel<T, W>(args..., c) over the parts of all channels of c. wide 1: reads pixels 16 bytes at a
- * time. */
+/* Launches kernel<T, W>(args..., c) over the parts of all channels of c. With wide 1, reads pixels 16 bytes
+ * at a time. */
 #define DDP__WALK(kernel, wide, c, ...)                                                                    \
     do {                                                                                                   \
         const int ddp__w = (wide) ? ddp__vec<T>::width : 1;                                                \

@@ -33,7 +33,7 @@ template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v,
     ((T *)v.y)[i] = ddp__from_float<T>(sum);
 }
 
-/* dx at one row and column: the sum over all windows that contain it. One thread per input; y is dy. */
+/* dx at one row and column: the sum over all windows that contain it. One thread per input. y is dy. */
 template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / v.groups, group = i % v.groups;
@@ -202,7 +202,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     if (ddp__cuda_depthwise(v)) return ddp__larger(most, weights * (size_t)c.parts);
     most = ddp__larger(most, weights * (size_t)ddp__conv_splits(v));
     most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
-    v.m = v.planes; /* gradient of the input; with a stride, one phase at a time */
+    v.m = v.planes; /* gradient of the input. With a stride, one phase at a time */
     v.planes = (int)(s->out.dim[1] / v.groups);
     return ddp__larger(most, ddp__conv_packed_bytes(v, half));
 }

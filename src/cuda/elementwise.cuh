@@ -112,7 +112,7 @@ DDP__FAMILY(ddp__cuda_elementwise_ops,
              DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
             DDP__PLAIN("add", ddp__cuda_add, NULL))
 
-/* ---- swiglu: y = silu(a) b; a and b are the halves of each row of one input, or two inputs ---- */
+/* ---- swiglu: y = silu(a) b, where a and b are the halves of each row of one input, or two inputs ---- */
 
 /* Consecutive rows of a and of b are row elements apart. */
 template <typename T>
@@ -196,7 +196,7 @@ __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, lo
     return ddp__mix64(stream + draw * DDP__RNG_STEP);
 }
 
-/* out = or += in / (1 - p) for kept elements. out may be in. bound 0: all elements are kept. */
+/* out = or += in / (1 - p) for kept elements. out may be in. If bound is 0, all elements are kept. */
 template <typename T>
 static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed, uint32_t bound,
                                       float scale, int add, int wide)

@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
 
 /* One block per (segment of places, columns): adds the rows of each of its tokens, in order. If a token is
  * only in this segment, the sum is added to the table. If the token continues from the previous segment, the
- * sum goes to part[2 segment]; if it continues into the next one, to part[2 segment + 1]. */
+ * sum goes to part[2 segment]. If it continues into the next segment, the sum goes to part[2 segment + 1]. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order,
@@ -169,7 +169,7 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
     ddp__piece_store(out + b * n, x, at, n, wide, 0);
 }
 
-/* table and dx may be NULL; dx may be dy. */
+/* table and dx may be NULL, and dx may be dy. */
 template <typename T>
 static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add,
                                             int wide)

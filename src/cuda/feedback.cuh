@@ -66,7 +66,7 @@ template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
     (void)ddp__verdict_end(v, f);
 }
 
-/* Reads the values at the index from one or two arrays (NULL: 0). */
+/* Reads the values at the index from one or two arrays (0 if NULL). */
 struct ddp__verdict_values {
     const float *a, *b;
 
@@ -140,7 +140,7 @@ static unsigned ddp__feedback_blocks(size_t n)
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
-/* ADD 0: checks the sums. ADD 1: writes them, from the end, where the gradient is still in the cache. wide:
+/* ADD 0 checks the sums. ADD 1 writes them, from the end, where the gradient is still in the cache. wide:
  * both arrays are aligned to 16 bytes. */
 template <int ADD>
 static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,

@@ -13,7 +13,7 @@ enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
 #define DDP__LOG2E 1.44269504088896340736f
 
-/* Forward for one tile of keys, from key first on. s: scores of the warp's rows, from row from on; they
+/* Forward for one tile of keys, from key first on. s: scores of the warp's rows, from row from on, which
  * become weights. acc and sum (one part per lane) are rescaled and updated. */
 template <int D, int MR, int N>
 __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
@@ -290,7 +290,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
                            v + 16 * MR * warp * D);
 }
 
-/* 1: the tensor-core kernels support these arrays: multiples of 16 bytes, heads up to 128 wide, bfloat16 or
+/* 1 if the tensor-core kernels support these arrays: multiples of 16 bytes, heads up to 128 wide, bfloat16 or
  * TF32. */
 static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
                                   const void *dout, const void *grad)
@@ -299,7 +299,7 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
            ddp__aligned(in, out, dout, grad);
 }
 
-/* The tiles of an array with that number of heads per row; also encodes the map for the copy engine if it is
+/* The tiles of an array with that number of heads per row. Also encodes the map for the copy engine if it is
  * used. */
 template <typename T>
 static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)

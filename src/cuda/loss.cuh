@@ -49,8 +49,8 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
 }
 
 /* stat: receives max and sum of a row, or NULL. loss: receives the loss of a row: 0 if the label is -1, NAN
- * if it is out of range. by: the gradient of the row's loss, or NULL; if given, the gradient of the logits
- * overwrites them. */
+ * if it is out of range. by: the gradient of the row's loss, or NULL. If given, the gradient of the logits
+ * overwrites the logits. */
 template <typename T, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)

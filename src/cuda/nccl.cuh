@@ -14,7 +14,7 @@ typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } 
 
 typedef struct ddp__cuda_nccl {
     ddp__cuda *dev;
-    ncclComm_t comm; /* NULL: one rank, or aborted */
+    ncclComm_t comm; /* NULL with one rank, or if aborted */
     ddp_backend_peers peers;
     ddp_error why; /* the reason of the abort, with code 0 if not aborted */
     cudaStream_t stream;
@@ -125,7 +125,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
            !ddp__nccl_settle(n, "ncclCommFinalize", &why);
 }
 
-/* on_error 1: aborts the operations in flight first. Frees n. NULL is allowed. */
+/* Frees n, which may be NULL. If on_error is 1, first aborts the operations in flight. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     if (!n) return;

@@ -10,7 +10,7 @@ enum {
 };
 
 /* PIECES > 0: rows are wide, and each lane keeps that many pieces of the row in registers, so the row is read
- * once. 0: any row. Each pass reads it again. Both use the same order of sums. */
+ * once. PIECES 0 supports any row, and each pass reads it again. Both use the same order of sums. */
 #define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
     DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j<n; p += PIECES> 0, j += 32 * width)
 
@@ -24,7 +24,8 @@ __device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, 
         ddp__piece_load(v, row, j, n, wide);
 }
 
-/* plus: normalises in + plus and stores that sum in sum_out, which may be `in`. plus NULL: normalises in. */
+/* plus: normalises in + plus and stores that sum in sum_out, which may be `in`. If plus is NULL, normalises
+ * in. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
     ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift, float *stat,
@@ -82,8 +83,8 @@ static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
     }
 }
 
-/* Destination of the gradient of a norm's input: old (NULL: 0) is added to it, and each array of `at` that is
- * not NULL receives the result. add: adds to the array. */
+/* Destination of the gradient of a norm's input: old (0 if NULL) is added to it, and each array of `at` that
+ * is not NULL receives the result. add: adds to the array. */
 template <typename T> struct ddp__norm_to {
     const T *old;
     T *at[2];

@@ -204,9 +204,9 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs. op is a result of ddp__cuda_op. (size_t)-1: the operator would
- * access rows of an array of four dimensions, which are not contiguous in channels-last order. The operators
- * named here support images, or work element by element. */
+/* Bytes of dev->scratch that a node needs. op is a result of ddp__cuda_op. Returns (size_t)-1 if the operator
+ * would access rows of an array of four dimensions, which are not contiguous in channels-last order. The
+ * operators named here support images, or work element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
     static const char *const fine[] = {

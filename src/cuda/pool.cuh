@@ -25,7 +25,7 @@ struct ddp__pool_spot {
     }
 };
 
-/* MAX: the first of equal elements is the maximum, and NaN counts as the maximum; place receives its position
+/* MAX: the first of equal elements is the maximum, and NaN counts as the maximum. place receives its position
  * in the window. Otherwise the sum times part. */
 template <typename T, int MAX, int W>
 __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)

@@ -12,7 +12,7 @@ typedef struct ddp__quantised {
     float *scale; /* [blocks] */
     unsigned char *level;
     size_t n, blocks;
-    int levels, wide; /* 127 or 7; 1: one byte per level */
+    int levels, wide; /* levels is 127 or 7, wide is 1 for one byte per level */
     unsigned char want[DDP_PACK_HEAD];
 } ddp__quantised;
 

@@ -66,7 +66,7 @@ static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
     pthread_mutex_unlock(&dev->lock);
 }
 
-/* The device's first error as a status; fills err (may be NULL). Any thread. */
+/* The device's first error as a status. Fills err (may be NULL). Any thread. */
 static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
 {
     ddp_status code = DDP_OK;
@@ -148,7 +148,7 @@ static DDP__UNUSED void *ddp__cuda_driver(const char *name)
     return e == cudaSuccess ? found : NULL;
 }
 
-/* Creates n events. NULL: out of memory. A failure of the device is recorded. */
+/* Creates n events. Returns NULL if out of memory. A failure of the device is recorded. */
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
     cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
@@ -165,7 +165,8 @@ static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
     if (list) DDP_FREE(list);
 }
 
-/* 1: arrays of this shape are bfloat16 on this device. Scalars (dims 0: a loss) are always float32. */
+/* 1 if arrays of this shape are bfloat16 on this device. Scalars (dims 0, such as a loss) are always
+ * float32. */
 static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
 {
     return dev->half && s->dims > 0;
@@ -322,5 +323,5 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
                        kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
-/* Number of blocks for n items with per_block each; at least 1. */
+/* Number of blocks for n items with per_block each, at least 1. */
 static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }

@@ -62,7 +62,7 @@ struct ddp__cuda_given {
 };
 
 /* DDP__GIVEN(f): adapts f, whose first argument is one of these types, to the table. DDP__ORDERED(f): also
- * launches the queued operators first; for the context's thread only. */
+ * launches the queued operators first, and is for the context's thread only. */
 template <auto F> struct ddp__cuda_entry_of;
 template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
     static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
@@ -156,7 +156,7 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
     DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
 }
 
-/* ---- messages over the host: copies have their own streams; the computing stream waits for a number in
+/* ---- messages over the host: copies have their own streams, and the computing stream waits for a number in
  * pinned memory, which the stager raises when it has copied the result back ---- */
 
 /* NULL means that the driver or the device does not support such waits. */

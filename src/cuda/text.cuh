@@ -35,7 +35,7 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
     ddp__cuda_linear_backward(&c);
 }
 
-/* ---- linear_cross_entropy; a chunk has twice as many rows if elements have half the bytes ---- */
+/* ---- linear_cross_entropy. A chunk has twice as many rows if elements have half the bytes ---- */
 
 template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
@@ -98,7 +98,7 @@ DDP__FAMILY(ddp__cuda_text_ops, DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda
             DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
             DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
-/* Pairs: the residual sum and the norm that reads it; and, from compute capability 9.0 on, a product and its
+/* Pairs: the residual sum and the norm that reads it, and from compute capability 9.0 on a product and its
  * gelu. Older GPUs are expected to gain nothing from the second pair (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
                                                         const char *second)

@@ -10,7 +10,7 @@
 enum {
     DDP__TOPK_THREADS = 512,
     DDP__TOPK_WARPS = DDP__TOPK_THREADS / 32,
-    DDP__TOPK_BLOCKS = 264, /* maximum, not above THREADS; two per multiprocessor of a large GPU */
+    DDP__TOPK_BLOCKS = 264, /* maximum, not above THREADS, two per multiprocessor of a large GPU */
     DDP__TOPK_EACH = 16,    /* elements per thread at a time */
     DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
     DDP__TOPK_DIGIT = 2048 /* number of values of the first digit, which has 11 bits. The others have 10. */
@@ -36,8 +36,8 @@ typedef struct ddp__topk_room {
     unsigned long long *total; /* [3][DIGIT] number of elements with each digit */
     ddp__topk_step *step;      /* [4] */
     ddp__topk_chunk *chunk;    /* [blocks] */
-    uint32_t *part;            /* [2][blocks][DIGIT] number of elements of a chunk that reach each digit;
-                                * passes alternate */
+    uint32_t *part;            /* [2][blocks][DIGIT] number of elements of a chunk that reach each digit.
+                                  Passes alternate */
     uint32_t *bits;            /* [most] the list: elements */
     uint64_t *index;           /* and their indexes */
     unsigned long long most, n, k;

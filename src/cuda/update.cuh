@@ -10,7 +10,7 @@
 
 enum { DDP__UPDATE_THREADS = 256 };
 
-/* One element of each rule; s0 and s1 are its state. */
+/* One element of each rule, with the state s0 and s1. */
 template <int MOMENTUM, int NESTEROV> struct ddp__rule_sgd {
     static const int states = MOMENTUM;
     float momentum, decay, lr;

@@ -45,7 +45,7 @@ void ddp_images_close(ddp_images *m)
     DDP_FREE(m);
 }
 
-/* ---- IDX: big-endian; a magic number with type and number of dimensions, then the dimensions ---- */
+/* ---- IDX: big-endian, a magic number with type and number of dimensions, then the dimensions ---- */
 
 static uint32_t ddp__idx_word(const unsigned char *p)
 {

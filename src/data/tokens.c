@@ -18,7 +18,7 @@ struct ddp_tokens {
     int width;                  /* bytes per token: 1, 2 or 4, little-endian */
     long count;
     long vocabulary;
-    int byte_of[256]; /* width 1: byte of a token, and token of a byte */
+    int byte_of[256]; /* for width 1, byte of a token, and token of a byte */
     unsigned char token_of[256];
 };
 

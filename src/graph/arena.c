@@ -29,10 +29,10 @@ typedef struct ddp__lives {
                         allocation */
     int *root[2];    /* node whose output memory this output shares. [1] is for the recomputed forward */
     int *end[2];     /* last time at which the output memory of a root is needed */
-    int *over;       /* 1: the gradient overwrites the output */
+    int *over;       /* 1 if the gradient overwrites the output */
     int *event;      /* [DDP__EVENTS n] number of the event at a time */
-    int *when;       /* [DDP__EVENTS n] time of an event, -1: it does not happen */
-    int *dying;      /* [DDP__EVENTS n] first array freed at a time, -1: none */
+    int *when;       /* [DDP__EVENTS n] time of an event, -1 if it does not happen */
+    int *dying;      /* [DDP__EVENTS n] first array freed at a time, -1 without such an array */
     int *sibling;    /* [DDP__ARRAYS n] next array freed at the same time */
     size_t *bytes;   /* [DDP__ARRAYS n] */
     ddp__hole *hole; /* holes of all spaces */

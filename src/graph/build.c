@@ -1,5 +1,5 @@
-/* Turns a graph into arrays: checks, memory plan, parameters, registration of the layers; also creates
- * and frees graphs. */
+/* Turns a graph into arrays: checks, memory plan, parameters, registration of the layers. Also creates and
+ * frees graphs. */
 #include "graph/graph_internal.h"
 
 static ddp_status ddp__build_check(ddp_graph *g)

@@ -473,7 +473,7 @@ static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
                       (size_t)ddp_shape_count(&n->spec.out));
 }
 
-/* Completes the gradients that the previous stage waits for; gradients that nothing reached are zero. */
+/* Completes the gradients that the previous stage waits for. Gradients that no consumer added to are zero. */
 static void ddp__backward_entered(ddp_state *s)
 {
     const ddp_graph *g = s->graph;

@@ -43,7 +43,7 @@ static int ddp__graph_room(ddp_graph *g, int room, int count)
 #define ddp__graph_reserve(g, list) \
     ddp__graph_room(g, ddp__reserve(list, ddp__count(list) + 1), ddp__count(list))
 
-/* Returns 1 if function `what` may still change the graph; else sets the error. */
+/* Returns 1 if function `what` may still change the graph. Otherwise sets the error. */
 static int ddp__graph_open(ddp_graph *g, const char *what)
 {
     if (!g || g->error.code) return 0;

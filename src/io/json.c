@@ -142,7 +142,7 @@ static int ddp__json_digits(ddp__json_reader *r)
     return r->at > start;
 }
 
-/* Checks the grammar; ddp__number only converts. */
+/* Checks the grammar, because ddp__number only converts. */
 static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 {
     const char *start = r->at, *whole;

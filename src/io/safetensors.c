@@ -292,7 +292,7 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
     return code;
 }
 
-/* Opens a file, or bytes in memory (bytes NULL: a file). */
+/* Opens a file if bytes is NULL, otherwise bytes in memory. */
 static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);

@@ -13,7 +13,7 @@ static int ddp__weight_path_ends(const char *path, const char *ending)
     return n > k && !strcmp(path + n - k, ending);
 }
 
-/* Opens FOLDER/NAME (folder NULL: NAME) and appends it. */
+/* Opens FOLDER/NAME, or NAME if folder is NULL, and appends it. */
 static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *folder, const char *name,
                                         ddp_error *err)
 {
@@ -108,8 +108,8 @@ static ddp_status ddp__weight_folder_next(const char *folder, const char *after,
     return DDP_OK;
 }
 
-/* Checks that all shards exist, for names such as NAME-00002-of-00003.safetensors; the error names the
- * first missing one. */
+/* Checks that all shards exist, for names such as NAME-00002-of-00003.safetensors. The error names the first
+ * missing shard. */
 static ddp_status ddp__weight_folder_whole(const ddp__weight_files *files, const char *folder, ddp_error *err)
 {
     const char *name = files->list[0].path + strlen(folder) + 1, *of = strstr(name, "-of-"), *digit = of;

@@ -428,7 +428,8 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
 }
 
-/* ---- bottleneck: a pipeline stage sends each row as a few floats; the next stage expands it again ---- */
+/* ---- bottleneck: a pipeline stage sends each row as a few floats, and the next stage expands it
+ * ---- */
 
 /* Width of the last dimension, or number of channels of images. */
 static long ddp__bottleneck_width(const ddp_node *x)

@@ -32,7 +32,7 @@ typedef struct ddp__sgd_step {
     int nesterov;
 } ddp__sgd_step;
 
-/* v may be NULL: no momentum. */
+/* v is NULL without momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)
 {
     ddp__f4 weight = ddp__f4_load(w), d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight), m;
@@ -64,7 +64,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
-/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, second moment ---- */
+/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay. state = first moment, second moment ---- */
 
 /* count is a multiple of the vector length. Wider vectors round identically. The loop is limited by memory
  * bandwidth. */
@@ -219,7 +219,7 @@ ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float wei
 
 /* ---- clipping ---- */
 
-/* Lane k adds elements k, k + 8, k + 16, ...; at the end the lanes are added in pairs. */
+/* Lane k adds elements k, k + 8, k + 16 and so on. At the end the lanes are added in pairs. */
 double ddp__sum_squares(const float *x, size_t n)
 {
     typedef double pair __attribute__((vector_size(16)));

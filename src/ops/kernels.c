@@ -252,7 +252,7 @@
         }                                                                                                    \
     }                                                                                                        \
                                                                                                              \
-    /* h = normalised x, d = dy * scale: dx = rstd (d - mean(d) - h mean(d h)); rms: no mean(d). */          \
+    /* dx = rstd (d - mean(d) - h mean(d h)) for h = normalised x, d = dy * scale. rms omits mean(d). */     \
     static inline ATTR __attribute__((always_inline)) void ddp__norm_grad_of_##S(                            \
         float *dx, const float *x, const float *scale, const float *dy, long n, const float *stat, int rms,  \
         int add)                                                                                             \

@@ -1,7 +1,7 @@
 /* Softmax cross-entropy: mean over the rows whose label is not -1 (0 if there is none). Row loss =
- * log(sum exp(x - max)) + max - x[label]. Saves max and sum per row. Probabilities are not stored;
- * backward computes them in place of the logits. A label below -1 or beyond the last column makes the
- * loss and that row's gradient NAN, because a kernel cannot return an error. */
+ * log(sum exp(x - max)) + max - x[label]. Saves max and sum per row. Probabilities are not stored, because
+ * backward computes them in place of the logits. A label below -1 or beyond the last column makes the loss
+ * and that row's gradient NAN, because a kernel cannot return an error. */
 #include "ops/ops.h"
 
 static ddp_status ddp__loss_labels(const ddp_op_spec *s, const char *op, ddp_error *err)
@@ -119,7 +119,7 @@ static void ddp__loss_backward(const ddp_op_call *call)
 }
 
 /* ---- linear_cross_entropy: the loss of logits x W^T, computed in chunks. A training forward also runs
- * backward for each chunk while its logits exist, as if the gradient of the loss were 1; backward then
+ * backward for each chunk while its logits exist, as if the gradient of the loss were 1. Backward then
  * multiplies by the actual gradient. ---- */
 
 long ddp__head_chunk(long rows)

@@ -8,7 +8,7 @@
 
 typedef struct ddp__norm_size {
     long rows, n;
-    int centred; /* 1: layer_norm */
+    int centred; /* 1 for layer_norm */
     long saved;  /* saved elements of a row. The last is rstd. */
 } ddp__norm_size;
 
@@ -72,7 +72,7 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
                       (const float *)call->saved + i * z.saved, !z.centred, call->add_in[0]);
 }
 
-/* Adds a row to the sums of n columns; shift may be NULL. */
+/* Adds a row to the sums of n columns. shift may be NULL. */
 static inline void ddp__norm_columns_add(float *scale, float *shift, const float *x, const float *dy,
                                          float mean, float rstd, long n)
 {
@@ -156,7 +156,7 @@ static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s,
         kn->moments(x, x, n, 0, 0, part);
         near = part[0] / (float)n;
         kn->moments(x, x, n, near, near, part);
-        /* `near` is rounded; the sum of differences from it corrects mean and variance */
+        /* `near` is rounded, and the sum of differences from it corrects mean and variance */
         off = (double)part[0] / (double)n;
         squares += (double)part[1] - off * (double)part[0];
         off += (double)near - *mean;

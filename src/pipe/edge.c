@@ -5,7 +5,7 @@
 
 /* ---- opening ---- */
 
-/* Adds a node to the edge to or from a stage, and creates the edge if needed. 0: out of memory. */
+/* Adds a node to the edge to or from a stage, and creates the edge if needed. Returns 0 if out of memory. */
 static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
 {
     ddp__hop *e = p->hop[side];

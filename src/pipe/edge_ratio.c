@@ -75,12 +75,12 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (ddp__scratch_failed(&room))
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
-    if (s == DDP_OK) /* rates; converted to times below */
+    if (s == DDP_OK) /* rates, converted to times below */
         s = ddp__links_of(p->d, 0)->slowest > 0 ? ddp__rates_emulated(p, time, err)
                                                 : ddp__rates_measured(p, time, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) {
         time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
-        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: no data, takes no time */
+        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1 without data, takes no time */
     }
     if (s == DDP_OK) s = ddp_adatopk(time, count, (int)links, &o, each, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) ratio[at] = each[at].ratio;

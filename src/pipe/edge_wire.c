@@ -8,7 +8,7 @@
 static const char *const ddp__edge_names[] = {"f32",     "bf16",       "int8", "topk",
                                               "adatopk", "bottleneck", "aq",   NULL};
 
-/* 1: a number of bits for aq. */
+/* Returns 1 for a number of bits that aq supports. */
 static int ddp__is_bits(double x) { return x >= 2 && x <= 4 && x == floor(x); }
 
 ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
@@ -117,7 +117,7 @@ static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
     }
 }
 
-/* Computes the sizes of a flow and allocates its messages. 0: out of memory. */
+/* Computes the sizes of a flow and allocates its messages. Returns 0 if out of memory. */
 static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
 {
     ddp__flow *l = &e->flow[gradients];
@@ -154,7 +154,8 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
     return l->wire != NULL;
 }
 
-/* Opens the flows. Activations come from earlier stages, gradients from later ones. 0: out of memory. */
+/* Opens the flows. Activations come from earlier stages, gradients from later stages. Returns 0 if out of
+ * memory. */
 static int ddp__hops_open(ddp_pipe *p, const double *ratio)
 {
     for (int i = 0; i < p->hops[1] + p->hops[0]; i++)

@@ -39,8 +39,8 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     return DDP_OK;
 }
 
-/* 1: save before this step. Strategies that average parameters save once per period only, because saving
- * waits for the averages. Up to a period is then lost. */
+/* Returns 1 to save before this step. Strategies that average parameters save once per period only, because
+ * saving waits for the averages. Up to a period is then lost. */
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
     if (k->kept.step < 0) return 1;

@@ -103,7 +103,7 @@ int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
 
 /* ---- exchange between the stages of a pipeline ---- */
 
-/* The figures that a stage sends: its times; and, to each other stage, the bytes of a micro-batch and the
+/* The figures that a stage sends: its times and, for each other stage, the bytes of a micro-batch and the
  * link. */
 typedef struct ddp__told {
     ddp_stage_cost cost;

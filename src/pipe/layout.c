@@ -5,8 +5,8 @@
 
 /* ---- files of plans ---- */
 
-/* Returns the plan with the lowest cost among the JSON lines of a file, the first one if equal; NULL and *err
- * on failure. */
+/* Returns the plan with the lowest cost among the JSON lines of a file, the first plan if costs are equal.
+ * Returns NULL and fills *err on failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
     ddp__text text = DDP__ZEROS;
@@ -56,7 +56,7 @@ static int ddp__stages_index(const ddp__json *v, int most)
 
 /* ---- placements ---- */
 
-/* Reads the rank of each stage from the placement; rank = device. */
+/* Reads the rank of each stage from the placement, where rank = device. */
 static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, int world, ddp_pipe_layout *l,
                                      ddp_error *err)
 {

@@ -146,7 +146,7 @@ static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 
 /* ---- lists ---- */
 
-/* 0: out of memory. */
+/* Returns 0 if out of memory. */
 static int ddp__pipe_inputs_open(ddp_pipe *p)
 {
     const size_t M = (size_t)p->micro_batches;

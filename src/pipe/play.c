@@ -219,7 +219,7 @@ static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
     return DDP_OK;
 }
 
-/* 0: out of memory. */
+/* Returns 0 if out of memory. */
 static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;

@@ -13,7 +13,7 @@ size_t ddp__change_bytes(int bits, size_t n)
            (n * (size_t)bits + 7) / 8; /* 64 fill whole bytes */
 }
 
-/* Encodes n finite values as the nearest level; halves round up. */
+/* Encodes n finite values as the nearest level. Halves round up. */
 void ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out)
 {
     const double half = (double)((1 << bits) - 1) / 2;
@@ -166,7 +166,7 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
 
 /* ---- opening ---- */
 
-/* 0: exceeds the available memory. */
+/* Returns 0 if the size exceeds the available memory. */
 static int ddp__samples_take(ddp_pipe *p, double bytes)
 {
     p->samples.bytes += bytes;

@@ -27,9 +27,9 @@ typedef struct ddp__stage_done {
 
 /* The stage's task in this time unit. -1 means that it waits. A forward, an input gradient or a weight
  * gradient takes one unit. before, after: the passes that the neighbours have done. Runs forwards until the
- * pipeline is full, then alternates a forward and an input gradient; backward_last: 1 = the last of the two
- * was an input gradient. Runs a weight gradient if nothing else can run, or instead of a forward if `most`
- * micro-batches are stored, the limit of 1f1b's first stage. */
+ * pipeline is full, then alternates a forward and an input gradient. backward_last is 1 if the last of the
+ * two was an input gradient. Runs a weight gradient if nothing else can run, or instead of a forward if
+ * `most` micro-batches are stored, the limit of 1f1b's first stage. */
 static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
                         const ddp__stage_done *after, int most, int full, int micro_batches)
 {

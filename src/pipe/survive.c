@@ -15,7 +15,7 @@ typedef struct ddp__survival {
     void *user;
 } ddp__survival;
 
-/* The state that a rank reports between two worlds. All 0: it is lost. */
+/* The state that a rank reports between two worlds. All fields are 0 if the rank is lost. */
 typedef struct ddp__survivor {
     int32_t there, opened;
     int64_t step;              /* the newest step it has saved, or -1 for none */

@@ -34,7 +34,7 @@ void ddp__pipe_clips(ddp_pipe *p)
 
 /* ---- the hash ---- */
 
-/* Collects a layer's values on the stage of its first operator, in order; other stages send theirs. */
+/* Collects a layer's values on the stage of its first operator, in order. Other stages send theirs. */
 static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *values)
 {
     for (int i = 0; i < ddp__count(p->g->node); i++) {

@@ -1,4 +1,4 @@
-/* A priority queue. The next entry has the least key; the lowest number wins a tie. */
+/* A priority queue. The next entry has the least key. The lowest number wins a tie. */
 #pragma once
 
 #include "base/core.h"

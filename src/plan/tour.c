@@ -343,7 +343,7 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
     lists = ddp__ints(&room, 2 * N);
     DDP__TRY(ddp__scratch_check(&room, n, "workers", err));
-    if (n <= DDP_RING_EXACT) { /* first the fastest slowest hop; then the least delays over hops no slower
+    if (n <= DDP_RING_EXACT) { /* first the fastest slowest hop, then the least delays over hops no slower
                                   than that */
         for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
         slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);

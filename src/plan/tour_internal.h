@@ -3,8 +3,8 @@
 
 #include "plan/tour.h"
 
-/* Finds the cheapest order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; first ==
- * last: a ring). The cost is the sum of the hops or, if `slowest`, the largest hop. best [n 2^n] is
+/* Finds the cheapest order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free). The order is
+ * a ring if first == last. The cost is the sum of the hops or, if `slowest`, the largest hop. best [n 2^n] is
  * scratch. */
 DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best,
                               int *order);

@@ -170,7 +170,7 @@ static ddp_status ddp__network_bytes(const ddp__network_file *f, const char *key
     return DDP_OK;
 }
 
-/* Reads groups and devices_per_group; optional in a file with N x N matrices. */
+/* Reads groups and devices_per_group, optional in a file with N x N matrices. */
 static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n)
 {
     const ddp__json *sizes = ddp__network_get(f, "devices_per_group"), *names, *v;

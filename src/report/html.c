@@ -1,7 +1,7 @@
 /* Writes the report as one HTML page. */
 #include "report/page.h"
 
-/* The colours of Okabe and Ito, which colour-blind readers can distinguish; lines also differ by their
+/* The colours of Okabe and Ito, which colour-blind readers can distinguish. Lines also differ by their
  * dashes. */
 static const char ddp__html_head[] =
     "<style>\n:root{color-scheme:light "
@@ -94,7 +94,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 
 /* ---- changes during a run: stragglers, re-plans, lost workers ---- */
 
-enum { DDP__CHANGES_SHOWN = 24 }; /* rows per run; older changes are only counted */
+enum { DDP__CHANGES_SHOWN = 24 }; /* rows per run. Older changes are only counted */
 
 static const double ddp__changes_slow = 1.1; /* below this ratio all ranks count as equally fast */
 

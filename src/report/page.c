@@ -141,7 +141,7 @@ typedef struct ddp__chart {
     const ddp_report_data *d;
     ddp__curve what;
     int log_y;         /* 1 for the divergence: y0 and y1 are in decades, and values <= 0 are skipped */
-    double x1, y0, y1; /* bounds; x starts at 0 */
+    double x1, y0, y1; /* bounds. x starts at 0 */
 } ddp__chart;
 
 static double ddp__chart_x(const ddp__chart *c, double x)
@@ -189,7 +189,7 @@ static int ddp__chart_fit(ddp__chart *c)
     return any;
 }
 
-/* A tick at y = digit x 10^exponent of a logarithmic axis; small and large values are written as 2e-5. */
+/* A tick at y = digit x 10^exponent of a logarithmic axis. Small and large values are written as 2e-5. */
 static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int digit, int exponent,
                             int decimals)
 {

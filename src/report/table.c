@@ -3,8 +3,8 @@
 #include "config/names.h"
 #include "report/page.h"
 
-/* The step time of the baseline run divided by the step time of r: above 1 = faster. NAN without a
- * baseline run. */
+/* The step time of the baseline run divided by the step time of r. A value above 1 means that r is faster.
+ * NAN without a baseline run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp_strategy_name(DDP_SSGD);

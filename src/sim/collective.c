@@ -348,7 +348,7 @@ static void ddp__member_begins(ddp__carried *c, int member)
     for (int i = 0; sends && i < c->parts; i++) ddp__carried_job(c, member, 0, i);
 }
 
-/* 1: the member posted another message than the others. */
+/* Returns 1 if the member posted another message than the others. */
 static int ddp__carried_differs(const ddp__carried *c, int member)
 {
     const ddp__op *first = NULL, *op = c->op[member];

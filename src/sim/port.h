@@ -10,7 +10,7 @@ typedef struct ddp__job {
     int priority, phase, part, member;
     long ticket; /* of its operation */
     double bytes, payload;
-    struct ddp__carried *carried; /* NULL: point-to-point */
+    struct ddp__carried *carried; /* NULL for point-to-point */
     struct ddp__mail *mail;
     void (*left)(ddp__world *w, const struct ddp__job *job); /* called when it has been sent */
 } ddp__job;
@@ -60,9 +60,9 @@ typedef struct ddp__carried {
     ddp__world *world;
     int group, members, here; /* members counts ranks, here counts simulated ranks, all or one for all */
     uint32_t seq;
-    int phases, parts, together; /* together: 1 = starts when all members have posted */
+    int phases, parts, together; /* together is 1 if it starts when all members have posted */
     int joined, over;
-    int in_turn; /* 1: ring: each phase is sent to the next member only */
+    int in_turn; /* 1 for ring, where each phase is sent to the next member only */
     int root;    /* place of the only sender. -1 means that all send. */
     /* bytes of a part in phase i % 4: sent by a member, of these the values, received */
     double out[4], payload[4], in[4];

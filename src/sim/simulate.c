@@ -117,7 +117,7 @@ static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_o
     return DDP_OK;
 }
 
-/* 1: all links always take the same time. */
+/* Returns 1 if all links always take the same time. */
 static int ddp__simulated_alike(const ddp_config *c)
 {
     ddp__netspec spec;

@@ -57,7 +57,7 @@ struct ddp__world {
     const unsigned char *paper;
     size_t paper_bytes;
     double scale;
-    int alike; /* 1: all links always take the same time */
+    int alike; /* 1 if all links always take the same time */
     int64_t events;
     ddp_error error; /* the error that ended the world */
     /* Set by port.c. look starts operations of a port, fails sets the error of every engine, and stuck

@@ -20,7 +20,7 @@ enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
 #define DDP__FENCE_ROUND 1e-12
 
 typedef struct ddp__fence_label {
-    double latency, rest; /* latency so far; lower bound on the rest */
+    double latency, rest; /* latency so far, lower bound on the rest */
     double worst;         /* max of C and R so far */
     int at, position;     /* operators placed, position used last */
     int parent;
@@ -40,12 +40,12 @@ typedef struct ddp__fence_search {
     ddp__fence_at *lies;      /* [labels, width] the live results at the label's cut */
     int most;
     ddp__due *heap; /* a list: least lower bound first, then most operators placed, then oldest */
-    int *newest;    /* [positions, n+1] newest label of that (position, at), -1 = none */
+    int *newest;    /* [positions, n+1] newest label of that (position, at), or -1 */
     double *trial;  /* [width] loads of the label being expanded */
     double work;
     int full;    /* 1 = the search for some cap ran out of labels and is incomplete */
     int gave_up; /* 1 = out of steps: some cap was not tried, or not completely */
-    int goal;    /* label of the solution, -1 = none */
+    int goal;    /* label of the solution, or -1 */
 } ddp__fence_search;
 
 /* Makes room for one more label. */

@@ -9,7 +9,7 @@
 typedef struct ddp__fence_map {
     int devices, clusters;
     double *hop;        /* [N x N] seconds for a cut between two devices */
-    double *cost;       /* [N x N] bytes per second for a typical message; later scratch for the tours */
+    double *cost;       /* [N x N] bytes per second for a typical message, later scratch for the tours */
     int *member;        /* [N] devices sorted by cluster */
     int *from;          /* [N + 1] devices of cluster c: member[from[c]] .. member[from[c+1]-1] */
     int *tour;          /* [N] */

@@ -61,7 +61,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
         t->flops[i + 1] += g->compute * e->flops;
         t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
         if (last <= t->home[i]) continue;
-        t->from[t->home[i] + 2]++; /* difference array of the live count; summed later */
+        t->from[t->home[i] + 2]++; /* difference array of the live count, summed later */
         t->from[last + 2]--;
         total += last - t->home[i];
     }
@@ -196,7 +196,7 @@ static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, i
 }
 
 /* part[i] = least rest if a segment on q begins at cut a, where the oldest live result has that age, and
- * uses exactly the first i live results; includes the compute of the segment. Returns the number of parts.
+ * uses exactly the first i live results. It includes the compute of the segment. Returns the number of parts.
  * `last` is the furthest cut that the cap and the memory allow. */
 static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int last, double *work)
 {

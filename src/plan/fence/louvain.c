@@ -4,7 +4,8 @@
 #include "plan/order.h"
 
 enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
-enum { DDP__LOUVAIN_TURNS = 1000 }; /* never reached; guards against moves that cycle because of rounding */
+enum { DDP__LOUVAIN_TURNS = 1000 }; /* never reached, guards against moves that cycle because of
+                                       rounding */
 
 /* A level of the hierarchy: its nodes are the communities of the level below. */
 typedef struct ddp__louvain {
@@ -63,7 +64,7 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
     return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150", g->total);
 }
 
-/* Renumbers communities as 0.. by their lowest node; returns their number. */
+/* Renumbers communities as 0.. by their lowest node and returns their number. */
 static int ddp__louvain_renumber(int n, int *community, int *number)
 {
     int i, next = 0;

@@ -8,7 +8,7 @@ typedef enum ddp_solver {
     DDP_SOLVER_OPTIMAL, /* optimal among contiguous sets: memoised search, else the O(L^2 H) programme */
     DDP_SOLVER_DFS,     /* Algorithm 2 as printed, with typos corrected */
     DDP_SOLVER_ENP,     /* equal number of layers per step */
-    DDP_SOLVER_BRUTE,   /* tries every contiguous partition; small instances only */
+    DDP_SOLVER_BRUTE,   /* tries every contiguous partition, for small instances only */
     DDP_SOLVER_SCATTER  /* any assignment: longest layer first, then improving moves */
 } ddp_solver;
 

@@ -7,8 +7,8 @@
 typedef struct ddp__steps {
     const ddp_profile *p;
     const ddp_plan *plan;
-    double forward, step, period; /* seconds: before the last backward of a step; of a step with its waits;
-                                     of the H steps together */
+    double forward, step, period; /* seconds before the last backward of a step, of a step with its waits, of
+                                     the H steps together */
 } ddp__steps;
 
 /* The smallest landing of layer l if its transfer of step h of the first period arrives at `arrives`. */

@@ -57,8 +57,8 @@ static double ddp__excess_step(const ddp__costs *c, int h, int m)
 }
 
 /* Finds the longest free prefix by bisection, because a longer prefix costs no less. (With the sum cost,
- * the first filled layer may let the step start earlier, and so make it cheaper than without; from there
- * on the same holds.) */
+ * the first filled layer may let the step start earlier, and so make it cheaper than without. From there on
+ * the same holds.) */
 static int ddp__fill_exact(const ddp__costs *c, int h)
 {
     double own = ddp__excess_step(c, h, 0);

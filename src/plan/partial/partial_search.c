@@ -167,7 +167,8 @@ static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
     }
 }
 
-/* Fills row r of best [L+1] and pick [L+1] from the previous row, `was`; r = sets left minus one. */
+/* Fills row r of best [L+1] and pick [L+1] from the previous row, `was`. r is the number of sets left minus
+ * one. */
 static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, const double *was, double *now,
                             int *pick)
 {

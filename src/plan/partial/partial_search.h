@@ -20,7 +20,8 @@ typedef struct ddp__costs {
 
 /* Fills c from a profile. On success the caller frees c->room. */
 DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
-/* Excess of the layers list[0..n) (ascending), without layer `less` and with layer `more` (-1 = none). */
+/* Excess of the layers list[0..n) (ascending), without layer `less` and with layer `more` (-1 for no
+ * layer). */
 DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more);
 /* Lower bound on the sum of the excesses of any assignment to `period` steps. */
 DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);

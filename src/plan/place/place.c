@@ -87,7 +87,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     return ddp__place_pairs(p, net, err);
 }
 
-/* Random shuffles; stage order and pipelines are not optimised. */
+/* Random shuffles. Stage order and pipelines are not optimised. */
 static void ddp__place_random(ddp__place *p)
 {
     while (ddp__place_next(p)) {

@@ -12,7 +12,7 @@ typedef struct ddp__place {
     double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap and pipelinep, the weight of KL */
     const ddp_place_options *o;
     ddp_rng rng;
-    double start, limit_s; /* limit_s: DBL_MAX = no limit */
+    double start, limit_s; /* limit_s is DBL_MAX without a limit */
     long limit;            /* most candidates, LONG_MAX for no limit */
     long candidates;
     double told; /* time of the last call of progress */

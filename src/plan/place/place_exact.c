@@ -20,7 +20,7 @@ typedef struct ddp__place_all {
     int *count; /* [S] */
 } ddp__place_all;
 
-/* Adds device v to each stage with room in turn; of the empty stages only to the first. */
+/* Adds device v to each stage with room in turn, of the empty stages only to the first. */
 static int ddp__place_all_from(ddp__place_all *a, int v)
 {
     ddp__place *p = a->p;

@@ -232,7 +232,7 @@ static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int 
     return ((c->size[q] ? c->sum[q] / c->size[q] : 0) - own) / 2;
 }
 
-/* The best move out of group g: the device (-1 = none is unlocked), its new group, and the gain. */
+/* The best move out of group g: the device (-1 if no device is unlocked), its new group, and the gain. */
 static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
 {
     const ddp__place *p = c->p;

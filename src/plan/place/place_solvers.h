@@ -3,7 +3,7 @@
 
 #include "plan/place/place_core.h"
 
-/* Annealing; for large networks, descent on the two-level cost. */
+/* Annealing, or for large networks descent on the two-level cost. */
 DDP_LIB void ddp__place_anneal(ddp__place *p);
 
 typedef struct ddp__place_limit {

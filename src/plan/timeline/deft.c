@@ -267,7 +267,7 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     ddp_status status = DDP_OK;
     ddp__deft_search s = DDP__ZEROS;
     ddp__deft_way way = DDP__ZEROS;
-    ddp_error local; /* the error of a try; ignored if another try succeeds */
+    ddp_error local; /* the error of a try, ignored if another try succeeds */
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));

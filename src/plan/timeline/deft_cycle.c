@@ -93,8 +93,8 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
 /* The number of iterations within which a state must repeat. */
 #define DDP__DEFT_ITERATIONS 4096
 
-/* The state is state[0..N+1]: the pending parts of each bucket, k of the pending gradient (0 = none), and
- * k of the stored gradients. */
+/* The state is state[0..N+1]: the pending parts of each bucket, k of the pending gradient (0 without such a
+ * gradient), and k of the stored gradients. */
 typedef struct ddp__deft_run {
     ddp__deft *d;
     int n;                  /* number of integers in a state */

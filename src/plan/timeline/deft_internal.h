@@ -4,8 +4,8 @@
 #include "base/core.h"
 #include "plan/timeline/deft.h"
 
-/* The limits for the longest part: the length of the shorter stage, divided by mu (the paper's rule 3) or
- * on the fast link; then the same two for the longer stage. */
+/* The limits for the longest part: the length of the shorter stage, divided by mu (the paper's rule 3) or on
+ * the fast link, then the same two for the longer stage. */
 enum { DDP__DEFT_RULES = 4, DDP__DEFT_WAYS = 6 * DDP__DEFT_RULES };
 
 /* One way to plan. coarse: both stages count as T_f + T_b long. joined: rule 2, parts as long as the rule
@@ -35,7 +35,7 @@ typedef struct ddp__deft {
     ddp_delayed_select select;
     ddp_knapsack_solver solver;
     size_t most; /* most entries of the exact search */
-    int queue;   /* 1 = no knapsack: parts are sent in the order of release */
+    int queue;   /* 1 without knapsacks: parts are sent in the order of release */
     ddp__deft_way way;
     int64_t *work;
     double *ready;  /* [N] seconds after the start of backward */

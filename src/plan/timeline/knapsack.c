@@ -47,7 +47,7 @@ static int64_t ddp__knapsack_ticks(double x, double tick)
     return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
 }
 
-/* Compares by release time; then longer items first, then more valuable ones. */
+/* Compares by release time. In a tie, longer items come first, then more valuable items. */
 static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsack_class *y)
 {
     if (x->ready != y->ready) return x->ready < y->ready ? -1 : 1;
@@ -56,7 +56,7 @@ static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsa
     return (x->value < y->value) - (x->value > y->value);
 }
 
-/* The same for qsort; ties in list order. */
+/* The same for qsort, with ties in list order. */
 static int ddp__knapsack_order(const void *a, const void *b)
 {
     const ddp__knapsack_class *x = (const ddp__knapsack_class *)a, *y = (const ddp__knapsack_class *)b;

@@ -23,7 +23,7 @@ typedef struct ddp__knapsack_entry {
     int64_t t[2]; /* for each link: the time at which the front leaves it, or the time that the back takes */
     int64_t value;
     int node; /* last node of the chain of choices */
-    int rank; /* rank of t[1] among the backs; before that, the most recent choice */
+    int rank; /* rank of t[1] among the backs, before that the most recent choice */
 } ddp__knapsack_entry;
 
 /* The number of items from position `first` on that run on each link, after the choices of `parent`. */
@@ -257,7 +257,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     const ddp__knapsack_entry none = {{0, 0}, 0, -1, 0};
     ddp__knapsack_slice x;
     int64_t rest[2];
-    int at[2], b, begin = 0, end; /* classes; begin to end: the positions in neither list */
+    int at[2], b, begin = 0, end; /* classes. begin to end are the positions that are not in a list */
 
     for (b = 0; b < 2; b++) {
         if (!ddp__reserve(s->list[b], 1)) return ddp__knapsack_no_memory(s, err);
