@@ -13,7 +13,7 @@
 enum { WORKERS = 5, BATCH = 32, STEPS = 400, MOST = 64 };
 
 typedef struct pairs {      /* state of a worker: zeroed and freed by the library */
-    int peer;               /* peer of this worker in this step, or -1 for none */
+    int peer;               /* peer of this worker in this step, or -1 */
     ddp_piece theirs[MOST]; /* parameters of the peer, for each layer */
     long sent[MOST], received[MOST];
 } pairs;

@@ -1,6 +1,6 @@
 /* A job: a model as an OP-DAG (FusionLLM), partitioned over nodes. A broker sends each node a description in
- * JSON. Include it after dreamddp.h with its implementation: it uses private functions, because no public one
- * returns all properties of an operator. */
+ * JSON. Include it after dreamddp.h with its implementation: it uses private functions, because no public
+ * function returns all properties of an operator. */
 #ifndef EXAMPLES_BROKER_JOB_H
 #define EXAMPLES_BROKER_JOB_H
 
@@ -27,7 +27,7 @@ typedef struct job_op {
     char layer[JOB_NAME]; /* "": in no layer */
     job_type type;
     int args[DDP_OP_INPUTS], arg_count; /* operators whose outputs it takes, in order */
-    int tied;                           /* operator whose parameter 0 it shares, or -1 for none */
+    int tied;                           /* operator whose parameter 0 it shares, or -1 */
     double attribute[DDP_OP_ARGS];
     ddp_dtype dtype;
     ddp_shape shape; /* shape of the output. If dims is -1, the kernel determines it */
@@ -43,7 +43,7 @@ typedef struct job_op {
 
 /* A job. It must outlive the graphs that are built from it. */
 typedef struct job {
-    int ops, nodes, node; /* node: the node that it describes, or -1 for none yet */
+    int ops, nodes, node; /* node: the node that it describes, or -1 if not known yet */
     int loss;             /* operator */
     job_op *op;           /* [ops] arguments before their users */
     long steps;
@@ -60,7 +60,7 @@ typedef struct job_message {
     int op;       /* name. Its users are op_users. */
     int user;     /* actual_op_user: the first operator on the receiving node that takes it */
     int from, to; /* nodes */
-    int gradient; /* 1: the gradient of the output, sent backwards: "op-user" in Table 3 */
+    int gradient; /* 1 for the gradient of the output, sent backwards ("op-user" in Table 3) */
     int is_loss, require_grad;
     long local_iter;
     int micro_batch;            /* number of bytes in a description */

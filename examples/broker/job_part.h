@@ -7,7 +7,7 @@
 
 /* An operator on this node. */
 typedef struct job_seat {
-    float *params; /* its parameters, contiguous, or NULL for none */
+    float *params; /* its parameters, contiguous, or NULL without parameters */
     size_t count;
     ddp_optimizer rule;
     float *state; /* optimizer state of the context, set by the first update */

@@ -35,7 +35,7 @@ typedef struct connection {
     char host[80]; /* its host for other nodes. An IPv6 address is in brackets. */
     int port;      /* a free port on it */
     double speed;  /* FLOP/s */
-    int asked;     /* 1: it has not answered yet: a speed, the end of its training */
+    int asked;     /* 1 if it has not answered yet with a speed or the end of its training */
     int saved;     /* its part of the next checkpoint has arrived */
     int delivered; /* next_word has returned its message */
 } connection;
@@ -246,7 +246,7 @@ static int caller_oldest(const nodes *n, double now)
     return oldest[0] >= 0 ? oldest[0] : oldest[1];
 }
 
-/* Accepts one connection. 0 means that there is none, or none can be accepted. */
+/* Accepts one connection. 0 means that no connection waits or can be accepted. */
 static int caller_accept(nodes *n, double now)
 {
     ddp__addr from;

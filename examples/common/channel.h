@@ -191,7 +191,7 @@ static inline ddp_status write_temporary(const char *text, size_t bytes, char *p
 
 /* ---- connecting ---- */
 
-/* The TLS handshake: the broker must have the key, or a certificate with the name `broker`. DDP_NET: the
+/* The TLS handshake: the broker must have the key, or a certificate with the name `broker`. After DDP_NET the
  * caller may retry. */
 static inline ddp_status channel_greet(channel *c, double until, ddp_error *err)
 {

@@ -362,7 +362,7 @@ typedef struct cli_range {
     double value, least, most; /* least DBL_MIN means above 0, and most 0 means no limit */
 } cli_range;
 
-/* Writes a message about the first value outside its range. Returns 0 if there is none. */
+/* Writes a message about the first value outside its range. Returns 0 if all are in range. */
 static inline int cli_out_of_range(const cli_range *r, size_t count, char *out, size_t room)
 {
     size_t i, n;

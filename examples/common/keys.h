@@ -28,7 +28,7 @@ static inline int channel_options(channel_keys *k, const char *certificate, cli_
     return CHANNEL_OPTIONS;
 }
 
-/* Reads the variables if none of the options is given. *out: NULL if no file is named. Free it with
+/* Reads the variables if no option is given. *out: NULL if no file is named. Free it with
  * ddp__tls_free. */
 static inline ddp_status channel_keys_open(channel_keys *k, ddp__tls **out, ddp_error *err)
 {

@@ -22,7 +22,7 @@ typedef struct progress {
  * plain line is printed at most every 10 s (every_s changes this) and after the last step.
  *
  * progress_step - call it after step `done` (1..total). loss NAN: unknown. tokens: tokens or images of this
- * step over all workers, 0: not shown. Allocates nothing.
+ * step over all workers, 0: not shown. Does not allocate.
  *
  * progress_end - ends the line, so that later output starts on a new one. */
 static void progress_start(progress *p, FILE *out, const char *label, long total)

@@ -40,8 +40,8 @@ static void sleeping_forward(const ddp_op_call *c)
     sleeping_for(c->spec->arg[SLEEPING_FORWARD]);
 }
 
-/* The gradients of the input and of the parameters take half of the backward time each. If one of them is not
- * needed, the other takes all of it. Only the first layer has such an input, of one value. */
+/* The gradients of the input and of the parameters take half of the backward time each. If one is not needed,
+ * the other takes the whole. Only the first layer has such an input, of one value. */
 static void sleeping_backward(const ddp_op_call *c)
 {
     const int input = ddp_shape_count(&c->spec->in[0]) > 1, params = c->spec->params > 0;
@@ -67,8 +67,8 @@ static void sleeping_loss_backward(const ddp_op_call *c)
         memset(c->grad_in[0], 0, (size_t)ddp_shape_count(&c->spec->in[0]) * sizeof(float));
 }
 
-/* scale: divisor of the numbers of parameters and values. bytes: bytes of the activations between two layers,
- * for a micro-batch. */
+/* scale is the divisor of the numbers of parameters and values. bytes is the size of the activations between
+ * two layers, for a micro-batch. */
 static ddp_node *sleeping_model(ddp_graph *g, const ddp_profile *p, double scale, double bytes)
 {
     static const ddp_op sleep_op = {"sleep", sleeping_shape, sleeping_forward, sleeping_backward},

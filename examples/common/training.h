@@ -35,7 +35,7 @@ typedef struct training_eval {
 } training_eval;
 
 /* The results of a run: means over ranks unless stated otherwise. The rank that leads at the end fills it.
- * NAN: unknown. */
+ * Unknown results are NAN. */
 typedef struct training_result {
     int complete;                  /* 1 if the struct is filled */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
@@ -93,7 +93,7 @@ typedef struct training_task {
 } training_task;
 
 typedef struct training {
-    const char *label;         /* of the progress line, or NULL for none */
+    const char *label;         /* of the progress line, NULL for no line */
     const training_task *task; /* NULL for a language model. Otherwise only batch of model is read, the images
                                   of a micro-batch, and context is 1 */
     const void *data;          /* of the task */
@@ -886,9 +886,9 @@ static int training_report(ddp_ctx *d, const training *t, const training_model *
     return bad;
 }
 
-/* began: this rank has the first step of the run, or the first step after a resume. paused: seconds without
- * training within the counted steps. profiled: the last figures of the steps before the plan, the only ones
- * if the plan was adopted in the last step. */
+/* began is 1 if this rank has the first step of the run, or the first step after a resume. paused is the time
+ * in seconds without training within the counted steps. profiled has the last figures of the steps before the
+ * plan, which are the only figures if the plan was adopted in the last step. */
 static int training_finish(ddp_ctx *d, const training *t, training_model *m, int began, double begin,
                            double paused, const ddp_stats *profiled)
 {

@@ -1,4 +1,4 @@
-/* One node of a job: trains the operators that a broker gives it, and needs nothing but the broker's address.
+/* One node of a job: trains the operators that a broker gives it, and needs only the address of the broker.
  *
  *   cc -O2 -I. examples/compnode/compnode.c -o compnode -lm -lpthread
  *   ./compnode --broker 127.0.0.1:29600

@@ -132,8 +132,8 @@ typedef struct worker {
     int input;    /* pipe to the worker of this machine, or to REMOTE, or -1 for none, or closed */
     int ready;    /* 1 if the next input may be sent. On a host, RECEIVED has arrived. */
     int started;  /* 1 if signals reach the worker */
-    int early;    /* signal to send when the worker has started, or 0 for none */
-    int ended_by; /* last signal sent to end the worker, or 0 for none */
+    int early;    /* signal to send when the worker has started, or 0 */
+    int ended_by; /* last signal sent to end the worker, or 0 */
     int reported; /* 1 if the worker has logged the bytes that it sent */
 } worker;
 

@@ -269,7 +269,7 @@ static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period,
 }
 
 typedef struct choose_answer {
-    int period; /* 0 if the strategy has none */
+    int period; /* 0 if the strategy has no period */
     int rank;   /* 1 is the best strategy */
     double step_s, sent, utilisation, rate[CHOOSE_LEVELS];
 } choose_answer;
@@ -324,7 +324,7 @@ static int choose_order(const choose_answer *a, const choose_answer *b)
     return a->rate[k] < b->rate[k] ? -1 : a->rate[k] > b->rate[k];
 }
 
-/* Ranks the strategies. Of equal strategies the one that differs less from S-SGD is better. */
+/* Ranks the strategies. If two strategies are equal, the strategy that differs less from S-SGD is better. */
 static void choose_rank(choose_answer *r)
 {
     int i, k;

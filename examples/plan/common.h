@@ -46,7 +46,7 @@ static const char *plan_exact(double v, char *out, size_t room)
     return out;
 }
 
-/* Writes a complete file or none: writes a temporary file and renames it. Writes to a device or pipe
+/* Writes a temporary file and renames it, so an incomplete file never appears. Writes to a device or pipe
  * directly. Returns the exit code. */
 static int plan_save(const char *path, const char *text, size_t n)
 {

@@ -71,7 +71,7 @@ static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, ddp_pipel
 
 /* ---- the command line ---- */
 
-/* Parses one number for all stages, or one number per stage. Returns 0 if the text is neither. */
+/* Parses one number for all stages, or one number per stage. Returns 0 for any other text. */
 static int pipeline_list(const char *text, int n, double *out)
 {
     const char *at = text;

@@ -13,7 +13,7 @@ struct ddp_shape;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
 
-/* The ranks whose devices share a network of their own (NCCL), as seen by one of them. */
+/* The ranks whose devices share a separate network (NCCL), from the view of one rank. */
 typedef struct ddp_backend_peers {
     int rank, world;       /* this rank's index among them */
     double join_timeout_s; /* seconds until all ranks have joined */

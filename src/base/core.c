@@ -136,7 +136,7 @@ void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes)
         free(ptr);
 }
 
-/* Reads the number in a one-line file. Returns DBL_MAX if there is none ("max"). */
+/* Reads the number in a one-line file. Returns DBL_MAX without a limit ("max"). */
 static double ddp__limit_read(const char *path)
 {
     FILE *f = fopen(path, "r");

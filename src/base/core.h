@@ -157,7 +157,7 @@ DDP_LIB double ddp__number(const char *s, char **end);
  * ---- */
 
 /* A growing, NUL-terminated buffer. All-zero is empty. After a failed allocation, `failed` is 1 and appends
- * do nothing, so one check at the end is enough. */
+ * have no effect, so a check at the end is enough. */
 typedef struct ddp__text {
     char *data;
     size_t size, room;
@@ -174,7 +174,7 @@ DDP_LIB const char *ddp__file_kind(mode_t mode);
 /* Reads a whole file into t. Files ending in .gz are read through `gzip -dc`. Fails if path is not a regular
  * file, because reading a pipe or device might never end. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
-/* Length of the UTF-8 byte order mark at the beginning of a text: 3, or 0 if there is none. Windows
+/* Length of the UTF-8 byte order mark at the beginning of a text: 3, or 0 without a mark. Windows
  * editors write one. */
 DDP_LIB size_t ddp__bom_bytes(const char *text, size_t n);
 
@@ -188,7 +188,7 @@ typedef struct ddp__mapped {
 
 /* ddp__file_map maps a file, or copies it if the name ends in .gz, the file is empty or the file system
  * cannot map it. The file must not shrink before ddp__file_unmap: a read past its new end raises SIGBUS.
- * All-zero means that nothing is mapped. */
+ * All-zero means that no file is mapped. */
 DDP_LIB ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err);
 DDP_LIB void ddp__file_unmap(ddp__mapped *m);
 
@@ -226,7 +226,7 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 /* The value of an environment variable, or NULL if it is unset or empty. */
 DDP_LIB const char *ddp__env_get(const char *name);
 
-/* Parse a string that must be one number and nothing else. Return 1 and set *out, or return 0. Infinities
+/* Parse a string that must be a number without further text. Return 1 and set *out, or return 0. Infinities
  * and NaN are not accepted. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* also accepts a fraction: "1/64" */

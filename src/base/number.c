@@ -1,7 +1,7 @@
 /* Converts numbers to and from text with a decimal point in every locale. */
 #include "base/core.h"
 
-/* Switches this thread to the C locale. glibc and musl return a constant and allocate nothing. */
+/* Switches this thread to the C locale. glibc and musl return a constant and do not allocate. */
 static locale_t ddp__locale_enter(locale_t *plain)
 {
     *plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);

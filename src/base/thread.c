@@ -137,7 +137,7 @@ static void *ddp__pool_room(const ddp__pool *p, int number)
     return p && p->rooms ? p->rooms + (size_t)number * DDP__ROOM_BYTES : NULL;
 }
 
-/* Processes blocks until none is left. Any thread may process any block, because blocks are independent
+/* Processes blocks until all are taken. Any thread may process any block, because blocks are independent
  * by contract. */
 static void ddp__pool_drain(ddp__pool *p, int number)
 {

@@ -52,8 +52,8 @@ __host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels,
 }
 
 /* Walks a block over part blockIdx.y. The threads of a block form rows of lanes. A lane owns `wide` channels,
- * starting at `channel`, and the rows take turns at the pixels. at: index of the current element. left <= 0:
- * the walk has ended. */
+ * starting at `channel`, and the rows take turns at the pixels. at is the index of the current element. The
+ * walk has ended when left <= 0. */
 struct ddp__channel_walk {
     long pixel, at, left, step, hop;
     int lanes, channel;
@@ -174,8 +174,8 @@ __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T
     }
 }
 
-/* Adds the parts of a channel, with one warp. x: the parts are differences from their first pixel. x NULL:
- * they are plain sums. */
+/* Adds the parts of a channel, with one warp. With x, the parts are differences from their first pixel. If x
+ * is NULL, they are plain sums. */
 template <typename T>
 __device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp__channel_sum *part,
                                                                       const T *x, const ddp__channels &c,

@@ -4,8 +4,9 @@
 
 #include "cuda/runtime.cuh"
 
-/* c (m x n) = or += op(a) op(b), row-major. op(a) is m x k and op(b) is k x n. turned: the array is stored
- * transposed (a: k x m, b: n x k). With count > 1, consecutive matrices are *_step elements apart. */
+/* c (m x n) = or += op(a) op(b), row-major. op(a) is m x k and op(b) is k x n. turned means that the array is
+ * stored transposed (a as k x m, b as n x k). With count > 1, consecutive matrices are *_step elements
+ * apart. */
 typedef struct ddp__cuda_product_shape {
     long m, n, k, count, a_step, b_step, c_step;
     int a_turned, b_turned;
@@ -17,7 +18,7 @@ typedef struct ddp__cuda_product {
     const void *a, *b;
     void *c;
     int add;
-    const void *bias; /* n elements of c's type, added to every row, or NULL for none */
+    const void *bias; /* n elements of c's type, added to every row, or NULL */
     int gelu;         /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
                        * gelu'(before), which needs add 0. Not every version of the library supports it for
                        * every type and shape */

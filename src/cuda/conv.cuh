@@ -1,6 +1,6 @@
 /* Convolution on the GPU, with the semantics of ops/conv.c. Most shapes use a product of conv_product.cuh,
- * and 1x1 windows use one of cuBLASLt. Groups with one input channel use direct loops over windows instead.
- * Images are channels-last. */
+ * and 1x1 windows use a product of cuBLASLt. Groups with one input channel use direct loops over windows
+ * instead. Images are channels-last. */
 #pragma once
 
 #include "cuda/batch_norm.cuh"
@@ -147,8 +147,8 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
     return v;
 }
 
-/* 1 if the window is one element and skips none, so the convolution is a linear operator on each position.
- * cuBLASLt is slower for other sizes, or does not support them. */
+/* 1 if the window is one element and the stride skips no element, so the convolution is a linear operator on
+ * each position. cuBLASLt is slower for other sizes, or does not support them. */
 static int ddp__cuda_conv_point(const ddp_op_spec *s)
 {
     return s->arg[1] == 1 && s->arg[2] == 1 && s->arg[3] == 0 && s->arg[4] == 1 && s->in[0].dim[1] % 8 == 0 &&

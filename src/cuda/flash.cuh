@@ -51,8 +51,8 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
     }
 }
 
-/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries stay in
- * registers. The second launch bound is the number of blocks whose registers fit a multiprocessor. */
+/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. With HOLD, the queries stay
+ * in registers. The second launch bound is the number of blocks whose registers fit a multiprocessor. */
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static __global__ void __launch_bounds__(THREADS, 2)
     ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
@@ -126,7 +126,8 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
     return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
 }
 
-/* Block: dq of a tile of 16 MR queries per warp of one head. HOLD: queries and dout stay in registers. */
+/* Block: dq of a tile of 16 MR queries per warp of one head. With HOLD, queries and dout stay in
+ * registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
     ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in,
@@ -216,7 +217,7 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &
 }
 
 /* Block: dk and dv of a tile of 16 MR keys per warp of one head of keys, over the queries of all heads that
- * share it, in tiles of N. HOLD: keys and values stay in registers. */
+ * share it, in tiles of N. With HOLD, keys and values stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
     ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in,

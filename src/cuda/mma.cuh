@@ -73,7 +73,7 @@ __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int
         : "memory");
 }
 
-/* commit: closes a group of this thread's copies since the last call. wait: waits until at most N groups are
+/* commit closes a group of this thread's copies since the last call. wait waits until at most N groups are
  * unfinished. */
 __device__ static __forceinline__ void ddp__copy_commit(void)
 {
@@ -301,7 +301,7 @@ template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(f
         DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
-/* Rows of a tile as the left factor of products: 16 MR rows, from `rows` on. HOLD: keeps them in registers.
+/* Rows of a tile as the left factor of products: 16 MR rows, from `rows` on. HOLD keeps them in registers.
  * */
 template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     static const int steps = D / (2 * ddp__vec<T>::width);

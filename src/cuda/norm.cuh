@@ -84,14 +84,14 @@ static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
 }
 
 /* Destination of the gradient of a norm's input: old (0 if NULL) is added to it, and each array of `at` that
- * is not NULL receives the result. add: adds to the array. */
+ * is not NULL receives the result. With add, the result is added to the array. */
 template <typename T> struct ddp__norm_to {
     const T *old;
     T *at[2];
     int add[2];
 };
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)). RMS: mean is 0, and the term
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)). For RMS, mean is 0, and the term
  * mean(d) is absent. Block b computes part b of the rows. With PIECES, part receives the block's sums of dy h
  * and of dy in the layout of ddp__k_columns. There are at most 256 blocks. Two blocks fit a multiprocessor,
  * unless the sums alone take 64 registers. */

@@ -69,9 +69,9 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
     }
 }
 
-/* SPLIT: as the split of blocks.c: writes only the payload, and x keeps the residual. A block with a denormal
- * scale is sent as zeros. If values are not finite, their magnitude becomes the scale, which the receiver
- * rejects. Otherwise writes the whole message. The verdict has already checked the values. */
+/* With SPLIT, as in the split of blocks.c, writes only the payload, and x keeps the residual. A block with a
+ * denormal scale is sent as zeros. If values are not finite, their magnitude becomes the scale, which the
+ * receiver rejects. Otherwise writes the whole message. The verdict has already checked the values. */
 template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;

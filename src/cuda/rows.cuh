@@ -82,7 +82,7 @@ __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, lon
     }
 }
 
-/* The reverse: stores a piece. add: adds to memory. */
+/* The reverse: stores a piece. With add, adds it to memory. */
 template <typename T>
 __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide,
                                                         int add)

@@ -168,7 +168,7 @@ static inline __device__ unsigned ddp__topk_next(unsigned long long *before, uns
 }
 
 /* Ends a counting pass: stores for each digit how many elements of the chunk reach it, and adds the counts
- * over all chunks. reach: number of elements of the chunk that reach the prefix. */
+ * over all chunks. reach is the number of elements of the chunk that reach the prefix. */
 template <int COUNT>
 static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass, const unsigned *bins,
                                                 unsigned reach)

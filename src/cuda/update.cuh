@@ -45,8 +45,8 @@ struct ddp__rule_adam {
 
 static __device__ inline int ddp__is_no_gradient(float x) { return __float_as_uint(x) == 0x80000000u; }
 
-/* zero: sets g to 0. wide: all float arrays are aligned to 16 bytes. copy may be NULL. A missing gradient
- * stays -0.0, because other threads test for it. */
+/* zero sets g to 0. wide means that all float arrays are aligned to 16 bytes. copy may be NULL. A missing
+ * gradient stays -0.0, because other threads test for it. */
 template <typename R>
 static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy, long n,
                                      int zero, int wide, R rule)

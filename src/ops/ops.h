@@ -56,7 +56,7 @@ typedef struct ddp__kernels {
     float (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
     /* d = factor * p * (d - mean): gradient of a softmax with probabilities p. */
     void (*softmax_grad)(float *d, const float *p, long n, float mean, float factor);
-    /* gelu: tanh form. gelu_grad: dx = or += dy * gelu'(x). */
+    /* gelu is the tanh form. gelu_grad computes dx = or += dy * gelu'(x). */
     void (*gelu)(float *y, const float *x, long n);
     void (*gelu_grad)(float *dx, const float *x, const float *dy, long n, int add);
     /* y = (x - mean) * rstd * scale + shift. stat receives mean and rstd = 1/sqrt(var + eps). RMS norm (shift

@@ -18,7 +18,7 @@ typedef struct ddp__survival {
 /* The state that a rank reports between two worlds. All fields are 0 if the rank is lost. */
 typedef struct ddp__survivor {
     int32_t there, opened;
-    int64_t step;              /* the newest step it has saved, or -1 for none */
+    int64_t step;              /* the newest step it has saved, or -1 */
     uint64_t hub;              /* rendezvous of the next world, from its first rank, for transport threads */
     char addr[DDP__ADDR_TEXT]; /* for tcp */
 } ddp__survivor;

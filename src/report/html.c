@@ -210,7 +210,7 @@ static int ddp__run_pipelines(const ddp_report_run *r)
     return most;
 }
 
-/* Collects one of them. Its slots are written to `slot`. */
+/* Collects pipeline `number`. Its slots are written to `slot`. */
 static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot,
                               ddp_report_pipeline *out)
 {

@@ -156,7 +156,7 @@ static double ddp__chart_y(const ddp__chart *c, double y)
     return DDP__CHART_TOP + (c->y1 - v) / (c->y1 - c->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
-/* The point of one step of a run. Returns 0 if there is nothing to draw. */
+/* The point of one step of a run. Returns 0 if the point cannot be drawn. */
 static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i, double *x, double *y)
 {
     const ddp_report_step *s = &r->steps[i];
@@ -297,7 +297,7 @@ static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, d
     return points;
 }
 
-/* Labels the lines in the order of their ends, and moves labels apart so that none covers another. */
+/* Labels the lines in the order of their ends, and moves labels apart so that no label covers another. */
 static void ddp__svg_names(ddp__text *t, const ddp_report_data *d, const double *end_y, int *order)
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;

@@ -60,7 +60,7 @@ static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
     ddp__seat_ready(w, (ddp__player *)what);
 }
 
-/* The worker that runs next. NULL means that none can ever run. */
+/* The worker that runs next. NULL means that no worker can ever run. */
 static ddp__player *ddp__world_next(ddp__world *w)
 {
     double *own = ddp__time_set(&w->now);

@@ -151,8 +151,8 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job)
     ddp__carried_less(c, member);
 }
 
-/* Sites: sizes of a member's cells. *uneven: sites differ in size, so one rank of each sends between
- * sites. */
+/* Sites: sizes of the cells of a member. *uneven is 1 if sites differ in size, so one rank of each site sends
+ * between sites. */
 static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
 {
     for (int i = 0; i < c->here; i++) {

@@ -125,7 +125,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, err));
     ddp__shuffle(job->trial, N, NULL);
     DDP__TRY(ddp__fence_recut(job, err));
-    if (!(job->cut.pipeline_s < DBL_MAX)) { /* nothing fits: choose the order by memory */
+    if (!(job->cut.pipeline_s < DBL_MAX)) { /* no order fits, so choose the order by memory */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
         if (found) DDP__TRY(ddp__fence_recut(job, err));

@@ -8,8 +8,8 @@
  * For a given cap on worst, a best-first search finds the least latency below the cap. A label is the
  * beginning of a cut: the number of operators placed, the last position used, and the position of each live
  * result. It also has the receive time of each such position so far, because later segments add their
- * gradients to it. Of two labels with equal positions, one is dropped if neither its latency nor any of
- * these times is smaller.
+ * gradients to it. Of two labels with equal positions, a label is dropped unless its latency or any of these
+ * times is smaller.
  *
  * The caps: after a solution with latency f and worst t, a better solution has a worst below t. No
  * solution with worst in [lo, t) has a latency below f, so f + (n_b - 1) lo is a lower bound for them.
@@ -101,7 +101,7 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
     int count = t->from[b + 1] - t->from[b], a = s->label[p].at, i, j;
 
     s->label[x] = l;
-    s->lies[x * width].load = 0; /* at the end nothing is live */
+    s->lies[x * width].load = 0; /* at the end no result is live */
     for (i = 0; i < count; i++) {
         ddp__fence_at *at = &s->lies[x * width + (size_t)i];
         at->position = q;

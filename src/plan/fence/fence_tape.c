@@ -3,7 +3,7 @@
 #include "plan/arrays.h"
 #include "plan/fence/fence_tape.h"
 
-/* The last user of result i, or -1 if it has none. */
+/* The last user of result i, or -1 without users. */
 static int ddp__fence_last_user(const ddp__workload_graph *g, int i)
 {
     return g->from[i + 1] > g->from[i] ? g->users[g->from[i + 1] - 1] : -1;
@@ -286,7 +286,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
             while (last < n && (t->flops[last + 1] - t->flops[a]) * line->pace[q] < cap &&
                    t->memory[last + 1] - t->memory[a] <= line->limit[q])
                 last++;
-            /* every segment has an operator. If nothing is live, the oldest is n and only age 0 exists. */
+            /* every segment has an operator. If no result is live, the oldest is n and only age 0 exists. */
             for (age = 0; age < line->ages && (age == 0 || age <= a - 1 - t->oldest[a]); age++) {
                 parts = ddp__fence_parts(line, q, a, age, last, work);
                 if (a == 0) {

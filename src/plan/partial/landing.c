@@ -26,7 +26,7 @@ static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
 
 /* The link serves messages in the order in which they were posted. After one period it is in the steady
  * state: the backlog at any time is the largest value, over all earlier times, of the work posted since
- * then minus the time since then. A whole period adds nothing to it. */
+ * then minus the time since then. A whole period does not change it. */
 static void ddp__landing_link(const ddp__steps *s, int *landing)
 {
     double free_at = -DBL_MAX;

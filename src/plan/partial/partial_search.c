@@ -18,7 +18,7 @@
  * In both cases the maximum is the clock of a link that serves the set in backward order, with layer i
  * ready at w(i). */
 
-/* Seconds for which the message of row l alone occupies the link, or 0 if row l sends nothing. */
+/* Seconds for which the message of row l alone occupies the link, or 0 if row l sends no bytes. */
 static double ddp__occupies(const ddp_profile *p, int l)
 {
     return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0;
@@ -275,7 +275,7 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
     double kmax = -DBL_MAX, own = 0, more;
     if (s->leaves > DDP__DFS_LEAVES) return;
     s->cut[h] = l;
-    if (l == L) { /* line 9: nothing left */
+    if (l == L) { /* line 9: no layer left */
         ddp__dfs_leaf(s, h, excess);
         return;
     }
@@ -340,8 +340,8 @@ typedef struct ddp__scatter_state {
     double total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
-/* Layers that send nothing cost nothing in any step. The exception is Eq. 8 means that a set starts at its
- * first layer even if that layer sends nothing. */
+/* Layers that send no bytes are free in any step. The exception is Eq. 8 means that a set starts at its
+ * first layer even if that layer sends no bytes. */
 static int ddp__scatter_counts(const ddp__costs *c, int i)
 {
     return c->comm[i] > 0 || c->cost == DDP_COST_SUM;

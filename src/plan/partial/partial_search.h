@@ -15,7 +15,7 @@ typedef struct ddp__costs {
     double *comm;     /* [L] */
     double *P, *C;    /* [L+1] prefix sums of backward and of comm */
     double *w;        /* [L] non-decreasing: earliest start of a transfer, minus its window */
-    double *k;        /* [L] w(i) - C(i), or -inf if the layer sends nothing */
+    double *k;        /* [L] w(i) - C(i), or -inf if the layer sends no bytes */
 } ddp__costs;
 
 /* Fills c from a profile. On success the caller frees c->room. */

@@ -558,8 +558,8 @@ static void ddp__anneal_cycles(ddp__place *p)
 
 /* With more than LARGE devices, annealing refines the best start for a tenth of the limits and descent
  * uses the rest. Otherwise short runs from each start show which structure of the network is good (from
- * cold random starts, a run mostly freezes in a worse one). If none is, kl's cyclic moves find more. The
- * remaining budget anneals the best arrangement at low heat, in up to two runs. */
+ * cold random starts, a run mostly freezes in a worse one). If no structure is good, the cyclic moves of kl
+ * find more. The remaining budget anneals the best arrangement at low heat, in up to two runs. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;

@@ -1,4 +1,4 @@
-/* DT-FM's genetic searches: the one of the paper, and the one that the authors released. */
+/* The genetic searches of DT-FM: the search of the paper, and the search that the authors released. */
 #include "plan/order.h"
 #include "plan/place/place_solvers.h"
 #include "plan/tour.h"

@@ -11,7 +11,7 @@ typedef struct ddp__place_limit {
     long candidates;
 } ddp__place_limit;
 
-/* The genetic search of the paper, the one of the authors' program, or the one with KL's gain. With
+/* The genetic search of the paper, of the authors' program, or with KL's gain. With
  * `more`, the search visits the same candidates at a lower cost: it updates sums in place, evaluates a
  * candidate only if a comparison needs it, and skips offspring that a bound shows to be no better than
  * their parent. Candidates then count as equivalent moves of annealing. After its own limits, the search

@@ -96,7 +96,7 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
         if (d->part_s[i] < shortest) shortest = d->part_s[i];
     }
     if (shortest * d->mu > longest * d->scale * (1 + 1e-12))
-        d->links = 1; /* the slow link can carry none of them */
+        d->links = 1; /* the slow link cannot carry any of them */
     return DDP_OK;
 }
 
@@ -143,8 +143,8 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
 
-/* Returns 1 if x is better than y. With a target frequency: the shorter iteration, then more updates.
- * Without: less time per update. Equal plans are not better. */
+/* Returns 1 if x is better than y. With a target frequency, the shorter iteration is better, then more
+ * updates. Without a target frequency, less time per update is better. Equal plans are not better. */
 static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
 {
     double a = x->iteration_s, b = y->iteration_s;
@@ -211,7 +211,7 @@ static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
     return 1;
 }
 
-/* Tries greedy, the plain queue and the exact knapsack by default, because none of them is best in every
+/* Tries greedy, the plain queue and the exact knapsack by default, because no method is best in every
  * period. */
 static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error *err)
 {

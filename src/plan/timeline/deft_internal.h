@@ -8,8 +8,8 @@
  * the fast link, then the same two for the longer stage. */
 enum { DDP__DEFT_RULES = 4, DDP__DEFT_WAYS = 6 * DDP__DEFT_RULES };
 
-/* One way to plan. coarse: both stages count as T_f + T_b long. joined: rule 2, parts as long as the rule
- * allows. */
+/* One way to plan. coarse means that both stages count as T_f + T_b long. joined means rule 2, parts as long
+ * as the rule allows. */
 typedef struct ddp__deft_way {
     int no_barrier, coarse, joined, rule;
 } ddp__deft_way;
