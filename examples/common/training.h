@@ -40,7 +40,7 @@ typedef struct training_result {
     int complete;                  /* 1 if the struct is filled */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss, val_accuracy; /* NAN without validation data */
-    double test_accuracy;          /* fraction of test images classified correctly; NAN without test images */
+    double test_accuracy;          /* fraction of test images classified correctly, NAN without test images */
     int32_t *sample;               /* [sampling.length] tokens sampled after training */
     double step_s, hidden_pct;     /* mean over the counted steps */
     double seconds;                /* of the leader, including profiled steps */

@@ -108,7 +108,7 @@ struct ddp_backend {
      *   pair     two operators fused into one, or NULL if each runs alone
      *   scratch  bytes of extra memory that one execution of spec needs, or (size_t)-1 if the operator does
      *            not support these shapes
-     *   reserve  allocates the largest scratch size; may be called again with a larger size. Returns 0 if
+     *   reserve  allocates the largest scratch size. May be called again with a larger size. Returns 0 if
      *            memory is short */
     const struct ddp_op *(*op)(void *self, const char *name);
     const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);

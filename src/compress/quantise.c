@@ -204,7 +204,7 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
 /* ---- decoding ---- */
 
 /* Returns the offset of the first eight bytes that contain an invalid level (-128 or -8), or at least `bytes`
- * if there is none. */
+ * if all levels are valid. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
     const int wide = packing == DDP_PACK_INT8;

@@ -10,8 +10,8 @@
  * The residual is exact for these reasons. u is at most twice the smallest kept magnitude and has eight
  * significant bits. A level is therefore at most twice the element it represents. It is also a multiple of
  * the element's last place, as long as the element is below 2^16 u. The difference of the two is then a
- * float. ddp__sparse_range drops elements that are too small compared with the largest one of the chunk for
- * this to hold. */
+ * float. ddp__sparse_range drops elements that are too small compared with the largest element of the chunk
+ * for this to hold. */
 enum { DDP__SPARSE_FIELD = 14, DDP__SPARSE_SCALES = 4, DDP__SPARSE_ROUNDS = 4 };
 #define DDP__SPARSE_RANGE \
     0x1p-14f /* relative to the largest of the chunk: smaller elements are not kept with

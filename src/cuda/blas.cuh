@@ -238,9 +238,9 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
     return p;
 }
 
-/* Queues the product on the device's stream. A failure is recorded in the device, and later calls compute
- * nothing. Returns 0 without queueing anything if the library does not support the product with gelu or sums.
- * */
+/* Queues the product on the device's stream. A failure is recorded in the device, and later calls do not
+ * compute. Returns 0 without queueing anything if the library does not support the product with gelu or
+ * sums. */
 static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;

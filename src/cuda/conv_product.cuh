@@ -273,9 +273,9 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
 
 /* ---- over images: y(position, i) = sum over (a, b, p) of weight(i, a, b, p) x(position, a, b, p)
  *
- * Grid: x: row tiles x position tiles, row tiles first, so that neighbouring blocks read the same positions;
- * y: groups. Whole: planes is a multiple of the depth, so that each tile has one tap, and channels can be
- * read 16 bytes at a time. ---- */
+ * Grid: x: row tiles x position tiles, row tiles first, so that neighbouring blocks read the same positions,
+ * and y: groups. Whole means that planes is a multiple of the depth, so that each tile has one tap, and
+ * channels can be read 16 bytes at a time. ---- */
 
 template <typename M, bool Whole>
 __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
@@ -341,10 +341,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__
 
 /* ---- over weights: grad(i, column) = sum over positions of y(position, i) x(position, column)
  *
- * A column is (a, b, p). Here y is read only, and its positions are contiguous. Wide: the rows of y and the
- * channels of a tap can be read 16 bytes at a time. Grid: x: row tiles x column tiles; y: parts of the
- * positions, `part` positions each; z: groups. Part s writes to out + s*groups*m*columns. A single part adds
- * to out. In both, weights are stored in the order (p, a, b). ---- */
+ * A column is (a, b, p). Here y is read only, and its positions are contiguous. Wide means that the rows of y
+ * and the channels of a tap can be read 16 bytes at a time. Grid: x: row tiles x column tiles, y: parts of
+ * the positions, `part` positions each, and z: groups. Part s writes to out + s*groups*m*columns. A single
+ * part adds to out. In both, weights are stored in the order (p, a, b). ---- */
 
 template <typename M, bool Wide>
 __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)

@@ -108,7 +108,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* One block. With losses, out = their mean over the labels that are not -1. Without losses, out = *grad /
- * number of those labels; grad NULL means 1. */
+ * number of those labels. grad NULL means 1. */
 static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
     ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
 {

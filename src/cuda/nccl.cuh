@@ -20,7 +20,7 @@ typedef struct ddp__cuda_nccl {
     cudaStream_t stream;
     cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
     cudaEvent_t *done;  /* [slots] the arrays are averages */
-    double *since;      /* [slots] ddp_now() when the average was queued, or 0 for none in flight */
+    double *since;      /* [slots] ddp_now() when the average was queued, or 0 if not in flight */
     int slots;
 } ddp__cuda_nccl;
 
@@ -79,7 +79,7 @@ static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *
     return n->why.code;
 }
 
-/* 1 if the slot's average has ended, or there was none. */
+/* 1 if the slot has no average in flight. */
 static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;

@@ -28,8 +28,8 @@ typedef struct ddp__cuda_lists {
     int count, replays;
 } ddp__cuda_lists;
 
-/* Drops the graphs. Called when memory that calls may point to, or dev->scratch, is freed. Kernels depend on
- * nothing else outside the bytes of a list. */
+/* Drops the graphs. Called when memory that calls may point to, or dev->scratch, is freed. Kernels have no
+ * other dependency outside the bytes of a list. */
 static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
 {
     while (dev->lists && dev->lists->replays > 0) {

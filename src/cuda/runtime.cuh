@@ -17,7 +17,7 @@ typedef struct ddp__cuda_entry {
     const char *name;
     void (*forward)(const ddp_op_call *c);
     void (*backward)(const ddp_op_call *c); /* NULL means that the operator has no gradient */
-    /* bytes of dev->scratch that forward or backward uses, or NULL for none */
+    /* bytes of dev->scratch that forward or backward uses, or NULL */
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
 
@@ -79,7 +79,7 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
     return code;
 }
 
-/* Remedy for an error, to append to its message, or "" if there is none. */
+/* Remedy for an error, to append to its message, or "" without a remedy. */
 static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {

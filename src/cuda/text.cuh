@@ -99,7 +99,7 @@ DDP__FAMILY(ddp__cuda_text_ops, DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda
             DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
 /* Pairs: the residual sum and the norm that reads it, and from compute capability 9.0 on a product and its
- * gelu. Older GPUs are expected to gain nothing from the second pair (not measured). */
+ * gelu. Older GPUs are not expected to gain from the second pair (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
                                                         const char *second)
 {

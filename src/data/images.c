@@ -204,7 +204,7 @@ ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 /* An open folder and the current file in it. */
 typedef struct ddp__folder {
     const char *folder;
-    char name[256]; /* "": none */
+    char name[256]; /* "" if absent */
     ddp__text path;
 } ddp__folder;
 

@@ -36,7 +36,7 @@ typedef struct ddp__path {
 /* Returns the time at which `bytes` bytes have passed the link, if the first may leave at `start`. */
 DDP_LIB double ddp__link_pass(const ddp__link *l, double start, double bytes);
 DDP_LIB int ddp__link_stalled(const ddp__link *l, double at); /* 1 if the link is stalled at that time */
-/* Returns the time of the next rate change after `at`, or -1 if there is none. */
+/* Returns the time of the next rate change after `at`, or -1 without another change. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
 /* Sends a frame that is ready at time `ready`. It occupies the uplink after the frames before it, and at the

@@ -259,8 +259,8 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
 /* ---- image classifiers ---- */
 
-/* Published depths, each with the sizes of its parts: numbers of residual blocks (He et al. 2015, Table
- * 1; bottleneck blocks from depth 50 on), or of convolutions (Simonyan and Zisserman 2014, Table 1: A to
+/* Published depths, each with the sizes of its parts: numbers of residual blocks (He et al. 2015, Table 1,
+ * with bottleneck blocks from depth 50 on), or of convolutions (Simonyan and Zisserman 2014, Table 1: A to
  * E). */
 static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2},   {34, 3, 4, 6, 3},   {50, 3, 4, 6, 3},
                                             {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
@@ -428,8 +428,7 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
 }
 
-/* ---- bottleneck: a pipeline stage sends each row as a few floats, and the next stage expands it
- * ---- */
+/* ---- bottleneck: a pipeline stage sends each row as a few floats, and the next stage expands it ---- */
 
 /* Width of the last dimension, or number of channels of images. */
 static long ddp__bottleneck_width(const ddp_node *x)

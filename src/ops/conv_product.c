@@ -24,7 +24,7 @@ typedef struct ddp__conv_room {
 DDP__ROOM_FITS(ddp__conv_room);
 
 /* How a view is split into chunks. A chunk is rows_each whole rows of positions, of one image or of
- * several. If rows are long, it is one of `parts` pieces of a row. */
+ * several. If rows are long, it is a piece of a row, which has `parts` pieces. */
 typedef struct ddp__conv_plan {
     const ddp__conv_product *g;
     const ddp__kernels *kernels;

@@ -1,4 +1,4 @@
-/* Softmax cross-entropy: mean over the rows whose label is not -1 (0 if there is none). Row loss =
+/* Softmax cross-entropy: mean over the rows whose label is not -1 (0 without such rows). Row loss =
  * log(sum exp(x - max)) + max - x[label]. Saves max and sum per row. Probabilities are not stored, because
  * backward computes them in place of the logits. A label below -1 or beyond the last column makes the loss
  * and that row's gradient NAN, because a kernel cannot return an error. */

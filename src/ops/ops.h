@@ -71,7 +71,7 @@ typedef struct ddp__kernels {
                         int add_a, int add_b);
     /* Rotates the points (x[i], x[half + i]) by the angles with cosine[i] and sine[i]. */
     void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half, int add);
-    /* sum[0] = sum of y - y_mean; sum[1] = sum of (y - y_mean) (x - x_mean). */
+    /* sum[0] = sum of y - y_mean, sum[1] = sum of (y - y_mean) (x - x_mean). */
     void (*moments)(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum);
     /* z = or += a x + b y + c, or z = or += a x + c if y is NULL. */
     void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c, int add);
@@ -114,8 +114,8 @@ static inline void ddp__ahead(const float *x, long n)
 
 /* c (m x n) = or += a (m x k) times b (k x n). Strides are in floats: a(i, p) is a[i*a_row + p*a_col],
  * b(p, j) is b[p*b_row + j*b_col]. One stride of each matrix is 1. To transpose a matrix, exchange its two
- * strides. c has contiguous rows. Every element is summed over p in one fixed order, whatever the blocks, so
- * results depend neither on threads nor on position. m, n, k >= 0. */
+ * strides. c has contiguous rows. Every element is summed over p in a fixed order that does not depend on the
+ * blocks, so results do not depend on threads or position. m, n, k >= 0. */
 typedef struct ddp__matmul {
     long m, n, k;
     const float *a;
@@ -124,7 +124,7 @@ typedef struct ddp__matmul {
     long b_row, b_col;
     float *c;
     long c_row;
-    const float *bias; /* [n] added to every row, or NULL; only without add */
+    const float *bias; /* [n] added to every row, only without add, or NULL */
     int add;
 } ddp__matmul;
 
@@ -174,8 +174,8 @@ typedef struct ddp__conv_view {
  * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]. Over weights, the columns are
  * contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]. Over
  * weights, a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y + g*m*y_plane.
- * Every sum has one fixed order, whatever the blocks, so results depend neither on threads nor on position.
- * The pool of the call needs working memory. */
+ * Every sum has a fixed order that does not depend on the blocks, so results do not depend on threads or
+ * position. The pool of the call needs working memory. */
 typedef struct ddp__conv_product {
     ddp__conv_view view;
     long groups, m;

@@ -207,7 +207,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 
 /* ---- arrays and messages ---- */
 
-/* Encodes one array into `bytes` bytes. residual: error feedback, or NULL for none. */
+/* Encodes one array into `bytes` bytes. residual is for error feedback, or NULL. */
 static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x, size_t n, float *residual,
                                  unsigned char *out, size_t bytes, ddp_error *err)
 {

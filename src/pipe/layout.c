@@ -45,7 +45,7 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     return NULL;
 }
 
-/* An integer from 0 to most. -1 means that it is none. */
+/* An integer from 0 to most, or -1 if it is not such an integer. */
 static int ddp__stages_index(const ddp__json *v, int most)
 {
     if (!v || v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= most) ||

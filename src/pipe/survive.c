@@ -35,7 +35,7 @@ typedef struct ddp__shrink {
     int first;         /* rank in the elastic world of the next world's rank 0 */
     ddp__hub *hub;
     int listen_fd;
-    ddp_error why, lost; /* error that ended the last world, and the one before */
+    ddp_error why, lost; /* error that ended the last world, and error of the world before */
 } ddp__shrink;
 
 /* ---- agreement in the elastic world ---- */

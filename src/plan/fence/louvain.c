@@ -4,8 +4,7 @@
 #include "plan/order.h"
 
 enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
-enum { DDP__LOUVAIN_TURNS = 1000 }; /* never reached, guards against moves that cycle because of
-                                       rounding */
+enum { DDP__LOUVAIN_TURNS = 1000 }; /* never reached, guards against moves that cycle because of rounding */
 
 /* A level of the hierarchy: its nodes are the communities of the level below. */
 typedef struct ddp__louvain {

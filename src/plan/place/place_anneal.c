@@ -117,7 +117,7 @@ static void ddp__place_descend(ddp__place *p)
  * and the best arrangement is chosen by the true cost. lam, mu and nu are powers of two, and the
  * acceptance rule is a table of exactly rounded operations, so that the search is the same with every
  * compiler. Moves: exchange two devices of different stages (half of them from a slowest edge) or of one
- * pipeline; exchange a range of stages of two pipelines (its tail, if it reaches the end); reverse a range
+ * pipeline, exchange a range of stages of two pipelines (its tail, if it reaches the end), or reverse a range
  * of stages. */
 
 #define DDP__ANNEAL_CHUNK 512 /* moves between two checks of the clock */
