@@ -153,8 +153,8 @@ DDP_LIB int ddp__format_list(char *out, size_t room, const char *fmt, va_list li
 /* strtod with a decimal point. */
 DDP_LIB double ddp__number(const char *s, char **end);
 
-/* ---- growing text, files that are read whole, and written whole or not at all, and parsing of numbers
- * ---- */
+/* ---- growing text, files that are read whole and written whole or not at all, strict parsing of
+ * numbers ---- */
 
 /* A growing, NUL-terminated buffer. All-zero is empty. After a failed allocation, `failed` is 1 and appends
  * have no effect, so a check at the end is enough. */

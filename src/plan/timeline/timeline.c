@@ -322,8 +322,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients, and blocks are parts
- * ---- */
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. Blocks are parts ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
