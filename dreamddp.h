@@ -472,9 +472,9 @@ DDP_API int ddp_serve(ddp_ctx *d);
 /* The rules by which OSP chooses the deferred layers. */
 
 typedef enum ddp_osp_rule {
-    DDP_OSP_WALK,    /* by ascending importance; skips a layer that does not fit */
+    DDP_OSP_WALK,    /* by ascending importance, skips a layer that does not fit */
     DDP_OSP_STOP,    /* the same, but stops at the first layer that does not fit */
-    DDP_OSP_DENSITY, /* by ascending importance per byte; skips a layer that does not fit */
+    DDP_OSP_DENSITY, /* by ascending importance per byte, skips a layer that does not fit */
     DDP_OSP_KNAPSACK /* at least as many bytes as the walk, with the least importance */
 } ddp_osp_rule;
 
@@ -486,7 +486,7 @@ typedef enum ddp_solver {
     DDP_SOLVER_OPTIMAL, /* optimal among contiguous sets: memoised search, else the O(L^2 H) programme */
     DDP_SOLVER_DFS,     /* Algorithm 2 as printed, with typos corrected */
     DDP_SOLVER_ENP,     /* equal number of layers per step */
-    DDP_SOLVER_BRUTE,   /* tries every contiguous partition; small instances only */
+    DDP_SOLVER_BRUTE,   /* tries every contiguous partition, for small instances only */
     DDP_SOLVER_SCATTER  /* any assignment: longest layer first, then improving moves */
 } ddp_solver;
 
@@ -1079,15 +1079,15 @@ DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
  * thread moves them and never interprets the values. */
 
 typedef enum ddp_verb {
-    DDP_ALL_REDUCE,     /* every rank gets the sum over the group, times scale; added in rank order, except by
-                           the ring */
+    DDP_ALL_REDUCE,     /* every rank gets the sum over the group, times scale. Added in rank order, except by
+                           the ring. */
     DDP_BROADCAST,      /* every rank gets the values of `peer` */
-    DDP_ALL_GATHER,     /* members x n values: block r comes from the r-th member; every rank gets all
-                           blocks */
+    DDP_ALL_GATHER,     /* members x n values: block r comes from the r-th member. Every rank gets all
+                           blocks. */
     DDP_REDUCE_SCATTER, /* members x n values: on the r-th member, block r becomes the sum over the group,
-                           times scale; its other blocks do not change */
-    DDP_SEND,           /* to `peer`: the n-th send of a pair of ranks matches the n-th receive; high-priority
-                           messages are counted separately */
+                           times scale. The other blocks do not change. */
+    DDP_SEND,           /* to `peer`: the n-th send of a pair of ranks matches the n-th receive. High-priority
+                           messages are counted separately. */
     DDP_PUSH,           /* to `peer`, a server: matches the next DDP_SERVE there, not a receive by number */
     DDP_ANSWER,         /* to `peer`, which pulls: the n-th answer matches the n-th pull of that peer here */
     DDP__ASK,           /* the request of a pull. DDP_PULL sends it automatically. */
@@ -1120,8 +1120,9 @@ typedef enum ddp_coding {
 
 /* The result of a receive or serve. It is written before the message is done. */
 typedef struct ddp_received {
-    /* DDP_SEND; DDP_PUSH; DDP_PULL: a request, which you reply to with DDP_ANSWER; DDP_SERVE: no message
-     * arrived, because the peer was lost (min_world) or because other messages needed the queue slot first */
+    /* DDP_SEND, DDP_PUSH, or DDP_PULL for a request, which you reply to with DDP_ANSWER. DDP_SERVE means that
+     * no message arrived, because the peer was lost (min_world) or because other messages needed the queue
+     * slot first */
     ddp_verb verb;
     int peer, layer;
     size_t count;
@@ -1132,7 +1133,7 @@ typedef struct ddp_received {
  * algorithm. It cannot be combined with `levels`, or with transfers from device to device. */
 typedef struct ddp_owner {
     /* Called on the comm thread for the parts of this rank's segment, in order. x[0..n-1] are the scaled
-     * values at.. of the message; the rule overwrites them with the result. */
+     * values at.. of the message. The rule overwrites them with the result. */
     void (*rule)(void *user, size_t at, float *x, size_t n);
     void *user;
     /* Required in an elastic world, else NULL. Called on the comm thread when a rank was lost and the
@@ -1141,7 +1142,7 @@ typedef struct ddp_owner {
     void (*again)(void *user);
 } ddp_owner;
 
-/* A callback that fills the memory to be sent. Called once, on the comm thread, when the message begins; by
+/* A callback that fills the memory to be sent. Called once, on the comm thread, when the message begins. By
  * then the message named by `after` is done. Returns 0, or a status and *err, which ends the run. */
 typedef struct ddp_maker {
     ddp_status (*make)(void *user, ddp_error *err);
@@ -1161,13 +1162,13 @@ typedef struct ddp_message {
     const ddp_piece *from;
     int from_count;
 
-    /* Where the result is written: as many values as `from` has; NULL: in place. A member's own values of a
-     * broadcast or all-gather are not copied from `from` to `to`. */
+    /* Where the result is written: as many values as `from` has, or NULL for in place. A member's own values
+     * of a broadcast or all-gather are not copied from `from` to `to`. */
     const ddp_piece *to;
     int to_count;
 
-    int add;      /* 1: add the result to `to`, which must be different memory; `from` becomes scratch
-                     memory */
+    int add;      /* 1: add the result to `to`, which must be different memory. `from` becomes scratch
+                     memory. */
     int bytes;    /* 1 if the values are bytes, which cannot be summed */
     float scale;  /* sums: factor applied once to the sum. 0 means 1. */
     int mean;     /* 1, sums: scale = 1 / members of the group, or 1 / live workers */
@@ -1178,11 +1179,11 @@ typedef struct ddp_message {
     int priority; /* among messages in flight the smallest is sent first. Send and receive: a value below 0 on
                      both sides makes the message high-priority: it overtakes the others */
     int link;     /* 0 or 1 (ddp_links) */
-    long after;   /* collectives: 1 + the ticket of a message that must be done before this one begins; the
-                     memory is not read before; 0: none */
+    long after;   /* collectives: 1 + the ticket of a message that must be done before this one begins, or 0.
+                     The memory is not read before. */
 
-    /* All-reduce: wire format of contributions and results: the format that the context was opened for, or
-     * DDP_AS_FLOAT. Sums are in float and in rank order; other formats never use the ring. */
+    /* All-reduce: wire format of contributions and results, which is the format that the context was opened
+     * for, or DDP_AS_FLOAT. Sums are in float and in rank order. Other formats never use the ring. */
     ddp_coding coding;
 
     /* NULL, or one float per value, borrowed: the quantisation error of the result in this rank's segment,
@@ -1199,8 +1200,8 @@ typedef struct ddp_message {
         const ddp_maker *maker; /* broadcast, all-gather: NULL, or borrowed until the message is done */
     };
     int ragged;  /* 1, all-gather and reduce-scatter in a group: block lengths may differ by one value */
-    int overlap; /* 1, all-reduce: pieces may overlap and the values do not matter; the message is sent as
-                    bytes even between threads */
+    int overlap; /* 1, all-reduce: pieces may overlap and the values do not matter. The message is sent as
+                    bytes even between threads. */
     int filler;  /* 1: bubble filling, not counted in the hidden share */
 
     /* 1, with a residual: the values are not yet rounded to `coding`. When the message begins, the residual
@@ -5355,7 +5356,7 @@ DDP_API void ddp_jsonl_end(ddp_jsonl *j);
 
 /* ==== base/backend.h ==== [base] */
 /* The backend table: functions for the memory of layers and activations on a device, and for the work on
- * it. ddp_config.backend NULL means the CPU; dreamddp_cuda.cuh fills in a table for CUDA (ddp_cuda). The
+ * it. ddp_config.backend NULL means the CPU, and dreamddp_cuda.cuh fills in a table for CUDA (ddp_cuda). The
  * graph and the session access parameters, gradients, optimizer state, buffers and activations only
  * through this table, and never dereference a device address. */
 
@@ -5366,7 +5367,7 @@ struct ddp_shape;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
 
-/* The ranks whose devices share a network of their own (NCCL), as seen by one of them. */
+/* The ranks whose devices share a separate network (NCCL), from the view of one rank. */
 typedef struct ddp_backend_peers {
     int rank, world;       /* this rank's index among them */
     double join_timeout_s; /* seconds until all ranks have joined */
@@ -5380,13 +5381,13 @@ typedef struct ddp_backend_peers {
     void *user;
 } ddp_backend_peers;
 
-/* self is what open returned; there is one per context. Unless stated otherwise, a function only queues
+/* self is the result of open, one per context. Unless stated otherwise, a function only queues
  * its work, which runs later in the order of the calls ("in order"). Functions without a status record
  * their first failure, and check reports it. All calls come from the context's thread, except those
  * marked "stager", which come from one other thread. Sizes are bytes, counts are floats. */
 struct ddp_backend {
     const char *name;    /* "cuda" */
-    int device, numbers; /* options that open reads; the backend defines their meaning */
+    int device, numbers; /* options that open reads. The backend defines their meaning */
     int channels_last; /* 1: on the device, a 4-dimensional array (n, c, h, w) and its gradient are stored as
                           (n, h, w, c) */
 
@@ -5435,11 +5436,11 @@ struct ddp_backend {
      *   scale       x[i] *= s
      *   fill        x[i] = s
      *   compensate  x[i] += s x[i]^2 (now[i] - then[i]), rounded after each operation (ddp__late_compensate)
-     *   norm2       waits; the sum of x[i]^2, in double
-     *   update      applies a registered optimizer; zero 1 also zeroes u->grads. If the first and last
+     *   norm2       the sum of x[i]^2, in double. Waits for it
+     *   update      applies a registered optimizer. zero 1 also zeroes u->grads. If the first and last
      *               gradient are -0.0, there is no gradient (ddp_no_gradient): nothing is updated, and the
      *               gradients may stay. A user's rule is called even then, with device arrays and u->stream
-     *   clip_add    adds the squares of x to a sum on the device; first 1 resets the sum
+     *   clip_add    adds the squares of x to a sum on the device. first 1 resets the sum
      *   clip_scale  scales x by the clipping factor of that sum if the norm exceeds limit. No value goes to
      *               the host. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
@@ -5448,9 +5449,9 @@ struct ddp_backend {
     void (*compensate)(void *self, float *x, const float *now, const float *then, size_t count, float s);
     ddp_status (*norm2)(void *self, const float *x, size_t count, double *out, ddp_error *err);
     void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u, int zero);
-    /* In order: quantises x to `bits` bits per value into out; x keeps the residual, as in ddp_split.
-     * Blocks have 64 values: first a float scale for each block, then the levels. The scale of a block
-     * with a NaN or infinity is not finite. NULL: not supported. */
+    /* In order: quantises x to `bits` bits per value into out. x keeps the residual, as in ddp_split.
+     * Blocks have 64 values. A float scale for each block comes first, then the levels. The scale of a block
+     * with a NaN or infinity is not finite. NULL means not supported. */
     void (*split)(void *self, int bits, float *x, void *out, size_t count);
     void (*clip_add)(void *self, const float *x, size_t count, int first);
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
@@ -5461,7 +5462,7 @@ struct ddp_backend {
      *   pair     two operators fused into one, or NULL if each runs alone
      *   scratch  bytes of extra memory that one execution of spec needs, or (size_t)-1 if the operator does
      *            not support these shapes
-     *   reserve  allocates the largest scratch size; may be called again with a larger size. Returns 0 if
+     *   reserve  allocates the largest scratch size. May be called again with a larger size. Returns 0 if
      *            memory is short */
     const struct ddp_op *(*op)(void *self, const char *name);
     const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);
@@ -5478,7 +5479,7 @@ struct ddp_backend {
      *   raise      (stager) releases work that hold made wait
      *   raise_all  (any thread) releases all waiting work
      * fetch and give wait only for their own copies. */
-    int (*slots)(void *self, int slots); /* called once, before the others; returns 0 if memory is short */
+    int (*slots)(void *self, int slots); /* called once, before the others. Returns 0 if memory is short */
     void (*record)(void *self, int slot);
     ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);
     ddp_status (*give)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
@@ -5486,8 +5487,8 @@ struct ddp_backend {
     void (*hold)(void *self, int slot, unsigned turn);
     void (*raise_all)(void *self);
 
-    /* Device-to-device messages (NCCL); join NULL means that they are not supported.
-     *   join     connects the ranks; p is copied
+    /* Device-to-device messages (NCCL), not supported if join is NULL.
+     *   join     connects the ranks and copies p
      *   average  in order after the work so far, but overlapped with later work: the arrays become their
      *            mean over the ranks (sum 1: their sum)
      *   follow   instead of record: makes fetch of message slot wait for the averages so far
@@ -5508,7 +5509,7 @@ struct ddp_backend {
     void (*leave)(void *self, int on_error);
 
     /* Timing.
-     *   marks   sets the number of marks; called once
+     *   marks   sets the number of marks, called once
      *   mark    records, in order, when the work so far is done
      *   marked  that time in ddp_now() seconds, or -1 if it has not happened
      *   range   names the work that is queued from here on, for a profiler. NULL ends the range. */
@@ -5526,7 +5527,7 @@ struct ddp_backend {
 
 /* ==== base/platform.h ==== [base] */
 /* System headers, compiler differences (the common subset of C11 and C++17), and the macros that a
- * program may define. The target is Linux; the code also compiles on macOS. */
+ * program may define. The target is Linux. The code also compiles on macOS. */
 
 #include <ctype.h>
 #include <errno.h>
@@ -5644,7 +5645,7 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 /* Number of elements of a list, as int. */
 #define ddp__count(list) ((int)stbds_arrlen(list))
 
-/* Reserves capacity for n elements in total; if the list grows, the capacity at least doubles. The elements
+/* Reserves capacity for n elements in total. If the list grows, the capacity at least doubles. The elements
  * and their number do not change. list: a T *, NULL at first. Returns 1, or 0 if memory is short or n
  * elements exceed the address space. The list is then unchanged. New elements are not initialised. */
 #define ddp__reserve(list, n) ddp__array_reserve(&(list), (size_t)(n), sizeof *(list))
@@ -5764,7 +5765,7 @@ DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
 /* Bytes that this process can use: RAM of the machine or container plus swap, limited by ulimit -v.
- * malloc may promise more. 0: unknown. */
+ * malloc may promise more. Returns 0 if unknown. */
 DDP_LIB double ddp__memory_total(void);
 
 /* Allocates count zeroed elements for bookkeeping (at least 1 byte). Returns NULL if memory is short or
@@ -5775,7 +5776,7 @@ DDP_LIB int ddp__rising(const void *a, const void *b); /* qsort order of doubles
 
 /* Arrays that are freed together. */
 typedef struct ddp__scratch {
-    void *last; /* NULL: no arrays */
+    void *last; /* NULL without arrays */
     int failed; /* 1 if an allocation failed, so some array is NULL */
 } ddp__scratch;
 
@@ -5783,7 +5784,7 @@ DDP_LIB void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* 
 DDP_LIB int *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void ddp__scratch_free(ddp__scratch *s);        /* keeps `failed` */
-DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* 1: an allocation failed; never reset */
+DDP_LIB int ddp__scratch_failed(const ddp__scratch *s); /* 1 after an allocation failed, never reset */
 DDP_LIB void ddp__scratch_fail(ddp__scratch *s); /* records a failed allocation elsewhere in the same work */
 
 /* The prefix of a layer's name in a message: "layer ", or "" if the name begins with it. An unnamed layer
@@ -5854,7 +5855,7 @@ static inline double ddp__unknown(void)
     return x;
 }
 
-/* ---- numbers as text. A program may call setlocale and get a decimal comma; this library reads and
+/* ---- numbers as text. A program may call setlocale and get a decimal comma, but this library reads and
  * writes a point. Only the functions below call strtod and vsnprintf. ---- */
 
 /* snprintf and vsnprintf with a decimal point, whatever the locale of the program or the thread. */
@@ -5863,15 +5864,15 @@ DDP_LIB int ddp__format_list(char *out, size_t room, const char *fmt, va_list li
 /* strtod with a decimal point. */
 DDP_LIB double ddp__number(const char *s, char **end);
 
-/* ---- growing text; files that are read whole, and written whole or not at all; strict parsing of
+/* ---- growing text, files that are read whole and written whole or not at all, strict parsing of
  * numbers ---- */
 
 /* A growing, NUL-terminated buffer. All-zero is empty. After a failed allocation, `failed` is 1 and appends
- * do nothing, so one check at the end is enough. */
+ * have no effect, so a check at the end is enough. */
 typedef struct ddp__text {
     char *data;
     size_t size, room;
-    int failed, fixed; /* fixed 1: data is the caller's and does not grow */
+    int failed, fixed; /* fixed 1 means that data is the caller's and does not grow */
 } ddp__text;
 
 DDP_LIB void ddp__text_add(ddp__text *t, const char *bytes, size_t n);
@@ -5881,10 +5882,10 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 /* "a file", "a directory", "a pipe", "a socket" or "a device", from st_mode of stat. */
 DDP_LIB const char *ddp__file_kind(mode_t mode);
 
-/* Reads a whole file into t; files ending in .gz are read through `gzip -dc`. Fails if path is not a
- * regular file, because reading a pipe or device might never end. */
+/* Reads a whole file into t. Files ending in .gz are read through `gzip -dc`. Fails if path is not a regular
+ * file, because reading a pipe or device might never end. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
-/* Length of the UTF-8 byte order mark at the beginning of a text: 3, or 0 if there is none. Windows
+/* Length of the UTF-8 byte order mark at the beginning of a text: 3, or 0 without a mark. Windows
  * editors write one. */
 DDP_LIB size_t ddp__bom_bytes(const char *text, size_t n);
 
@@ -5898,7 +5899,7 @@ typedef struct ddp__mapped {
 
 /* ddp__file_map maps a file, or copies it if the name ends in .gz, the file is empty or the file system
  * cannot map it. The file must not shrink before ddp__file_unmap: a read past its new end raises SIGBUS.
- * All-zero means that nothing is mapped. */
+ * All-zero means that no file is mapped. */
 DDP_LIB ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err);
 DDP_LIB void ddp__file_unmap(ddp__mapped *m);
 
@@ -5924,7 +5925,7 @@ DDP_LIB void ddp__file_put(ddp__file *o, const void *bytes, size_t n);
 DDP_LIB FILE *ddp__file_stream(ddp__file *o);
 DDP_LIB const char *ddp__file_name(const ddp__file *o);
 DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
-DDP_LIB void ddp__file_drop(ddp__file *o); /* discards the file; PATH is unchanged */
+DDP_LIB void ddp__file_drop(ddp__file *o); /* discards the file and leaves PATH unchanged */
 /* Begin, put and end in one call. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
 DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err); /* also frees the text */
@@ -5936,7 +5937,7 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 /* The value of an environment variable, or NULL if it is unset or empty. */
 DDP_LIB const char *ddp__env_get(const char *name);
 
-/* Parse a string that must be one number and nothing else. Return 1 and set *out, or return 0. Infinities
+/* Parse a string that must be a number without further text. Return 1 and set *out, or return 0. Infinities
  * and NaN are not accepted. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* also accepts a fraction: "1/64" */
@@ -5983,7 +5984,7 @@ DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
  * pass ---- */
 
 /* Card number i of a shuffled deck of n >= 1 cards. A four-round Feistel network permutes a power of four
- * >= n, repeatedly until the value is below n (cycle walking; Black and Rogaway, Ciphers with arbitrary
+ * >= n, repeatedly until the value is below n (cycle walking, Black and Rogaway, Ciphers with arbitrary
  * finite domains, 2002). */
 DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
 
@@ -5993,8 +5994,8 @@ DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
 /* ---- the processor ---- */
 
-/* Returns 1 if the processor supports the instructions of that ddp_kernels value (config/config.h):
- * always for 0 and base; avx2 needs FMA, too; avx512f. */
+/* Returns 1 if the processor supports the instructions of that ddp_kernels value (config/config.h), and
+ * always for 0 and base. DDP_KERNELS_AVX2 also needs FMA, and DDP_KERNELS_AVX512 needs avx512f. */
 DDP_LIB int ddp__cpu_runs(int kernels);
 
 /* ---- threads, locks and atomics, written the same in C11 and C++17 ---- */
@@ -6017,8 +6018,8 @@ DDP_LIB void ddp__sleep_until(double when); /* until ddp_now() >= when (seconds)
 DDP_LIB void ddp__extend(double *since, double seconds, double now);
 
 /* Asks the scheduler to run the calling thread soon after it wakes, even while compute threads occupy
- * every core. It requests short time slices, which needs no privilege. Linux 6.12 and later; no effect
- * elsewhere. */
+ * every core. It requests short time slices, which needs no privilege. It has an effect on Linux 6.12 and
+ * later only. */
 DDP_LIB void ddp__thread_prompt(void);
 
 /* pthread_create for a thread that calls functions of the program. They may need more stack than the
@@ -6029,7 +6030,7 @@ DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 
 DDP_LIB int ddp__cond_init(pthread_cond_t *c); /* uses the monotonic clock */
-/* Waits for c until ddp_now() reaches when (seconds); when < 0 waits without a limit. Returns 0 or
+/* Waits for c until ddp_now() reaches when (seconds), or without a limit if when < 0. Returns 0 or
  * ETIMEDOUT. */
 DDP_LIB int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when);
 
@@ -6043,8 +6044,8 @@ typedef void (*ddp__range_fn)(void *user, long first, long last);
 DDP_LIB ddp__pool *ddp__pool_open(int threads);
 DDP_LIB void ddp__pool_close(ddp__pool *pool);
 DDP_LIB int ddp__pool_threads(const ddp__pool *pool);
-/* Runs fn over items 0..items-1 in blocks of grain items and returns when all are done. pool NULL: runs
- * in the calling thread. */
+/* Runs fn over items 0..items-1 in blocks of grain items and returns when all are done. Runs in the calling
+ * thread if pool is NULL. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
 
 /* Per-thread working memory for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64 bytes,
@@ -6059,7 +6060,7 @@ DDP_LIB void ddp__pool_run_rooms(ddp__pool *pool, long items, long grain, ddp__r
 /* ==== base/number.c ==== [base] */
 /* Converts numbers to and from text with a decimal point in every locale. */
 
-/* Switches this thread to the C locale. glibc and musl return a constant and allocate nothing. */
+/* Switches this thread to the C locale. glibc and musl return a constant and do not allocate. */
 static locale_t ddp__locale_enter(locale_t *plain)
 {
     *plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -6242,7 +6243,7 @@ void ddp__release(const ddp_allocator *a, void *ptr, size_t bytes)
         free(ptr);
 }
 
-/* Reads the number in a one-line file. Returns DBL_MAX if there is none ("max"). */
+/* Reads the number in a one-line file. Returns DBL_MAX without a limit ("max"). */
 static double ddp__limit_read(const char *path)
 {
     FILE *f = fopen(path, "r");
@@ -6349,7 +6350,7 @@ int ddp__rising(const void *a, const void *b)
 
 /* ---- the clock ---- */
 
-static __thread double *ddp__own_time; /* NULL: the machine's clock */
+static __thread double *ddp__own_time; /* NULL for the clock of the machine */
 
 double *ddp__time_set(double *now)
 {
@@ -6414,8 +6415,8 @@ uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 double ddp_rng_uniform(ddp_rng *r) { return (double)(ddp_rng_u64(r) >> 11) * 0x1.0p-53; }
 
 /* The sum of twelve uniform numbers minus six. It needs only additions, which IEEE rounds identically
- * everywhere; libm's log and cos are not bit-identical on all platforms. Mean 0, variance 1, tails end at
- * 6. */
+ * everywhere, while log and cos of libm are not bit-identical on all platforms. Mean 0, variance 1, tails end
+ * at 6. */
 double ddp_rng_normal(ddp_rng *r)
 {
     double s = 0;
@@ -6780,7 +6781,7 @@ struct ddp__pool {
     ddp__room_fn fn;
     void *user;
     long items, grain;
-    long next;            /* first item that no thread has taken; atomic */
+    long next;            /* first item that no thread has taken, atomic */
     unsigned char *rooms; /* aligned part of `memory`, or NULL before ddp__pool_rooms */
     void *memory;
     ddp__helper helper[1]; /* [threads - 1] */
@@ -6791,7 +6792,7 @@ static void *ddp__pool_room(const ddp__pool *p, int number)
     return p && p->rooms ? p->rooms + (size_t)number * DDP__ROOM_BYTES : NULL;
 }
 
-/* Processes blocks until none is left. Any thread may process any block, because blocks are independent
+/* Processes blocks until all are taken. Any thread may process any block, because blocks are independent
  * by contract. */
 static void ddp__pool_drain(ddp__pool *p, int number)
 {
@@ -7767,7 +7768,7 @@ static int ddp__graph_room(ddp_graph *g, int room, int count)
 #define ddp__graph_reserve(g, list) \
     ddp__graph_room(g, ddp__reserve(list, ddp__count(list) + 1), ddp__count(list))
 
-/* Returns 1 if function `what` may still change the graph; else sets the error. */
+/* Returns 1 if function `what` may still change the graph. Otherwise sets the error. */
 static int ddp__graph_open(ddp_graph *g, const char *what)
 {
     if (!g || g->error.code) return 0;
@@ -8282,9 +8283,9 @@ float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 /* ==== graph/arena.c ==== [graph] */
 /* Plans the memory of a state: lifetimes of all arrays, then their offsets in the arenas. */
 
-/* Events in the life of a node. Times count events in execution order: all nodes forward; then all nodes
- * backward, where a segment's recomputed nodes come before the backward of its last node; finally
- * separate weight gradients. */
+/* Events in the life of a node. Times count events in execution order: all nodes forward, then all nodes
+ * backward, finally separate weight gradients. The recomputed nodes of a segment come before the backward of
+ * the last node of the segment. */
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
 /* Free space of an arena, sorted by offset, neighbours merged. */
@@ -8306,13 +8307,14 @@ typedef struct ddp__lives {
     const unsigned char *fate;
     int n, times;
     int now;         /* current time */
-    int *uses;       /* number of consumers of a node's output; the other int arrays share its allocation */
-    int *root[2];    /* node whose output memory this output shares; [1]: in the recomputed forward */
+    int *uses;       /* number of consumers of the output of a node. The other int arrays share this
+                        allocation */
+    int *root[2];    /* node whose output memory this output shares. [1] is for the recomputed forward */
     int *end[2];     /* last time at which the output memory of a root is needed */
-    int *over;       /* 1: the gradient overwrites the output */
+    int *over;       /* 1 if the gradient overwrites the output */
     int *event;      /* [DDP__EVENTS n] number of the event at a time */
-    int *when;       /* [DDP__EVENTS n] time of an event, -1: it does not happen */
-    int *dying;      /* [DDP__EVENTS n] first array freed at a time, -1: none */
+    int *when;       /* [DDP__EVENTS n] time of an event, -1 if it does not happen */
+    int *dying;      /* [DDP__EVENTS n] first array freed at a time, -1 without such an array */
     int *sibling;    /* [DDP__ARRAYS n] next array freed at the same time */
     size_t *bytes;   /* [DDP__ARRAYS n] */
     ddp__hole *hole; /* holes of all spaces */
@@ -8545,14 +8547,14 @@ static int ddp__pass_of(const ddp__lives *v, int time)
     return event == DDP__FORWARD_AGAIN ? DDP__BACKWARD : event;
 }
 
-/* The arena for an array that lives from now until a time; < 0: for ever. */
+/* The arena for an array that lives from now until a time, or for ever if the time is < 0. */
 static ddp__arena ddp__arena_of(const ddp__lives *v, int until)
 {
     if (!v->g->stages || until < 0) return DDP__ARENA_OWN;
     return ddp__pass_of(v, v->now) == ddp__pass_of(v, until) ? DDP__ARENA_PASS : DDP__ARENA_HELD;
 }
 
-/* Places an array now and records when it is freed; until < 0: never. */
+/* Places an array now and records when it is freed, or never if until < 0. */
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
     const size_t arena = ddp__arena_of(v, until);
@@ -8647,7 +8649,7 @@ static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
     if ((d->from >= 0 || d->to >= 0) && d->has_gradient) ddp__born_gradient(v, i, -1, l);
 }
 
-/* The node that is next and runs fused with node i, or -1 for none. */
+/* The node that is next and runs fused with node i, or -1. */
 static int ddp__born_with(const ddp__lives *v, int event, int i)
 {
     if (event == DDP__WEIGHTS) return -1;
@@ -9259,7 +9261,7 @@ static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
                       (size_t)ddp_shape_count(&n->spec.out));
 }
 
-/* Completes the gradients that the previous stage waits for; gradients that nothing reached are zero. */
+/* Completes the gradients that the previous stage waits for. Gradients that no consumer added to are zero. */
 static void ddp__backward_entered(ddp_state *s)
 {
     const ddp_graph *g = s->graph;
@@ -9397,8 +9399,8 @@ int ddp_backward_range(ddp_state *s, int first, int last)
 }
 
 /* ==== graph/build.c ==== [graph] */
-/* Turns a graph into arrays: checks, memory plan, parameters, registration of the layers; also creates
- * and frees graphs. */
+/* Turns a graph into arrays: checks, memory plan, parameters, registration of the layers. Also creates and
+ * frees graphs. */
 
 static ddp_status ddp__build_check(ddp_graph *g)
 {
@@ -10087,12 +10089,12 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 /* ==== ops/ops.h ==== [ops] */
 /* Declarations shared by the operator files: kernels and matrix products, operator tables, parallel
  * loops, checks for shape rules. tests/ops/reference.h implements the same operators as plain loops in
- * double; the tests compare the kernels with it. */
+ * double, and the tests compare the kernels with it. */
 
-/* ---- inner loops, one set per instruction set, which take nearly all of the time; and the matrix
- * products built from them ---- */
+/* ---- inner loops, one set per instruction set, which take nearly all of the time, and the matrix products
+ * built from them ---- */
 
-/* Enables fused multiply-add. GCC does not fuse under -std=c11 or below -O2; Clang fuses by default. */
+/* Enables fused multiply-add. GCC does not fuse under -std=c11 or below -O2. Clang fuses by default. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define DDP__CONTRACT        optimize("O2", "fp-contract=fast")
 #define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
@@ -10122,7 +10124,7 @@ static inline void ddp__op_rooms(const ddp_op_call *call, long items, long grain
  * overwrites it. */
 typedef struct ddp__kernels {
     const char *name;
-    int mr, nr; /* register tile of gemm; nr is two vectors */
+    int mr, nr; /* register tile of gemm, where nr is two vectors */
 
     /* c (mr x nr, leading dimension c_row) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The right
      * half of the columns is at d: c + nr/2, or elsewhere. */
@@ -10135,15 +10137,15 @@ typedef struct ddp__kernels {
     float (*max)(const float *x, long n);
     /* sum over x*y. */
     float (*dot)(const float *x, const float *y, long n);
-    /* sum of e = factor * exp(scale * x - shift); y (may be NULL) = or += e. */
+    /* Returns the sum of e = factor * exp(scale * x - shift). y, unless NULL, = or += e. */
     float (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
     /* d = factor * p * (d - mean): gradient of a softmax with probabilities p. */
     void (*softmax_grad)(float *d, const float *p, long n, float mean, float factor);
-    /* gelu: tanh form. gelu_grad: dx = or += dy * gelu'(x). */
+    /* gelu is the tanh form. gelu_grad computes dx = or += dy * gelu'(x). */
     void (*gelu)(float *y, const float *x, long n);
     void (*gelu_grad)(float *dx, const float *x, const float *dy, long n, int add);
-    /* y = (x - mean) * rstd * scale + shift. stat receives mean and rstd = 1/sqrt(var + eps). RMS norm
-     * (shift NULL; rms 1 in norm_grad): mean and shift are 0, var is mean(x^2), and stat has only rstd. */
+    /* y = (x - mean) * rstd * scale + shift. stat receives mean and rstd = 1/sqrt(var + eps). RMS norm (shift
+     * is NULL, or rms is 1 in norm_grad): mean and shift are 0, var is mean(x^2), and stat has only rstd. */
     void (*norm)(float *y, const float *x, const float *scale, const float *shift, long n, float eps,
                  float *stat);
     void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
@@ -10154,9 +10156,9 @@ typedef struct ddp__kernels {
                         int add_a, int add_b);
     /* Rotates the points (x[i], x[half + i]) by the angles with cosine[i] and sine[i]. */
     void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half, int add);
-    /* sum[0] = sum of y - y_mean; sum[1] = sum of (y - y_mean) (x - x_mean). */
+    /* sum[0] = sum of y - y_mean, sum[1] = sum of (y - y_mean) (x - x_mean). */
     void (*moments)(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum);
-    /* z = or += a x + b y + c; y NULL: z = or += a x + c. */
+    /* z = or += a x + b y + c, or z = or += a x + c if y is NULL. */
     void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c, int add);
     /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: gathers scattered rows. */
     void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
@@ -10196,9 +10198,9 @@ static inline void ddp__ahead(const float *x, long n)
 /* ---- matrix product in float: packed, blocked, parallel over blocks of the result ---- */
 
 /* c (m x n) = or += a (m x k) times b (k x n). Strides are in floats: a(i, p) is a[i*a_row + p*a_col],
- * b(p, j) is b[p*b_row + j*b_col]. One stride of each is 1; exchange the two to transpose a matrix. c has
- * contiguous rows. Every element is summed over p in one fixed order, whatever the blocks, so results
- * depend neither on threads nor on position. m, n, k >= 0. */
+ * b(p, j) is b[p*b_row + j*b_col]. One stride of each matrix is 1. To transpose a matrix, exchange its two
+ * strides. c has contiguous rows. Every element is summed over p in a fixed order that does not depend on the
+ * blocks, so results do not depend on threads or position. m, n, k >= 0. */
 typedef struct ddp__matmul {
     long m, n, k;
     const float *a;
@@ -10207,7 +10209,7 @@ typedef struct ddp__matmul {
     long b_row, b_col;
     float *c;
     long c_row;
-    const float *bias; /* [n] added to every row, or NULL; only without add */
+    const float *bias; /* [n] added to every row, only without add, or NULL */
     int add;
 } ddp__matmul;
 
@@ -10222,8 +10224,8 @@ DDP_LIB long ddp__matmul_depth(long k); /* sums over k are split into parts of t
  * is stored column by column. */
 DDP_LIB void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
                                  const void *b, int b_turned, void *c, const void *bias, int add);
-/* Shape rules for an operator with its own weight, whose width is an argument; and for one with a tied
- * weight, whose shape the graph has stored as parameter 0. */
+/* Shape rules for an operator with its own weight, whose width is an argument, and for an operator with a
+ * tied weight, whose shape the graph has stored as parameter 0. */
 DDP_LIB ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err);
 DDP_LIB ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err);
 
@@ -10254,11 +10256,11 @@ typedef struct ddp__conv_view {
 /* W is a matrix of m rows with columns (plane, a, b). For every group g:
  *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
  *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
- * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights, the columns are
- * contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]; over
- * weights, a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y +
- * g*m*y_plane. Every sum has one fixed order, whatever the blocks, so results depend neither on threads nor
- * on position. The pool of the call needs working memory. */
+ * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]. Over weights, the columns are
+ * contiguous. Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]. Over
+ * weights, a plane of y is contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y + g*m*y_plane.
+ * Every sum has a fixed order that does not depend on the blocks, so results do not depend on threads or
+ * position. The pool of the call needs working memory. */
 typedef struct ddp__conv_product {
     ddp__conv_view view;
     long groups, m;
@@ -10332,7 +10334,7 @@ DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, d
  * kv_heads (default: heads). A key/value head serves `group` consecutive query heads. */
 typedef struct ddp__heads {
     long b, t, heads, kv_heads, group;
-    long row, width; /* columns of x; columns of the queries and of attention's output */
+    long row, width; /* columns of x, columns of the queries and of the output of attention */
     int d;           /* columns of a head */
     float scale;     /* of attention's scores, 1 / sqrt(d) */
 } ddp__heads;
@@ -10346,8 +10348,8 @@ DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head
 /* The same for a spec that has passed this check. */
 DDP_LIB ddp__heads ddp__heads_of(const ddp_op_spec *s);
 
-/* Offset in x of the queries of head number `head` of all (batch, head), and of the keys of number
- * kv_head; and the offset of that query head in out. */
+/* Offset in x of the queries of head number `head` of all (batch, head), offset in x of the keys of number
+ * kv_head, and offset in out of that query head. */
 static inline DDP__DEVICE long ddp__heads_q(const ddp__heads *z, long head)
 {
     return head / z->heads * z->t * z->row + head % z->heads * z->d;
@@ -10368,8 +10370,9 @@ DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_er
 /* Number of elements of such a shape, even if it is rejected later as too large. */
 DDP_LIB double ddp__image_count(const ddp_shape *s);
 
-/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over one channel of images of shape s; x and y
- * point to its first element. Sums are in float within a plane and in double across planes, in order. */
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over one channel of images of shape s. x and y point to
+ * the first element of the channel. Sums are in float within a plane and in double across planes, in
+ * order. */
 DDP_LIB void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float *x, const float *y,
                                float x_mean, float y_mean, double *sum);
 
@@ -10381,7 +10384,7 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
 /* Dimensions of a pooling operator with arguments kernel, stride and padding. */
 typedef struct ddp__pool_size {
     long planes;
-    int h, w, rows, cols; /* size of the input; size of the output */
+    int h, w, rows, cols; /* size of the input, size of the output */
     int kernel, stride, padding;
 } ddp__pool_size;
 
@@ -10650,7 +10653,7 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
         }                                                                                                    \
     }                                                                                                        \
                                                                                                              \
-    /* h = normalised x, d = dy * scale: dx = rstd (d - mean(d) - h mean(d h)); rms: no mean(d). */          \
+    /* dx = rstd (d - mean(d) - h mean(d h)) for h = normalised x, d = dy * scale. rms omits mean(d). */     \
     static inline ATTR __attribute__((always_inline)) void ddp__norm_grad_of_##S(                            \
         float *dx, const float *x, const float *scale, const float *dy, long n, const float *stat, int rms,  \
         int add)                                                                                             \
@@ -11082,7 +11085,7 @@ ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
  * so that neighbouring positions are also neighbours in the slab. Rows and columns between windows are
  * left out. */
 enum {
-    DDP__CONV_MC = 528,  /* with one thread, half as many with several; a multiple of every mr */
+    DDP__CONV_MC = 528,  /* with one thread, half as many with several. A multiple of every mr */
     DDP__CONV_KC = 216,  /* 24 planes of 3 x 3 taps */
     DDP__CONV_NC = 576,  /* over weights: columns of W in a block */
     DDP__CONV_PC = 1024, /* over images: positions of a chunk */
@@ -11099,7 +11102,7 @@ typedef struct ddp__conv_room {
 DDP__ROOM_FITS(ddp__conv_room);
 
 /* How a view is split into chunks. A chunk is rows_each whole rows of positions, of one image or of
- * several. If rows are long, it is one of `parts` pieces of a row. */
+ * several. If rows are long, it is a piece of a row, which has `parts` pieces. */
 typedef struct ddp__conv_plan {
     const ddp__conv_product *g;
     const ddp__kernels *kernels;
@@ -11109,10 +11112,10 @@ typedef struct ddp__conv_plan {
     void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1,
                   long first, long last);
     long all;                /* number of chunks, or of columns of W */
-    long down, across;       /* slab rows between positions; number of column remainders */
+    long down, across;       /* slab rows between positions, number of column remainders */
     long pitch, plane, slab; /* floats of a row, a plane and all of the slab */
-    long rows, row_blocks;   /* rows of W in a block; number of such blocks */
-    long span, spans;        /* part of `all` in a block; number of such parts */
+    long rows, row_blocks;   /* rows of W in a block, number of such blocks */
+    long span, spans;        /* part of `all` in a block, number of such parts */
 } ddp__conv_plan;
 
 /* Maximum floats of a slab plane for rows_each rows of `part` positions. */
@@ -11512,8 +11515,8 @@ void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
 }
 
 /* ==== ops/linear.c ==== [ops] */
-/* linear: y = x W^T + b over rows, with x (rows, C), W (width, C), b (width); and the float matrix
- * product that it uses (blocks of the result, packed panels, register tiles). */
+/* linear: y = x W^T + b over rows, with x (rows, C), W (width, C), b (width), and the float matrix product
+ * that it uses (blocks of the result, packed panels, register tiles). */
 #ifdef DDP_USE_CBLAS
 #include <cblas.h>
 #endif
@@ -11604,7 +11607,7 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
     return r;
 }
 
-/* Computes one register tile; at an edge, in a temporary full tile. */
+/* Computes one register tile, at an edge in a temporary full tile. */
 static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a, const float *b,
                              long b_row, float *c, long c_row, long rows, long cols, const float *bias,
                              int add)
@@ -11675,7 +11678,7 @@ static void ddp__matmul_blocks(void *user, void *room, long first, long last)
 }
 
 /* Splits the result into blocks of whole register tiles. Blocks are as large as possible, because each
- * packs its panel of b again; with more threads they are smaller. The result is bit-identical, because
+ * packs its panel of b again. With more threads they are smaller. The result is bit-identical, because
  * blocks never split a sum over p. Returns the number of blocks. */
 static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn, int threads)
 {
@@ -12113,7 +12116,7 @@ DDP__OPS(ddp__embedding_ops,
 
 typedef struct ddp__norm_size {
     long rows, n;
-    int centred; /* 1: layer_norm */
+    int centred; /* 1 for layer_norm */
     long saved;  /* saved elements of a row. The last is rstd. */
 } ddp__norm_size;
 
@@ -12177,7 +12180,7 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
                       (const float *)call->saved + i * z.saved, !z.centred, call->add_in[0]);
 }
 
-/* Adds a row to the sums of n columns; shift may be NULL. */
+/* Adds a row to the sums of n columns. shift may be NULL. */
 static inline void ddp__norm_columns_add(float *scale, float *shift, const float *x, const float *dy,
                                          float mean, float rstd, long n)
 {
@@ -12261,7 +12264,7 @@ static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s,
         kn->moments(x, x, n, 0, 0, part);
         near = part[0] / (float)n;
         kn->moments(x, x, n, near, near, part);
-        /* `near` is rounded; the sum of differences from it corrects mean and variance */
+        /* `near` is rounded, and the sum of differences from it corrects mean and variance */
         off = (double)part[0] / (double)n;
         squares += (double)part[1] - off * (double)part[0];
         off += (double)near - *mean;
@@ -12358,7 +12361,7 @@ DDP__OPS(ddp__norm_ops, {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__
  * consecutive query heads (Ainslie et al. 2023, arXiv:2305.13245). The float kernels process tiles of up to
  * 64 x 256 scores, only left of the diagonal, and store at most two tiles (online softmax as in
  * FlashAttention, arXiv:2205.14135, Algorithm 1). Forward saves the maximum of the scaled scores and 1 / sum
- * per row and head; backward recomputes p from them, and reads out. */
+ * per row and head. Backward recomputes p from them, and reads out. */
 
 enum {
     DDP__ATTENTION_PART = 256,   /* queries per forward work item, and maximum keys of a tile */
@@ -12393,7 +12396,7 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 
 typedef struct ddp__attention_tile {
     const ddp__kernels *kn;
-    long keys, queries; /* of a tile; either fits its packed array */
+    long keys, queries; /* of a tile. Each fits its packed array */
 } ddp__attention_tile;
 
 /* Working memory of a forward thread: the packed keys and values of a tile, and the arrays of its
@@ -12453,7 +12456,7 @@ static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* rows x cols elements of c = or += one panel a times the panels of b, which are stride floats apart;
+/* rows x cols elements of c = or += one panel a times the panels of b, which are stride floats apart, with
  * rows <= mr. */
 static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b, long stride,
                                float *c, long ldc, long rows, long cols, int add)
@@ -12917,10 +12920,10 @@ DDP__OPS(ddp__elementwise_ops, {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp_
          {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward})
 
 /* ==== ops/loss.c ==== [ops] */
-/* Softmax cross-entropy: mean over the rows whose label is not -1 (0 if there is none). Row loss =
- * log(sum exp(x - max)) + max - x[label]. Saves max and sum per row. Probabilities are not stored;
- * backward computes them in place of the logits. A label below -1 or beyond the last column makes the
- * loss and that row's gradient NAN, because a kernel cannot return an error. */
+/* Softmax cross-entropy: mean over the rows whose label is not -1 (0 without such rows). Row loss =
+ * log(sum exp(x - max)) + max - x[label]. Saves max and sum per row. Probabilities are not stored, because
+ * backward computes them in place of the logits. A label below -1 or beyond the last column makes the loss
+ * and that row's gradient NAN, because a kernel cannot return an error. */
 
 static ddp_status ddp__loss_labels(const ddp_op_spec *s, const char *op, ddp_error *err)
 {
@@ -13037,7 +13040,7 @@ static void ddp__loss_backward(const ddp_op_call *call)
 }
 
 /* ---- linear_cross_entropy: the loss of logits x W^T, computed in chunks. A training forward also runs
- * backward for each chunk while its logits exist, as if the gradient of the loss were 1; backward then
+ * backward for each chunk while its logits exist, as if the gradient of the loss were 1. Backward then
  * multiplies by the actual gradient. ---- */
 
 long ddp__head_chunk(long rows)
@@ -14053,7 +14056,7 @@ typedef struct ddp__sgd_step {
     int nesterov;
 } ddp__sgd_step;
 
-/* v may be NULL: no momentum. */
+/* v is NULL without momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)
 {
     ddp__f4 weight = ddp__f4_load(w), d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight), m;
@@ -14085,7 +14088,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
-/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = first moment, second moment ---- */
+/* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay. state = first moment, second moment ---- */
 
 /* count is a multiple of the vector length. Wider vectors round identically. The loop is limited by memory
  * bandwidth. */
@@ -14240,7 +14243,7 @@ ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float wei
 
 /* ---- clipping ---- */
 
-/* Lane k adds elements k, k + 8, k + 16, ...; at the end the lanes are added in pairs. */
+/* Lane k adds elements k, k + 8, k + 16 and so on. At the end the lanes are added in pairs. */
 double ddp__sum_squares(const float *x, size_t n)
 {
     typedef double pair __attribute__((vector_size(16)));
@@ -14339,12 +14342,12 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
 
 /* ==== nn/muon.c ==== [nn] */
 /* Muon optimizer: Newton-Schulz steps approximate the orthogonal matrix nearest to the momentum of a
- * matrix (Jordan et al. 2024; MuLoCo, arXiv:2505.23725). Sums follow the order of their index and no
+ * matrix (Jordan et al. 2024 and MuLoCo, arXiv:2505.23725). Sums follow the order of their index and no
  * product is fused, so results are bit-identical on every processor and with any number of threads. */
 
 /* ---- matrix product: c (m x n) += a (m x k) b (k x n), row-major ---- */
 
-/* A panel is a packed block of columns of b; rows of a are processed in fours. For a symmetric result,
+/* A panel is a packed block of columns of b. Rows of a are processed in fours. For a symmetric result,
  * only tiles up to the diagonal are computed. */
 enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 192 };
 
@@ -14355,7 +14358,7 @@ typedef struct ddp__panels {
     int symmetric;
 } ddp__panels;
 
-/* c: DDP__PANEL_ROWS rows of a panel; a: as many rows, `stride` apart, of depth values. */
+/* c has DDP__PANEL_ROWS rows of a panel, and a has as many rows, `stride` apart, of depth values. */
 #define DDP__PANEL_SET(S, BYTES, ATTR)                                                                 \
     typedef float ddp__panel_vec_##S __attribute__((vector_size(BYTES)));                              \
                                                                                                        \
@@ -14824,8 +14827,8 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
 /* ---- image classifiers ---- */
 
-/* Published depths, each with the sizes of its parts: numbers of residual blocks (He et al. 2015, Table
- * 1; bottleneck blocks from depth 50 on), or of convolutions (Simonyan and Zisserman 2014, Table 1: A to
+/* Published depths, each with the sizes of its parts: numbers of residual blocks (He et al. 2015, Table 1,
+ * with bottleneck blocks from depth 50 on), or of convolutions (Simonyan and Zisserman 2014, Table 1: A to
  * E). */
 static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2},   {34, 3, 4, 6, 3},   {50, 3, 4, 6, 3},
                                             {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
@@ -14993,7 +14996,7 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
 }
 
-/* ---- bottleneck: a pipeline stage sends each row as a few floats; the next stage expands it again ---- */
+/* ---- bottleneck: a pipeline stage sends each row as a few floats, and the next stage expands it ---- */
 
 /* Width of the last dimension, or number of channels of images. */
 static long ddp__bottleneck_width(const ddp_node *x)
@@ -15075,7 +15078,7 @@ struct ddp_tokens {
     int width;                  /* bytes per token: 1, 2 or 4, little-endian */
     long count;
     long vocabulary;
-    int byte_of[256]; /* width 1: byte of a token, and token of a byte */
+    int byte_of[256]; /* for width 1, byte of a token, and token of a byte */
     unsigned char token_of[256];
 };
 
@@ -15451,7 +15454,7 @@ void ddp_images_close(ddp_images *m)
     DDP_FREE(m);
 }
 
-/* ---- IDX: big-endian; a magic number with type and number of dimensions, then the dimensions ---- */
+/* ---- IDX: big-endian, a magic number with type and number of dimensions, then the dimensions ---- */
 
 static uint32_t ddp__idx_word(const unsigned char *p)
 {
@@ -15610,7 +15613,7 @@ ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 /* An open folder and the current file in it. */
 typedef struct ddp__folder {
     const char *folder;
-    char name[256]; /* "": none */
+    char name[256]; /* "" if absent */
     ddp__text path;
 } ddp__folder;
 
@@ -16004,7 +16007,7 @@ static int ddp__json_digits(ddp__json_reader *r)
     return r->at > start;
 }
 
-/* Checks the grammar; ddp__number only converts. */
+/* Checks the grammar, because ddp__number only converts. */
 static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 {
     const char *start = r->at, *whole;
@@ -16286,8 +16289,8 @@ void ddp__json_number(ddp__text *t, double x)
 /* ==== io/safetensors.c ==== [io] */
 /* Safetensors files: validates the header, reads arrays on demand, writes files. */
 
-/* Layout: 8 bytes with the length of the header (little-endian). The header, a JSON object that maps names to
- * {dtype, shape, data_offsets} and may end in blanks; the arrays, without gaps. */
+/* Layout: 8 bytes with the length of the header (little-endian), then the header, then the arrays without
+ * gaps. The header is a JSON object that maps names to {dtype, shape, data_offsets} and may end in blanks. */
 #define DDP__ST_HEADER ((uint64_t)8 << 20) /* maximum length of a header */
 #define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
 #define DDP__ST_CHUNK  8192                /* bytes read at a time */
@@ -16299,10 +16302,10 @@ struct ddp_safetensors {
     int fd;            /* -1 if the file is in memory */
     const char *bytes; /* contents of the file if fd is -1 */
     uint64_t begin;    /* offset of the arrays in the file */
-    uint64_t size;     /* bytes of all arrays; before the header is read, of the file */
+    uint64_t size;     /* bytes of all arrays, or of the file before the header is read */
     ddp__json *header;
     int count;
-    ddp_safetensor *tensor; /* [count], sorted by offset; names point into header */
+    ddp_safetensor *tensor; /* [count], sorted by offset. Names point into header */
 };
 
 /* ---- types and shapes ---- */
@@ -16577,7 +16580,7 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
     return code;
 }
 
-/* Opens a file, or bytes in memory (bytes NULL: a file). */
+/* Opens a file if bytes is NULL, otherwise bytes in memory. */
 static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
@@ -16857,7 +16860,7 @@ static int ddp__weight_path_ends(const char *path, const char *ending)
     return n > k && !strcmp(path + n - k, ending);
 }
 
-/* Opens FOLDER/NAME (folder NULL: NAME) and appends it. */
+/* Opens FOLDER/NAME, or NAME if folder is NULL, and appends it. */
 static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *folder, const char *name,
                                         ddp_error *err)
 {
@@ -16952,8 +16955,8 @@ static ddp_status ddp__weight_folder_next(const char *folder, const char *after,
     return DDP_OK;
 }
 
-/* Checks that all shards exist, for names such as NAME-00002-of-00003.safetensors; the error names the
- * first missing one. */
+/* Checks that all shards exist, for names such as NAME-00002-of-00003.safetensors. The error names the first
+ * missing shard. */
 static ddp_status ddp__weight_folder_whole(const ddp__weight_files *files, const char *folder, ddp_error *err)
 {
     const char *name = files->list[0].path + strlen(folder) + 1, *of = strstr(name, "-of-"), *digit = of;
@@ -17065,9 +17068,9 @@ static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classi
                                                     {"head", "linear", 0, "classifier.6", 0},
                                                     {NULL, NULL, 0, NULL, 0}};
 
-/* Llama's names in the transformers library, for reading only; saving uses names by layer. Its q, k and v
- * weights are one matrix here, in this order of rows, and so are its gate and up weights. Both libraries
- * pair column i of a head with column d/2 + i for rotary angles, so rows need no permutation. */
+/* Llama's names in the transformers library, for reading only. Saving uses names by layer. Its q, k and v
+ * weights are one matrix here, in this order of rows, and so are its gate and up weights. Both libraries pair
+ * column i of a head with column d/2 + i for rotary angles, so rows need no permutation. */
 #define DDP__WEIGHT_PARTS 3
 static const struct {
     const char *layer, *op;
@@ -17101,7 +17104,7 @@ typedef enum ddp__weight_family {
 typedef struct ddp__weight_part {
     char name[DDP__WEIGHT_NAME]; /* "": no such name */
     int64_t rows;
-    ddp_safetensors *file; /* file that has the tensor; NULL: not found yet */
+    ddp_safetensors *file; /* file that has the tensor, NULL if not found yet */
     const ddp_safetensor *from;
 } ddp__weight_part;
 
@@ -17110,9 +17113,9 @@ typedef struct ddp__weight {
     char name[DDP__WEIGHT_NAME];
     float *data;       /* NULL means that the graph is not built, or the array is on another stage */
     int stage;         /* stage that has the array */
-    ddp_safetensor as; /* type and shape in the file; its name points into this struct */
+    ddp_safetensor as; /* type and shape in the file. Its name points into this struct */
     int transposed;
-    ddp_safetensors *file; /* file that has the whole array; NULL: not found, or found in parts */
+    ddp_safetensors *file; /* file that has the whole array, NULL if not found or found in parts */
     const ddp_safetensor *from;
     int parts; /* number of Llama parts in the transformers library, or 0 for no parts */
     ddp__weight_part part[DDP__WEIGHT_PARTS];
@@ -17372,7 +17375,7 @@ static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const cha
     return NULL;
 }
 
-/* The name without its first prefix, or NULL if it has none. */
+/* The name without its first prefix, or NULL without a prefix. */
 static const char *ddp__weight_bare(const char *name)
 {
     for (size_t i = 0; i < sizeof ddp__weight_prefixes / sizeof ddp__weight_prefixes[0]; i++) {
@@ -17880,7 +17883,7 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
     return DDP_OK;
 }
 
-/* ---- encoding: whole blocks, the last padded with zeros; compilers vectorise fixed counts at -O2 ---- */
+/* ---- encoding: whole blocks, the last padded with zeros. Compilers vectorise fixed counts at -O2 ---- */
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
@@ -17968,7 +17971,7 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
-/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a sign bit and 3 bits of exponent; level = code - 8 ---- */
+/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a sign bit and 3 bits of exponent, level = code - 8 ---- */
 
 enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 
@@ -17978,8 +17981,8 @@ enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 /* Returns the magnitude for exponent e: 0 for e = 0, else s / 64, s / 32, ..., s, exactly. */
 static float ddp__e3m0_value(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
 
-/* Computes the levels of an E3M0 block. least[e] is the smallest magnitude that rounds to exponent e or more;
- * halves round up. */
+/* Computes the levels of an E3M0 block. least[e] is the smallest magnitude that rounds to exponent e or more.
+ * Halves round up. */
 static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 {
     float least[DDP__E3M0_LEVELS + 1];
@@ -18037,7 +18040,7 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
 /* ---- decoding ---- */
 
 /* Returns the offset of the first eight bytes that contain an invalid level (-128 or -8), or at least `bytes`
- * if there is none. */
+ * if all levels are valid. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
     const int wide = packing == DDP_PACK_INT8;
@@ -18186,9 +18189,9 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
 #ifndef DDP_NO_PLANNERS
 
 /* ==== compress/packing.c ==== [compress] */
-/* Compressed messages: encoding, validation and decoding; error feedback. */
+/* Compressed messages: encoding, validation, decoding and error feedback. */
 
-/* "DDPC" as a little-endian number; the version covers everything after it. */
+/* "DDPC" as a little-endian number. The version covers everything after it. */
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
@@ -18406,7 +18409,7 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
 
 /* ---- decoding ---- */
 
-enum { DDP__UNPACK_PART = 1024 }; /* dense values checked at a time; fits in L1 */
+enum { DDP__UNPACK_PART = 1024 }; /* dense values checked at a time, fits in L1 */
 
 ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, ddp_error *err)
 {
@@ -18630,7 +18633,7 @@ ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *resid
  * NaN is above infinity. */
 
 enum {
-    DDP__TOPK_RUN = 4096,     /* elements between two checks of the free space; fits in L1 */
+    DDP__TOPK_RUN = 4096,     /* elements between two checks of the free space, fits in L1 */
     DDP__TOPK_SAMPLE = 65536, /* most magnitudes sampled for the threshold */
     DDP__TOPK_NEAR = 4,       /* of these, adjacent elements: they share a cache line */
     DDP__TOPK_FEW = 32768,    /* shorter arrays are not sampled */
@@ -18792,8 +18795,8 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
     }
 }
 
-/* Returns a threshold that slightly more than k magnitudes exceed; attempt 1: about twice as many; attempt 2:
- * all. A NaN always exceeds it. */
+/* Returns a threshold that slightly more than k magnitudes exceed, in attempt 1 about twice as many, in
+ * attempt 2 all. A NaN always exceeds it. */
 static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
@@ -18803,7 +18806,7 @@ static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t 
     if (m > DDP__TOPK_SAMPLE) m = DDP__TOPK_SAMPLE;
     m -= m % DDP__TOPK_NEAR;
     if (n < DDP__TOPK_FEW || attempt > 1) return -1;
-    rank = (double)k / (double)n * (double)m; /* expected value; the standard deviation is below its square
+    rank = (double)k / (double)n * (double)m; /* expected value. The standard deviation is below its square
                                                  root */
     rank = (attempt ? 2 : 1) * (rank + 5 * sqrt(rank) + 8);
     if (rank >= (double)m) return -1;
@@ -18980,8 +18983,8 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links, con
  * The residual is exact for these reasons. u is at most twice the smallest kept magnitude and has eight
  * significant bits. A level is therefore at most twice the element it represents. It is also a multiple of
  * the element's last place, as long as the element is below 2^16 u. The difference of the two is then a
- * float. ddp__sparse_range drops elements that are too small compared with the largest one of the chunk for
- * this to hold. */
+ * float. ddp__sparse_range drops elements that are too small compared with the largest element of the chunk
+ * for this to hold. */
 enum { DDP__SPARSE_FIELD = 14, DDP__SPARSE_SCALES = 4, DDP__SPARSE_ROUNDS = 4 };
 #define DDP__SPARSE_RANGE \
     0x1p-14f /* relative to the largest of the chunk: smaller elements are not kept with
@@ -19196,9 +19199,9 @@ typedef struct ddp__wire_table {
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     void (*close)(ddp__wire *w);
-    /* Breaks the connection to a peer for both sides, as a network failure would. NULL: not supported. */
+    /* Breaks the connection to a peer for both sides, as a network failure would. NULL if not supported. */
     void (*cut)(ddp__wire *w, int peer);
-    /* This process was stopped for `seconds` until now: extends all time limits by that. NULL: no time
+    /* This process was stopped for `seconds` until now: extends all time limits by that. NULL without time
      * limits. */
     void (*stopped)(ddp__wire *w, double seconds, double now);
 } ddp__wire_table;
@@ -19218,22 +19221,23 @@ typedef struct ddp__carrier {
 
 struct ddp__wire {
     const ddp__wire_table *table;
-    const ddp__carrier *carrier; /* NULL: bytes are transferred through `table` */
+    const ddp__carrier *carrier; /* NULL if bytes are transferred through `table` */
     int rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a
                                       relayed peer */
-    int *relays;               /* [world] atomic: rank that relays the peer's bytes + 1, 0 = direct; NULL: no
-                          relays */
+    int *relays;               /* [world] atomic: rank that relays the peer's bytes + 1, or 0 for direct. NULL
+                                  without relays. */
     size_t pair_bytes;         /* memory that the wire allocates per peer, in bytes */
-    double round_trip;         /* to the farthest peer, in seconds; 0: all on this machine, < 0: unknown */
+    double round_trip;         /* to the farthest peer, in seconds. 0 if all are on this machine, negative if
+                                  unknown. */
     int intact;                /* 1: bytes cannot be corrupted in transit (shared memory, or TLS) */
-    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share memory; or NULL */
+    struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share memory, or NULL */
     /* Called first and last on the comm thread. May be NULL. begin may block and fail. why is NULL after a
      * normal end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
-    /* In a forked child: closes the descriptors and sends nothing on the parent's streams. NULL: there are
-     * none. */
+    /* In a forked child: closes the descriptors and sends no bytes on the streams of the parent. NULL without
+     * descriptors. */
     void (*disown)(ddp__wire *w);
 };
 
@@ -19245,7 +19249,7 @@ DDP_LIB int ddp__wire_relay(const ddp__wire *w, int peer);
 
 /* ---- threads of one process ---- */
 
-/* One slot of a rank's window, through which it shares its memory with the other ranks; comm/share.c has the
+/* One slot of a rank's window, through which it shares memory with the other ranks. comm/share.c has the
  * rules. */
 typedef struct ddp__offer {
     long users;                /* threads working on it, + DDP__OFFER_OPEN while others may start */
@@ -19271,7 +19275,7 @@ DDP_LIB ddp__hub *ddp__hub_new(int world);
 /* ddp__hub_second - returns a second hub for the same ranks, freed with the first. With make = 0 it returns
  * NULL if no earlier call has created it. Returns NULL if memory is short. */
 DDP_LIB ddp__hub *ddp__hub_second(ddp__hub *hub, int make);
-/* ddp__wire_threads - creates the wire of one rank; only one per rank. Errors: DDP_ARG (rank out of range, or
+/* ddp__wire_threads - creates the wire of a rank, only once per rank. Errors: DDP_ARG (rank out of range, or
  * already taken), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
 /* ddp__hub_making - creates a hub whose wires `attach` creates. link: 1 for wires of the second hub. */
@@ -19281,7 +19285,7 @@ DDP_LIB ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user);
 DDP_LIB void ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void ddp__hub_free(ddp__hub *hub);
 
-/* ---- processes that an MPI launcher started; requires DDP_USE_MPI ---- */
+/* ---- processes that an MPI launcher started, with DDP_USE_MPI ---- */
 
 /* ddp__wire_mpi - creates byte streams over MPI_Isend and MPI_Irecv on a duplicate of MPI_COMM_WORLD. The
  * function itself calls no MPI function. All MPI calls come from the engine's comm thread, from begin to end,
@@ -19663,8 +19667,8 @@ DDP_LIB int ddp__fd_limit(void); /* most descriptors that this process may have 
 /* Get the local address of a socket, or its peer's. Return 0, or -1 with errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-DDP_LIB int ddp__fd_prepare(int fd); /* sets non-blocking, close-on-exec and no delay; returns 0, or -1 and
-                                        errno */
+DDP_LIB int ddp__fd_prepare(int fd); /* sets non-blocking, close-on-exec and no delay. Returns 0, or -1 and
+                                        errno. */
 /* Closes *fd unless it is negative, and sets it to -1 first: a forked child that closed it later would close
  * whatever descriptor has that number then. */
 DDP_LIB void ddp__fd_close(int *fd);
@@ -19676,13 +19680,13 @@ DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
  * After POLLOUT, end returns 0, or -1 and errno (the socket stays open). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* Accepts a connection as a non-blocking socket; `from` (may be NULL) receives its address. Returns -1 and
- * errno, EAGAIN if none is pending. */
+/* Accepts a connection as a non-blocking socket. `from` (may be NULL) receives the peer's address. Returns -1
+ * and errno, EAGAIN if none is pending. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
 /* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
-/* Calls poll with the time limit `until` (< 0: none), as precisely as the system allows, and returns its
- * result. Signals do not end it. */
+/* Calls poll with the time limit `until` (< 0 for no limit), as precisely as the system allows, and returns
+ * its result. Signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
 /* Polls one descriptor until `until`. Returns its revents, or 0 after the time-out. */
@@ -19706,8 +19710,8 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
  * exclusions ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
 /* Returns the first address, with port 0, of an interface that is up and selected by the list (NULL for any).
- * It prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG, which names
- * the available interfaces; DDP_NET. */
+ * It prefers other interfaces to loopback, and the given family to the other. Errors: DDP_ARG (names the
+ * available interfaces), DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
 /* Returns the local address from which the system would send to `to`. Sends nothing. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
@@ -19949,7 +19953,8 @@ int ddp__fd_prepare(int fd)
 
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return -1;
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) return -1;
-    /* on both ends: without it on one, each small answer waits 40 ms for a delayed ACK; no socket: no harm */
+    /* on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. It has no effect if
+     * fd is not a socket. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 #ifdef SO_NOSIGPIPE
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
@@ -20307,15 +20312,15 @@ const char *ddp__iface_name(const ddp__addr *a, char *name)
 /* Byte transfer over a connected socket, plain or with TLS.
  *
  * Every call takes the socket and the rank's ddp__tls (NULL for plain). A ddp__tls has a session for each
- * socket on which ddp__stream_begin was called. Without a session nothing is sent or read, so that no data is
- * sent unencrypted by mistake. One thread at a time. */
+ * socket on which ddp__stream_begin was called. Without a session the calls send and read no bytes, so that
+ * no data is sent unencrypted by mistake. One thread at a time. */
 
 #define DDP__STREAM_TEXT 240
 #define DDP__STREAM_NAME 64
 
 typedef struct ddp__tls ddp__tls;
 
-/* The implementation of the calls below; wire/tls.c provides it. */
+/* The implementation of the calls below, which wire/tls.c provides. */
 typedef struct ddp__tls_table {
     int (*begin)(ddp__tls *t, int fd, int server);
     int (*shake)(ddp__tls *t, int fd);
@@ -20349,7 +20354,7 @@ DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
 /* Performs the whole handshake until time `until`. Returns 0, or -1 and errno as in ddp__stream_recv, or
  * ETIMEDOUT. */
 DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
-/* Returns the number of bytes taken, 0 if it would block, -1 if the peer is gone (errno; EPROTO: see
+/* Returns the number of bytes taken, 0 if it would block, -1 if the peer is gone (errno, and for EPROTO see
  * ddp__stream_why). The next call continues after these bytes. */
 DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
 /* Returns the number of bytes read, 0 if it would block, -1 if no more will come (errno, ECONNRESET at the
@@ -20364,19 +20369,20 @@ DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 /* Waits until bytes or the end of the stream can be read, or until `until`. Returns 1, or 0 after the
  * time-out. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
-/* Transfer all bytes until time `until`. Return 0, or -1 and errno (ETIMEDOUT; ECONNRESET at the end of the
- * stream). *got (may be NULL) receives the number of bytes read. */
+/* Transfer all bytes until time `until`. Return 0, or -1 and errno (ETIMEDOUT, or ECONNRESET at the end of
+ * the stream). *got (may be NULL) receives the number of bytes read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
-/* Returns 1 if the peer, after its handshake, may be that rank; else 0 and why[DDP__STREAM_TEXT]. */
+/* Returns 1 if the peer, after its handshake, may be that rank. Otherwise returns 0 and
+ * why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
 /* Returns 1 if the peer's certificate has that name, for a peer that is not a rank. Without certificates
  * every peer is accepted. */
 DDP_LIB int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why);
-/* Returns 1 if the peer, after its handshake, may join a run, or be a member that a joining worker talks to;
- * else 0 and why. A certificate must have a name rank-R, the only id it may take then (*id; the lowest of
- * several), or join-NAME, which may take any id (*id = -1) and is copied to name[DDP__STREAM_NAME] (else "").
- * Without certificates: 1 and *id = -1. */
+/* Returns 1 if the peer, after its handshake, may join a run, or be a member that a joining worker talks to.
+ * Otherwise returns 0 and why. A certificate must have a name rank-R, the only id it may take then (*id, the
+ * lowest of several), or join-NAME, which may take any id (*id = -1) and is copied to name[DDP__STREAM_NAME]
+ * (else ""). Without certificates: 1 and *id = -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
 /* Moves the session of a socket, after its handshake, into a separate ddp__tls, so that another thread may
  * use it. Free *own (ddp__tls_free) before t. It is NULL if t is NULL. Returns 0, or -1 if memory is
@@ -20401,17 +20407,17 @@ DDP_LIB void ddp__stream_no_tls(int fd);
 
 /* Paths of key files: either psk, or ca, cert and key. */
 typedef struct ddp__tls_files {
-    const char *psk;  /* 32 bytes or more, identical on every rank; trailing white space is ignored */
+    const char *psk;  /* 32 bytes or more, identical on every rank. Trailing white space is ignored. */
     const char *ca;   /* PEM: the authority that signed the ranks' certificates */
     const char *cert; /* PEM: this rank's certificate, followed by any intermediate ones */
     const char *key;  /* PEM, without a passphrase */
 } ddp__tls_files;
 
 /* Reads the key files and prepares for sessions. *out is NULL if no file is given. run_id is sent unencrypted
- * as the identity of a pre-shared key: ranks of different runs refuse each other. A certificate must have the
- * name rank-R (subject alternative name of kind DNS, else common name) for each rank R that uses it. Errors:
- * DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, and for keys that
- * are too short or readable by other users; DDP_IO; DDP_FORMAT for files that OpenSSL cannot parse;
+ * as the identity of a pre-shared key, so ranks of different runs refuse each other. A certificate must have
+ * the name rank-R (subject alternative name of kind DNS, else common name) for each rank R that uses it.
+ * Errors: DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, and for
+ * keys that are too short or readable by other users; DDP_IO; DDP_FORMAT for files that OpenSSL cannot parse;
  * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
                                  ddp_error *err);
@@ -20581,10 +20587,10 @@ typedef enum ddp__hello_kind {
     DDP__TABLE,     /* followed by the addresses of all ranks */
     DDP__READY,     /* the sender is connected to all ranks */
     DDP__GO,        /* all ranks are ready */
-    DDP__RELAY,     /* to rank 0: join this connection to that of rank `detail`; from rank 0: request this */
+    DDP__RELAY,     /* to rank 0: join this connection to that of rank `detail`. From rank 0: request this. */
     DDP__REFUSED,
-    DDP__RESUME = 16, /* reconnection of a broken link; its other fields: wire/reconnect_link.c */
-    DDP__JOIN_ASK,    /* request of a joining worker; its parameters follow */
+    DDP__RESUME = 16, /* reconnection of a broken link (wire/reconnect_link.c has the other fields) */
+    DDP__JOIN_ASK,    /* request of a joining worker, followed by the parameters */
     DDP__JOIN_MESH    /* from a joining worker to each member: the connection they will use */
 } ddp__hello_kind;
 
@@ -20604,19 +20610,19 @@ typedef enum ddp__refusal {
     DDP__REFUSE_DAMAGED /* wrong checksum */
 } ddp__refusal;
 
-/* The fields of a frame. On the wire: magic "dreamddp", then the fields in little-endian order; `kind` shares
- * its four bytes with a checksum of the frame. A refusal has the sender's own run, rank and world, so that
- * both sides can report both values. world: number of ranks in the lower 16 bits; above them the number of
- * ids if the world has room for more, else 0; highest bit: reconnection is enabled. */
+/* The fields of a frame. On the wire: magic "dreamddp", then the fields in little-endian order. `kind` shares
+ * four bytes with a checksum of the frame. A refusal has the sender's own run, rank and world, so that both
+ * sides can report both values. world: number of ranks in the lower 16 bits. Above them is the number of ids
+ * if the world has room for more, else 0. The highest bit is set if reconnection is enabled. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     int damaged; /* received frame with a wrong checksum */
     int begun;   /* local: the rendezvous is complete */
     uint64_t run_id;
     uint32_t rank, world, port, reason;
-    uint32_t detail; /* LATE: ranks that had connected; LOST: the rank that disconnected; RELAY: the other
-                        rank */
-    uint32_t family; /* 4 or 6: of the listening address in ip and port; 0 = not given */
+    uint32_t detail; /* LATE: ranks that had connected. LOST: the rank that disconnected. RELAY: the other
+                        rank. */
+    uint32_t family; /* 4 or 6, of the listening address in ip and port, or 0 if not given */
     unsigned char ip[16];
     /* RESUME, instead of family and ip: numbers of the sender's and the receiver's wire, attempt, bytes
      * received */
@@ -20646,7 +20652,7 @@ DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h); /* 0 if the
                                                                         frame */
 /* Returns whether a peer's frame matches ours. World and rank of a JOIN_ASK are not checked. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
-/* Writes an error message for a refusal, with both values; `name` is the peer's. */
+/* Writes an error message for a refusal, with both values. `name` is the name of the peer. */
 DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
                                 const char *name, char *out, size_t room);
 
@@ -20846,7 +20852,7 @@ typedef struct ddp__tls_session {
     int cause;               /* errno of the socket. 0 means that it ended. */
     int read_for, write_for; /* events that reading and writing need to poll for */
     size_t held;             /* bytes in `out` of a record that is not sent yet */
-    size_t seen, from, to;   /* seen: bytes in `first`; from, to: unread part of `in` */
+    size_t seen, from, to;   /* seen: bytes in `first`. from, to: unread part of `in`. */
     unsigned char first[8];  /* first bytes from the peer */
     char why[DDP__STREAM_TEXT];
     unsigned char in[DDP__TLS_INBOX], out[DDP__TLS_RECORD];
@@ -20857,7 +20863,7 @@ typedef struct ddp__tls_keys {
     SSL_CTX *ctx;
     BIO_METHOD *method;
     ddp__tls_session **session; /* dynamic array, indexed by descriptor */
-    int by_key;                 /* 1: pre-shared key; 0: certificates */
+    int by_key;                 /* 1 with a pre-shared key, 0 with certificates */
     char identity[32];
     unsigned char psk[32];
 } ddp__tls_keys;
@@ -20995,7 +21001,7 @@ static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
     default:
         s->broken = EPROTO;
         ddp__tls_explain(s);
-        /* notify a dreamddp rank without TLS; OpenSSL sends nothing to unknown programs */
+        /* notify a dreamddp rank without TLS, because OpenSSL sends nothing to unknown programs */
         if (s->server && s->seen == sizeof s->first && !memcmp(s->first, "dreamddp", s->seen))
             ddp__stream_no_tls(s->fd);
     }
@@ -21013,7 +21019,7 @@ static ddp__tls_session *ddp__tls_find(ddp__tls *t, int fd)
     return fd >= 0 && fd < ddp__count(k->session) ? k->session[fd] : NULL;
 }
 
-/* Returns a usable session, and clears OpenSSL's error queue; else NULL and errno. */
+/* Returns a usable session, or NULL and errno. Clears the error queue of OpenSSL. */
 static ddp__tls_session *ddp__tls_usable(ddp__tls *t, int fd)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -21214,8 +21220,8 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-/* Returns the certificate of a peer after its handshake. The caller frees it. NULL: none; *good = 1 if a key
- * is used, which is valid for every name. */
+/* Returns the certificate of a peer after its handshake. The caller frees it. Returns NULL without a
+ * certificate, with *good = 1 if a key is used, which is valid for every name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -21602,24 +21608,24 @@ typedef struct ddp__relay ddp__relay;
 /* The configuration of the wire. The arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;               /* [world] connected sockets, owned by the wire after success; -1: own rank,
-                                     or no connection */
+    const int *fds;               /* [world] connected sockets, owned by the wire after success. -1 for the
+                                     own rank, or without a connection. */
     const unsigned char *relayed; /* [world] 1 if the connection passes through a relay rank. May be NULL. */
     int relay_rank;               /* the relay rank, which also connects the pair again after a break */
     ddp__relay *relay;            /* relays connections of other ranks, closed with the wire. May be NULL. */
-    ddp__tls *tls;                /* NULL = no TLS; borrowed. The handshakes of fds are complete */
+    ddp__tls *tls;                /* borrowed, or NULL for no TLS. The handshakes of fds are complete. */
     double peer_timeout_s;        /* time-out for a silent connection (0 = system default) and for a broken
                                      link (0 = none) */
     const char *congestion;       /* value for TCP_CONGESTION ("reno"), or NULL */
-    int once;               /* 1: no reconnection; bytes are sent without records, and the fields below are
-                               unused */
+    int once;               /* 1: no reconnection. Bytes are sent without records, and the fields below are
+                               unused. */
     int listen_fd;          /* socket on which higher ranks reconnect, or -1 for none */
-    const ddp__addr *where; /* [world] listening addresses: lower ranks are dialled, higher ranks probed; size
-                               0 = unknown */
-    ddp__hello self;        /* version, run, rank and world; kind JOIN_MESH: of a joining worker, whose peers
-                               may be silent until it is admitted */
-    size_t replay_bytes;    /* per peer, for unacknowledged bytes; 0 = 4 MiB, at most 32 MiB for all peers
-                               together */
+    const ddp__addr *where; /* [world] listening addresses (size 0 = unknown). Lower ranks are dialled, higher
+                               ranks probed. */
+    ddp__hello self;        /* version, run, rank and world. Kind JOIN_MESH for a joining worker, whose peers
+                               may be silent until it is admitted. */
+    size_t replay_bytes;    /* per peer, for unacknowledged bytes (0 = 4 MiB, at most 32 MiB for all peers
+                               together) */
     ddp_logger log;         /* warnings: links that broke and were reconnected */
 } ddp__tcp_config;
 
@@ -21638,17 +21644,17 @@ DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, dd
 /* ---- joining workers ---- */
 
 /* Serves a joining worker that sent a JOIN_ASK hello. Its request follows on the socket. only: the one id it
- * may take, or -1 for any. tls: the wire's; move the session out of it with ddp__stream_part. Returns 1 if it
- * takes ownership of the socket. */
+ * may take, or -1 for any. tls: the context of the wire. Move the session out of it with ddp__stream_part.
+ * Returns 1 if it takes ownership of the socket. */
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
-/* Sets the function that serves joining workers; without one no worker can join. Call it before the engine
- * has the wire. `visit` runs on the engine's thread. */
+/* Sets the function that serves joining workers. Without it no worker can join. Call it before the engine has
+ * the wire. `visit` runs on the engine's thread. */
 DDP_LIB void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
 /* Returns 1 and the listening address of any rank, or 0 if it is unknown. Call it before the engine has the
  * wire, or in a ddp__attach_fn. */
 DDP_LIB int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out);
 /* A ddp__attach_fn: the connection that joining worker `id` has made becomes its stream, from the first byte.
- * If there is none, the stream is ended. */
+ * Without a connection the stream is ended. */
 DDP_LIB void ddp__wire_tcp_attach(ddp__wire *w, int id);
 
 /* ---- relay.c: forwards bytes between two ranks that cannot connect directly. The relay is rank 0, or for a
@@ -21665,13 +21671,13 @@ DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes forwarded so far. 
 /* Waits until all pairs have delivered their last bytes, at most 5 s in all and 1 s without traffic. Accepts
  * NULL. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
-DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; accepts
-                                                      NULL */
+DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors. relay may be
+                                                      NULL. */
 
 /* Two ranks, one of which has asked the relay for a connection to the other. */
 typedef struct ddp__pair {
     int low, high;
-    int fd[2]; /* of low and of high; -1: not connected yet */
+    int fd[2]; /* of low and of high, or -1 if not connected yet */
 } ddp__pair;
 
 /* The pairs at the relay that wait for their other end. There is at most one per pair of ranks, whatever
@@ -21697,29 +21703,29 @@ DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays open */
 typedef struct ddp__rendezvous {
     ddp__tcp_config wire;       /* all fields except fds, relayed, relay, where and self (of which run_id and
                                    run_name are used). world: with resume, the number of ids, identical on all
-                                   ranks; 0 = as many as connect here. listen_fd: -1, or for rank 0 a bound,
+                                   ranks (0 = as many as connect here). listen_fd: -1, or for rank 0 a bound,
                                    listening socket, closed here in any case. run_id: ranks with different run
                                    ids refuse each other. log: ranks that connect, are refused, are late after
                                    5 s or are relayed */
     int world;                  /* ranks that connect here */
-    const char *addr;           /* "[tcp://]host:port" of rank 0, or "file://PATH" of a file that contains it;
-                                   NULL = 127.0.0.1:29500 */
-    double timeout_s;           /* time-out for rank 0, in seconds; 0 = 30 */
+    const char *addr;           /* "[tcp://]host:port" of rank 0, or "file://PATH" of a file that contains it
+                                   (NULL = 127.0.0.1:29500) */
+    double timeout_s;           /* time-out for rank 0, in seconds (0 = 30) */
     double join_timeout_s;      /* time-out for all ranks to connect, in seconds, or 0 for timeout_s */
     const volatile int *cancel; /* a non-zero value cancels the rendezvous with DDP_ABORTED. May be NULL. */
     int insecure;               /* 1 to allow non-loopback addresses without tls */
-    const char *ifname; /* interfaces to listen on (socket.h); NULL: the interface from which rank 0 is
+    const char *ifname; /* interfaces to listen on (socket.h), or NULL for the interface from which rank 0 is
                            reached */
-    int resume;         /* 1 if links may break and reconnect; identical on all ranks */
+    int resume;         /* 1 if links may break and reconnect. Identical on all ranks. */
     int relay_all;      /* tests: no pair without rank 0 tries a direct connection */
 } ddp__rendezvous;
 
 /* Connects every pair of ranks. Returns when all pairs of all ranks are connected.
  *
  * Each rank except 0 opens its own listening socket and dials rank 0 and the ranks below it. A pair that
- * cannot connect within 3 s (a firewall, NAT) is relayed through rank 0 as long as rank 0's wire is open; the
- * peer's name shows this. With tls each connection starts with a handshake. A relayed pair has its own
- * end-to-end session, so that rank 0 cannot read its bytes.
+ * cannot connect within 3 s (a firewall, NAT) is relayed through rank 0 as long as the wire of rank 0 is
+ * open. The name of the peer shows this. With tls each connection starts with a handshake. A relayed pair has
+ * its own end-to-end session, so that rank 0 cannot read its bytes.
  *
  * Unknown callers (port scanners, other programs, ranks of another run, callers without the key) are refused
  * by the rules in door.h and never end the rendezvous. Frames have a fixed size. Received data never
@@ -21731,9 +21737,9 @@ typedef struct ddp__rendezvous {
  *
  * Errors: DDP_ARG (rank, world, address, interface, or an address beyond loopback with neither tls nor
  * insecure), DDP_NET (cannot listen or open enough files), DDP_TIMEOUT (ranks did not connect, rank 0 is not
- * reachable, or its name does not resolve), DDP_MISMATCH (version, run id, world or rank differ: both sides
- * report both values; or TLS is refused), DDP_PEER_LOST (a rank disconnected meanwhile), DDP_ABORTED
- * (cancel), DDP_IO (the file), DDP_MEMORY. */
+ * reachable, or its name does not resolve), DDP_MISMATCH (version, run id, world or rank differ, with both
+ * values reported on both sides, or TLS is refused), DDP_PEER_LOST (a rank disconnected meanwhile),
+ * DDP_ABORTED (cancel), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 /* ---- given.c: connections that the program has made ---- */
@@ -21774,8 +21780,8 @@ typedef int (*ddp__door_knows_fn)(void *user, const ddp__addr *from);
 
 enum {
     DDP__CALLERS = 640, /* most callers from unknown addresses at a time */
-    DDP__PROVEN = 16    /* remembered addresses from which a hello was accepted; a new one replaces the
-                           oldest */
+    DDP__PROVEN = 16    /* remembered addresses from which a hello was accepted. A new address replaces the
+                           oldest. */
 };
 
 typedef struct ddp__door_queue { /* the callers from one machine */
@@ -21787,10 +21793,11 @@ typedef struct ddp__door_queue { /* the callers from one machine */
 } ddp__door_queue;
 
 typedef struct ddp__door {
-    int listen_fd;            /* -1: none; may be set before opening or later, closed with the door */
-    const ddp__tcp_config *c; /* of this rank; borrowed */
+    int listen_fd;            /* -1 if not set. It may be set before opening or later, and is closed with the
+                                 door. */
+    const ddp__tcp_config *c; /* of this rank, borrowed */
     ddp__door_fn decide;
-    ddp__door_knows_fn knows; /* NULL: no rank address is known yet; may be set later */
+    ddp__door_knows_fn knows; /* NULL while no rank address is known. It may be set later. */
     void *user;               /* passed to both functions */
     int broken;               /* errno of an accept that failed for a local reason, or 0 */
     char refused[200];        /* who was refused last, and why */
@@ -21798,8 +21805,8 @@ typedef struct ddp__door {
     ddp__caller *caller;      /* [room] */
     struct pollfd *polls;     /* [room] */
     ddp__door_queue *queue;   /* [room] */
-    int known, turn[2];       /* whether the last caller served had a known address; the next queue of each
-                                 kind */
+    int known, turn[2];       /* whether the last caller served had a known address, and the next queue of
+                                 each kind */
     ddp__addr proven[DDP__PROVEN]; /* addresses from which a caller was accepted */
     int oldest;                    /* index in `proven` that is replaced next */
     int lines;                     /* log lines about refused callers since `counted` */
@@ -21822,8 +21829,8 @@ DDP_LIB int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn 
 /* Returns 1 for addresses of one machine, or of one global IPv6 network (/64), since a machine there may use
  * any address. */
 DDP_LIB int ddp__same_host(const ddp__addr *a, const ddp__addr *b);
-DDP_LIB void ddp__door_close(ddp__door *d); /* closes the callers too; a door that was never opened is
-                                               allowed */
+DDP_LIB void ddp__door_close(ddp__door *d); /* closes the callers too. A door that was never opened is
+                                               allowed. */
 /* Adds a connected socket that another rank relays as a caller, as if it had been accepted here. Takes
  * ownership of it. */
 DDP_LIB void ddp__door_adopt(ddp__door *d, int fd, int via);
@@ -21832,8 +21839,8 @@ DDP_LIB void ddp__door_disown(ddp__door *d); /* in a forked child: closes the de
 /* Fills polls (at most room + 1 entries) and returns their number. *next is lowered to the time of the next
  * time-out. */
 DDP_LIB int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
-DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* accepts new callers and serves those present; never
-                                                           blocks */
+DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* accepts new callers and serves those present, and
+                                                           never blocks */
 
 /* ==== wire/door.c ==== [wire] */
 /* Admission of incoming connections: accepts callers, reads their hello, then accepts or refuses them. door.h
@@ -22064,7 +22071,7 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr *from, double now)
 {
     const ddp__caller *greedy = ddp__door_greedy(d);
-    ddp__caller *oldest[2] = {NULL, NULL}; /* silent; not silent */
+    ddp__caller *oldest[2] = {NULL, NULL}; /* silent, not silent */
 
     if (greedy && ddp__same_host(&greedy->from, from)) greedy = NULL;
     for (int i = 0; i < places; i++) {
@@ -22229,7 +22236,7 @@ static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
     return first;
 }
 
-/* Returns the next caller, or NULL. Known and unknown addresses alternate; within each kind, the queues take
+/* Returns the next caller, or NULL. Known and unknown addresses alternate. Within each kind, the queues take
  * turns. */
 static ddp__caller *ddp__door_next(ddp__door *d)
 {
@@ -22543,24 +22550,24 @@ typedef enum ddp__link_state {
     DDP__LINK_DIALLING, /* connect in progress */
     DDP__LINK_SHAKING,  /* connected, TLS handshake in progress */
     DDP__LINK_ASKING,   /* hello sent, waiting for the answer */
-    DDP__LINK_ENDED     /* permanent; `why` has the reason */
+    DDP__LINK_ENDED     /* permanent, `why` has the reason */
 } ddp__link_state;
 
 typedef struct ddp__way {
     ddp__link_state state;
     int peer, fd;        /* the socket, or -1 in NONE, DOWN and ENDED */
-    int why;             /* errno that broke or ended the link; LIVE: errno of a failed send, while the
-                            remaining input is read */
+    int why;             /* errno that broke or ended the link. LIVE: errno of a failed send, while the
+                            remaining input is read. */
     int told;            /* recv has reported the end */
     int relayed, joined; /* joined: the peer itself is at the other end, not (yet) the relay */
     int via;             /* relayed: the rank of the relay */
-    int seeks;           /* relayed: 1: if the relay is lost this rank dials the peer's own address; 0: the
-                            peer dials */
+    int seeks;           /* relayed: 1 if this rank dials the own address of the peer when the relay is lost,
+                            0 if the peer dials */
     int direct, moved;   /* relayed: this attempt is direct. The pair has moved to another relay. */
-    int named;           /* the relay shown in names[peer] + 1, or 0 for none */
-    int dialler;         /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer dials, since
-                            this rank cannot reach it. 0: any other pair: the higher rank dials, the lower one
-                            probes */
+    int named;           /* the relay shown in names[peer] + 1, or 0 */
+    int dialler;         /* of a pair once relayed, now direct: 1 if this rank dials, -1 if the peer dials
+                            because this rank cannot reach it. 0 for any other pair, where the higher rank
+                            dials and the lower rank probes. */
     ddp__addr where;
     /* outgoing */
     ddp__replay ring;
@@ -22575,22 +22582,23 @@ typedef struct ddp__way {
     size_t stage_from, stage_to;
     int dry;                  /* reads to skip, since the socket was empty */
     size_t in_left;           /* bytes left of the current record */
-    uint64_t received, acked; /* bytes given to the engine; bytes acknowledged to the peer */
+    uint64_t received, acked; /* bytes given to the engine, and bytes acknowledged to the peer */
     double ack_due;           /* < 0: nothing to acknowledge */
     double heard;
     char guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it joined, or "" */
     /* while broken */
     double down_at, dial_at, dial_until, pause, refused_since;
     double round_trip;    /* seconds, measured at the start, or 0 */
-    uint32_t peer_number; /* of the peer's wire; 0 = not yet known */
-    uint32_t attempt;     /* dialling side: last attempt made; other side: last one accepted */
+    uint32_t peer_number; /* of the peer's wire, or 0 if not yet known */
+    uint32_t attempt;     /* last attempt made on the dialling side, last attempt accepted on the other
+                             side */
     unsigned char answer[DDP__HELLO_BYTES];
     size_t answer_got;
     /* ended: the worker that replaces it */
     int newcomer_fd; /* or -1 */
     ddp__addr newcomer_where;
     int newcomer_via; /* the relay of newcomer_fd, or -1 */
-    /* it waits at a relay, and this rank connects to that; see callback.c */
+    /* it waits at a relay, and this rank connects to that (callback.c) */
     ddp__link_state call_state; /* NONE: it does not wait, DIALLING, SHAKING, ASKING */
     int call_fd, call_via;
     double call_since;
@@ -22611,7 +22619,7 @@ typedef struct ddp__resume_wire {
     ddp__waker bell;      /* wake() writes, wait() polls */
     int away;             /* links that are neither live nor ended, and calls in progress */
     ddp__pairs pairs;     /* relayed pairs that wait here for their other end */
-    ddp__visit_fn visit;  /* serves joining workers. NULL means that none can join. */
+    ddp__visit_fn visit;  /* serves joining workers, or NULL if no worker can join */
     void *visit_user;
     int knocked;           /* the door has events */
     double ticked, served; /* last time links, and the door, were served */
@@ -22627,8 +22635,8 @@ DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* ap
 DDP_LIB int ddp__replay_forget(ddp__replay *r, uint64_t upto);
 /* Finds bytes [from, from + n), which must be in the ring. Returns how many iov entries it fills (1 or 2). */
 DDP_LIB int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
-/* Returns 1 if the other end of a socket is that peer: by rank, or by its name as a joining worker; else 0
- * and why[DDP__STREAM_TEXT]. */
+/* Returns 1 if the other end of a socket is that peer: by rank, or by its name as a joining worker. Otherwise
+ * returns 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
 /* Writes the remote address of the link to names[peer], unless it is already there: other threads may read
  * it. */
@@ -23229,7 +23237,7 @@ static int ddp__way_stranded(const ddp__resume_wire *t, const ddp__way *p, doubl
            now >= fmax(p->down_at, t->way[p->via].down_at) + ddp__relay_search;
 }
 
-/* Time limit of a step; distant ranks get more time. */
+/* Time limit of a step. Distant ranks get more time. */
 static double ddp__dial_limit(const ddp__way *p, double now, double round_trips, double least)
 {
     return now + (round_trips * p->round_trip > least ? round_trips * p->round_trip : least);
@@ -23348,7 +23356,7 @@ static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
 
 /* ---- work that is due ---- */
 
-/* Returns whether the peer owes acknowledgements, but nothing arrived from it for too long. */
+/* Returns 1 if the peer owes acknowledgements but has sent no bytes for too long. */
 static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double now, double *due)
 {
     double since = p->heard > p->unheard_since ? p->heard : p->unheard_since;
@@ -23423,7 +23431,7 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
 #define DDP__REPLAY_ALL   ((size_t)32 << 20)
-/* number of reads to skip after a read has emptied the socket; wait() notices new bytes earlier */
+/* number of reads to skip after a read has emptied the socket. wait() notices new bytes earlier. */
 #define DDP__DRY       8
 #define DDP__ACK_LATER 0.05 /* seconds that a few bytes wait for their acknowledgement */
 
@@ -23700,7 +23708,7 @@ static void ddp__resume_close(ddp__wire *w)
     ddp__resume_free(t);
 }
 
-/* Breaks the connection; the link reconnects. */
+/* Breaks the connection. The link reconnects. */
 static void ddp__resume_cut(ddp__wire *w, int peer)
 {
     ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[peer];
@@ -23907,7 +23915,7 @@ static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error
     return DDP_OK;
 }
 
-/* The library uses duplicates, so that neither a failure here nor ddp_close closes a descriptor of the
+/* The library uses duplicates, so that a failure here or ddp_close never closes a descriptor of the
  * program. */
 static ddp_status ddp__given_copy(const ddp__rendezvous *r, int peer, int *copy, ddp_error *err)
 {
@@ -24014,9 +24022,9 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
 
 /* ==== wire/mesh.h ==== [wire] */
 /* Types and functions shared by the files of the rendezvous. The protocol, in order:
- *   worker -> rank 0   hello (rank, listening address); rank 0 answers with its own or refuses
+ *   worker -> rank 0   hello (rank, listening address). Rank 0 answers with its own or refuses
  *   rank 0 -> workers  table of addresses, when all are connected
- *   worker -> lower    hello for each pair without rank 0; the lower rank answers
+ *   worker -> lower    hello for each pair without rank 0. The lower rank answers
  *   worker -> rank 0   if that failed, on a separate connection: relay me to rank `detail`
  *   rank 0 -> lower    relay `detail`: connect here too, the higher rank could not reach you
  *   rank 0 -> both     relay: from here on the other rank is at the other end
@@ -24027,13 +24035,13 @@ ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_
 #define DDP__ENTRY_BYTES  24
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair uses rank 0 as relay */
 #define DDP__MESH_LIMIT \
-    15.0 /* seconds for the rest once all are connected to rank 0; join_timeout_s if that is more */
+    15.0 /* seconds for the rest once all are connected to rank 0, or join_timeout_s if that is longer */
 #define DDP__ADDRESSES     8
 #define DDP__MEETFILE_TEXT 128
 
 typedef enum ddp__leg_state {
     DDP__LEG_NONE,
-    DDP__LEG_PAUSE, /* a direct attempt failed; waits for the next */
+    DDP__LEG_PAUSE, /* a direct attempt failed, waits for the next */
     DDP__LEG_CONNECT,
     DDP__LEG_GREET, /* TLS handshake with the dialled rank, or through rank 0 with the other rank */
     DDP__LEG_ANSWER /* frame sent, waiting for the answer */
@@ -24045,7 +24053,7 @@ typedef struct ddp__leg {
     int joined; /* relayed: rank 0 has joined the two */
     int ready;  /* rank 0: the worker is connected to all ranks */
     int fd;
-    double until, limit; /* time limit of this attempt; of all direct attempts, or of the relayed ones */
+    double until, limit; /* time limits of this attempt, and of all direct or all relayed attempts */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
     char why[64]; /* why the direct attempt failed */
@@ -24053,7 +24061,7 @@ typedef struct ddp__leg {
 
 typedef struct ddp__meeting {
     const ddp__rendezvous *r;
-    ddp__tcp_config c; /* of the wire; self is this rank's hello, with its address */
+    ddp__tcp_config c; /* of the wire. self is the hello of this rank, with the address. */
     double begin, until, next_note;
     double seen;                    /* last call of ddp__meeting_over */
     double join_s;                  /* seconds from begin until all ranks must be connected */
@@ -24064,17 +24072,17 @@ typedef struct ddp__meeting {
     char named[DDP__MEETFILE_TEXT]; /* address in that file, of run c.self.run_id */
     ddp__door door;
     struct pollfd *polls; /* [2 x world + door.room + 1]: peers, legs, the door */
-    ddp_error failed;     /* error caused by a caller; DDP_OK if none */
+    ddp_error failed;     /* error caused by a caller, or DDP_OK */
     int *fd;              /* [world] */
-    ddp__addr *where;     /* [world] listening addresses; [0] of other ranks: the address at which rank 0 is
-                             reached */
+    ddp__addr *where;     /* [world] listening addresses. On other ranks [0] is the address at which rank 0 is
+                             reached. */
     unsigned char *table; /* frame and entries */
     /* after all are connected to rank 0 */
     int meshing;
     ddp__leg *leg;          /* [world] */
     unsigned char *relayed; /* [world] 1: relayed by rank 0 */
     int lost;               /* rank 0: the worker that caused the error, or 0 */
-    int ready, go;          /* others: READY was sent to rank 0; GO was received */
+    int ready, go;          /* others: READY was sent to rank 0, GO was received */
     ddp__pairs pairs;       /* rank 0: relays not yet joined */
 } ddp__meeting;
 
@@ -24535,8 +24543,8 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* the peer has abandoned that attempt */
     if (*fd >= 0) {
         /* A rank that was restarted, or connects again, is accepted until rank 0 has sent the address table,
-         * or until this rank is connected to all. Before that a peer sends nothing, so if the socket is
-         * readable, the connection has ended */
+         * or until this rank is connected to all. Before that a peer sends no bytes, so if the socket is
+         * readable, the connection has ended. */
         if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, *fd, 0)) return DDP__REFUSE_TWICE;
         ddp__stream_close(tls, *fd);
     }
@@ -24633,7 +24641,7 @@ enum {
 
 typedef struct ddp__mpi_peer {
     unsigned char in[DDP__MPI_BUFFERS][DDP__MPI_BYTES], out[DDP__MPI_BUFFERS][DDP__MPI_BYTES];
-    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1: none yet */
+    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, or -1 before the first */
     int next_in, next_out;     /* the buffers are used in turn */
     size_t read;               /* bytes of got[next_in] that were read */
     int lost;                  /* MPI reported an error */
@@ -24650,7 +24658,7 @@ typedef struct ddp__mpi_wire {
     int *index;
     pthread_mutex_t lock;
     pthread_cond_t bell;
-    int called;  /* wake() was called; written under lock */
+    int called;  /* wake() was called, written under lock */
     int patient; /* remaining waits without spinning */
 } ddp__mpi_wire;
 
@@ -25044,7 +25052,7 @@ int ddp__mpi_ranks(int *rank, int *world)
 #endif /* DDP_USE_MPI */
 
 /* ==== wire/rendezvous.c ==== [wire] */
-/* The rendezvous over TCP: resolves addresses, listens, dials rank 0 and connects all pairs; mesh.h has the
+/* The rendezvous over TCP: resolves addresses, listens, dials rank 0 and connects all pairs. mesh.h has the
  * protocol. */
 
 /* Allows an address beyond this machine only with TLS, or if the user has declared the network trusted. */
@@ -25409,7 +25417,7 @@ static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *lis
     }
 }
 
-/* Finds the addresses of rank 0; none if a file will contain it. */
+/* Finds the addresses of rank 0. Finds no address if a file will contain it. */
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
@@ -25564,7 +25572,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 
 /* ==== emulate/links.h ==== [emulate] */
 /* Network emulation for one worker: its access link, its paths to the peers, and a script of incidents.
- * links.c parses the text forms; shape.c computes when bytes leave and arrive. */
+ * links.c parses the text forms, and shape.c computes when bytes leave and arrive. */
 
 /* ---- shape.c ---- */
 
@@ -25598,7 +25606,7 @@ typedef struct ddp__path {
 /* Returns the time at which `bytes` bytes have passed the link, if the first may leave at `start`. */
 DDP_LIB double ddp__link_pass(const ddp__link *l, double start, double bytes);
 DDP_LIB int ddp__link_stalled(const ddp__link *l, double at); /* 1 if the link is stalled at that time */
-/* Returns the time of the next rate change after `at`, or -1 if there is none. */
+/* Returns the time of the next rate change after `at`, or -1 without another change. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
 /* Sends a frame that is ready at time `ready`. It occupies the uplink after the frames before it, and at the
@@ -25642,7 +25650,7 @@ typedef struct ddp__incident {
     int a, b;
 } ddp__incident;
 
-typedef struct ddp__incidents { /* in script order; freed by ddp__incidents_free */
+typedef struct ddp__incidents { /* in script order, freed by ddp__incidents_free */
     ddp__incident *list;
 } ddp__incidents;
 
@@ -25651,7 +25659,7 @@ typedef struct ddp__act { /* an action of this worker at a given time */
     int peer; /* the peer whose connection is cut, or -1 for kill this process */
 } ddp__act;
 
-/* The whole emulation state of one worker; freed by ddp__links_free. */
+/* The whole emulation state of one worker, freed by ddp__links_free. */
 typedef struct ddp__links {
     ddp__path *path; /* [world]. The own entry is unused. */
     ddp__link own;   /* access link */
@@ -25659,7 +25667,7 @@ typedef struct ddp__links {
     int acts;
     double flight; /* most bytes in flight from one peer */
     /* identical on every worker */
-    double slowest;                 /* lowest rate of any access link or path at any time; 0 = all
+    double slowest;                 /* lowest rate of any access link or path at any time, 0 if all are
                                        unlimited */
     double farthest;                /* largest delay plus jitter of any path */
     double plan_rate, plan_delay_s; /* RATE and DELAY that the planner assumes for all links */
@@ -25673,8 +25681,8 @@ DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
 /* Parses a line of a script and appends its incident to *s. A line is one incident: "t=3.0 stall 2 for 1.5",
  * "t=5 drop 1-3", "t=8 kill 2" or "t=10 slow 0 to 10mbit". "#" starts a comment. Times and durations are in
- * seconds. Workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part; DDP_ARG for a
- * worker that does not exist; DDP_MEMORY. */
+ * seconds. Workers are 0 to world - 1. Errors: DDP_FORMAT, which names file, line and part, DDP_ARG for a
+ * worker that does not exist, and DDP_MEMORY. */
 DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
                                     ddp__incidents *s, ddp_error *err);
 DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err);
@@ -26091,16 +26099,16 @@ void ddp__links_free(ddp__links *l)
 #define DDP__FRAME_BYTES 36
 
 typedef enum ddp__frame_type {
-    DDP__FRAME_PART = 1,  /* sums: this rank's values for the owner of a segment; needs a credit */
+    DDP__FRAME_PART = 1,  /* sums: this rank's values for the owner of a segment. Needs a credit. */
     DDP__FRAME_DATA,      /* broadcast, all-gather, send: needs a credit */
-    DDP__FRAME_SUM,       /* ring all-reduce: a partial sum for the next rank; needs a credit */
-    DDP__FRAME_RESULT,    /* all-reduce: final values; needs no credit, because the receiver always waits for
-                             them */
+    DDP__FRAME_SUM,       /* ring all-reduce: a partial sum for the next rank. Needs a credit. */
+    DDP__FRAME_RESULT,    /* all-reduce: final values. Needs no credit, because the receiver always waits for
+                             them. */
     DDP__FRAME_CREDIT,    /* offset = number of staging slots returned to operation seq */
-    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of this pair begun;
-                             layer = additional credits */
+    DDP__FRAME_HEARTBEAT, /* seq = collectives begun, count and offset = sends and receives of this pair
+                             begun, layer = additional credits */
     DDP__FRAME_ABORT,     /* payload = error text, count = status, offset = rank that failed first, layer = 1
-                             + rank whose loss caused it, 0: unknown */
+                             + rank whose loss caused it, or 0 if unknown */
     DDP__FRAME_GOODBYE,   /* only FAREWELL frames follow */
     DDP__FRAME_FAREWELL,  /* reply to GOODBYE: everything before it was read */
     /* membership frames */
@@ -26109,11 +26117,11 @@ typedef enum ddp__frame_type {
     DDP__FRAME_DONE,  /* operations completed: all before seq, and seq + i if bit i of offset << 32 | count is
                          set */
     DDP__FRAME_WANT,  /* requests the result of operation seq */
-    /* between ranks that are threads of one process (share.c); no payload */
+    /* between ranks that are threads of one process (share.c), without payload */
     DDP__FRAME_OFFER, /* all-reduce: the sender's values may be used in place, through its offer number
-                         `offset`; needs a credit */
-    /* the sender has no more chunks to add; offset > 0: it found that the receiver's values from offset - 1
-     * on were overwritten */
+                         `offset`. Needs a credit. */
+    /* the sender has no more chunks to add. With offset > 0 it found that the values of the receiver were
+     * overwritten, from offset - 1 on. */
     DDP__FRAME_SUMMED
 } ddp__frame_type;
 
@@ -26417,7 +26425,8 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 /* ==== comm/engine.h ==== [comm] */
 /* The engine of one link: a queue of messages and the comm thread that sends and receives them. A context
  * with two links has two engines. The comm thread owns the wire and runs the send queue, except while a
- * blocking call drives the engine (submit.c). All messages have one type; strategies never see a socket. */
+ * blocking call drives the engine (submit.c). All messages have the same type, and strategies never see a
+ * socket. */
 
 typedef struct ddp__engine ddp__engine;
 struct ddp__membership;
@@ -26432,8 +26441,8 @@ enum {
 typedef struct ddp__op_span {
     double begin, end; /* first and last byte on this rank, ddp_now() seconds */
     double submitted;
-    double due;       /* when the last byte was due; earlier than `end` if the thread was late; < 0 while it
-                         runs */
+    double due;       /* when the last byte was due, which is before `end` if the thread was late. Negative
+                         while it runs. */
     double peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
     int64_t bytes;    /* payload bytes this rank sent */
     long step;
@@ -26460,37 +26469,38 @@ DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* rounds to the values that
 typedef struct ddp__engine_config {
     ddp__wire *wire;         /* owned by the engine once open has succeeded */
     int rank, world;         /* at least 2 */
-    const ddp__links *links; /* emulated links, or NULL for none; the memory that it points to belongs to the
-                                engine until close */
+    const ddp__links *links; /* emulated links, or NULL for none. The memory that it points to belongs to the
+                                engine until close. */
     int deterministic;       /* 1: sums in rank order only, never by the ring */
-    size_t ring_bytes;       /* minimum size of an all-reduce for the ring; 0 = derived from the link,
-                                SIZE_MAX = never. Same on all ranks; a world of 2 has no ring */
+    size_t ring_bytes;       /* minimum size of an all-reduce for the ring (0 = derived from the link,
+                                SIZE_MAX = never). Same on all ranks. A world of 2 has no ring. */
     size_t full_bytes;       /* maximum size of an all-reduce for the all-to-all exchange, if the ring is not
-                                used; 0 = derived from the link, 1 = never. Same on all ranks; never with a
-                                membership */
+                                used (0 = derived from the link, 1 = never). Same on all ranks. Never used
+                                with a membership. */
     size_t share_bytes;      /* minimum size of an all-reduce that is summed in shared memory (share.c), if
-                                the ranks are threads of one process, without emulated links and membership; 0
-                                = 256 KiB, SIZE_MAX = never. Same on all ranks */
+                                the ranks are threads of one process, without emulated links and membership (0
+                                = 256 KiB, SIZE_MAX = never). Same on all ranks. */
     double peer_timeout_s;   /* a peer that sends no byte for this long is lost, or 0 for never */
     double op_timeout_s;     /* an operation fails this long after the first rank began it, or 0 for never */
-    double note_s;           /* a wait of this length is logged; 0 = 5 */
-    size_t chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), 127 KiB without emulated links; at
-                                most 127 KiB: 8 staging slots per peer. Same on all ranks */
-    size_t max_count;        /* floats of the largest message; bounds staging, or 0 if unknown */
+    double note_s;           /* a wait of this length is logged (0 = 5) */
+    size_t chunk_bytes;      /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), 127 KiB without emulated links. At
+                                most 127 KiB, which gives 8 staging slots per peer. Same on all ranks. */
+    size_t max_count;        /* floats of the largest message, which bounds staging, or 0 if unknown */
     int queue;               /* maximum number of messages that are submitted and not yet done */
     int serves;              /* 1 if push, serve, pull and answer have lanes. Same on all ranks */
-    ddp_coding coding;       /* wire format that messages may use; other than float takes one more chunk per
-                                peer */
-    const ddp__coder *coder; /* encodes its blocks; borrowed */
-    int no_checksum;         /* 1: send payloads without a CRC-32C; concerns only the frames that this rank
-                                sends */
+    ddp_coding coding;       /* wire format that messages may use. A format other than float takes one more
+                                chunk per peer. */
+    const ddp__coder *coder; /* encodes its blocks, borrowed */
+    int no_checksum;         /* 1: send payloads without a CRC-32C. Affects only the frames that this rank
+                                sends. */
     int check_writes;        /* 1: calls ddp__engine_guard with max_count at the start */
     const struct ddp__membership *membership; /* NULL means that a lost peer is an error */
     int min_world;                            /* membership: as in ddp_config */
     int servers;       /* membership: number of server ranks, the highest ids. ddp__engine_retire removes them
-                          from collectives. Every epoch must contain all of them; this replaces the quorum */
-    size_t kept_bytes; /* membership: bytes for inputs and results in flight; further operations queue, and a
-                          longer message is an error; 0 = grows with the longest */
+                          from collectives. Every epoch must contain all of them, which replaces the
+                          quorum. */
+    size_t kept_bytes; /* membership: bytes for inputs and results in flight (0 = grows with the longest).
+                          Further operations queue, and a longer message is an error. */
     uint64_t live;     /* membership: bit r = worker r is live from the start, or 0 for all */
     int joining;       /* membership: 1: this worker waits until the workers in `live` admit it */
     ddp_allocator allocator;
@@ -26516,10 +26526,10 @@ DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
  * with DDP_USAGE while messages are in flight. Its tables come from the allocator until close. */
 DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err);
 
-/* Returns the error that ddp__engine_submit would return for a message, such as a rank that does not exist;
- * else DDP_OK. */
+/* Returns the error that ddp__engine_submit would return for a message, such as a rank that does not exist,
+ * or DDP_OK. */
 DDP_LIB ddp_status ddp__engine_accepts(const ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* Queues a message; *ticket identifies it to ddp__engine_wait. Blocks only while the queue is full. Copies
+/* Queues a message. *ticket identifies it to ddp__engine_wait. Blocks only while the queue is full. Copies
  * the message and its lists of pieces. If the engine has failed, returns its first error, once no thread
  * touches the memory of any message. */
 DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err);
@@ -26544,7 +26554,7 @@ DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, in
 /* Sets the site of each rank (copied). Messages with `levels` are then summed inside sites first, then
  * between them. Must be the same on all ranks, with no such message in flight. */
 DDP_LIB void ddp__engine_sites(ddp__engine *e, const int *site);
-/* Membership: removes the servers (the highest cfg.servers ids) from collectives; they still exchange
+/* Membership: removes the servers (the highest cfg.servers ids) from collectives. They still exchange
  * messages between two ranks. Call it on all ranks after the same collective, with nothing in flight here.
  * Afterwards, losing a worker ends a serve of it, and an answer to it (ddp_received). */
 DDP_LIB void ddp__engine_retire(ddp__engine *e);
@@ -26560,12 +26570,12 @@ DDP_LIB void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding cod
                                  size_t *to);
 /* Bytes of partial sums that a ring may have in flight to the next rank. */
 DDP_LIB size_t ddp__engine_window(const ddp__engine *e);
-/* Sets the order of the ring (a permutation of all ranks; NULL = by number) and the minimum size of an
- * all-reduce for it, in bytes (0 = as opened, SIZE_MAX = never). Must be the same on all ranks, before any of
- * them submits again. Errors: DDP_USAGE while messages are in flight. */
+/* Sets the order of the ring (a permutation of all ranks, or NULL for rising order) and the minimum size of
+ * an all-reduce for it, in bytes (0 = as opened, SIZE_MAX = never). Must be the same on all ranks, before any
+ * of them submits again. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
-/* Makes room for messages of up to `pieces` pieces; initially 2048, or 512 if very many engines are in one
- * process. Errors: DDP_USAGE while messages are in flight. */
+/* Makes room for messages of up to `pieces` pieces. The initial room is 2048, or 512 if very many engines are
+ * in the same process. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
 /* The maximum number of collectives in flight: the oldest that are not complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
@@ -26575,10 +26585,10 @@ DDP_LIB int ddp__engine_relayed(const ddp__engine *e, int peer);
 DDP_LIB int ddp__engine_lost(ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
-/* peers are not told the reason of a later failure of this rank; for them the rank is lost */
+/* Peers do not receive the reason of a later failure of this rank. They report the rank as lost. */
 DDP_LIB void ddp__engine_hush(ddp__engine *e);
-/* After a failure, blocks until no thread touches the memory of any message, for at most about half a second;
- * else returns at once. For the thread that submits. */
+/* After a failure, blocks until no thread touches the memory of any message, for at most about half a second.
+ * Without a failure returns at once. For the thread that submits. */
 DDP_LIB void ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
@@ -26604,7 +26614,7 @@ typedef struct ddp__net_stats {
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
 DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce", "broadcast", ... */
-/* The name of an algorithm letter from a span or the statistics: "direct", ...; "none" for 0. */
+/* The name of an algorithm letter from a span or the statistics: "direct", ..., or "none" for 0. */
 DDP_LIB const char *ddp__algorithm_name(char letter);
 
 enum {
@@ -26638,7 +26648,7 @@ typedef struct ddp__oplog {
     int count;
     long dropped;           /* older operations that are no longer in the log */
     ddp__peer_record *peer; /* [world]. The entry of this rank has its own count of begun collectives. */
-    ddp_error error;        /* the engine's first error; code DDP_OK = none */
+    ddp_error error;        /* the first error of the engine, with code DDP_OK if there is none */
     double now;             /* ddp_now() of the copy */
     int served;
 } ddp__oplog;
@@ -26651,14 +26661,14 @@ DDP_LIB void ddp__oplog_free(ddp__oplog *log);
 
 /* ---- live workers ----
  *
- * With a membership, losing a peer begins a new epoch and is no error: the remaining quorum finishes the
+ * With a membership, losing a peer begins a new epoch and is no error. The remaining quorum finishes the
  * operations in flight, with bit-identical results. Ranks are stable ids 0..world-1 (world at most 64). An
  * epoch is a ballot and the set of ids that are live in it. Collectives run over the live ids. In an
  * all-gather the blocks of other ids become 0. If the root of a broadcast is lost, the lowest live id is the
  * root. */
 typedef struct ddp__epoch_info {
-    uint32_t ballot; /* rises with every epoch, from 0; may rise by more than 1 */
-    uint64_t live;   /* bit r: worker r is live; all ones of world without a membership */
+    uint32_t ballot; /* rises with every epoch, from 0, sometimes by more than 1 */
+    uint64_t live;   /* bit r: worker r is live. Without a membership the bits of all ranks are set. */
     int workers;     /* number of live workers */
     long changes;    /* number of epochs that this engine has begun */
 } ddp__epoch_info;
@@ -26682,8 +26692,8 @@ enum {
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one row per window position, then one per entry of `paired`, of
                                               the lanes in use */
     DDP__SLOTS_MAX = 256,
-    DDP__FEW = 3,          /* limit of `few` towards a process of this machine; more chunks would leave its
-                              caches before they are read */
+    DDP__FEW = 3,          /* limit of `few` towards a process of this machine, because more chunks would
+                              leave the cache before they are read */
     DDP__SPANS = 2048,     /* spans that are retained */
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
@@ -26743,7 +26753,7 @@ typedef struct ddp__op {
             int asked; /* 1 if the result was requested from the donor */
         } handed;
         struct {
-            int sites, members, slices; /* live sites; live members of this site; slices that are summed
+            int sites, members, slices; /* live sites, live members of this site, and slices that are summed
                                            between sites in parallel */
             size_t summed;              /* values of this rank's slice for which the sum of the site is
                                            complete */
@@ -26754,7 +26764,7 @@ typedef struct ddp__op {
     struct ddp__op *next_done; /* complete, not yet published */
 } ddp__op;
 
-/* The state of one operation towards one peer; offsets in values. */
+/* The state of an operation towards a peer. Offsets are in values. */
 typedef struct ddp__exchange {
     int held;     /* the peer's staging slots that this operation occupies */
     int expected; /* 1 if the peer must send something and nothing has arrived */
@@ -26807,7 +26817,7 @@ typedef struct ddp__peer {
     ddp__frame out;
     ddp__op *out_op;      /* the operation whose memory is the payload, or NULL for a control frame */
     int out_slot;         /* slot that has the payload instead, or -1 */
-    uint16_t *coded;      /* the payload instead, if out.coding; [chunk], NULL without cfg.coding */
+    uint16_t *coded;      /* [chunk] the payload instead, if out.coding. NULL without cfg.coding. */
     const char *out_text; /* the payload instead, if out_op is NULL */
     unsigned char out_head[DDP__FRAME_BYTES];
     size_t out_sent, out_total;
@@ -26817,7 +26827,7 @@ typedef struct ddp__peer {
     double last_beat;
     ddp__owed owed[DDP__SLOTS_MAX];
     int owed_count;
-    double owed_by; /* latest time at which they are returned; 0 = not set */
+    double owed_by; /* latest time at which they are returned, or 0 if not set */
     /* incoming */
     ddp__in_state in_state;
     ddp__frame in;
@@ -26829,16 +26839,16 @@ typedef struct ddp__peer {
     int discard; /* 1 if the frame that is being read is discarded */
     double last_got;
     uint32_t transit;                 /* microseconds from sent to read, plus the difference of the clocks, */
-    double transit_at;                /* of the fastest frame so far, or 0 for none yet */
-    double reached;                   /* when the last frame reached this rank; the frames of one peer stay in
-                                         order */
+    double transit_at;                /* of the fastest frame so far, or 0 before the first frame */
+    double reached;                   /* when the last frame reached this rank. The frames of a peer stay in
+                                         order. */
     int free_slot, solicited, staged; /* slots in use, by kind of frame */
     ddp__chain pending;
     int goodbye_read, abort_read, left, farewell, closed;
     int out_of_world;                 /* membership: 1: its frames are ignored */
     uint32_t paired_seq[DDP__PAIRED]; /* number of the next message */
     uint32_t begun, sends, receives;  /* operations that it has begun, by its last heartbeat, */
-    double heard_at;                  /* which was read then, or 0 for none yet */
+    double heard_at;                  /* which was read then, or 0 before the first heartbeat */
     ddp__op *paired[DDP__PAIRED];     /* oldest incomplete send and receive of each lane */
     char text[DDP_ERROR_TEXT];
 } ddp__peer;
@@ -26849,7 +26859,7 @@ typedef struct ddp__control { /* a control frame in the delay queue */
     double due;
 } ddp__control;
 
-enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, the world included; see ddp__seq */
+enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, including the world (see ddp__seq) */
 
 /* The ranks that a collective runs over, rising, and the index of each rank among them, or -1. */
 typedef struct ddp__members {
@@ -26867,8 +26877,8 @@ typedef struct ddp__algorithm {
     int stages;     /* 1: contributions stay in the pending list until all ranks' contributions have
                        arrived */
     int relays;     /* 1 if a partial sum is sent on, from rank to rank, from the slot that it arrived in */
-    /* Returns 1 if the algorithm is used for this operation, whose message is set but not its memory. NULL:
-     * the last algorithm, for all other operations. */
+    /* Returns 1 if the algorithm is used for this operation, whose message is set but not its memory. NULL
+     * for the last algorithm, which takes all other operations. */
     int (*fits)(const ddp__engine *e, const ddp__op *op);
     /* The range of values that goes to a peer, or (comes) that the peer sends: returns their number and sets
      * *from, *to. For sums whose result goes back (ddp__flow_returns) the peer gets, or returns, the results
@@ -26876,11 +26886,13 @@ typedef struct ddp__algorithm {
     size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
     /* Sets the values that are left, and which ranks must send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
-    /* Gets the next frame for a peer, if credits allow, or 0 for none. NULL means that it sends none. */
+    /* Gets the next frame for a peer. Returns 0 if there is none or credits do not allow it. NULL for an
+     * algorithm that sends no frames. */
     int (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-    /* A frame begins to be written. Returns the slot that has its payload, or -1: it is in memory. */
+    /* A frame begins to be written. Returns the slot that has the payload, or -1 if the payload is in
+     * memory. */
     int (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-    /* A frame was written. NULL means that its values are subtracted from those that are left. */
+    /* A frame was written. With NULL its values are subtracted from those that are left. */
     void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
     /* Returns 1 if a peer could send this frame, whose number, verb, count and layer match the operation.
      * NULL: compares its type with `types`, and its coding. */
@@ -26888,9 +26900,9 @@ typedef struct ddp__algorithm {
     /* A frame has arrived: in a slot, which the algorithm then owns (if `stages`, it finds contributions in
      * the pending list), or (-1) already in memory. */
     void (*arrived)(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
-    /* Returns 1 if something is left that needs a slot at that peer. NULL: never. */
+    /* Returns 1 if something is left that needs a slot at that peer. NULL means never. */
     int (*unsent)(ddp__engine *e, const ddp__op *op, int peer);
-    /* Returns 1 if nothing has still to come from that peer, or to go to it. */
+    /* Returns 1 if the exchange with that peer is complete in both directions. */
     int (*over)(ddp__engine *e, const ddp__op *op, int peer);
     /* The operation is complete or abandoned. After it returns no thread touches its memory. May be NULL. */
     void (*finished)(ddp__engine *e, const ddp__op *op);
@@ -26901,10 +26913,11 @@ enum { DDP__WAYS = 6 };
 /* The callbacks of a membership, with which losing a peer is no error. All except fits run on the comm
  * thread. */
 typedef struct ddp__membership {
-    ddp_status (*open)(ddp__engine *e, ddp_error *err); /* allocates memory; sets the ids that are live from
-                                                           the start */
+    ddp_status (*open)(ddp__engine *e, ddp_error *err); /* allocates memory and sets the ids that are live
+                                                           from the start */
     void (*close)(ddp__engine *e);
-    /* Under the lock, before a message is queued: makes sure that its input can be retained; may wait. */
+    /* Under the lock, before a message is queued: makes sure that its input can be retained, which may
+     * block. */
     ddp_status (*fits)(ddp__engine *e, const ddp_message *m, ddp_error *err);
     /* Returns 1 if the operation may begin now. */
     int (*may_begin)(ddp__engine *e, const ddp__op *op);
@@ -26916,14 +26929,14 @@ typedef struct ddp__membership {
     void (*lost)(ddp__engine *e, int peer, const char *why);
     void (*left)(ddp__engine *e, int peer);
     /* Membership frames (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and retained results). frame: the
-     * next one for a peer, high-priority or not. payload: where a payload is stored. NULL means that it does
-     * not fit. read: a frame was read. */
+     * next one for a peer, high-priority or not. payload: where a payload is stored, or NULL if it does not
+     * fit. read: a frame was read. */
     int (*frame)(ddp__engine *e, int peer, int urgent, ddp__frame *f);
     unsigned char *(*payload)(ddp__engine *e, int peer, const ddp__frame *f);
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
     /* Returns 1 if a frame belongs to a past epoch, or comes from a rank that is not in the world. */
     int (*drops)(const ddp__engine *e, int peer, const ddp__frame *f);
-    /* Run once per round; check time-outs. */
+    /* run: called once per round. check: checks the time-outs. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
     /* This process was stopped for `seconds`. All time-outs are extended by them. */
@@ -26934,7 +26947,7 @@ typedef struct ddp__membership {
 
 struct ddp__engine {
     ddp__engine_config cfg;
-    const ddp__membership *membership;    /* NULL: losing a peer is an error */
+    const ddp__membership *membership;    /* NULL if losing a peer is an error */
     struct ddp__member_data *member_data; /* data of the membership */
     int frozen;   /* membership: 1: a search is running: no operation begins, and collectives do not move */
     int newcomer; /* membership: 1: this worker is in no epoch yet */
@@ -26942,35 +26955,36 @@ struct ddp__engine {
     ddp__wire *wire;
     int rank, world;
     int *member; /* live ids, rising. Collectives run over them. */
-    int *place;  /* [world] index in member, -1: not live. In both arrays the entries of each group follow */
+    int *place;  /* [world] index in member, or -1 if not live. In both arrays the entries of each group
+                    follow */
     int members;
     int blocks;      /* ids below it can be in collectives: world, or the number of workers after
                         ddp__engine_retire */
     int knows_sites; /* 1 if ddp__engine_sites was called */
-    /* [world] each: the site of a rank; of live ranks the index in the site, and the index among the ranks of
-     * the same site_place */
+    /* [world] each: the site of a rank and, for live ranks, the index in the site and the index among the
+     * ranks of the same site_place */
     int *site, *site_place, *site_part;
     int *site_side;                        /* ranks whose chunks are added */
     const ddp__algorithm *ways[DDP__WAYS]; /* in order of preference */
     ddp__links links;                      /* all zero: no emulated links */
-    int shaped, paced;                     /* shaped: frames pass through the delay queue; paced: the uplink
-                                              has an emulated rate */
+    int shaped, paced;                     /* shaped: frames pass through the delay queue. paced: the uplink
+                                              has an emulated rate. */
     int checks;                            /* 1 if payloads are sent with a checksum */
     int stalled;                           /* 1 if the emulated access link is stalled */
     int acted;                             /* number of acts of the script that were executed */
     size_t chunk;                          /* in floats */
-    /* minimum bytes of an all-reduce for the ring; maximum for the all-to-all exchange; minimum for sums in
+    /* bytes of an all-reduce: minimum for the ring, maximum for the all-to-all exchange, minimum for sums in
      * shared memory */
     size_t ring_bytes, full_bytes, share_bytes;
     int lanes;                 /* lanes in use: 2, or all */
     int credits, extra, slots; /* slots per peer: for frames that need a credit, for results, total */
-    int more, few;             /* more: additional credits, announced by heartbeats; few: maximum number of
-                                  slots that one operation uses at a peer */
+    int more, few;             /* more: additional credits, announced by heartbeats. few: maximum number of
+                                  slots that an operation uses at a peer. */
     int width;                 /* collectives in flight, at most DDP__WINDOW */
     size_t block_bytes;
 
     ddp__op *ops;       /* ring of cfg.queue, by ticket */
-    ddp__strip *strips; /* [strip_room] of all queued messages; part of the engine's block, or allocated
+    ddp__strip *strips; /* [strip_room] of all queued messages, inside the block of the engine or allocated
                            separately (strips_grown) */
     long strip_room;
     int strips_grown;
@@ -26986,7 +27000,7 @@ struct ddp__engine {
     uint16_t *recoded;      /* [chunk] blocks to be decoded, or NULL if the coding has no blocks */
     float *exact;           /* [chunk] a result before it was rounded, or NULL if the coding has no blocks */
     unsigned char *sink;    /* [chunk] bytes that are discarded */
-    uintptr_t looked_at[2]; /* pages of from and to that are known to exist; cleared after each wait */
+    uintptr_t looked_at[2]; /* pages of from and to that are known to exist, cleared after each wait */
 
     ddp__op *window[DDP__WINDOW];
     ddp__op *carried;                 /* with a carrier: the last message between two ranks that has begun */
@@ -27000,7 +27014,7 @@ struct ddp__engine {
     uint32_t group_next[DDP__GROUPS]; /* next_seq of each group except 0, the world */
     int *ring, *turn;                 /* live ids in ring order, and the position of each id in it */
     int *order;                       /* [world] ring order of all ids */
-    long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another message; */
+    long waiting[DDP__WINDOW];        /* tickets of collectives that wait for another message, */
     int waits;                        /* each of them reserves a window position */
     int dirty;                        /* 1 if a window position or a queued operation may have become free */
     ddp__op *finished;                /* list of complete operations, to be published */
@@ -27011,14 +27025,14 @@ struct ddp__engine {
     int fault_origin;
     int fault_about; /* rank whose loss is the fault, or -1 for another fault, or unknown */
     double last_move;
-    int closing, stopping; /* goodbye was queued; close was called */
+    int closing, stopping; /* goodbye was queued, close was called */
     double next_check;     /* time of the next liveness check */
     double ran_at;         /* start of the last round: a longer gap than usual means that this process was
                               stopped */
 
     /* shared, under the lock */
     pthread_mutex_t lock;
-    char (*called)[48]; /* [world] name of each rank in errors, or "" for none */
+    char (*called)[48]; /* [world] name of each rank in errors, or "" */
     int groups;         /* groups created, the world included */
     int group_members[DDP__GROUPS];
     pthread_cond_t changed;
@@ -27056,14 +27070,14 @@ DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, 
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
 /* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Do not call it under the lock. */
 DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room);
-/* Marks the next fault as the loss of this rank; no effect after the first fault. */
+/* Marks the next fault as the loss of this rank. No effect after the first fault. */
 DDP_LIB void ddp__fault_is_about(ddp__engine *e, int rank);
 DDP_LIB int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* returns
                                                                                                     0 */
 /* Wakes the comm thread. Under the lock. */
 DDP_LIB void ddp__notify(ddp__engine *e);
-/* Blocks until something has changed; releases the lock meanwhile. With a carrier, blocks until the carrier's
- * time has reached the caller's. Under the lock. */
+/* Blocks until something has changed, and releases the lock meanwhile. With a carrier, blocks until the
+ * carrier's time has reached the caller's. Under the lock. */
 DDP_LIB void ddp__await(ddp__engine *e);
 DDP_LIB void ddp__catch_up(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
@@ -27090,7 +27104,7 @@ DDP_LIB int ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* Returns 1 if a time limit has passed; else lowers *again to it. */
+/* Returns 1 if a time limit has passed. Otherwise lowers *again to that limit. */
 DDP_LIB int ddp__passed(double limit, double now, double *again);
 DDP_LIB double ddp__still_since(const ddp__op *op); /* when the operation last moved */
 /* Subtracts values from those that are left and completes the operation at zero. The operation stays valid
@@ -27101,30 +27115,30 @@ DDP_LIB void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t by
 /* Records progress of an operation: its begin on this rank, if it is the first, and the end of any wait for a
  * peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-/* expect: a peer must send something; for use in begin. seen: the peer has begun the operation. */
+/* expect: a peer must send something (for use in begin). seen: the peer has begun the operation. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
 /* Called when a peer has left: an operation that still needs it fails, or the membership is notified. */
 DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
-/* Ends a serve without a request, or an answer to a lost peer. Returns 0 if it is neither, so that it
+/* Ends a serve without a request, or an answer to a lost peer. Returns 0 for any other message, which then
  * fails. */
 DDP_LIB int ddp__op_void(ddp__engine *e, ddp__op *op);
 
 /* ---- memory.c ---- */
-/* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order; own may be one of them.
- * If divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added to
- * it. */
+/* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order. own may be among the
+ * terms. If divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added
+ * to it. */
 DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale,
                              double *divergence);
 DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *divergence);
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
 /* out = x as bfloat16, rounded to nearest even. Infinities stay infinite and NaN stays NaN. */
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
-/* out = x exactly; x may be the second half of out. */
+/* out = x exactly. x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 DDP_LIB void ddp__strips_close(ddp__engine *e); /* frees the memory that ddp__engine_pieces allocated */
-/* The address of a message's memory at an offset; *here: the number of contiguous values from there, at most
- * count. */
+/* The address of a message's memory at an offset. *here receives the number of contiguous values from there,
+ * at most count. */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count,
                              size_t *here);
 /* Checks that the memory of an operation in flight still exists. Returns 0 after a failure: the program has
@@ -27132,18 +27146,19 @@ DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t of
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a final value is stored and sent from: `to`, or `from` if the result is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
-/* Copies values of a list, from offset at on, into the contiguous array row; back: in the other direction. */
+/* Copies values of a list, from offset at on, into the contiguous array row, or with back in the other
+ * direction. */
 DDP_LIB void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row,
                               int back);
 /* Stores, or adds, values that have arrived, and adds their squared distance from the previous values to
  * *divergence. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count,
                                double *divergence);
-/* result = scale * (terms[0] + ... + terms[terms - 1]), where terms is e->terms; sets terms[place] to this
- * rank's values. Advances e->terms. */
+/* result = scale * (terms[0] + ... + terms[terms - 1]), where terms is e->terms. Sets terms[place] to the
+ * values of this rank. Advances e->terms. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              float scale, double *divergence);
-/* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
+/* Detection of foreign writes. Hashes the memory of a new operation, under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
@@ -27155,8 +27170,8 @@ DDP_LIB int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t 
 /* Adds the residual to the count values before they are summed, and clears it. Values without a gradient keep
  * their residual. */
 DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
-/* Adds the residual, rounds the values, and stores the rounding error as the new residual; at must be the
- * start of a block. Returns 0 after a failure: a value cannot be encoded. */
+/* Adds the residual, rounds the values, and stores the rounding error as the new residual. at must be the
+ * start of a block. Returns 0 if a value cannot be encoded. */
 DDP_LIB int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
 /* Encodes the payload of a frame that is about to leave, if its values are not sent as floats. Returns 0
  * after a failure: a value cannot be encoded. */
@@ -27171,12 +27186,13 @@ DDP_LIB int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t cou
 
 /* ---- staging.c: slots on this rank and credits for slots on peers ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
-/* Inserts a slot after another of a list (-1: at the front); removes a slot. */
+/* The first inserts a slot after another of a list (-1: at the front), the second removes a slot. */
 DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
 DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
-/* The oldest staged chunk of an operation from a peer, or -1 if none. */
+/* The oldest staged chunk of an operation from a peer, or -1. */
 DDP_LIB int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
-/* 1 if the peer has room for one more chunk of an operation; forward: a partial sum that a ring sends on. */
+/* Returns 1 if the peer has room for one more chunk of an operation. With forward the chunk is a partial sum
+ * that a ring sends on. */
 DDP_LIB int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
@@ -27197,7 +27213,7 @@ DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
 DDP_LIB int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer);
 /* Checks that a chunk of a region is the next one, at from + *at, and advances *at. Returns 0 after a
- * failure. ddp__out_of_order is the failure; it returns 0. */
+ * failure. ddp__out_of_order reports that failure and returns 0. */
 DDP_LIB int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
 
@@ -27236,13 +27252,13 @@ DDP_LIB int ddp__was_stopped(ddp__engine *e, double now);
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: frames in flight on the emulated link ---- */
-/* Executes the acts of the script that are due. Returns the time of the next one, -1: never. */
+/* Executes the acts of the script that are due. Returns the time of the next act, or -1 if no act follows. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive too early */
 /* Puts a chunk in its slot, or the control frame just read, into the delay queue. */
 DDP_LIB void ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__delay_control(ddp__engine *e, int peer, double now);
-/* Arrival time of the last chunk in flight from a peer, or -1 for none. */
+/* Arrival time of the last chunk in flight from a peer, or -1. */
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
@@ -27274,8 +27290,8 @@ DDP_LIB void ddp__publish(ddp__engine *e);     /* publishes the operations that 
 DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: copies the log for the waiting thread */
 
 /* ---- thread.c ---- */
-/* One round: does all work that is possible now. Returns 1 if anything moved; else *until is the time of the
- * next event. */
+/* One round: does all work that is possible now. Returns 1 if anything moved. Otherwise *until is the time of
+ * the next event. */
 DDP_LIB int ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
 #define DDP__PARK_S 2e-3 /* the next blocking call is expected within this time */
@@ -28225,7 +28241,7 @@ int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 /* Credits. A frame may reach a rank before that rank has submitted the operation, so the sender counts the
  * slots it occupies there. The oldest operation that is unfinished anywhere must always get a slot, whatever
  * the priorities. Therefore:
- * - An operation that has no slot may take one if one remains for each older operation that has none.
+ * - An operation that has no slot may take one if one remains for each older operation without a slot.
  * - An operation that has slots leaves one for every operation in the window that has none.
  * - One slot is reserved for each lane between two ranks, whose order is independent.
  * - One slot is reserved for sums that a ring sends on (ring.c), which leave room for older operations
@@ -28409,7 +28425,7 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
     if (ddp__flow_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__flow_returns(op))
         return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
-    /* nothing is returned, so a peer may leave before its values are summed */
+    /* no values are returned, so a peer may leave before its values are summed */
     for (int s = e->peers[peer].pending.first; s >= 0; s = e->slot[s].next)
         if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p)
             got += ddp__frame_values(&e->slot[s].f);
@@ -28417,7 +28433,7 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
 }
 
 /* ==== comm/liveness.c ==== [comm] */
-/* Detects lost and silent peers, ranks that have not begun an operation, and operations that time out; logs
+/* Detects lost and silent peers, ranks that have not begun an operation, and operations that time out. Logs
  * long waits. */
 
 /* A rank does not send data to every other rank in each operation. If a peer has nothing to send, only its
@@ -28452,7 +28468,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
     return buf;
 }
 
-/* The oldest operation in flight (peer < 0), or the oldest that needs that peer, or NULL for none. */
+/* The oldest operation in flight (peer < 0), or the oldest that needs that peer, or NULL. */
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
@@ -28527,7 +28543,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
     buf[0] = '\0';
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
-    } else if (e->span_count > 0) { /* nothing is in flight: name the last operation */
+    } else if (e->span_count > 0) { /* no operation is in flight, so name the last one */
         const ddp__op_span *last = &e->spans[(e->span_count - 1) % e->span_room];
         snprintf(buf, room, " after %s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
@@ -28756,7 +28772,7 @@ static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
     return r;
 }
 
-/* Adds unfinished operations; inner: 1 if the caller may read data of the comm thread. */
+/* Adds unfinished operations. inner: 1 if the caller may read data of the comm thread. */
 static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
@@ -28850,9 +28866,9 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
 /* ==== comm/ring.c ==== [comm] */
 /* The ring all-reduce. Segment j starts at rank j + 1 and collects every rank's values on its way to rank j,
  * which scales the sum once. From there the result travels around the ring to rank j - 1. Each segment is
- * thus summed along one path and then copied: the result is bit-identical on all ranks and in every run, but
- * differs from a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for
- * clusters of workstations, section 3; here in chunks.)
+ * thus summed along one path and then copied, so the result is bit-identical on all ranks and in every run,
+ * but differs from a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for
+ * clusters of workstations, section 3, here in chunks.)
  *
  * A partial sum is computed in, and sent on from, the staging slot it arrived in. The parameters do not
  * change until the result overwrites them, and results are sent on from there.
@@ -28864,7 +28880,7 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
  *    rank.
  * 2. Every operation younger than O that takes a slot at the next rank leaves one free (the bubble), and two
  *    while O has none (ddp__may_stage). Operations older than O are finished, and their slots drain.
- * 3. A sum that enters the ring also leaves the bubble free. A sum that is sent on may take the bubble; it
+ * 3. A sum that enters the ring also leaves the bubble free. A sum that is sent on may take the bubble. It
  *    frees the slot it was in, which becomes the bubble of the previous rank. So at all times some rank has a
  *    free slot ahead of it, or one that is about to be free (bubble flow control: Carrion et al. 1997).
  * 4. Suppose nothing of O could move. Then every rank with a sum to send on has no free slot ahead, so the
@@ -29247,8 +29263,8 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
            ddp__flow_next(e, op, peer, f);
 }
 
-/* Releases the input once all contributions were written and the own segment is summed: nothing reads it any
- * more. */
+/* Releases the input once all contributions were written and the own segment is summed, because no code reads
+ * the input after that. */
 static void ddp__direct_release(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -29364,16 +29380,17 @@ const ddp__algorithm *ddp__direct_way(int whole)
  * Values are divided into one slice per place in a site. If the sites of the live ranks differ in size there
  * is a single slice, which belongs to the lowest rank of each site. Each rank sends every slice to the rank
  * of its site that has that place, which adds them in rank order. The ranks of one place divide the slice
- * into one part per site and exchange these sums as a direct all-reduce does; final values are then sent to
- * their sites. Between two ranks of a site a slice is sent, between two ranks of one place in different sites
- * a part of it, between all others nothing. A rank's contribution to a value always arrives before its result
- * is returned, and sums inside a site wait for nothing between sites: so slots suffice, as in direct.c.
+ * into one part per site and exchange these sums as a direct all-reduce does. Final values are then sent to
+ * their sites. Two ranks of a site exchange a slice, and two ranks of one place in different sites a part of
+ * it. All other pairs exchange no values. A rank's contribution to a value always arrives before its result
+ * is returned, and sums inside a site never wait for messages between sites, so slots suffice, as in
+ * direct.c.
  *
- * With a coding, the sums of sites and their results are coded, in blocks from the start of the slice; values
+ * With a coding, the sums of sites and their results are coded, in blocks from the start of the slice. Values
  * that stay inside a site are floats. A residual is added to the sum of the own slice before rounding, and
- * then receives the rounding error. The part of the residual outside the slice dates from a different slice:
- * it is added to this rank's own values, inside the site. If only one site is left, nothing is rounded and no
- * residual is stored. */
+ * then receives the rounding error. The part of the residual outside the slice dates from a different slice,
+ * so it is added to the own values of this rank, inside the site. If only one site is left, nothing is
+ * rounded and no residual is stored. */
 
 void ddp__engine_sites(ddp__engine *e, const int *site)
 {
@@ -29620,7 +29637,7 @@ const ddp__algorithm *ddp__sites_way(void)
  * (DDP__SHARE_BATCH) and never wait meanwhile. */
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below this size, two rounds of frames take longer */
-#define DDP__SHARE_BLOCK 2048 /* floats; the blocks of all ranks fit in the second-level cache */
+#define DDP__SHARE_BLOCK 2048 /* floats. The blocks of all ranks fit in the second-level cache. */
 #define DDP__SHARE_BATCH 8    /* chunks after which the thread handles its frames again */
 
 DDP_STATIC_ASSERT((int)DDP__OFFERS == (int)DDP__WINDOW, "one offer for each position of the window");
@@ -29984,7 +30001,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
     c.f = *f;
     c.peer = peer;
     c.due = ddp__link_receive_control(&e->links.own, reached, DDP__FRAME_BYTES + f->length);
-    /* frames of nearer peers overtake; frames of one peer stay in order */
+    /* frames of nearer peers overtake, but frames of one peer stay in order */
     for (; at > e->control_first; at--) {
         const ddp__control *before = &e->control[(at - 1) % e->control_room];
         if (before->due <= c.due) break;
@@ -30182,7 +30199,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
 
 void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
 {
-    /* two passes: counts nothing before it is known that all peers agree */
+    /* two passes, because it must be known that all peers agree before anything is counted */
     for (int i = 0; i < 2 * e->world; i++) {
         const int peer = i % e->world;
         int s = -1;
@@ -30255,7 +30272,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
     if (op && op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, p->in.offset)) return 0;
-    /* the frames of one peer and operation come in order, so none of them is pending: a result, or values
+    /* the frames of one peer and operation come in order, so no earlier frame is pending. A result, or values
      * that are not summed, may be read directly into their final place */
     if (p->in.type == DDP__FRAME_SUMMED || (op && !e->shaped && plain && !op->m.divergence && !op->m.add &&
                                             (solicited || p->in.type == DDP__FRAME_DATA))) {
@@ -30281,7 +30298,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     return 1;
 }
 
-/* The address of the payload from byte `got` on; *here: the number of contiguous bytes. */
+/* The address of the payload from byte `got` on. *here receives the number of contiguous bytes. */
 static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size_t *here)
 {
     ddp__peer *p = &e->peers[peer];
@@ -30305,7 +30322,7 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
     return (unsigned char *)e->slot[p->in_slot].data + got;
 }
 
-/* 1 if the checksum of the payload matches, or the sender gave none. */
+/* Returns 1 if the checksum of the payload matches, or if the sender sent no checksum. */
 static int ddp__payload_intact(ddp__engine *e, int peer)
 {
     const ddp__frame *f = &e->peers[peer].in;
@@ -30601,8 +30618,8 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* Sets the peer of a receive that names none to the rank whose message arrived first. A serve gets the
- * length of the peer's message. Returns 0 if no message has arrived, or if it does not fit. */
+/* Sets the peer of a receive without a peer to the rank whose message arrived first. A serve gets the length
+ * of the peer's message. Returns 0 if no message has arrived, or if it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
     const int lane = ddp__paired_lane(op);
@@ -30632,7 +30649,7 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
 }
 
 /* Returns 1 if this is a serve or an answer of a lost peer, which is then complete. A served peer that has
- * left, with no message here, is reported to the membership; without one it is an error. */
+ * left, with no message here, is reported to the membership. Without a membership it is an error. */
 static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
 {
     const int peer = op->m.peer;
@@ -30653,7 +30670,7 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
                        peer);
 }
 
-/* The position that an operation between two ranks can use now, or NULL for none. */
+/* The position that an operation between two ranks can use now, or NULL. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
@@ -31020,7 +31037,7 @@ int ddp__send_all(ddp__engine *e, double now)
 
 /* ---- the emulated link's events ---- */
 
-/* When the next chunk in flight has passed the downlink. DBL_MAX means that none is in flight. */
+/* When the next chunk in flight has passed the downlink. DBL_MAX if no chunk is in flight. */
 static double ddp__chunk_due(const ddp__engine *e)
 {
     const ddp__slot *s = &e->slot[e->due.first];
@@ -31029,8 +31046,8 @@ static double ddp__chunk_due(const ddp__engine *e)
                             : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
-/* The next event: a frame has left, the uplink is free, a frame arrives, or a message was submitted, or
- * DBL_MAX for none. */
+/* The next event: a frame has left, the uplink is free, a frame arrives, or a message was submitted. DBL_MAX
+ * without an event. */
 static double ddp__next_event(const ddp__engine *e)
 {
     double next = ddp__chunk_due(e);
@@ -31351,7 +31368,7 @@ static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t
     return p;
 }
 
-/* Assigns all arrays within block; if block is NULL, only measures the size. */
+/* Assigns all arrays within block, or only measures the size if block is NULL. */
 static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
@@ -31423,8 +31440,8 @@ static void ddp__dimension(ddp__engine *e)
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = e->control_room = 1;
-    /* more: bytes in flight until a credit returns, at 1 Gbit/s if the rate is unknown; at most 16 MiB per
-     * peer, 32 MiB in total */
+    /* more: bytes in flight until a credit returns, at 1 Gbit/s if the rate is unknown. At most 16 MiB per
+     * peer and 32 MiB in total. */
     away = e->shaped ? 2 * e->links.flight : 1.25e8 * e->wire->round_trip / (e->world - 1);
     cap = (double)(16 * DDP__STAGING_BYTES) * fmin(1, 2.0 / (e->world - 1));
     e->more = (int)fmax(0, fmin(fmin(away, cap) / (double)bytes, (double)all - 1 - e->credits));
@@ -31565,7 +31582,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);
     if (e->membership && (status = e->membership->open(e, err)) != DDP_OK)
-        e->membership = NULL; /* it allocated nothing */
+        e->membership = NULL; /* it made no allocation */
     if (status == DDP_OK && cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
     if (status == DDP_OK) status = ddp__engine_thread(e, err);
     if (status == DDP_OK)
@@ -31898,7 +31915,7 @@ static int ddp__ticket_done(const ddp__engine *e, long ticket)
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
 
-/* Blocks until the message is done, or (input) until nothing reads its input any more. */
+/* Blocks until the message is done, or (input) until the engine no longer reads its input. */
 static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_error *err)
 {
     const ddp__op *op = &e->ops[ticket % e->cfg.queue];
@@ -32141,8 +32158,8 @@ typedef struct ddp__word {
     uint32_t refused_at; /* when it had completed this number of operations */
     uint32_t attempts;   /* votes since base: epochs that may have begun without this worker's knowledge */
     ddp__view attempt[DDP__ATTEMPTS];
-    uint64_t edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other; a frame has one
-                                          element per id of the world */
+    uint64_t edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other. A frame has an
+                                          element per id of the world. */
 } ddp__word;
 
 typedef struct ddp__elastic_peer {
@@ -32164,7 +32181,7 @@ typedef struct ddp__elastic_peer {
 typedef struct ddp__kept { /* retained input, later result, of an operation */
     ddp__frame frame;      /* header for the result */
     int result;
-    size_t unit, at, end; /* bytes per value; offset in the ring, and the ring's head after it */
+    size_t unit, at, end; /* bytes per value, offset in the ring, and the head of the ring after it */
     uint64_t asked;       /* workers that requested the result */
 } ddp__kept;
 
@@ -32230,7 +32247,7 @@ DDP_LIB int ddp__of_epoch(const ddp__frame *f); /* 1 if the frame is valid only 
                                                    sent */
 DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* stops all collectives and drops what is half
                                                                done */
-/* Begins an epoch; table: the operations that its workers have completed. */
+/* Begins an epoch. table: the operations that the workers of the epoch have completed. */
 DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table,
                                 double now);
 
@@ -32239,7 +32256,7 @@ DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp
 DDP_LIB void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now);
 DDP_LIB void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table,
                                 double now);
-/* Once per round of the comm thread: run admits joining workers, and votes if something changed; check
+/* Once per round of the comm thread: run admits joining workers, and votes if something changed. check
  * handles time-outs. */
 DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
 DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
@@ -32433,7 +32450,7 @@ int ddp__shadow_busy(const ddp__engine *e)
     return 0;
 }
 
-/* The worker that forwards the result of an operation in this epoch. -1 means that none had it. */
+/* The worker that forwards the result of an operation in this epoch, or -1 if no worker had it. */
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
     /* sequence numbers wrap: those after the table must not appear to be before it */
@@ -32849,8 +32866,8 @@ static uint64_t ddp__serving(const ddp__engine *e)
     return e->cfg.servers ? ((ddp__bit(e->cfg.servers) - 1) << (e->world - e->cfg.servers)) : 0;
 }
 
-/* Computes the survivors: repeatedly removes the worker that has lost most of the others; ties: the highest
- * id among the workers that compute. */
+/* Computes the survivors: repeatedly removes the worker that has lost most of the others. In a tie removes
+ * the highest id among the workers that compute. */
 static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_t joining)
 {
     uint64_t set = (w->base.live & ~w->left) | joining;
@@ -32873,8 +32890,8 @@ static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_
     }
 }
 
-/* 1 if set is a quorum of `of`, not counting workers that have left: more than half; of two workers the lower
- * one. With servers: all servers. */
+/* 1 if set is a quorum of `of`, not counting workers that have left. A quorum has more than half of the
+ * workers. Of two workers it is the lower id. With servers it has all servers. */
 static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64_t left)
 {
     of &= ~left;
@@ -33188,7 +33205,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
     if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
-    if (left) ddp__shadow_release(e); /* none of them needs a result any more */
+    if (left) ddp__shadow_release(e); /* workers that have left need no result any more */
     /* a search does not wait for a worker that has left, whether or not an operation needs it */
     if (e->frozen && (left & ~el->own.left)) el->look = 1;
     if (!el->look) return;
@@ -33232,8 +33249,8 @@ static void ddp__admit_late(ddp__engine *e, double now)
 }
 
 /* The workers to name as the cause, without those that failed because of another worker. A worker that may
- * itself continue names losses that only others have noticed: of two workers that have lost each other, the
- * one that reported nothing, not the one that failed because of it. */
+ * itself continue names losses that only others have noticed. Of two workers that have lost each other, it
+ * names the one that reported nothing, not the one that failed because of it. */
 static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -33321,7 +33338,7 @@ static void ddp__give_in(ddp__engine *e)
 }
 
 /* The time to wait, in seconds, while a set that may not continue could still change: the time-out, if a
- * report from a worker of that set can arrive. A moment, if only others can report; 0, if no worker is left
+ * report from a worker of that set can arrive. A moment, if only others can report. 0, if no worker is left
  * that could report. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {
@@ -33615,8 +33632,8 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 
 enum {
     DDP__WORKER_OWN = 1,      /* each worker has its own, even in a synchronised checkpoint */
-    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's value when it enters; equal on all
-                               * workers, or nearly equal with DDP__WORKER_OWN */
+    DDP__WORKER_TOLD = 2,     /* a joining worker receives a member's value when it enters. Equal on all
+                               * workers, or nearly equal with DDP__WORKER_OWN. */
     DDP__WORKER_THERE = 4,    /* in device memory */
     DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
     DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state). A file may lack them. */
@@ -33635,11 +33652,11 @@ enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 34 * DDP__PROGRAMS };
 
 typedef struct ddp__tensor {
     char name[48];
-    const char *layer; /* name of the layer, NULL: a small value of the worker; borrowed */
-    int l, b;          /* l: index of the layer; `layers`: none. b: the block, -1: none */
+    const char *layer; /* name of the layer (borrowed), or NULL for a small value of the worker */
+    int l, b;          /* l: index of the layer, or `layers` for no layer. b: the block, or -1. */
     ddp_safetensors_type type;
     void *data;         /* borrowed. The data of small values belong to the state, until it is freed. */
-    size_t count, most; /* in values; most: the largest count of a blob that another member may send */
+    size_t count, most; /* in values. most: the largest count of a blob that another member may send. */
     int flags;
 } ddp__tensor;
 
@@ -33647,10 +33664,10 @@ typedef struct ddp__tensor {
  * place in the model. A list of shares is the tensor "shares" of its file. */
 typedef struct ddp__share {
     int64_t layer, block;          /* layer and block on this worker */
-    int64_t whole, buffers, from;  /* layer of the model; 1: of its buffers, 0: of its parameters; index of
+    int64_t whole, buffers, from;  /* layer of the model, 1 for buffers or 0 for parameters, and the index of
                                       the first value among these */
     int64_t at, count;             /* offset in the block, and number of values */
-    int64_t trained;               /* index of the first value among the layer's values with gradients; -1:
+    int64_t trained;               /* index of the first value among the layer's values with gradients, or -1
                                       without gradients */
     int64_t state, states, stride; /* offset of its first value in the optimizer's state, number of state
                                       arrays, and their distance */
@@ -33660,12 +33677,12 @@ enum { DDP__SHARE_WORDS = sizeof(ddp__share) / sizeof(int64_t) };
 
 typedef struct ddp__worker {
     const ddp__host *host; /* its memory and log */
-    ddp__engine *engine;   /* to the other workers. NULL means that there are none. */
+    ddp__engine *engine;   /* to the other workers. NULL without other workers. */
     int rank, world;
-    int hub; /* the first server, through which small values are gathered (ddp__gather_by); 0: by collectives
-              * */
+    int hub; /* the first server, through which small values are gathered (ddp__gather_by), or 0 for
+              * collectives */
     long step;
-    const char *strategy, *optimizer; /* names; borrowed, as all texts */
+    const char *strategy, *optimizer; /* names, borrowed as all texts */
     int period;
     uint64_t model;     /* hash of its operators */
     uint64_t run;       /* identity of the run that saves. 0 means that it has not saved yet. */
@@ -33678,11 +33695,11 @@ typedef struct ddp__worker {
     ddp__tensor *tensor; /* [tensors] */
     int tensors, room;
     int takes_plan; /* 1 if the plan among the small values will be used, so it must fit */
-    size_t part;    /* maximum bytes of a message to a joining worker; 0: 4 MiB */
+    size_t part;    /* maximum bytes of a message to a joining worker (0 = 4 MiB) */
     void *owner;    /* user data of check and lend */
     /* Sets data and count of a program's state to its bytes, which are borrowed. */
     ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
-    /* Verifies the small values after they were read and before anything else changes; step: from the
+    /* Verifies the small values after they were read and before anything else changes. step: from the
      * manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
@@ -33703,7 +33720,7 @@ DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *na
 /* The identity of a rank's file, as 64-bit words, since the ranks gather it. */
 typedef struct ddp__said {
     uint64_t there;           /* 0 if the rank was lost, and has no file */
-    ddp__digest hash, common; /* hash of all arrays; of the arrays that are equal on all ranks of a
+    ddp__digest hash, common; /* hash of all arrays, and of the arrays that are equal on all ranks of a
                                  synchronised checkpoint */
     uint64_t cut, copy;       /* hash of its shares. Copy of the model, from 0. */
 } ddp__said;
@@ -33740,7 +33757,7 @@ DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long ste
                                     ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 
-/* ---- entry.c: communication with the other workers; collective ---- */
+/* ---- entry.c: communication with the other workers (collective) ---- */
 
 /* Gathers 64-bit values of all ranks, servers included, when collectives are among the workers only
  * (ddp__engine_retire): each rank pushes its values to the first server, and pulls the result. All surviving
@@ -33765,8 +33782,8 @@ typedef struct ddp__loaded {
 } ddp__loaded;
 
 /* Saves s into folder and removes all but the newest `keep` checkpoints (0 = keeps all). If another run has
- * saved there: with overwrite, its checkpoints are removed when this one is saved; else it is an error and
- * nothing changes. Sets s->run to the run of the files. Collective; nothing may be in flight. */
+ * saved there: with overwrite, its checkpoints are removed when this one is saved. Without overwrite it is an
+ * error and nothing changes. Sets s->run to the run of the files. Collective. No message may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
                                         ddp_error *err);
 /* Loads the newest checkpoint into s, including s->run. Collective. */
@@ -33778,7 +33795,7 @@ typedef struct ddp__shards ddp__shards;
 
 /* Loads a worker's state from several files.
  *
- *   add    adds a file, as the manifest lists it; open sets the maximum number of files
+ *   add    adds a file, as the manifest lists it. open sets the maximum number of files
  *   cover  finds each layer's values in the files. A file that this worker does not need may be missing.
  *   read   reads the small values into s, and checks everything that can be wrong
  *   load   reads the large arrays
@@ -33793,7 +33810,7 @@ DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err);
 DDP_LIB void ddp__shards_close(ddp__shards *x);
 
 /* ==== member/state.c ==== [member] */
-/* A worker's state as a list of arrays; writes it to a file or to memory, and reads it from a file. */
+/* A worker's state as a list of arrays. Writes it to a file or to memory, and reads it from a file. */
 
 enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
 
@@ -34178,7 +34195,7 @@ ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const ch
     return ddp__damaged(DDP_FORMAT, err);
 }
 
-/* part: [DDP__WORKER_PART], for device memory; not needed for small values. */
+/* part: [DDP__WORKER_PART], for device memory. Not needed for small values. */
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
                                    ddp_error *err)
 {
@@ -34372,8 +34389,8 @@ static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t,
 }
 
 /* Rank `from` lends the states of its program, and the joining worker receives the bytes. Their number is
- * sent first: if the joining worker has no room it fails, and the members continue without sending. words:
- * [world]; part: [DDP__TELL_BYTES]. */
+ * sent first. If the joining worker has no room it fails, and the members continue without sending. words:
+ * [world]. part: [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words,
                                       unsigned char *part, ddp_error *err)
 {
@@ -34509,7 +34526,7 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     return DDP_OK;
 }
 
-/* The file's share that contains value `at` of own share h, or NULL for none. */
+/* The file's share that contains value `at` of own share h, or NULL. */
 static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h, int64_t at)
 {
     for (int i = 0; x->f && i < x->shares; i++) {
@@ -34520,7 +34537,7 @@ static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h
     return NULL;
 }
 
-/* The same over all files. *in: the file; *n: number of consecutive values that both shares have. */
+/* The same over all files. *in: the file. *n: number of consecutive values that both shares have. */
 static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at,
                                           ddp__shard **in, int64_t *n)
 {
@@ -34644,7 +34661,7 @@ void ddp__shards_close(ddp__shards *x)
 
 /* ---- one tensor ---- */
 
-/* Copies n values of a file's tensor, from number `from` on, into t from number `at` on; dry: only checks
+/* Copies n values of a file's tensor, from number `from` on, into t from number `at` on. dry: only checks
  * that they exist. */
 static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, const char *name, int64_t from,
                                   const ddp__tensor *t, int64_t at, int64_t n, int dry, ddp_error *err)
@@ -34717,7 +34734,7 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
 
 /* ---- state of the strategy ---- */
 
-/* The file that has exactly this layer, with number *layer there. NULL means that it was cut differently. */
+/* The file that has exactly this layer, with number *layer there, or NULL if it was cut differently. */
 static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer)
 {
     for (int i = 0; i < x->files; i++) {
@@ -34908,10 +34925,10 @@ typedef struct ddp__manifest {
     ddp__said *said;                  /* [world], without `common` */
 } ddp__manifest;
 
-/* Writes a manifest. said: [s->world]; generation: which of the two names each file has. */
+/* Writes a manifest. said: [s->world]. generation: which of the two names each file has. */
 DDP_LIB ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                        int generation, ddp_error *err);
-/* Reads a manifest; verifies the checksum first. Free m also after an error. */
+/* Reads a manifest, after it has verified the checksum. Free m also after an error. */
 DDP_LIB ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err);
 DDP_LIB void ddp__manifest_free(ddp__manifest *m);
 /* Verifies that a checkpoint belongs to this model and that this run may resume from it. *kin: 1 if the
@@ -34967,7 +34984,7 @@ static void ddp__manifest_seal(ddp__text *t)
     ddp__text_addf(t, DDP__MANIFEST_SEAL "%s" DDP__MANIFEST_END, sum);
 }
 
-/* Verifies the checksum of a manifest; *sealed = 0 if it has none. */
+/* Verifies the checksum of a manifest. Sets *sealed = 0 if it has no checksum. */
 static ddp_status ddp__manifest_sealed(const char *path, const ddp__text *t, int *sealed, ddp_error *err)
 {
     const size_t end = sizeof DDP__MANIFEST_SEAL - 1 + (DDP__DIGEST_TEXT - 1) + sizeof DDP__MANIFEST_END - 1;
@@ -35080,7 +35097,7 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
     return DDP_OK;
 }
 
-/* Parses a manifest whose checksum is valid; *sealed = 0 if it has none. */
+/* Parses a manifest whose checksum is valid. *sealed = 0 if it has no checksum. */
 static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *sealed, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
@@ -35234,7 +35251,7 @@ static void ddp__shard_path(char *out, const char *folder, long step, int rank, 
 }
 
 /* Finds the newest checkpoint of folder below step `below`: complete ones only, or (whole = 0) also those
- * that a killed run left, or -1 for none. */
+ * that a killed run left. Returns -1 if there is none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -35259,7 +35276,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 /* ---- removal ---- */
 
 /* Removes the library's files from a step's folder, except `world` files of that generation and their
- * manifest; world 0: all files. */
+ * manifest. With world 0 removes all files. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     char path[DDP__CHECKPOINT_PATH], keep[40];
@@ -35283,7 +35300,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
 }
 
 /* Removes all checkpoints up to step except the newest `keep`, including those between them that killed runs
- * left. keep 0: removes nothing. */
+ * left. With keep 0 removes no checkpoint. */
 static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
 {
     step++;
@@ -35314,8 +35331,8 @@ typedef struct ddp__saving {
     char path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* Reads the generation of a step's manifest: -1: it cannot be read, -2: there is none. *foreign: 1 if it
- * belongs to another run, or cannot be read. */
+/* Reads the generation of a step's manifest. Returns -1 if the manifest cannot be read, -2 if there is none.
+ * *foreign: 1 if it belongs to another run, or cannot be read. */
 static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation, int *foreign, ddp_error *err)
 {
     ddp__manifest m;
@@ -35625,7 +35642,7 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(uncut ? ddp__file_load(s, m, rank, path, words, err)
                    : ddp__copy_load(s, m, of->kin, folder, path, words, err));
     s->run = m->run;
-    return ddp__worker_gather(s, words, 1, err); /* either all ranks continue, or none */
+    return ddp__worker_gather(s, words, 1, err); /* either all ranks continue, or no rank does */
 }
 
 ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)
@@ -35688,7 +35705,7 @@ typedef struct ddp__setting {
     const char *const *names; /* the names of the values of a choice, or NULL for a number */
 } ddp__setting;
 
-typedef struct ddp__same { /* ddp_same; empty name: unused */
+typedef struct ddp__same { /* ddp_same, unused if the name is empty */
     char name[32];
     int64_t value;
 } ddp__same;
@@ -35708,7 +35725,7 @@ typedef struct ddp__join_layout {
     const char *name[DDP__JOIN_SETTINGS]; /* names of says.value */
 } ddp__join_layout;
 
-/* Settings of both sides; texts and tls are borrowed. */
+/* Settings of both sides. Texts and tls are borrowed. */
 typedef struct ddp__join_config {
     int rank, world, min_world; /* of a member */
     uint64_t run_id;
@@ -35732,7 +35749,7 @@ typedef struct ddp__join {
     ddp__engine *engine;        /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr door[DDP__JOIN_WORLD];
-    int id, ready; /* the joining worker that is being served, -1 = none; ready: it waits for its entry */
+    int id, ready; /* the joining worker that is being served, or -1. ready: it waits for the entry. */
     long turn;     /* number of joining workers that got an id here */
     int want_snap, snap_users;
     unsigned char *snap;
@@ -35752,7 +35769,7 @@ DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the de
 DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1 if a joining worker waits for a clone */
 /* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
-DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, -1: none */
+DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, or -1 */
 /* Admits a worker. Called by all members, with nothing in flight. *in: 1 = admitted, 0 = lost. Then call
  * ddp__worker_enter, as the joining worker does. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
@@ -35779,7 +35796,7 @@ typedef struct ddp__joiner { /* until it has joined */
     uint64_t unreached; /* members that this worker cannot connect to directly */
     unsigned char *clone;
     size_t have, bytes;
-    uint64_t number; /* number of the donor's clone, or 0 for none */
+    uint64_t number; /* number of the donor's clone, or 0 */
 } ddp__joiner;
 
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */
@@ -35793,11 +35810,12 @@ DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *l
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void ddp__joiner_again(ddp__joiner *j);
 DDP_LIB void ddp__joiner_close(ddp__joiner *j);  /* j may be NULL */
-DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor; j may be NULL */
+DDP_LIB void ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor. j may be
+                                                    NULL. */
 
 /* ==== member/join.c ==== [member] */
 /* The members' side of joining: makes clones, admits workers, and serves connections with one thread each.
- * These threads do not touch the training; they leave requests for its thread and wait. */
+ * These threads do not touch the training. They leave requests for its thread and wait. */
 
 typedef struct ddp__visit {
     ddp__join *j;
@@ -35971,7 +35989,7 @@ static void ddp__serve_enter(ddp__visit *v)
 
 /* ---- TAKE ---- */
 
-/* Reserves a clone: the requested one if it is still here. Returns its number, 0 = none. */
+/* Reserves a clone: the requested one if it is still here. Returns its number, or 0. */
 static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
 {
     uint64_t old;
@@ -36226,8 +36244,8 @@ ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
 }
 
 /* ==== member/joiner.c ==== [member] */
-/* A joining worker: finds the run, gets an id, receives a clone, connects to all members, waits for its
- * entry; retries if a member is lost. */
+/* A joining worker: finds the run, gets an id, receives a clone, connects to all members and waits for its
+ * entry. Retries if a member is lost. */
 
 static const double ddp__reach_limit = 10; /* maximum time to connect to a member, in seconds, */
 static const double ddp__direct_limit = 3; /* and the part of it for the reply to a direct connection */
@@ -36268,7 +36286,7 @@ static void ddp__joiner_beat(ddp__joiner *j)
     (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* a lost coordinator is detected later */
 }
 
-/* Sets *why to the reason of a permanent rejection by a member; got: bytes of its reply. */
+/* Sets *why to the reason of a permanent rejection by a member. got: bytes of the reply. */
 static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b,
                                 size_t got, char *why)
 {
@@ -36560,8 +36578,8 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     return DDP_OK;
 }
 
-/* Receives a clone. b: the reply to TAKE; after it come the bytes, from where the last transfer ended if the
- * donor still has that clone. */
+/* Receives a clone. b: the reply to TAKE. The bytes follow the reply, from where the last transfer ended if
+ * the donor still has that clone. */
 static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most,
                                     ddp_error *err)
 {
@@ -36637,7 +36655,7 @@ static int ddp__entry_greet(const ddp__joiner *j, const ddp__hello *self, int fd
     return h.kind == DDP__JOIN_MESH && h.rank == (uint32_t)r && h.run_id == self->run_id ? 0 : -1;
 }
 
-/* A connection to rank r through the coordinator, to which r also connects; or -1. */
+/* A connection to rank r through the coordinator, to which r also connects, or -1. */
 static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, double until)
 {
     const int relay = j->place.coordinator;
@@ -36659,7 +36677,7 @@ static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, doub
     return -1;
 }
 
-/* The connection of the entry with rank r, direct or relayed; or -1. */
+/* The connection of the entry with rank r, direct or relayed, or -1. */
 static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, double until,
                              unsigned char *relayed)
 {
@@ -37243,10 +37261,10 @@ double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n)
 
 typedef enum ddp__timer_kind { DDP__T_FORWARD, DDP__T_BACKWARD, DDP__T_UPDATE, DDP__T_KINDS } ddp__timer_kind;
 
-/* Samples of up to `room` steps; later steps are ignored. */
+/* Samples of up to `room` steps. Later steps are ignored. */
 typedef struct ddp__timer {
     int layers, room, steps;
-    float *sample; /* [room][kinds][layers] seconds; borrowed, initially zero */
+    float *sample; /* [room][kinds][layers] seconds, borrowed, initially zero */
     double whole;  /* forward and backward time that no hook assigns to a layer, mean over the recorded
                       steps */
 } ddp__timer;
@@ -37257,13 +37275,13 @@ DDP_LIB double ddp__timer_whole(const ddp__timer *t);
 DDP_LIB void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds);
 DDP_LIB void ddp__timer_add_whole(ddp__timer *t, double seconds);
 DDP_LIB void ddp__timer_step(ddp__timer *t); /* ends the current step and begins the next */
-/* The median over all steps except the first (warm-up), in seconds; 0 without samples. For layer -1, the
+/* The median over all steps except the first (warm-up), in seconds, or 0 without samples. For layer -1, the
  * median of the sum over all layers, which is the time of a whole pass. The medians of the layers need not
  * add up to it if interruptions hit different layers in different steps. */
 DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer);
 
 /* ==== profile/timer.c ==== [profile] */
-/* The layer timer: samples and their medians; and the names of span kinds. */
+/* The layer timer: samples, their medians, and the names of span kinds. */
 
 void ddp__timer_open(ddp__timer *t, int layers, int steps, ddp__scratch *lists)
 {
@@ -37296,7 +37314,7 @@ void ddp__timer_step(ddp__timer *t)
     if (t->steps < t->room) t->steps++;
 }
 
-/* Seconds of a layer in a step; for layer -1, of all layers together. */
+/* Seconds of a layer in a step, or of all layers together for layer -1. */
 static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
     double sum = 0;
@@ -37308,7 +37326,7 @@ static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind ki
 double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 {
     int first = t->steps > 1 ? 1 : 0, n = t->steps - first, i, j;
-    /* the median without a scratch array: the sample with as many smaller as larger ones; room is small */
+    /* the median without a scratch array: the sample with as many smaller as larger ones. room is small */
     for (i = 0; i < n; i++) {
         double x = ddp__timer_value(t, first + i, kind, layer);
         int below = 0, equal = 0;
@@ -37499,7 +37517,7 @@ static ddp_status ddp__network_bytes(const ddp__network_file *f, const char *key
     return DDP_OK;
 }
 
-/* Reads groups and devices_per_group; optional in a file with N x N matrices. */
+/* Reads groups and devices_per_group, optional in a file with N x N matrices. */
 static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n)
 {
     const ddp__json *sizes = ddp__network_get(f, "devices_per_group"), *names, *v;
@@ -38114,7 +38132,8 @@ ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 /* Returns DDP_OK if every array of s was allocated. Otherwise it frees them all and returns DDP_MEMORY with
  * "no memory to plan N WHAT". */
 DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
-/* Copies an array for the result of a plan. The caller frees the copy with DDP_FREE. NULL: out of memory. */
+/* Copies an array for the result of a plan. The caller frees the copy with DDP_FREE. Returns NULL if out of
+ * memory. */
 DDP_LIB void *ddp__copy(const void *from, size_t count, size_t size);
 
 /* ==== plan/arrays.c ==== [plan] */
@@ -38134,7 +38153,7 @@ void *ddp__copy(const void *from, size_t count, size_t size)
 }
 
 /* ==== plan/queue.h ==== [plan] */
-/* A priority queue. The next entry has the least key; the lowest number wins a tie. */
+/* A priority queue. The next entry has the least key. The lowest number wins a tie. */
 
 typedef struct ddp__due {
     double key;
@@ -38220,21 +38239,22 @@ typedef struct ddp__costs {
     int layers;
     double T, alpha;
     ddp__scratch room;
-    int *step, *list; /* [L] an assignment; the layers of one step */
+    int *step, *list; /* [L] an assignment, the layers of one step */
     double *comm;     /* [L] */
     double *P, *C;    /* [L+1] prefix sums of backward and of comm */
     double *w;        /* [L] non-decreasing: earliest start of a transfer, minus its window */
-    double *k;        /* [L] w(i) - C(i); -inf if the layer sends nothing */
+    double *k;        /* [L] w(i) - C(i), or -inf if the layer sends no bytes */
 } ddp__costs;
 
 /* Fills c from a profile. On success the caller frees c->room. */
 DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
-/* Excess of the layers list[0..n) (ascending), without layer `less` and with layer `more` (-1 = none). */
+/* Excess of the layers list[0..n) (ascending), without layer `less` and with layer `more` (-1 for no
+ * layer). */
 DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more);
 /* Lower bound on the sum of the excesses of any assignment to `period` steps. */
 DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
 
-/* Contiguous solvers. Set h is [cut[h], cut[h+1]); cut [period+1]; curve [period] or NULL. `windows`
+/* Contiguous solvers. Set h is [cut[h], cut[h+1]), with cut [period+1], and curve [period] or NULL. `windows`
  * selects Algorithm 2, which needs a cost other than sum and alpha 0. Otherwise an O(L^2 H) programme
  * handles every cost. ddp__optimal selects between the two. */
 DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
@@ -38265,7 +38285,7 @@ DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_lim
  * In both cases the maximum is the clock of a link that serves the set in backward order, with layer i
  * ready at w(i). */
 
-/* Seconds for which the message of row l alone occupies the link, or 0 if row l sends nothing. */
+/* Seconds for which the message of row l alone occupies the link, or 0 if row l sends no bytes. */
 static double ddp__occupies(const ddp_profile *p, int l)
 {
     return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0;
@@ -38414,7 +38434,8 @@ static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
     }
 }
 
-/* Fills row r of best [L+1] and pick [L+1] from the previous row, `was`; r = sets left minus one. */
+/* Fills row r of best [L+1] and pick [L+1] from the previous row, `was`. r is the number of sets left minus
+ * one. */
 static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, const double *was, double *now,
                             int *pick)
 {
@@ -38521,7 +38542,7 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
     double kmax = -DBL_MAX, own = 0, more;
     if (s->leaves > DDP__DFS_LEAVES) return;
     s->cut[h] = l;
-    if (l == L) { /* line 9: nothing left */
+    if (l == L) { /* line 9: no layer left */
         ddp__dfs_leaf(s, h, excess);
         return;
     }
@@ -38586,8 +38607,8 @@ typedef struct ddp__scatter_state {
     double total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
-/* Layers that send nothing cost nothing in any step. The exception is Eq. 8 means that a set starts at its
- * first layer even if that layer sends nothing. */
+/* Layers that send no bytes are free in any step. The exception is Eq. 8 means that a set starts at its
+ * first layer even if that layer sends no bytes. */
 static int ddp__scatter_counts(const ddp__costs *c, int i)
 {
     return c->comm[i] > 0 || c->cost == DDP_COST_SUM;
@@ -38956,8 +38977,8 @@ static double ddp__excess_step(const ddp__costs *c, int h, int m)
 }
 
 /* Finds the longest free prefix by bisection, because a longer prefix costs no less. (With the sum cost,
- * the first filled layer may let the step start earlier, and so make it cheaper than without; from there
- * on the same holds.) */
+ * the first filled layer may let the step start earlier, and so make it cheaper than without. From there on
+ * the same holds.) */
 static int ddp__fill_exact(const ddp__costs *c, int h)
 {
     double own = ddp__excess_step(c, h, 0);
@@ -39148,8 +39169,8 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
 typedef struct ddp__steps {
     const ddp_profile *p;
     const ddp_plan *plan;
-    double forward, step, period; /* seconds: before the last backward of a step; of a step with its waits;
-                                     of the H steps together */
+    double forward, step, period; /* seconds before the last backward of a step, of a step with its waits, of
+                                     the H steps together */
 } ddp__steps;
 
 /* The smallest landing of layer l if its transfer of step h of the first period arrives at `arrives`. */
@@ -39167,7 +39188,7 @@ static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
 
 /* The link serves messages in the order in which they were posted. After one period it is in the steady
  * state: the backlog at any time is the largest value, over all earlier times, of the work posted since
- * then minus the time since then. A whole period adds nothing to it. */
+ * then minus the time since then. A whole period does not change it. */
 static void ddp__landing_link(const ddp__steps *s, int *landing)
 {
     double free_at = -DBL_MAX;
@@ -39232,19 +39253,19 @@ typedef enum ddp__served_state {
 typedef struct ddp__served_line {
     double left; /* when the latest part has left the sender */
     int state;   /* ddp__served_state */
-    int parts;   /* parts that have not reached the receiver's link; -1 = the last one is passing through
-                    it */
+    int parts;   /* parts that have not reached the link of the receiver, -1 while the last one is passing
+                    through it */
     int clock;   /* number of pushes */
 } ddp__served_line;
 
 typedef struct ddp__served_run {
     const ddp_served *s;
     double *up, *down; /* [workers + servers] when the link of each rank is free */
-    ddp__due *heap;    /* [events] number of a worker: its compute ends; or of workers + a line. At most
+    ddp__due *heap;    /* [events] number of a worker whose compute ends, or of workers + a line. At most
                           one event each */
     int events;
     int *computes;          /* [workers] 1 = the worker is computing */
-    double *mark;           /* [workers] when its step DDP__SERVED_SKIP ended; at the end, the duration of
+    double *mark;           /* [workers] when its step DDP__SERVED_SKIP ended, and at the end the duration of
                                the remaining steps */
     ddp__served_line *line; /* [2][servers][workers] */
     int *step;              /* [workers] */
@@ -39470,7 +39491,7 @@ typedef struct ddp__ranked {
 DDP_LIB int ddp__by_rank(const void *a, const void *b);
 DDP_LIB void ddp__swap(int *order, int i, int j);
 DDP_LIB void ddp__reverse(int *order, int i, int j);      /* positions i to j, inclusive */
-DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* fills order with 0..n-1; r NULL: ascending */
+DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* shuffles 0..n-1, ascending if r is NULL */
 /* Tries one move for each pair of positions and retains each move that lowers cost(user). A move exchanges
  * the two positions. With `turn`, it first tries to reverse the range between them. *least is the cost, on
  * entry and on return. The pass ends when it is 0. Returns 1 if the cost fell. */
@@ -39526,8 +39547,8 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
 /* ==== plan/tour_internal.h ==== [plan] */
 /* The two searches of ddp_tour_open, which placement calls directly. */
 
-/* Finds the cheapest order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; first ==
- * last: a ring). The cost is the sum of the hops or, if `slowest`, the largest hop. best [n 2^n] is
+/* Finds the cheapest order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free). The order is
+ * a ring if first == last. The cost is the sum of the hops or, if `slowest`, the largest hop. best [n 2^n] is
  * scratch. */
 DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best,
                               int *order);
@@ -39880,7 +39901,7 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
     lists = ddp__ints(&room, 2 * N);
     DDP__TRY(ddp__scratch_check(&room, n, "workers", err));
-    if (n <= DDP_RING_EXACT) { /* first the fastest slowest hop; then the least delays over hops no slower
+    if (n <= DDP_RING_EXACT) { /* first the fastest slowest hop, then the least delays over hops no slower
                                   than that */
         for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
         slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
@@ -40049,7 +40070,7 @@ typedef struct ddp__bl_model {
                              begin */
     int *priority;        /* [groups] 0 = first */
     double alpha;         /* startup included in every group's c */
-    double most_params;   /* most parameters in a part; used if partition_s is 0 */
+    double most_params;   /* most parameters in a part, used if partition_s is 0 */
     double forward, backward, bound;
     ddp_interval *log; /* link operations in order of their start, or NULL if not recorded */
     int logged;
@@ -40197,8 +40218,8 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from)
     }
 }
 
-/* An operation in flight; note NULL = no operation. It needs no bandwidth before `starts`. From then on,
- * it ends when the service that each such operation has received reaches `target`. */
+/* An operation in flight, or no operation if note is NULL. It needs no bandwidth before `starts`. From then
+ * on, it ends when the service that each such operation has received reaches `target`. */
 typedef struct ddp__bl_flight {
     ddp_interval *note;
     int served;
@@ -40258,7 +40279,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- partition, ByteScheduler; here a group is one row, whose forward waits only for its own parts ---- */
+/* ---- partition, ByteScheduler. Here a group is one row, whose forward waits only for its own parts ---- */
 
 static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
 {
@@ -40330,7 +40351,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients; blocks are parts ---- */
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. Blocks are parts ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
@@ -40623,7 +40644,7 @@ typedef struct ddp__knapsack_entry {
     int64_t t[2]; /* for each link: the time at which the front leaves it, or the time that the back takes */
     int64_t value;
     int node; /* last node of the chain of choices */
-    int rank; /* rank of t[1] among the backs; before that, the most recent choice */
+    int rank; /* rank of t[1] among the backs, before that the most recent choice */
 } ddp__knapsack_entry;
 
 /* The number of items from position `first` on that run on each link, after the choices of `parent`. */
@@ -40857,7 +40878,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     const ddp__knapsack_entry none = {{0, 0}, 0, -1, 0};
     ddp__knapsack_slice x;
     int64_t rest[2];
-    int at[2], b, begin = 0, end; /* classes; begin to end: the positions in neither list */
+    int at[2], b, begin = 0, end; /* classes. begin to end are the positions that are not in a list */
 
     for (b = 0; b < 2; b++) {
         if (!ddp__reserve(s->list[b], 1)) return ddp__knapsack_no_memory(s, err);
@@ -40951,7 +40972,7 @@ static int64_t ddp__knapsack_ticks(double x, double tick)
     return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
 }
 
-/* Compares by release time; then longer items first, then more valuable ones. */
+/* Compares by release time. In a tie, longer items come first, then more valuable items. */
 static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsack_class *y)
 {
     if (x->ready != y->ready) return x->ready < y->ready ? -1 : 1;
@@ -40960,7 +40981,7 @@ static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsa
     return (x->value < y->value) - (x->value > y->value);
 }
 
-/* The same for qsort; ties in list order. */
+/* The same for qsort, with ties in list order. */
 static int ddp__knapsack_order(const void *a, const void *b)
 {
     const ddp__knapsack_class *x = (const ddp__knapsack_class *)a, *y = (const ddp__knapsack_class *)b;
@@ -41138,12 +41159,12 @@ DDP__NAMES(ddp_knapsack_solver, ddp__knapsacks, 1, "solver")
 /* ==== plan/timeline/deft_internal.h ==== [plan] */
 /* The search of DeFT's planner: the ways to partition buckets, and the steady period of one way. */
 
-/* The limits for the longest part: the length of the shorter stage, divided by mu (the paper's rule 3) or
- * on the fast link; then the same two for the longer stage. */
+/* The limits for the longest part: the length of the shorter stage, divided by mu (the paper's rule 3) or on
+ * the fast link, then the same two for the longer stage. */
 enum { DDP__DEFT_RULES = 4, DDP__DEFT_WAYS = 6 * DDP__DEFT_RULES };
 
-/* One way to plan. coarse: both stages count as T_f + T_b long. joined: rule 2, parts as long as the rule
- * allows. */
+/* One way to plan. coarse means that both stages count as T_f + T_b long. joined means rule 2, parts as long
+ * as the rule allows. */
 typedef struct ddp__deft_way {
     int no_barrier, coarse, joined, rule;
 } ddp__deft_way;
@@ -41169,7 +41190,7 @@ typedef struct ddp__deft {
     ddp_delayed_select select;
     ddp_knapsack_solver solver;
     size_t most; /* most entries of the exact search */
-    int queue;   /* 1 = no knapsack: parts are sent in the order of release */
+    int queue;   /* 1 without knapsacks: parts are sent in the order of release */
     ddp__deft_way way;
     int64_t *work;
     double *ready;  /* [N] seconds after the start of backward */
@@ -41283,8 +41304,8 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
 /* The number of iterations within which a state must repeat. */
 #define DDP__DEFT_ITERATIONS 4096
 
-/* The state is state[0..N+1]: the pending parts of each bucket, k of the pending gradient (0 = none), and
- * k of the stored gradients. */
+/* The state is state[0..N+1]: the pending parts of each bucket, k of the pending gradient (0 without such a
+ * gradient), and k of the stored gradients. */
 typedef struct ddp__deft_run {
     ddp__deft *d;
     int n;                  /* number of integers in a state */
@@ -41604,7 +41625,7 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
         if (d->part_s[i] < shortest) shortest = d->part_s[i];
     }
     if (shortest * d->mu > longest * d->scale * (1 + 1e-12))
-        d->links = 1; /* the slow link can carry none of them */
+        d->links = 1; /* the slow link cannot carry any of them */
     return DDP_OK;
 }
 
@@ -41651,8 +41672,8 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
 
-/* Returns 1 if x is better than y. With a target frequency: the shorter iteration, then more updates.
- * Without: less time per update. Equal plans are not better. */
+/* Returns 1 if x is better than y. With a target frequency, the shorter iteration is better, then more
+ * updates. Without a target frequency, less time per update is better. Equal plans are not better. */
 static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
 {
     double a = x->iteration_s, b = y->iteration_s;
@@ -41719,7 +41740,7 @@ static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
     return 1;
 }
 
-/* Tries greedy, the plain queue and the exact knapsack by default, because none of them is best in every
+/* Tries greedy, the plain queue and the exact knapsack by default, because no method is best in every
  * period. */
 static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error *err)
 {
@@ -41775,7 +41796,7 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     ddp_status status = DDP_OK;
     ddp__deft_search s = DDP__ZEROS;
     ddp__deft_way way = DDP__ZEROS;
-    ddp_error local; /* the error of a try; ignored if another try succeeds */
+    ddp_error local; /* the error of a try, ignored if another try succeeds */
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
@@ -41991,7 +42012,7 @@ struct ddp__osp {
     double budget;
     ddp__ranked *rank;              /* [layers] scratch */
     int *late, *next;               /* [layers] 1 = deferred: the current choice, and a candidate */
-    struct ddp__osp_subset *subset; /* scratch of the knapsack rule, 5 x the subsets of half a window;
+    struct ddp__osp_subset *subset; /* scratch of the knapsack rule, 5 x the subsets of half a window,
                                        otherwise NULL */
     ddp__scratch room;
 };
@@ -42009,7 +42030,7 @@ static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
     qsort(s->rank, (size_t)s->layers, sizeof *s->rank, ddp__by_rank);
     for (int i = 0; i < s->layers; i++) {
         bytes = s->bytes[s->rank[i].i];
-        if (!(bytes > 0)) continue; /* nothing to defer; so budget 0 defers no layer */
+        if (!(bytes > 0)) continue; /* nothing to defer, so budget 0 defers no layer */
         if (sum + bytes <= s->budget) {
             sum += bytes;
             late[s->rank[i].i] = 1;
@@ -42037,7 +42058,7 @@ typedef struct ddp__osp_subset {
 } ddp__osp_subset;
 
 /* Lists all subsets of the n layers of `rank` by ascending bytes. For each layer, the list is merged with
- * a copy of itself that contains the layer. to and spare have room for 2^n; returns the one that holds the
+ * a copy of itself that contains the layer. to and spare have room for 2^n. Returns the buffer that holds the
  * list. */
 static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *rank, int n,
                                          ddp__osp_subset *to, ddp__osp_subset *spare)
@@ -42367,15 +42388,15 @@ void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
  * pipeline i. As a partition, only the set of devices in each stage at[j * D ..] matters. */
 typedef struct ddp__place {
     int N, D, S;          /* devices, pipelines, stages */
-    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap and pipelinep; the weight of KL */
+    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap and pipelinep, the weight of KL */
     const ddp_place_options *o;
     ddp_rng rng;
-    double start, limit_s; /* limit_s: DBL_MAX = no limit */
-    long limit;            /* most candidates; LONG_MAX = no limit */
+    double start, limit_s; /* limit_s is DBL_MAX without a limit */
+    long limit;            /* most candidates, LONG_MAX for no limit */
     long candidates;
     double told; /* time of the last call of progress */
     int stop;    /* 1 = a limit is reached, 2 = the progress callback stopped the search */
-    int *best;   /* [N] best arrangement; none if cost is DBL_MAX */
+    int *best;   /* [N] best arrangement, unset if cost is DBL_MAX */
     double cost;
     int proven;
     double *curve;          /* a list of pairs: seconds, cost */
@@ -42395,7 +42416,7 @@ DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
 /* The value of a hop. If mate is NULL, a lower bound on it. */
 DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
-/* Cost of a partition with the best matchings and the best stage order; p->line receives the arrangement.
+/* Cost of a partition with the best matchings and the best stage order. p->line receives the arrangement.
  * Returns DBL_MAX if a bound shows that the cost is not below `enough`. Also returns DBL_MAX if the search
  * is late (ddp__place_late) and some arrangement is already known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
@@ -42731,7 +42752,7 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 /* ==== plan/place/place_solvers.h ==== [plan] */
 /* Declares the placement solvers. */
 
-/* Annealing; for large networks, descent on the two-level cost. */
+/* Annealing, or for large networks descent on the two-level cost. */
 DDP_LIB void ddp__place_anneal(ddp__place *p);
 
 typedef struct ddp__place_limit {
@@ -42739,7 +42760,7 @@ typedef struct ddp__place_limit {
     long candidates;
 } ddp__place_limit;
 
-/* The genetic search of the paper, the one of the authors' program, or the one with KL's gain. With
+/* The genetic search of the paper, of the authors' program, or with KL's gain. With
  * `more`, the search visits the same candidates at a lower cost: it updates sums in place, evaluates a
  * candidate only if a comparison needs it, and skips offspring that a bound shows to be no better than
  * their parent. Candidates then count as equivalent moves of annealing. After its own limits, the search
@@ -42751,7 +42772,7 @@ DDP_LIB void ddp__place_exact(ddp__place *p);
 DDP_LIB int ddp__place_enumerate(ddp__place *p);
 
 /* ==== plan/place/place_genetic.c ==== [plan] */
-/* DT-FM's genetic searches: the one of the paper, and the one that the authors released. */
+/* The genetic searches of DT-FM: the search of the paper, and the search that the authors released. */
 
 /* The hybrid genetic search of the paper (DT-FM section 3.4), and the population that the released variant
  * shares. A genome is the stage of each device, label[N].
@@ -42769,9 +42790,9 @@ enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 typedef struct ddp__place_pool {
     int size;
     int *label;       /* [size x N] stage of each device in each genome */
-    double *cost;     /* [size]; -1 = not evaluated yet */
-    long pass, whole; /* number of candidates that a child and an evaluation count beyond one; 0 =
-                         everything is evaluated at once */
+    double *cost;     /* [size], -1 if not evaluated yet */
+    long pass, whole; /* number of candidates that a child and an evaluation count beyond one, 0 if everything
+                         is evaluated at once */
     int *child, *at;  /* [N] */
 } ddp__place_pool;
 
@@ -42797,7 +42818,7 @@ static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
     return pool->cost[k];
 }
 
-/* Fills the population with random shuffles; fewer than 100 if the limits end first. */
+/* Fills the population with random shuffles, fewer than 100 if the limits end first. */
 static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
@@ -42845,7 +42866,7 @@ typedef struct ddp__place_swap {
     double gain;
 } ddp__place_swap;
 
-/* The lightest pair of unlocked devices in each group; end[2g] = -1 if the group has no such pair. */
+/* The lightest pair of unlocked devices in each group. end[2g] is -1 if the group has no such pair. */
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
                                double *link)
 {
@@ -42982,7 +43003,7 @@ static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int 
     return ((c->size[q] ? c->sum[q] / c->size[q] : 0) - own) / 2;
 }
 
-/* The best move out of group g: the device (-1 = none is unlocked), its new group, and the gain. */
+/* The best move out of group g: the device (-1 if no device is unlocked), its new group, and the gain. */
 static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
 {
     const ddp__place *p = c->p;
@@ -43169,9 +43190,9 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
 typedef struct ddp__descent {
     ddp__place *p;
     int *at;            /* [N] */
-    int *mate, *fresh;  /* [S x D] matching of each hop; [4 x D] of the hops on trial */
-    double *hop, *data; /* [S] value of each matching; averaging time of each stage */
-    double top, all;    /* the largest of data; the sum of hop */
+    int *mate, *fresh;  /* [S x D] matching of each hop, [4 x D] of the hops on trial */
+    double *hop, *data; /* [S] value of each matching, averaging time of each stage */
+    double top, all;    /* the largest of data, the sum of hop */
 } ddp__descent;
 
 /* Returns a device at an end of the slowest edge of a random hop. */
@@ -43276,7 +43297,7 @@ static void ddp__place_descend(ddp__place *p)
  * and the best arrangement is chosen by the true cost. lam, mu and nu are powers of two, and the
  * acceptance rule is a table of exactly rounded operations, so that the search is the same with every
  * compiler. Moves: exchange two devices of different stages (half of them from a slowest edge) or of one
- * pipeline; exchange a range of stages of two pipelines (its tail, if it reaches the end); reverse a range
+ * pipeline, exchange a range of stages of two pipelines (its tail, if it reaches the end), or reverse a range
  * of stages. */
 
 #define DDP__ANNEAL_CHUNK 512 /* moves between two checks of the clock */
@@ -43292,7 +43313,7 @@ typedef struct ddp__anneal {
     double *fresh;      /* [2 D] loads of the two stages that a trial changes */
     double *data;       /* [S] DP_j */
     double *most, *sum; /* [S] maximum and sum of each hop's edges */
-    int *at, *best;     /* [N] the current arrangement; the best one so far by true cost */
+    int *at, *best;     /* [N] the current arrangement, the best so far by true cost */
     int *stage;         /* [N] stage of each position */
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
@@ -43467,7 +43488,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
     return 1;
 }
 
-/* Exchanges stages j..k of the pipelines i and l; every stage retains its devices. */
+/* Exchanges stages j..k of the pipelines i and l. Every stage retains its devices. */
 static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
 {
     int D = s->D, first = j * D, last = k * D, m;
@@ -43655,8 +43676,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
     }
-    (void)frexp(most, &s->unit); /* a power of two does not change the search; the largest value is then
-                                    0.5 to 1 */
+    (void)frexp(most, &s->unit); /* a power of two does not change the search. The largest value is then 0.5
+                                    to 1 */
     for (k = 0; k < N * N; k++) {
         s->dp[k] = (float)ldexp(p->dp[k], -s->unit);
         s->pp[k] = (float)ldexp(p->pp[k], -s->unit);
@@ -43717,8 +43738,8 @@ static void ddp__anneal_cycles(ddp__place *p)
 
 /* With more than LARGE devices, annealing refines the best start for a tenth of the limits and descent
  * uses the rest. Otherwise short runs from each start show which structure of the network is good (from
- * cold random starts, a run mostly freezes in a worse one). If none is, kl's cyclic moves find more. The
- * remaining budget anneals the best arrangement at low heat, in up to two runs. */
+ * cold random starts, a run mostly freezes in a worse one). If no structure is good, the cyclic moves of kl
+ * find more. The remaining budget anneals the best arrangement at low heat, in up to two runs. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;
@@ -43766,7 +43787,7 @@ typedef struct ddp__place_all {
     int *count; /* [S] */
 } ddp__place_all;
 
-/* Adds device v to each stage with room in turn; of the empty stages only to the first. */
+/* Adds device v to each stage with room in turn, of the empty stages only to the first. */
 static int ddp__place_all_from(ddp__place_all *a, int v)
 {
     ddp__place *p = a->p;
@@ -44138,7 +44159,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     return ddp__place_pairs(p, net, err);
 }
 
-/* Random shuffles; stage order and pipelines are not optimised. */
+/* Random shuffles. Stage order and pipelines are not optimised. */
 static void ddp__place_random(ddp__place *p)
 {
     while (ddp__place_next(p)) {
@@ -44275,7 +44296,7 @@ void ddp_placement_free(ddp_placement *p)
 /* Finds communities in a weighted graph by Louvain's method. */
 
 enum { DDP__LOUVAIN_STARTS = 16, DDP__LOUVAIN_MANY = 1024 };
-enum { DDP__LOUVAIN_TURNS = 1000 }; /* never reached; guards against moves that cycle because of rounding */
+enum { DDP__LOUVAIN_TURNS = 1000 }; /* never reached, guards against moves that cycle because of rounding */
 
 /* A level of the hierarchy: its nodes are the communities of the level below. */
 typedef struct ddp__louvain {
@@ -44334,7 +44355,7 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
     return ddp__fail(err, DDP_NUMERIC, "the weights add up to %g; scale them below 1e150", g->total);
 }
 
-/* Renumbers communities as 0.. by their lowest node; returns their number. */
+/* Renumbers communities as 0.. by their lowest node and returns their number. */
 static int ddp__louvain_renumber(int n, int *community, int *number)
 {
     int i, next = 0;
@@ -44836,7 +44857,7 @@ typedef struct ddp__fence_live {
     int op, next; /* next: its first user at or after the cut */
 } ddp__fence_live;
 
-/* Operators 0..n-1; cut a is just before operator a. */
+/* Operators 0..n-1. Cut a is just before operator a. */
 typedef struct ddp__fence_tape {
     ddp__workload_graph graph;
     int n;
@@ -44846,7 +44867,7 @@ typedef struct ddp__fence_tape {
     double *memory;        /* [n+1] bytes before cut a, without received results */
     int *from;             /* [n+2] the live results of cut a are live[from[a]] .. live[from[a+1]-1], */
     ddp__fence_live *live; /*       sorted by next user, then by operator */
-    int *oldest;           /* [n+1] least home of the live results of cut a; n = no live result */
+    int *oldest;           /* [n+1] least home of the live results of cut a, n if there are none */
     int width;             /* the largest number of live results of any cut, at least 1 */
 } ddp__fence_tape;
 
@@ -44888,7 +44909,7 @@ DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *ord
 /* Fills line->bound[age, k+1, a] for the cap `cap` on max(C, R). The entry is a lower bound on the latency
  * of every completion from the state "cut a reached, position k used last" (k = -1: no position used) in
  * which max(C, R) < cap. Infinity means that no completion exists. `age` says which segment holds the
- * oldest live result: the segment `age` segments before the last one; the highest age also covers all
+ * oldest live result: the segment `age` segments before the last one. The highest age also covers all
  * earlier segments. Age 0 means that the last segment holds all live results. Adds the number of steps to
  * *work. */
 DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
@@ -44897,7 +44918,7 @@ DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 /* OP-Fence: the operator list as a tape, the live results of each cut, and a lower bound on the rest of a
  * cut. */
 
-/* The last user of result i, or -1 if it has none. */
+/* The last user of result i, or -1 without users. */
 static int ddp__fence_last_user(const ddp__workload_graph *g, int i)
 {
     return g->from[i + 1] > g->from[i] ? g->users[g->from[i + 1] - 1] : -1;
@@ -44955,7 +44976,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
         t->flops[i + 1] += g->compute * e->flops;
         t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
         if (last <= t->home[i]) continue;
-        t->from[t->home[i] + 2]++; /* difference array of the live count; summed later */
+        t->from[t->home[i] + 2]++; /* difference array of the live count, summed later */
         t->from[last + 2]--;
         total += last - t->home[i];
     }
@@ -45090,7 +45111,7 @@ static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, i
 }
 
 /* part[i] = least rest if a segment on q begins at cut a, where the oldest live result has that age, and
- * uses exactly the first i live results; includes the compute of the segment. Returns the number of parts.
+ * uses exactly the first i live results. It includes the compute of the segment. Returns the number of parts.
  * `last` is the furthest cut that the cap and the memory allow. */
 static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int last, double *work)
 {
@@ -45180,7 +45201,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
             while (last < n && (t->flops[last + 1] - t->flops[a]) * line->pace[q] < cap &&
                    t->memory[last + 1] - t->memory[a] <= line->limit[q])
                 last++;
-            /* every segment has an operator. If nothing is live, the oldest is n and only age 0 exists. */
+            /* every segment has an operator. If no result is live, the oldest is n and only age 0 exists. */
             for (age = 0; age < line->ages && (age == 0 || age <= a - 1 - t->oldest[a]); age++) {
                 parts = ddp__fence_parts(line, q, a, age, last, work);
                 if (a == 0) {
@@ -45218,7 +45239,7 @@ DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int 
 typedef struct ddp__fence_map {
     int devices, clusters;
     double *hop;        /* [N x N] seconds for a cut between two devices */
-    double *cost;       /* [N x N] bytes per second for a typical message; later scratch for the tours */
+    double *cost;       /* [N x N] bytes per second for a typical message, later scratch for the tours */
     int *member;        /* [N] devices sorted by cluster */
     int *from;          /* [N + 1] devices of cluster c: member[from[c]] .. member[from[c+1]-1] */
     int *tour;          /* [N] */
@@ -45513,8 +45534,8 @@ DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *orde
  * For a given cap on worst, a best-first search finds the least latency below the cap. A label is the
  * beginning of a cut: the number of operators placed, the last position used, and the position of each live
  * result. It also has the receive time of each such position so far, because later segments add their
- * gradients to it. Of two labels with equal positions, one is dropped if neither its latency nor any of
- * these times is smaller.
+ * gradients to it. Of two labels with equal positions, a label is dropped unless its latency or any of these
+ * times is smaller.
  *
  * The caps: after a solution with latency f and worst t, a better solution has a worst below t. No
  * solution with worst in [lo, t) has a latency below f, so f + (n_b - 1) lo is a lower bound for them.
@@ -45525,7 +45546,7 @@ enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
 #define DDP__FENCE_ROUND 1e-12
 
 typedef struct ddp__fence_label {
-    double latency, rest; /* latency so far; lower bound on the rest */
+    double latency, rest; /* latency so far, lower bound on the rest */
     double worst;         /* max of C and R so far */
     int at, position;     /* operators placed, position used last */
     int parent;
@@ -45545,12 +45566,12 @@ typedef struct ddp__fence_search {
     ddp__fence_at *lies;      /* [labels, width] the live results at the label's cut */
     int most;
     ddp__due *heap; /* a list: least lower bound first, then most operators placed, then oldest */
-    int *newest;    /* [positions, n+1] newest label of that (position, at), -1 = none */
+    int *newest;    /* [positions, n+1] newest label of that (position, at), or -1 */
     double *trial;  /* [width] loads of the label being expanded */
     double work;
     int full;    /* 1 = the search for some cap ran out of labels and is incomplete */
     int gave_up; /* 1 = out of steps: some cap was not tried, or not completely */
-    int goal;    /* label of the solution, -1 = none */
+    int goal;    /* label of the solution, or -1 */
 } ddp__fence_search;
 
 /* Makes room for one more label. */
@@ -45606,7 +45627,7 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
     int count = t->from[b + 1] - t->from[b], a = s->label[p].at, i, j;
 
     s->label[x] = l;
-    s->lies[x * width].load = 0; /* at the end nothing is live */
+    s->lies[x * width].load = 0; /* at the end no result is live */
     for (i = 0; i < count; i++) {
         ddp__fence_at *at = &s->lies[x * width + (size_t)i];
         at->position = q;
@@ -45870,7 +45891,7 @@ typedef struct ddp__fence_job {
     ddp__fence_cut cut;
     int *order, *trial; /* [N] order of the current cut (the plan's), and an order on trial */
     int *device_of;     /* [ops] device of each operator in the plan */
-    int *edge;          /* [ops + 1] first operator of each module; reused as scratch at the end */
+    int *edge;          /* [ops + 1] first operator of each module, reused as scratch at the end */
     ddp_workload sums;  /* C_p, R_p, memory */
     double steps;       /* elementary steps spent on improving the order */
 } ddp__fence_job;
@@ -45894,7 +45915,7 @@ static int ddp__fence_overfull(const ddp__fence_job *job)
     return -1;
 }
 
-/* T_pipe of the current cut along job->trial; infinity if it exceeds the memory of a device. */
+/* T_pipe of the current cut along job->trial, or infinity if it exceeds the memory of a device. */
 static double ddp__fence_try(ddp__fence_job *job)
 {
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
@@ -45964,7 +45985,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, err));
     ddp__shuffle(job->trial, N, NULL);
     DDP__TRY(ddp__fence_recut(job, err));
-    if (!(job->cut.pipeline_s < DBL_MAX)) { /* nothing fits: choose the order by memory */
+    if (!(job->cut.pipeline_s < DBL_MAX)) { /* no order fits, so choose the order by memory */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
         if (found) DDP__TRY(ddp__fence_recut(job, err));
@@ -45997,7 +46018,7 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
     return m;
 }
 
-/* equal_ops: modules / devices for each device; the first devices get the remainder. equal_flops: cut k is
+/* equal_ops: modules / devices for each device. The first devices get the remainder. equal_flops: cut k is
  * the one nearest to k/N of the FLOPs that leaves every device at least one module. */
 static void ddp__fence_equal(ddp__fence_job *job, int modules)
 {
@@ -48029,47 +48050,47 @@ typedef struct ddp__times {
     int spans;
     long span_count; /* spans ever recorded */
     double compute_this_step, wait_this_step;
-    ddp__ended *ended; /* [ended_room] ring buffer of completed steps; those below ended_first are
-                          accounted for */
+    ddp__ended *ended; /* [ended_room] ring buffer of completed steps. Steps below ended_first are accounted
+                          for. */
     int ended_room;
     long ended_first, ended_next;
-    struct ddp__clock *clock; /* clock of a device. NULL means that none, a hook's time is the time of the
-                               * call. */
+    struct ddp__clock *clock; /* clock of a device. NULL without a device, where the time of a hook is the
+                               * time of the call. */
 } ddp__times;
 
-/* A registered layer. context/layers.c fills it at registration and at the start; all modules read it. */
+/* A registered layer. context/layers.c fills it at registration and at the start. All modules read it. */
 typedef struct ddp__unit {
     char *name;
     ddp_block *block;   /* a list */
     ddp_matrix *matrix; /* [matrices] */
     int matrices;
     double flops;
-    int group, link;             /* group that averages it, 0: all ranks; link of its messages (a bucket
-                                    uses the link of its last layer) */
+    int group, link;             /* group that averages it, or 0 for all ranks, and link of its messages. A
+                                    bucket uses the link of its last layer. */
     size_t count;                /* floats that averaging transfers, without optimizer state */
     float *state;                /* [state_count] state of the optimizer */
     size_t state_count, trained; /* trained: floats with gradients */
     ddp_piece *average;          /* [averages] arrays that averaging the layer transfers */
     ddp_piece *gradient,
         *trains;       /* [gradients] gradients, and their parameters, divided as the optimizer takes them */
-    ddp_matrix *shape; /* [gradients] shapes; rows 0: not a matrix */
+    ddp_matrix *shape; /* [gradients] shapes, with rows 0 if it is not a matrix */
     ddp_piece *other;  /* [others] further arrays that averaging transfers: buffers, optimizer state */
     int averages, gradients, others;
 } ddp__unit;
 
 struct ddp_ctx {
     ddp__host host;       /* must be first: src/graph reads the context as a host */
-    ddp_config cfg;       /* resolved; strings owned by the context */
-    int rank, world, met; /* id; number of ids; number of ranks at the start */
-    ddp__links links[2];  /* emulated links of cfg.net and cfg.net_script, and of cfg.net2; without paths
-                             if these are not set */
+    ddp_config cfg;       /* resolved, with strings owned by the context */
+    int rank, world, met; /* id, number of ids, number of ranks at the start */
+    ddp__links links[2];  /* emulated links of cfg.net and cfg.net_script, and of cfg.net2. Without paths if
+                             these are not set. */
     ddp_strategy_ops ops;
     void *self;                   /* the strategy's memory */
     ddp__strategy_event event;    /* event that the strategy is handling */
     const char *call;             /* last call of the program, such as "ddp_step_end" */
     int said_where;               /* the error text names the call and the step of this rank */
-    ddp__engine *engine, *second; /* engine of link 0, NULL with one worker; engine of link 1, NULL if
-                                     there is none */
+    ddp__engine *engine, *second; /* engines of link 0 (NULL with one worker) and link 1 (NULL without a
+                                     second link) */
     ddp__unit *unit;              /* [layers], grows until the session starts */
     int layers;                   /* length of the list unit */
     ddp_optimizer optimizer;
@@ -48078,14 +48099,14 @@ struct ddp_ctx {
                                            * ranks */
     int team_size, team_place, team_root; /* their number, this rank's index among them, the first of them */
     int started;                          /* the layers are frozen */
-    const char *in_program; /* "save" or "load": that function of ddp_add_state is running, or NULL for
-                             * none */
+    const char *in_program; /* "save" or "load": that function of ddp_add_state is running, or NULL */
     ddp__joining joining;   /* progress, if this worker joins a run */
-    int aborts, aborted;    /* atomic; ddp_abort with one worker: number of calls, and whether abort_text
-                               is set */
+    int aborts, aborted;    /* atomic, for ddp_abort with one worker. aborts: number of calls. aborted:
+                               abort_text is set. */
     char abort_text[DDP_ERROR_TEXT];
     int engine_held;     /* atomic: a thread uses `engine`, which must not be closed meanwhile */
-    int dumping, dumped; /* atomic: a thread writes a dump; cfg.dump_path was written, or writing it failed */
+    int dumping, dumped; /* atomic. dumping: a thread writes a dump. dumped: cfg.dump_path was written, or the
+                            write failed. */
     long step;
     int64_t taken; /* micro-batches of all ranks together */
     ddp_stats stats;
@@ -48123,7 +48144,8 @@ DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
 DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the running strategy */
 DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
-DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context; sticky */
+DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context, which stays
+                                                               set */
 DDP_LIB const ddp_logger *ddp__log_of(const ddp_ctx *d);
 DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* the part that graphs use */
 DDP_LIB const ddp__host *ddp__host_seen(const ddp_ctx *d);
@@ -48154,7 +48176,7 @@ DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may joi
 /* ---- layers.c: the registered layers ----
  *
  *   unit_of         returns layer l
- *   unit_add        checks and registers a layer; unit_add_block: another block of layer l
+ *   unit_add        checks and registers a layer. unit_add_block: another block of layer l
  *   unit_named      returns the number of a layer, or -1
  *   units_describe  runs when all layers are registered: assigns shared weights to the first of their layers,
  *                   and makes the lists for messages and updates
@@ -48162,7 +48184,7 @@ DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may joi
  *   unit_link_set   sets the link of the layer's messages */
 DDP_LIB const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l);
 DDP_LIB ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err);
-DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0: out of memory */
+DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0 if out of memory */
 DDP_LIB int ddp__unit_named(const ddp_ctx *d, const char *name);
 DDP_LIB ddp_status ddp__units_describe(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__units_state(ddp_ctx *d, ddp_error *err);
@@ -48199,8 +48221,8 @@ DDP_LIB void ddp__step_over(ddp_ctx *d, int64_t taken);
 DDP_LIB void ddp__step_set(ddp_ctx *d, long step, int64_t taken);
 DDP_LIB void ddp__profile_for(ddp_ctx *d, long more);
 DDP_LIB void ddp__call_is(ddp_ctx *d, const char *name);
-/* Records that a function of ddp_add_state runs, "save" or "load". NULL means that it has returned. Returns
- * the previous value. */
+/* Records that a function of ddp_add_state runs, "save" or "load". NULL after it has returned. Returns the
+ * previous value. */
 DDP_LIB const char *ddp__program_runs(ddp_ctx *d, const char *function);
 DDP_LIB void ddp__joining_set(ddp_ctx *d, ddp__joining state);
 
@@ -48218,7 +48240,7 @@ DDP_LIB int ddp__is_first(const ddp_ctx *d);
 DDP_LIB int ddp__leads(const ddp_ctx *d);
 DDP_LIB int ddp__is_server(const ddp_ctx *d); /* this rank only serves */
 /* Returns the rank that relays control messages of all ranks (ddp__gather_by): in an elastic world with
- * servers the first server. 0 means that none, collectives are used. */
+ * servers the first server. Returns 0 if collectives are used instead. */
 DDP_LIB int ddp__hub_of(const ddp_ctx *d);
 DDP_LIB int ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
@@ -48229,19 +48251,20 @@ DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
  * it. */
 DDP_LIB ddp_status ddp__abort_check(const ddp_ctx *d, ddp_error *err);
 /* Access to `engine` (engine_slot.c). Other threads dump and abort while a joining worker opens and closes
- * its engine. `engine` does not change between hold and release; set waits for the release. */
+ * its engine. `engine` does not change between hold and release, and set waits for the release. */
 DDP_LIB void ddp__engine_hold(ddp_ctx *d);
 DDP_LIB void ddp__engine_release(ddp_ctx *d);
 DDP_LIB void ddp__engine_set(ddp_ctx *d, ddp__engine *e);
 /* Sizes, ranks and hashes for other files (context.c). */
-DDP_LIB int ddp__has_engine(const ddp_ctx *d);            /* 0: one worker, or a forked child, which must not
-                                                        lock the engine */
+DDP_LIB int ddp__has_engine(const ddp_ctx *d);            /* 0 with one worker, and in a forked child, which
+                                                        must not lock the engine */
 DDP_LIB int ddp__team_rank(const ddp_ctx *d, int i);      /* rank number i of the team */
-DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* live workers of a group; group 0: all workers
-                                                             that compute */
+DDP_LIB int ddp__group_size(const ddp_ctx *d, int group); /* live workers of a group. Group 0 has all workers
+                                                             that compute. */
 DDP_LIB int ddp__group_root(const ddp_ctx *d, int group); /* first rank of a group */
 DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
-/* Optimizer state per parameter of trains[i], in floats; array k of it starts k counts after the first. */
+/* Optimizer state per parameter of trains[i], in floats. Array k of the state starts k counts after the
+ * first. */
 DDP_LIB int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB int ddp__plan_rows(const ddp_ctx *d);                 /* number of parts of all layers */
 DDP_LIB int ddp__parts_for(const ddp_ctx *d, size_t trained); /* number of parts of a layer with `trained`
@@ -48263,8 +48286,8 @@ DDP_LIB void ddp__passes_get(const ddp_ctx *d, int64_t *out);
 DDP_LIB void ddp__passes_set(ddp_ctx *d, const int64_t *passes);
 DDP_LIB uint64_t ddp__dropout_hash(const ddp_ctx *d); /* positions and probabilities of dropout in the
                                                          graphs */
-DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* largest dropout probability in the graphs; 0: no
-                                                         dropout */
+DDP_LIB double ddp__dropout(const ddp_ctx *d);        /* largest dropout probability in the graphs, or 0
+                                                         without dropout */
 
 /* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a
  * part (context.c). */
@@ -48514,8 +48537,8 @@ void ddp__explain(ddp_ctx *d, const char *text)
     if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
 }
 
-/* Adds the call and the step to an error about different messages: the ranks made different calls, often
- * because one of them took another number of steps. */
+/* Adds the call and the step to an error about different messages. The cause is that the ranks made different
+ * calls, often because a rank took another number of steps. */
 static void ddp__say_where(ddp_ctx *d)
 {
     char text[160];
@@ -48535,7 +48558,7 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     }
     ddp__say_where(d);
     if (d->ops.failed) d->ops.failed(d, d->self);
-    /* does nothing if the failure came from the engine. Otherwise, reports it to the other ranks. */
+    /* reports a failure to the other ranks, unless it came from the engine */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
     /* the program may free registered memory when it sees the failure */
@@ -48754,7 +48777,7 @@ int ddp__team_rank(const ddp_ctx *d, int i)
 
 ddp_coding ddp__wire_coding(ddp_wire wire)
 {
-    /* the enums have the same order; topk is sent by the strategy as bytes */
+    /* the enums have the same order, and the strategy sends topk as bytes */
     return wire > DDP_WIRE_F32 && wire < DDP_WIRE_TOPK ? (ddp_coding)(wire - DDP_WIRE_F32) : DDP_AS_FLOAT;
 }
 
@@ -48775,7 +48798,7 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 }
 
 /* Returns the size in bytes of an all-reduce that takes as long as the topk all-gather of n floats. In the
- * gather each rank sends its block to W - 1 others; in an all-reduce of B bytes it sends 2 (W - 1) / W B. */
+ * gather each rank sends its block to W - 1 others. In an all-reduce of B bytes it sends 2 (W - 1) / W B. */
 static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
@@ -49146,8 +49169,8 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 
 /* ---- memory of the layers ---- */
 
-/* Returns the first matrix of a block at or after `at`, or NULL for none, or the rule treats all arrays the
- * same. */
+/* Returns the first matrix of a block at or after `at`. Returns NULL if there is none, or if the rule treats
+ * all arrays the same. */
 static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
 {
     const ddp_matrix *next = NULL, *x = u->matrix;
@@ -49379,8 +49402,8 @@ DDP_LIB int ddp__clock_outside(const ddp_ctx *d); /* no layer hook has run since
 DDP_LIB long ddp__clock_oldest(const ddp_ctx *d);
 DDP_LIB long ddp__clock_newest(const ddp_ctx *d);
 DDP_LIB const ddp_span *ddp__clock_span(const ddp_ctx *d, long number);
-/* Returns 1 and the end time and waiting time of the next completed step that is not accounted for, or 0 for
- * none. */
+/* Returns 1 and the end time and waiting time of the next completed step that is not accounted for, or 0 if
+ * there is no such step. */
 DDP_LIB int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s);
 
 /* ==== context/clock.c ==== [context] */
@@ -49638,10 +49661,10 @@ typedef struct ddp__posted {
     long ticket; /* ticket of the engine, the stager or the devices' network */
     int link, layer, told;
     int in_layer; /* its values are in the layer's own memory */
-    int here;     /* parts of it are in host memory; hold waits for them */
+    int here;     /* parts of it are in host memory, and hold waits for them */
     long step;
-    ddp_piece *sum; /* [from + to] on a device: received values, then the arrays that they are added to; to
-                       0: no addition */
+    ddp_piece *sum; /* [from + to] on a device: received values, then the arrays that they are added to (to =
+                       0 without an addition) */
     int from, to;
 } ddp__posted;
 
@@ -49656,27 +49679,27 @@ typedef struct ddp__own_state {
 /* Norm of a model whose layers are on several ranks: pass receives the sum of squares of this rank's part and
  * turns it into the sum over all parts. */
 typedef struct ddp__norm_chain {
-    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: this rank has the whole model. On
-                                                                   failure the context has the error */
+    ddp_status (*pass)(void *user, int after, double *squares); /* NULL if this rank has the whole model. On
+                                                                   failure the context has the error. */
     void *user;
 } ddp__norm_chain;
 
 /* State of a layer's averages and updates. */
 typedef struct ddp__sending {
-    ddp_piece *moved;               /* pieces of the layer's lists that this average transfers; NULL:
-                                       always all */
+    ddp_piece *moved;               /* pieces of the layer's lists that this average transfers, or NULL for
+                                       all */
     long ticket, other_ticket;      /* tickets of transfers in flight, or -1 */
-    float *residual, *base, *delta; /* [trained] int8 blocks: residual, last average, delta in flight;
-                                       NULL: not used */
+    float *residual, *base, *delta; /* [trained] int8 blocks: residual, last average, delta in flight. NULL if
+                                       not used. */
     int changing;                   /* 1 if delta is or was in flight */
     int skipped;                    /* no micro-batch of this step had a gradient (ddp_skip) */
     int left_out;                   /* the last update was omitted, because no rank had a gradient */
     long updates;                   /* updates applied so far */
     long forward_step;              /* last step with a forward_begin */
-    double divergence;              /* of the last average; the comm thread writes it while the average is
-                                       in flight */
-    double last_divergence, part_divergence; /* of all parts in the last average; sum of the parts averaged
-                                                so far */
+    double divergence;              /* of the last average. The comm thread writes it while the average is in
+                                       flight. */
+    double last_divergence, part_divergence; /* of all parts in the last average, and the sum of the parts
+                                                averaged so far */
     int moving, averaged;                    /* parts in flight, and averaged so far */
 } ddp__sending;
 
@@ -49689,19 +49712,19 @@ struct ddp__exchanging {
     ddp__norm_chain norm;    /* for clip_norm */
     const ddp_sites *levels; /* sites for hierarchical averages, or NULL for flat averages */
     ddp_sites *sites;        /* memory of `levels`, or NULL before the sites are known */
-    int computing; /* group of the ranks that compute if others only serve; 0: all ranks, in an elastic
-                      world those that did not call ddp__engine_retire */
-    const ddp__transport *over;           /* transport of a device; NULL: messages go directly to the
+    int computing; /* group of the ranks that compute if others only serve. 0 for all ranks or, in an elastic
+                      world, for all ranks that did not call ddp__engine_retire. */
+    const ddp__transport *over;           /* transport of a device, or NULL if messages go directly to the
                                              engine */
     const struct ddp_step_info *reported; /* values that the program reported for this step */
     ddp__muon_desk muon;                  /* workspace of muon for the largest matrix, muon_count floats */
     size_t muon_count;
     int hooks_forward;    /* every layer had its forward_begin in the last complete step */
-    float *coded, *bases; /* int8 blocks, or NULL: residuals of all layers, in host memory; bases and
-                             deltas, in the memory of the layers */
+    float *coded, *bases; /* int8 blocks, or NULL: residuals of all layers in host memory, bases and deltas in
+                             the memory of the layers */
     size_t coded_count, bases_count;
     float *coded_there; /* if a device quantises: [coded_count] residuals, and [coded_count] residuals of
-                           results, which are added to them; NULL: otherwise */
+                           results, which are added to them. Otherwise NULL. */
 };
 
 /* open returns 0 if memory is short. close frees the residuals and muon's workspace. Call it after
@@ -49711,7 +49734,7 @@ DDP_LIB void ddp__exchange_close(ddp_ctx *d);
 DDP_LIB void ddp__transport_set(ddp_ctx *d, const ddp__transport *over);
 /* Sets how the norm of this rank's part becomes the norm of the whole model. */
 DDP_LIB void ddp__norm_chain_set(ddp_ctx *d, const ddp__norm_chain *norm);
-/* Sets the values that the program reports for each step; they belong to the session. */
+/* Sets the values that the program reports for each step. They belong to the session. */
 DDP_LIB void ddp__reported_set(ddp_ctx *d, const struct ddp_step_info *info);
 /* Allocates muon's workspace. elsewhere: all matrices may be in other stages of the model. */
 DDP_LIB ddp_status ddp__muon_open(ddp_ctx *d, int elsewhere, ddp_error *err);
@@ -49724,8 +49747,7 @@ DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* maximum numbe
 DDP_LIB const ddp__own_state *ddp__kept_list(const ddp_ctx *d); /* arrays of ddp_keep, a list */
 DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* sets whether all layers had a forward hook in the
                                                          last step */
-DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* residual, on host or device; NULL:
-                                                                     none */
+DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* residual, on host or device, or NULL */
 DDP_LIB int ddp__coded_on_device(const ddp_ctx *d);               /* 1 if the device quantises */
 /* A layer's averages and updates, for the session. open: call it when the layers are described. */
 DDP_LIB ddp_status ddp__sending_open(ddp_ctx *d, ddp_error *err);
@@ -49853,8 +49875,8 @@ DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__posted_close(ddp_ctx *d);
 /* Reports completed messages to the strategy. */
 DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
-/* Return an error if a message is still posted: any message (in_layers: one that uses the memory of layers);
- * a message in the memory of this layer, posted in an earlier step. */
+/* Return an error if a message is still posted: the first for any message (in_layers: a message that uses the
+ * memory of layers), the second for a message in the memory of this layer, posted in an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
 /* wait: completes all messages in flight. drain: also completes the work that the strategy has deferred. */
@@ -50395,9 +50417,9 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
 /* ---- post.c, collective.c: paths of messages, and blocking messages ---- */
 
 /* Posts a message: to the engine of its link, as a hierarchical average (sites.c), over the stager, or from
- * device to device (device.c). there: it is in the memory of the layers; else in host memory. All messages of
- * a context are posted here, or wait for those that were (flush), so that the order is the same on all
- * ranks. */
+ * device to device (device.c). there: it is in the memory of the layers, otherwise in host memory. All
+ * messages of a context are posted here, or wait for those that were (flush), so that the order is the same
+ * on all ranks. */
 DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* The same, directly to the engine. The message's memory is on the host, and no message over a device may be
  * in flight. */
@@ -50907,9 +50929,9 @@ int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
 
 /* ---- sites.c: hierarchical averages ---- */
 
-/* open: makes the sites. site: [world] site of each rank, 0: the rank is lost. Collective; does nothing if
- * this rank has no site. again: does so again after a worker has joined an elastic world. No message may be
- * in flight. */
+/* open: makes the sites. site: [world] site of each rank, or 0 if the rank is lost. Collective. It does
+ * nothing if this rank has no site. again: the same after a worker has joined an elastic world. No message
+ * may be in flight. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
 DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
 /* submit: submits a hierarchical mean over all ranks as one operation. Divergence is not measured. takes:
@@ -50923,8 +50945,8 @@ DDP_LIB void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_mess
 /* Makes groups of ranks, and hierarchical averages: the ranks of a site reduce-scatter, the ranks with the
  * same place in all sites all-reduce their segment over the slow links, and each site all-gathers. Sites of
  * different sizes reduce to their lowest ranks, which broadcast the result. Messages between sites use the
- * coding of the message; messages inside a site are floats. Sums run in rank order inside a site, then in the
- * order of sites: the result is bit-identical on all ranks, but not to a flat average. */
+ * coding of the message. Messages inside a site are floats. Sums run in rank order inside a site, then in the
+ * order of sites, so the result is bit-identical on all ranks, but not to a flat average. */
 
 /* ---- groups and sites ---- */
 
@@ -51208,7 +51230,7 @@ DDP_LIB void ddp__coded_fold(ddp_ctx *d);
 /* Rounds values to blocks of few bits (DDP_WIRE_INT8 and the later wires), and computes the exact
  * residual. */
 
-enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; a multiple of the block */
+enum { DDP__CODED_PART = 1024 }; /* values rounded at a time, a multiple of the block */
 
 DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block on both sides");
 
@@ -51597,7 +51619,7 @@ void ddp__coded_start(ddp_ctx *d, int base)
 
 /* ---- parameter deltas in blocks ---- */
 
-/* Computes the parameter delta of a layer since its base: with the residual, rounded to blocks; or (later 1)
+/* Computes the parameter delta of a layer since its base, rounded to blocks with the residual, or (later 1)
  * as floats, if the sender between sites or the device rounds it. */
 static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
@@ -52256,17 +52278,17 @@ DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 /* ---- from device to device ---- */
 
 struct ddp__nccl {
-    const ddp_sites *site;          /* NULL: averages are flat */
+    const ddp_sites *site;          /* NULL if averages are flat */
     struct ddp__crossing *crossing; /* [slots] averages */
     int slots;
     int64_t messages, bytes; /* averaged so far, without headers, whose size is unknown */
-    double left_s;           /* time at which a rank was first seen to have left. 0 means that none has. */
+    double left_s;           /* time at which a rank was first seen to have left. 0 if no rank has left. */
     float *zeros;            /* [DDP__PROBE_FLOATS] in device memory, the values of link probes */
 };
 
 /* The part of a context that belongs to src/device. */
 struct ddp__gpu {
-    struct ddp__stager *stager; /* messages of a device through host memory; NULL: the layers are in host
+    struct ddp__stager *stager; /* messages of a device through host memory, or NULL if the layers are in host
                                    memory */
     int loaded, joined;     /* a step has run, so the kernels are loaded. The device has its own network. */
     struct ddp__nccl *nccl; /* state of that network */
@@ -52316,9 +52338,9 @@ DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t t
 DDP_LIB void ddp__stager_stop(ddp__stager *s);
 DDP_LIB void ddp__stager_free(ddp__stager *s);
 
-/* Submits a message, as ddp__engine_submit does; m's lists are copied. Messages in blocks are rounded on the
- * way, in parallel with the device. Adding messages are not supported. Returns the first error of the stager
- * or the engine. */
+/* Submits a message, as ddp__engine_submit does. The lists of m are copied. Messages in blocks are rounded on
+ * the way, in parallel with the device. Adding messages are not supported. Returns the first error of the
+ * stager or the engine. */
 DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
                                       long *ticket, ddp_error *err);
 /* Device work that is queued from now on waits until the message is done. */
@@ -52347,7 +52369,7 @@ typedef enum ddp__stager_state {
     DDP__STAGER_BACK    /* the engine is done. The result is copied to the device. */
 } ddp__stager_state;
 
-/* A ring buffer. Parts are freed in the order in which they are allocated; head and tail never decrease. */
+/* A ring buffer. Parts are freed in the order in which they are allocated. head and tail never decrease. */
 typedef struct ddp__stager_ring {
     char *data;
     size_t bytes, head, tail;
@@ -52359,7 +52381,7 @@ typedef struct ddp__stager_entry {
     int there;
     ddp__stager_state state;
     ddp_piece *host;  /* [m.here + 1] pieces in host memory, then the device's values, pinned */
-    void *codes;      /* on the device: blocks that it has made, or NULL for none */
+    void *codes;      /* on the device: blocks that it has made, or NULL */
     size_t codes_end; /* end in the ring of blocks, free when copied */
     size_t end;       /* end in the pinned ring, free when done, or 0 for none used */
     char *pinned;
@@ -52381,9 +52403,9 @@ struct ddp__stager {
     int slots;                      /* flags on the device */
     ddp__stager_entry *entry;       /* [room] ticket t is in entry t % room */
     long submitted, sent, first;    /* tickets below first are done */
-    long *waiting;                  /* [2 x room] the engine's tickets, then the stager's; workspace of the
-                                       second thread */
-    ddp__stager_ring pinned, codes; /* codes: on the device, blocks that are not copied yet; may be empty */
+    long *waiting;                  /* [2 x room] the tickets of the engine, then of the stager. Workspace of
+                                       the second thread. */
+    ddp__stager_ring pinned, codes; /* codes: on the device, blocks that are not copied yet. May be empty. */
     ddp_error error;
 };
 
@@ -52419,7 +52441,8 @@ static size_t ddp__stager_bytes(const ddp__stager_entry *x)
     return n * ddp__stager_unit(&x->m) + (x->codes ? ddp__coded_bytes(&x->m, n) : 0);
 }
 
-/* Allocates a contiguous part of a ring, and stores its end; NULL: not free yet. Call it under the lock. */
+/* Allocates a contiguous part of a ring, and stores its end. Returns NULL if the part is not free yet. Call
+ * it under the lock. */
 static char *ddp__stager_take(ddp__stager_ring *r, size_t bytes, size_t *end)
 {
     size_t at;
@@ -52575,7 +52598,7 @@ static void *ddp__stager_in(void *user)
         pthread_mutex_unlock(&s->lock);
         done = ddp__engine_wait_any(ddp__engine_of(s->d, 0), s->waiting, n, &s->woken);
         pthread_mutex_lock(&s->lock);
-        /* none: a message was added, or the engine failed, which the oldest message then reports */
+        /* none: a message was added, or the engine failed and the oldest message then reports it */
         if (done < 0 && !ddp__atomic_load(&s->woken)) done = 0;
         if (done >= 0 && !s->stop) ddp__stager_return(s, s->waiting[s->room + done]);
     }
@@ -52956,7 +52979,7 @@ int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
            !m->here;
 }
 
-/* Lists the arrays as the backend takes them; *total: their floats. */
+/* Lists the arrays as the backend takes them. *total receives the number of floats. */
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
@@ -53236,8 +53259,8 @@ DDP_LIB ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err);
  * floats. */
 typedef struct ddp__layer_cost {
     double flops;
-    double count, trained, others; /* count and trained as in ddp__unit; others: further floats that an
-                                      average transfers, with optimizer state */
+    double count, trained, others; /* count and trained as in ddp__unit. others: further floats that an
+                                      average transfers, with optimizer state. */
     double holders;                /* number of stages that have some of the trained floats */
 } ddp__layer_cost;
 
@@ -53259,8 +53282,8 @@ DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
-DDP_LIB double ddp__nominal_flops(double flops, double count); /* FLOPs of a layer's forward pass; flops 0:
-                                                                  unknown */
+DDP_LIB double ddp__nominal_flops(double flops, double count); /* FLOPs of a layer's forward pass. flops is 0
+                                                                  if unknown. */
 /* Makes a profile of all layers of a model that is cut into stages, without measuring. */
 DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
                                       ddp_error *err);
@@ -53452,7 +53475,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
 }
 
 /* Measures a link that is never idle, whose clusters do not end. Uses the bytes of the operations that ended
- * after `since`, and the time from the last end before them; alpha is overlapped there. Returns the number of
+ * after `since`, and the time from the last end before them. alpha is overlapped there. Returns the number of
  * operations, or 0 if the link was idle in between, or operations waited for slower peers. */
 static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
                           double *bytes)
@@ -53730,7 +53753,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     return DDP_OK;
 }
 
-/* Pieces to send; x if they are in host memory. */
+/* Pieces to send, or x if they are in host memory. */
 typedef struct ddp__probe_list {
     float x[DDP__PROBE_FLOATS];
     ddp_piece piece[DDP__PROBE_MOST];
@@ -53800,11 +53823,11 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
     for (; i < n; i++) list[i].count = 1; /* no layer is averaged */
 }
 
-/* Measures the per-message overhead from bursts of messages as large as layers; all ranks receive the first
- * rank's result. A burst has no more messages than may be in flight at a time, so that the delay of further
- * ones does not count. Short messages use another algorithm than long ones, so a burst is a sample of the
- * layers; long ones are shortened so that the overhead remains visible. The median is used, because a busy
- * machine increases the work per message, unlike the time per byte, in the run as well. */
+/* Measures the per-message overhead from bursts of messages as large as layers. All ranks receive the result
+ * of the first rank. A burst has no more messages than may be in flight at a time, so that the delay of
+ * further ones does not count. Short messages use another algorithm than long ones, so a burst is a sample of
+ * the layers. Long messages are shortened so that the overhead remains visible. The median is used, because a
+ * busy machine increases the work per message, unlike the time per byte, in the run as well. */
 static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
 {
     const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
@@ -54139,7 +54162,7 @@ static double ddp__pace_median(ddp_ctx *d)
     return n ? sorted[(n - 1) / 2] : 0;
 }
 
-/* Logs the newest note. All ranks have it; one of them logs it. */
+/* Logs the newest note. All ranks have it, and one of them logs it. */
 static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 {
     char text[DDP_ERROR_TEXT];
@@ -54186,7 +54209,7 @@ static void ddp__pace_judge(ddp_ctx *d)
     ddp__pace_tell(d, slowest, median);
 }
 
-/* Compares the learning rates of one step. A lost rank has none. */
+/* Compares the learning rates of one step. A lost rank has no learning rate. */
 static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
 {
     const ddp__pace_word *first = d->measure->pace;
@@ -54214,8 +54237,8 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
                                 (double)ddp__lr(d), 1};
 
     memset(d->measure->pace, 0,
-           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank lost since the last exchange
-                                                                     sends nothing */
+           (size_t)ddp__team_size(d) * sizeof *d->measure->pace); /* a rank lost since the last exchange sends
+                                                                     no message */
     ddp__stats(d)->compute_s = own.compute_s;
     d->measure->pace[ddp__team_place(d)] = own;
     d->measure->compute_sum_s = 0;
@@ -54272,8 +54295,8 @@ enum {
 
 /* Control message between transfers. */
 typedef struct ddp__probe_word {
-    double next;   /* bytes of the next transfer. 0 means that this is a ping; < 0: the end. */
-    double wall_s; /* wall clock of the answering rank; in the last message the time of a ping */
+    double next;   /* bytes of the next transfer, 0 for a ping, or negative for the end */
+    double wall_s; /* wall clock of the answering rank, or in the last message the time of a ping */
     double lay_s;  /* seconds that the question waited until the rank woke up */
 } ddp__probe_word;
 
@@ -54631,13 +54654,13 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
 
 /* A range of values of one layer on this rank, and its place in the whole layer of the model. */
 typedef struct ddp__cut_span {
-    int unit, buffers;      /* number of the layer on this rank; 1: its buffers, 0: its parameters */
-    size_t from, at, count; /* offset in the whole layer; offset here; number of values */
+    int unit, buffers;      /* number of the layer on this rank, and 1 for buffers or 0 for parameters */
+    size_t from, at, count; /* offset in the whole layer, offset here, number of values */
 } ddp__cut_span;
 
 typedef struct ddp__cut {
     int copies, copy;
-    int stages, stage; /* number of stages per copy; the stage of this rank */
+    int stages, stage; /* number of stages per copy, and the stage of this rank */
     int group;         /* process group of the ranks of its copy, or 0 if stages is 1 */
     const char **name; /* [layers] names of the model's layers */
     int layers;
@@ -54668,22 +54691,22 @@ typedef struct ddp__passes {
 
 struct ddp__session {
     ddp__passes *turn;      /* [layers], exists once the session has started */
-    const ddp__cut *cut;    /* NULL: each rank has the whole model; borrowed */
-    ddp__layer_cost *model; /* [cut->layers] if all stages follow one plan; NULL: each rank plans its own
-                               layers */
+    const ddp__cut *cut;    /* borrowed, or NULL if each rank has the whole model */
+    ddp__layer_cost *model; /* [cut->layers] if all stages follow one plan. NULL if each rank plans its own
+                               layers. */
     int edge_messages;      /* pipeline: messages that may be in flight at a time, and their size in bytes */
     size_t edge_bytes;
-    ddp__tls *tls;              /* NULL: connections without TLS */
-    struct ddp__join *join;     /* serves joining workers, or NULL if none can join. */
+    ddp__tls *tls;              /* NULL for connections without TLS */
+    struct ddp__join *join;     /* serves joining workers, or NULL if no worker can join */
     long join_ticket;           /* ticket of the coordinator's message about the next joining worker, or -1 */
     int32_t join_word;          /* its content: id to admit, or -1 */
     struct ddp__joiner *joiner; /* this worker is joining and has not entered yet, or NULL otherwise */
     int admission_due;          /* a period has ended: the next hook of a layer admits joining workers */
-    uint64_t saves_as;          /* run identity in its checkpoints, or 0 for none yet */
+    uint64_t saves_as;          /* run identity in its checkpoints, or 0 before the first checkpoint */
     struct ddp__desk *desk;     /* server thread of a rank that serves, or NULL */
     ddp_step_info *info;        /* values reported for this step, and the last loss */
     int mixed;                  /* layers belong to different groups */
-    ddp_blob plan;              /* current plan; no bytes: none */
+    ddp_blob plan;              /* current plan, empty if there is none */
     ddp_profile profile;        /* profile.layers 0 = none yet */
     int plan_steps;             /* steps in a period of the strategy's messages */
     long drift_ticket;          /* ticket of the first rank's message about a new plan, or -1 */
@@ -54692,8 +54715,8 @@ struct ddp__session {
         ddp_link link[2];
     } drift_word;
     long timed_from; /* first step of those that are measured for the plan */
-    /* 1: the plan comes from measured times and is updated when the link changes; 1: no measured plan will
-     * replace it */
+    /* measured: the plan comes from measured times and is updated when the link changes. plan_final: no
+     * measured plan will replace it. */
     int measured, plan_final;
     ddp__same same[DDP__JOIN_SAMES];  /* ddp_same */
     ddp__same usual[DDP__JOIN_SAMES]; /* ddp_usually_same */
@@ -54965,9 +54988,9 @@ struct ddp__desk {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    int running, over; /* the thread was started; serve has returned, under lock */
+    int running, over; /* running: the thread was started. over: serve has returned (under lock). */
     int wake;          /* atomic */
-    ddp_status status; /* result of serve; under lock */
+    ddp_status status; /* result of serve (under lock) */
 };
 
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
@@ -55135,7 +55158,7 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* Makes the computing ranks the team that plans and measures together; in an elastic world they are a group
+/* Makes the computing ranks the team that plans and measures together. In an elastic world they are a group
  * that may shrink. */
 void ddp__computing_team(ddp_ctx *d)
 {
@@ -55356,8 +55379,8 @@ ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_p
 /* ==== session/plan_file.c ==== [session] */
 /* Reads plans from files: the JSON object that `plan partial` prints. */
 
-/* Adds the layers of one list to a step of the plan. assign 1: the layers are averaged in that step; 0: they
- * are extra averages that fill idle time in it. */
+/* Adds the layers of one list to a step of the plan. assign 1: the layers are averaged in that step. With 0
+ * they are extra averages that fill idle time in it. */
 static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers, int assign,
                                  ddp_plan *plan, ddp_error *err)
 {
@@ -55409,8 +55432,8 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
     return DDP_OK;
 }
 
-/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1. 0
- * means that neither exists. */
+/* Returns the number of layers of a plan: its member `layers`, else the highest number in its sets plus 1.
+ * Returns 0 if the plan has neither. */
 static double ddp__plan_count(const ddp__json *root)
 {
     const ddp__json *layers = ddp__json_get(root, "layers"), *sets = ddp__json_get(root, "sets"), *set, *v;
@@ -55526,10 +55549,10 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
 
 /* ==== session/planning.c ==== [session] */
 /* Makes a plan from a profile. The first rank of a team lets its strategy plan, all ranks use that plan, and
- * it is recomputed when the link has changed by more than 20 %. Only the strategy interprets a plan; this
+ * it is recomputed when the link has changed by more than 20 %. Only the strategy interprets a plan. This
  * file treats it as bytes. */
 
-/* Periods between two messages of the team's first rank about a new plan; the reason for a new plan:
+/* Periods between two messages of the team's first rank about a new plan, and the reason for a new plan:
  * DDP__LINK_MOVED + number of the link that changed. */
 enum { DDP__DRIFT_PERIODS = 4 };
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
@@ -55641,8 +55664,8 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 
 /* ---- prediction ---- */
 
-/* Returns the exposed seconds of a period's transfers, outside of its backward passes; *comm: seconds in
- * all. */
+/* Returns the exposed seconds of a period's transfers, outside of the backward passes. *comm receives the
+ * total seconds. */
 static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
                                      double backward, double *comm)
 {
@@ -55790,8 +55813,8 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     return ddp__plan_set(d, &plan, p, err);
 }
 
-/* Passes a plan to the strategy; of a plan of the whole model, this stage's rows. Frees the plan. p: the
- * rank's own times. */
+/* Passes a plan to the strategy. From a plan of the whole model passes only the rows of this stage. Frees the
+ * plan. p: the own times of the rank. */
 static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};
@@ -56583,7 +56606,7 @@ static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 
 enum { DDP__HYPERS = sizeof((ddp_optimizer *)0)->hyper / sizeof(float) };
 
-/* Description that each rank sends. All 0: the rank is lost. */
+/* Description that each rank sends, all 0 if the rank is lost. */
 typedef struct ddp__fingerprint {
     int32_t version, layers, micro_batches, team, mixed, site;
     char strategy[32], optimizer[32];
@@ -56843,8 +56866,8 @@ static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, d
 {
     DDP__TRY(ddp__compare_layers(d, err));
     DDP__TRY(ddp__all_come(d, ddp__team_group(d),
-                           err)); /* this rank agrees with the first one; it waits for the abort of the
-                                     rank that does not */
+                           err)); /* this rank agrees with the first rank, and waits for the abort of the rank
+                                     that does not */
     return ddp__fail(err, DDP_MISMATCH,
                      "the models of rank %d and rank %d have equal layers and different %s: start every "
                      "rank with the same model",
@@ -56956,7 +56979,7 @@ DDP_LIB void ddp__admission_ready(ddp_ctx *d); /* the engine and the layers exis
  * coordinator's next control message, and admits a worker. Collective. */
 DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
 
-/* Joining worker: open finds the run and reserves an id in it, and sets rank and world; enter receives the
+/* Joining worker: open finds the run and reserves an id in it, and sets rank and world. enter receives the
  * state of a member and enters the run. */
 DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
@@ -57024,7 +57047,7 @@ void ddp__admission_ready(ddp_ctx *d)
     ddp__join_ready(d->session->join, ddp__engine_of(d, 0), &l);
 }
 
-/* Posts the coordinator's next control message; on members and joining workers. */
+/* Posts the next control message of the coordinator, on members and joining workers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p; /* sent by rank 0, or by the lowest live rank */
@@ -58208,7 +58231,7 @@ typedef struct ddp__verdict {
     ddp_error err;
 } ddp__verdict;
 
-/* How a rank ended: its process, and the signal or exit code. rank -1: none did. */
+/* How a rank ended: its process, and the signal or exit code. rank is -1 if no rank has ended. */
 typedef struct ddp__end {
     int rank, by;
     long pid;
@@ -58445,7 +58468,7 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
 typedef struct ddp__team {
     pthread_mutex_t lock;
     pthread_cond_t gate;
-    int open;  /* 1: run; -1: not all threads could be started */
+    int open;  /* 1: run, -1: not all threads could be started */
     int ranks; /* ranks assigned so far */
     ddp__rank_fn fn;
     void *user;
@@ -58601,8 +58624,8 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list, int (*
 DDP_LIB const ddp__strategies *ddp__built_in(void);
 
 /* layers.c
- * Returns zeroed host memory, allocated in start and freed by ddp_close. NULL: out of memory. The context has
- * the error. */
+ * Returns zeroed host memory, allocated in start and freed by ddp_close. Returns NULL if out of memory, and
+ * the context has the error. */
 DDP_LIB void *ddp__lists(ddp_ctx *d, size_t count, size_t size);
 /* The number of floats in a layer's gradients. */
 DDP_LIB size_t ddp__gradient_count(const ddp_ctx *d, int layer);
@@ -58624,16 +58647,16 @@ DDP_LIB int ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
 #ifndef DDP_NO_PLANNERS
-/* gradient_plan.c: mgwfbp and ascwfbp; bytescheduler and usbyte */
+/* gradient_plan.c: mgwfbp (also ascwfbp), bytescheduler (also usbyte) */
 DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops); /* delayed.c */
 DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
 #endif
-/* server_rules.c: bsp; asp, ssp and r2sp */
+/* server_rules.c: bsp, asp (also ssp and r2sp) */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
-/* local.c: localsgd; enp and dreamddp */
+/* local.c: localsgd, dreamddp (also enp) */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 /* Updates the layer, unless updates are made at the end of the step (ddp__updates_last). */
@@ -58655,7 +58678,7 @@ typedef struct ddp__partial {
     unsigned char *due;   /* [period x rows] 1 if the row is averaged in that step */
     int *first;           /* [layers + 1] row of a layer's first part */
     unsigned char *ready; /* [layers] 1 if the layer's gradient of this step is complete */
-    int next;             /* the layer whose message is sent next; counts down */
+    int next;             /* the layer whose message is sent next, counts down */
 } ddp__partial;
 /* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip
  * different layers at different moments.
@@ -58978,7 +59001,7 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* ---- ssgd: sends after the backward pass; one message per group, or several if it has many arrays ---- */
+/* ---- ssgd: sends after the backward pass, one message per group, or several if it has many arrays ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
@@ -59136,7 +59159,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__partial *x = (ddp__partial *)self;
 
-    /* Eq. 5 as printed updates, then averages; average_first averages the parameters before the update */
+    /* Eq. 5 as printed updates, then averages. average_first averages the parameters before the update. */
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     ddp__turn_ready(x, layer);
     for (int l; (l = ddp__turn_next(x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
@@ -59491,7 +59514,7 @@ typedef struct ddp__line {
     long push_ticket, pull_ticket; /* -1: none */
     int pushed, asked, leaves;     /* own share: requests of the worker to its server thread (atomic) */
     int answered;                  /* own share: 1 = the thread answered (atomic) */
-    const float *answer;           /* own share: the answer; valid until the next push */
+    const float *answer;           /* own share: the answer, valid until the next push */
 } ddp__line;
 
 /* The state of one worker, as seen by a server. */
@@ -59505,14 +59528,15 @@ typedef enum ddp__client_state {
     DDP__CLIENT_ANSWERS, /* the answer is being sent */
     DDP__CLIENT_SAVES,
     DDP__CLIENT_LEFT,
-    DDP__CLIENT_LOST /* elastic world; its complete pushes count */
+    DDP__CLIENT_LOST /* elastic world. The server counts the complete pushes of the worker. */
 } ddp__client_state;
 
 typedef struct ddp__client {
     ddp__client_state state;
     long ticket;
     ddp_received got;
-    float *in, *ask, *head; /* buffers: push; pull or control message; head of the answer */
+    float *in, *ask, *head; /* buffers for the push, the pull or control message, and the head of the
+                               answer */
     int owes;               /* 1 if it has pushed since its last answer */
     int staleness;          /* of its last push */
 } ddp__client;
@@ -59522,9 +59546,9 @@ typedef struct ddp__store {
     const ddp__line *share;
     float *params, *sum;     /* [share->count] */
     size_t *at;              /* [share->layers] offset of the layer in params */
-    float **state;           /* [share->layers] optimizer state, or NULL for none */
+    float **state;           /* [share->layers] optimizer state, or NULL */
     int64_t *version;        /* [share->layers] number of updates */
-    int64_t *clock, *pulled; /* [workers] pushes of each; number of all pushes at its last pull */
+    int64_t *clock, *pulled; /* [workers] pushes of each, and the number of all pushes at its last pull */
     int64_t *pushes;         /* number of all pushes */
     double *importance;      /* [share->layers] for osp */
     ddp__client *client;     /* [workers] */
@@ -59534,7 +59558,7 @@ typedef struct ddp__store {
 } ddp__store;
 
 typedef struct ddp__servers {
-    /* TOGETHER: one update with the mean of all pushes, in rank order; otherwise one update per push */
+    /* TOGETHER: one update with the mean of all pushes, in rank order. Otherwise one update per push. */
     ddp_serving rule;
     int ahead;               /* steps that a worker may be ahead of the slowest, or -1 for no limit */
     int returns_mean;        /* osp: 1 = an answer is the mean gradient, not the parameters */
@@ -59561,8 +59585,9 @@ typedef struct ddp__servers {
 } ddp__servers;
 
 /* server_line.c
- * ddp__servers_start allocates and assigns everything; rule, ahead, returns_mean and pushes_params are set
- * before. The other functions implement the events. set: one bit per layer, or NULL for all layers. */
+ * ddp__servers_start allocates and assigns everything, except that rule, ahead, returns_mean and
+ * pushes_params are set before. The other functions implement the events. set: one bit per layer, or NULL for
+ * all layers. */
 DDP_LIB int ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int ddp__servers_wait(ddp_ctx *d, void *self);
@@ -59585,11 +59610,11 @@ DDP_LIB int ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
 /* The same, which also averages the workers' buffers. */
 DDP_LIB int ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s);
 /* Predicts the step time for the statistics, in some steps only. Called at the end of a step that computed
- * for computed_s. late: layers whose transfer overlaps the next step, or NULL for none. */
+ * for computed_s. late: layers whose transfer overlaps the next step, or NULL. */
 DDP_LIB int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
 
-/* server_desk.c: the server loop. ddp__store_turn does all work that is possible now; 1 = it did some, < 0 =
- * it failed. */
+/* server_desk.c: the server loop. ddp__store_turn does all work that is possible now. Returns 1 if it did
+ * some, < 0 if it failed. */
 DDP_LIB int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
 DDP_LIB int ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int ddp__servers_serve(ddp_ctx *d, void *self);
@@ -60536,7 +60561,7 @@ typedef struct ddp__outer_layer {
     size_t made_from, made; /* elastic: values of the last message whose outer step this rank computed */
     float *undo;            /* elastic: [room] error, [room] momentum of these values before the message */
     size_t room;
-    long lands;          /* overlapped: the step at whose end x is applied. -1 means that none is pending. */
+    long lands;          /* overlapped: the step at whose end x is applied, or -1 if no step is pending */
     size_t first, share; /* sparse: the values that this rank packs */
     /* [blocks x block] from each rank that packs the same values: whether it sent, and its data */
     unsigned char *gather;
@@ -60555,11 +60580,12 @@ typedef struct ddp__outer_layer {
     long told;        /* ticket of the message with *trained */
     long told_ticket; /* the same, in that message's first layer until it arrives, or -1 otherwise */
     int holder;       /* that message's first layer */
-    float *trained;   /* share of the ranks that have a delta. 0 means that none has; host memory. */
+    float *trained;   /* share of the ranks that have a delta, in host memory. 0 means that no rank has a
+                         delta. */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
-    ddp__partial partial; /* stream: when each layer is sent; must be the first member, as in local.c */
+    ddp__partial partial; /* stream: when each layer is sent. Must be the first member, as in local.c. */
     int *landing;         /* [layers] stream: steps from sending to applying */
     /* [layers] step in which each pending layer is applied, as saved. Read: it was read since start or
      * load. */
@@ -60632,8 +60658,8 @@ typedef struct ddp__packed_message {
 } ddp__packed_message;
 
 /* Computes the timeline. It has at most four messages per layer, because that is the number that can be
- * posted at once (ddp_post). If every message has a fixed cost, larger parts may be faster; doubles the part
- * size and returns the timeline with the shortest step. */
+ * posted at once (ddp_post). If every message has a fixed cost, larger parts may be faster, so this function
+ * doubles the part size and returns the timeline with the shortest step. */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha,
                                    ddp_timeline *t, ddp_error *err)
 {
@@ -60859,18 +60885,18 @@ typedef struct ddp__parcel {
  * parts. */
 typedef struct ddp__packed_schedule {
     int32_t layers, warmup, iterations, updates, messages;
-    /* measured: the plan is final; accepted: the Preserver's verdict (-1 if not tested); more: 0 */
+    /* measured: the plan is final. accepted: the verdict of the Preserver (-1 if not tested). more: 0. */
     int32_t measured, accepted, more;
-    /* exposed_s: exposed time of a steady period; scale: of the knapsack capacities */
+    /* exposed_s: exposed time of a steady period. scale: factor of the knapsack capacities. */
     double exposed_s, scale;
 } ddp__packed_schedule;
 
 /* The first `warmup` iterations run once, then the remaining ones repeat. */
 typedef struct ddp__schedule {
     ddp__packed_schedule head;
-    int32_t *cut; /* [layers] number of parts. 0 means that the layer sends nothing. */
+    int32_t *cut; /* [layers] number of parts, or 0 if the layer sends no message */
     int32_t *k;   /* [updates] iterations merged in each update of the steady period */
-    /* [iterations + 1] first message of each iteration; messages that are not fresh come first */
+    /* [iterations + 1] first message of each iteration. Messages that are not fresh come first. */
     int32_t *first;
     ddp__parcel *parts;
     void *room; /* the allocation that contains the lists */
@@ -60889,7 +60915,7 @@ typedef struct ddp__hardware {
 typedef struct ddp__queues {
     int merged, stored; /* iterations merged in the pending (0 for none) and in the stored gradient */
     int opens;          /* 1: in this iteration the stored gradient becomes the pending one */
-    int left;           /* unsent parts of the pending gradient; if `opens`, of the next one */
+    int left;           /* unsent parts of the pending gradient, or of the next gradient if `opens` */
     int32_t *sent;      /* [layers] parts sent */
 } ddp__queues;
 
@@ -60897,9 +60923,9 @@ typedef struct ddp__queues {
 typedef struct ddp__noise {
     float *words; /* [DDP__NOISE_WORDS] saved: max(g . g_w, 0), max(-g . g_w, 0), its square, the loss */
     long ticket;  /* of the message that averages the words, or -1 */
-    int measured, samples, updates; /* measured: estimation is enabled; updates: since the last sample */
-    double mu, square;              /* |g|^2; variance of g . g_w over the workers */
-    double loss, gain;              /* loss: of the last sample; gain: decrease of the loss per update */
+    int measured, samples, updates; /* measured: estimation is enabled. updates: since the last sample. */
+    double mu, square;              /* |g|^2, and the variance of g . g_w over the workers */
+    double loss, gain;              /* loss: of the last sample. gain: decrease of the loss per update. */
     double planned;                 /* the gain when the plan was made */
 } ddp__noise;
 
@@ -60946,7 +60972,7 @@ DDP_LIB int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_tran
 DDP_LIB int ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration);
 /* Sends one message. */
 DDP_LIB int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m);
-/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply, or 0 for none. */
+/* Ends the iteration. k[2] receives the iterations of the one or two gradients to apply, or 0. */
 DDP_LIB void ddp__queues_end(ddp__queues *q, int *k);
 /* One whole iteration: begin, send, end. */
 DDP_LIB int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k);
@@ -61096,7 +61122,7 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
 }
 
 /* Appends the messages of one stage in the planner's order: per link, output side first, one message per
- * layer. stage 0: sent in the forward pass; 1: sent before the new gradients exist; 2: new gradients. range:
+ * layer. stage 0: sent in the forward pass, 1: sent before the new gradients exist, 2: new gradients. range:
  * [4 x layers] */
 static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage,
                                 int swapped, int *range)
@@ -61481,7 +61507,7 @@ static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
  * gradient, g_w the worker's gradient of a later iteration, so that g does not contain its noise (deft.h)
  * ---- */
 
-enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* in steps; in samples of the running mean */
+enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* in steps, and in samples of the running mean */
 
 static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
 {
@@ -61664,8 +61690,8 @@ static int ddp__delayed_wait(ddp_ctx *d, void *self)
     return x->plan.room ? ddp__position_write(d, x) : 0;
 }
 
-/* Posts the unsent parts of a merged gradient and applies it. sent: parts of each layer already sent, or NULL
- * for none. */
+/* Posts the unsent parts of a merged gradient and applies it. sent: parts of each layer already sent, or
+ * NULL. */
 static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int32_t *sent)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--)
@@ -61784,7 +61810,7 @@ void ddp__strategy_deft(ddp_strategy_ops *ops)
 static const float ddp__lgp_past = 0.9f;  /* EMA-LGP: weight of the past means */
 static const double ddp__late_most = 0.8; /* share of the model, if the loss decides */
 
-/* Saved in checkpoints; identical on all workers. */
+/* Saved in checkpoints, identical on all workers. */
 typedef struct ddp__late_numbers {
     double begun;             /* nonzero: the importance is known */
     double epoch, sum, count; /* of the losses of the current epoch */
@@ -61802,7 +61828,7 @@ typedef struct ddp__late {
     float **past_of;            /* [layers] EMA-LGP: running mean of mean gradients, or NULL otherwise */
     float *work, *state;        /* buffers for the largest layer: parameters, optimizer state */
     double *importance, *bytes; /* [layers] importance is saved */
-    /* one bit per layer. now: sent at once (GIB); late: deferred and not yet corrected, saved */
+    /* one bit per layer. now: sent at once (GIB). late: deferred and not yet corrected, saved. */
     unsigned char *now, *late;
     ddp__osp *split;
     ddp__late_numbers *number;
@@ -62180,7 +62206,7 @@ void ddp__strategy_osp(ddp_strategy_ops *ops)
  * values of all ranks, adds them in rank order, and computes the outer step itself.
  *
  * With sites, each exchange takes three messages, and the comm thread makes the second and third. First, each
- * rank of a site sums its share of the layer in floats; if sites differ in size, the lowest rank sums all of
+ * rank of a site sums its share of the layer in floats. If sites differ in size, the lowest rank sums all of
  * it. Second, each rank packs its share of the site's mean, and the ranks with the same place in all sites
  * exchange it. Third, each site gathers the shares of the mean, again in floats. */
 
@@ -62240,7 +62266,7 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
 
 /* ---- between sites, on the comm thread ---- */
 
-/* Returns the values of the share from `at` on; *n: how many are contiguous. */
+/* Returns the values of the share from `at` on. *n receives the number of contiguous values. */
 static float *ddp__share_at(const ddp__outer_layer *y, size_t at, size_t *n)
 {
     const ddp_piece *p = y->moves;
@@ -62398,10 +62424,10 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
  * over the workers of their parameter deltas is then the gradient of an outer optimizer: SGD with Nesterov
  * momentum.
  *
- * Per layer: theta, the worker's parameters; the anchor, theta after the last outer step, identical on all
- * ranks; d = anchor - theta. Let D be the mean of d. The rank that sums a segment of D stores the same
- * segment of the momentum m. It replaces D by the outer step, m = mu m + D, step = nu (D + mu m), and sends
- * that to all ranks. Then theta = anchor = anchor - step.
+ * For each layer, theta are the parameters of the worker. The anchor is theta after the last outer step,
+ * identical on all ranks. d = anchor - theta. Let D be the mean of d. The rank that sums a segment of D
+ * stores the same segment of the momentum m. It replaces D by the outer step, m = mu m + D, step = nu (D + mu
+ * m), and sends that to all ranks. Then theta = anchor = anchor - step.
  *
  * In an elastic world a rank may be lost with its segment of m, so every rank stores all of m. With float32,
  * D itself is sent to all ranks, and every rank computes the outer step. Other wire formats round the outer
@@ -62737,7 +62763,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
-    const int alone = ddp_world(d) == 1; /* sends and encodes nothing */
+    const int alone = ddp_world(d) == 1; /* makes no message and encodes no values */
 
     o->nu = (float)c->outer.lr;
     o->mu = c->outer.momentum > 0 ? (float)c->outer.momentum : 0;
@@ -62831,8 +62857,7 @@ int ddp__outer_restart(ddp_ctx *d, void *self)
 
 /* ---- pending outer steps ---- */
 
-/* The saved value is 1 + the step modulo this number, which exceeds any period. 0 means that nothing is
- * pending. */
+/* The saved value is 1 + the step modulo this number, which exceeds any period. 0 if no step is pending. */
 enum { DDP__LATE_STEPS = 1 << 20 };
 
 static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
@@ -63413,9 +63438,9 @@ typedef struct ddp__stage_done {
 
 /* The stage's task in this time unit. -1 means that it waits. A forward, an input gradient or a weight
  * gradient takes one unit. before, after: the passes that the neighbours have done. Runs forwards until the
- * pipeline is full, then alternates a forward and an input gradient; backward_last: 1 = the last of the two
- * was an input gradient. Runs a weight gradient if nothing else can run, or instead of a forward if `most`
- * micro-batches are stored, the limit of 1f1b's first stage. */
+ * pipeline is full, then alternates a forward and an input gradient. backward_last is 1 if the last of the
+ * two was an input gradient. Runs a weight gradient if nothing else can run, or instead of a forward if
+ * `most` micro-batches are stored, the limit of 1f1b's first stage. */
 static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
                         const ddp__stage_done *after, int most, int full, int micro_batches)
 {
@@ -63509,7 +63534,7 @@ int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 
 /* Messages of one boundary in one direction, in the order of micro-batches. */
 typedef struct ddp__played_way {
-    int sent, begun, arrived; /* begun: 1 = the first byte has arrived; one message at a time */
+    int sent, begun, arrived; /* begun is 1 after the first byte has arrived, for one message at a time */
     double *first_byte;       /* [micro_batches] arrival at the receiver */
     double *arrives;          /* [micro_batches] */
 } ddp__played_way;
@@ -63524,7 +63549,7 @@ typedef struct ddp__played_stage {
     ddp_task *task;
     int tasks, next;
     double free_at[2];      /* when its slots are free: computing, sending */
-    int arriving;           /* messages being received, which share the downlink; valid from `since` */
+    int arriving;           /* messages being received, which share the downlink, valid from `since` */
     double since, backlog;  /* backlog: seconds of data that wait for the downlink */
     ddp__played_send *send; /* in order */
     int sends, sent;
@@ -63551,7 +63576,7 @@ static double ddp__played_cost(const ddp_boundary *b, int gradient)
     return gradient ? b->backward_s : b->forward_s;
 }
 
-/* ---- the next event of a stage and its time; DBL_MAX: none ---- */
+/* ---- the next event of a stage and its time, DBL_MAX if there is no event ---- */
 
 /* Time at which all inputs of the stage's next task have arrived, or DBL_MAX. */
 static double ddp__compute_ready(const ddp__played *x, int s)
@@ -63572,7 +63597,7 @@ static double ddp__compute_ready(const ddp__played *x, int s)
     return ready;
 }
 
-/* The first time at which a message to stage s begins or ends; *way: its boundary and direction. */
+/* The first time at which a message to stage s begins or ends. *way receives its boundary and direction. */
 static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 {
     double first = DBL_MAX;
@@ -63658,7 +63683,7 @@ static void ddp__play_receive(ddp__played *x, int s, int way, double now)
     y->arrives[y->arrived++] = now + k->backlog;
 }
 
-/* Plays the earliest event; events that it causes cannot be earlier. 0 means that the step is complete. */
+/* Plays the earliest event. Events that it causes cannot be earlier. 0 means that the step is complete. */
 static int ddp__play_next(ddp__played *x)
 {
     double least = DBL_MAX;
@@ -63724,7 +63749,7 @@ static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
     return DDP_OK;
 }
 
-/* 0: out of memory. */
+/* Returns 0 if out of memory. */
 static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;
@@ -64120,7 +64145,7 @@ int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
 
 /* ---- exchange between the stages of a pipeline ---- */
 
-/* The figures that a stage sends: its times; and, to each other stage, the bytes of a micro-batch and the
+/* The figures that a stage sends: its times and, for each other stage, the bytes of a micro-batch and the
  * link. */
 typedef struct ddp__told {
     ddp_stage_cost cost;
@@ -64284,7 +64309,7 @@ size_t ddp__change_bytes(int bits, size_t n)
            (n * (size_t)bits + 7) / 8; /* 64 fill whole bytes */
 }
 
-/* Encodes n finite values as the nearest level; halves round up. */
+/* Encodes n finite values as the nearest level. Halves round up. */
 void ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out)
 {
     const double half = (double)((1 << bits) - 1) / 2;
@@ -64437,7 +64462,7 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
 
 /* ---- opening ---- */
 
-/* 0: exceeds the available memory. */
+/* Returns 0 if the size exceeds the available memory. */
 static int ddp__samples_take(ddp_pipe *p, double bytes)
 {
     p->samples.bytes += bytes;
@@ -64570,12 +64595,12 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (ddp__scratch_failed(&room))
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
-    if (s == DDP_OK) /* rates; converted to times below */
+    if (s == DDP_OK) /* rates, converted to times below */
         s = ddp__links_of(p->d, 0)->slowest > 0 ? ddp__rates_emulated(p, time, err)
                                                 : ddp__rates_measured(p, time, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) {
         time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
-        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: no data, takes no time */
+        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1 without data, takes no time */
     }
     if (s == DDP_OK) s = ddp_adatopk(time, count, (int)links, &o, each, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) ratio[at] = each[at].ratio;
@@ -64591,7 +64616,7 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
 static const char *const ddp__edge_names[] = {"f32",     "bf16",       "int8", "topk",
                                               "adatopk", "bottleneck", "aq",   NULL};
 
-/* 1: a number of bits for aq. */
+/* Returns 1 for a number of bits that aq supports. */
 static int ddp__is_bits(double x) { return x >= 2 && x <= 4 && x == floor(x); }
 
 ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
@@ -64700,7 +64725,7 @@ static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
     }
 }
 
-/* Computes the sizes of a flow and allocates its messages. 0: out of memory. */
+/* Computes the sizes of a flow and allocates its messages. Returns 0 if out of memory. */
 static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
 {
     ddp__flow *l = &e->flow[gradients];
@@ -64737,7 +64762,8 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
     return l->wire != NULL;
 }
 
-/* Opens the flows. Activations come from earlier stages, gradients from later ones. 0: out of memory. */
+/* Opens the flows. Activations come from earlier stages, gradients from later stages. Returns 0 if out of
+ * memory. */
 static int ddp__hops_open(ddp_pipe *p, const double *ratio)
 {
     for (int i = 0; i < p->hops[1] + p->hops[0]; i++)
@@ -64789,7 +64815,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 
 /* ---- arrays and messages ---- */
 
-/* Encodes one array into `bytes` bytes. residual: error feedback, or NULL for none. */
+/* Encodes one array into `bytes` bytes. residual is for error feedback, or NULL. */
 static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x, size_t n, float *residual,
                                  unsigned char *out, size_t bytes, ddp_error *err)
 {
@@ -64856,7 +64882,7 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
 
 /* ---- opening ---- */
 
-/* Adds a node to the edge to or from a stage, and creates the edge if needed. 0: out of memory. */
+/* Adds a node to the edge to or from a stage, and creates the edge if needed. Returns 0 if out of memory. */
 static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
 {
     ddp__hop *e = p->hop[side];
@@ -65123,7 +65149,7 @@ void ddp__pipe_clips(ddp_pipe *p)
 
 /* ---- the hash ---- */
 
-/* Collects a layer's values on the stage of its first operator, in order; other stages send theirs. */
+/* Collects a layer's values on the stage of its first operator, in order. Other stages send theirs. */
 static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *values)
 {
     for (int i = 0; i < ddp__count(p->g->node); i++) {
@@ -65283,8 +65309,8 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     return DDP_OK;
 }
 
-/* 1: save before this step. Strategies that average parameters save once per period only, because saving
- * waits for the averages. Up to a period is then lost. */
+/* Returns 1 to save before this step. Strategies that average parameters save once per period only, because
+ * saving waits for the averages. Up to a period is then lost. */
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
     if (k->kept.step < 0) return 1;
@@ -65590,8 +65616,8 @@ ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_
 
 /* ---- files of plans ---- */
 
-/* Returns the plan with the lowest cost among the JSON lines of a file, the first one if equal; NULL and *err
- * on failure. */
+/* Returns the plan with the lowest cost among the JSON lines of a file, the first plan if costs are equal.
+ * Returns NULL and fills *err on failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
     ddp__text text = DDP__ZEROS;
@@ -65630,7 +65656,7 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     return NULL;
 }
 
-/* An integer from 0 to most. -1 means that it is none. */
+/* An integer from 0 to most, or -1 if it is not such an integer. */
 static int ddp__stages_index(const ddp__json *v, int most)
 {
     if (!v || v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= most) ||
@@ -65641,7 +65667,7 @@ static int ddp__stages_index(const ddp__json *v, int most)
 
 /* ---- placements ---- */
 
-/* Reads the rank of each stage from the placement; rank = device. */
+/* Reads the rank of each stage from the placement, where rank = device. */
 static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, int world, ddp_pipe_layout *l,
                                      ddp_error *err)
 {
@@ -66101,7 +66127,7 @@ static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 
 /* ---- lists ---- */
 
-/* 0: out of memory. */
+/* Returns 0 if out of memory. */
 static int ddp__pipe_inputs_open(ddp_pipe *p)
 {
     const size_t M = (size_t)p->micro_batches;
@@ -66285,7 +66311,8 @@ void ddp_pipe_close(ddp_pipe *p)
 
 /* ==== pipe/survive.c ==== [pipe] */
 /* Runs pipelines in worlds that shrink. The world that trains ends with any loss. A second, elastic world has
- * all ranks; in it the survivors agree on the live ranks, on the step to resume from, and on a rendezvous. */
+ * all ranks. In it, the survivors agree on the live ranks, on the step to resume from, and on a
+ * rendezvous. */
 
 typedef struct ddp__survival {
     ddp_config cfg; /* of the world that trains */
@@ -66294,10 +66321,10 @@ typedef struct ddp__survival {
     void *user;
 } ddp__survival;
 
-/* The state that a rank reports between two worlds. All 0: it is lost. */
+/* The state that a rank reports between two worlds. All fields are 0 if the rank is lost. */
 typedef struct ddp__survivor {
     int32_t there, opened;
-    int64_t step;              /* the newest step it has saved, or -1 for none */
+    int64_t step;              /* the newest step it has saved, or -1 */
     uint64_t hub;              /* rendezvous of the next world, from its first rank, for transport threads */
     char addr[DDP__ADDR_TEXT]; /* for tcp */
 } ddp__survivor;
@@ -66308,12 +66335,13 @@ typedef struct ddp__shrink {
     ddp_ctx *outer, *d;  /* the elastic world. The world that trains, or NULL. */
     ddp__survivor *word; /* [world] of the elastic world */
     ddp__keeper keeper;
-    int replicas, was; /* number of whole pipelines; was: in the previous world, -1: there was none */
-    int place;         /* rank in the next world; -1: not in it */
+    int replicas, was; /* number of whole pipelines. was is the number in the previous world, or -1 without a
+                          previous world */
+    int place;         /* rank in the next world, or -1 if not in it */
     int first;         /* rank in the elastic world of the next world's rank 0 */
     ddp__hub *hub;
     int listen_fd;
-    ddp_error why, lost; /* error that ended the last world, and the one before */
+    ddp_error why, lost; /* error that ended the last world, and error of the world before */
 } ddp__shrink;
 
 /* ---- agreement in the elastic world ---- */
@@ -66643,8 +66671,8 @@ typedef struct ddp__player {
     ddp_error error;
 } ddp__player;
 
-/* A timed event; i and j are arguments of fn. Events with the same time run in the order in which they were
- * added. */
+/* A timed event, where i and j are arguments of fn. Events with the same time run in the order in which they
+ * were added. */
 typedef struct ddp__event {
     double at;
     uint64_t order;
@@ -66657,24 +66685,25 @@ struct ddp__world {
     pthread_mutex_t lock;
     double now;        /* time of the network */
     ddp__player *seat; /* [seats] */
-    int seats, size;   /* size: number of ranks; if seats < size, the last one represents all other ranks */
+    int seats, size;   /* size is the number of ranks. If seats < size, the last seat represents all other
+                          ranks */
     ddp__player *first, *last; /* workers that can run, in order */
     ddp__event *event;         /* a list: a heap of pending events */
     uint64_t orders;
-    ddp__port **port[2];                  /* [seats] of each link; NULL: not open, or closed */
+    ddp__port **port[2];                  /* [seats] of each link, NULL if not open or closed */
     struct ddp__away *aways;              /* parts that are being sent */
     struct ddp__mail *mails;              /* all messages that are not received */
-    struct ddp__carried *carried, *voids; /* collectives in flight; restarted ones */
+    struct ddp__carried *carried, *voids; /* collectives in flight, restarted collectives */
     uint64_t live;                        /* as in ddp__epoch_info */
     int min_world;
     const unsigned char *paper;
     size_t paper_bytes;
     double scale;
-    int alike; /* 1: all links always take the same time */
+    int alike; /* 1 if all links always take the same time */
     int64_t events;
     ddp_error error; /* the error that ended the world */
-    /* Set by port.c. look: starts operations of a port; fails: sets the error of every engine; stuck: reports
-     * a deadlock. */
+    /* Set by port.c. look starts operations of a port, fails sets the error of every engine, and stuck
+     * reports a deadlock. */
     void (*look)(ddp__port *p);
     void (*fails)(ddp__world *w, const ddp_error *why);
     void (*stuck)(ddp__world *w);
@@ -66789,7 +66818,7 @@ static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
     ddp__seat_ready(w, (ddp__player *)what);
 }
 
-/* The worker that runs next. NULL means that none can ever run. */
+/* The worker that runs next. NULL means that no worker can ever run. */
 static ddp__player *ddp__world_next(ddp__world *w)
 {
     double *own = ddp__time_set(&w->now);
@@ -66854,14 +66883,14 @@ void ddp__world_begin(ddp__world *w)
 /* ==== sim/port.h ==== [sim] */
 /* A worker's end of a link in a simulated world, and the messages in flight on it. */
 
-enum { DDP__CUTS = 16 /* limit of parts per message; more change the step time by less than 1 % */ };
+enum { DDP__CUTS = 16 /* limit of parts per message. More parts change the step time by less than 1 % */ };
 
 /* A part that waits for its uplink. */
 typedef struct ddp__job {
     int priority, phase, part, member;
     long ticket; /* of its operation */
     double bytes, payload;
-    struct ddp__carried *carried; /* NULL: point-to-point */
+    struct ddp__carried *carried; /* NULL for point-to-point */
     struct ddp__mail *mail;
     void (*left)(ddp__world *w, const struct ddp__job *job); /* called when it has been sent */
 } ddp__job;
@@ -66909,11 +66938,11 @@ struct ddp__port {
 typedef struct ddp__carried {
     struct ddp__carried *next, *before;
     ddp__world *world;
-    int group, members, here; /* members: ranks; here: simulated ones, all or one for all */
+    int group, members, here; /* members counts ranks, here counts simulated ranks, all or one for all */
     uint32_t seq;
-    int phases, parts, together; /* together: 1 = starts when all members have posted */
+    int phases, parts, together; /* together is 1 if it starts when all members have posted */
     int joined, over;
-    int in_turn; /* 1: ring: each phase is sent to the next member only */
+    int in_turn; /* 1 for ring, where each phase is sent to the next member only */
     int root;    /* place of the only sender. -1 means that all send. */
     /* bytes of a part in phase i % 4: sent by a member, of these the values, received */
     double out[4], payload[4], in[4];
@@ -66923,7 +66952,7 @@ typedef struct ddp__carried {
     int *gone; /* [phases x parts x here] parts sent by the members of a cell, at its first member's place */
     double *leave;     /* [phases x parts x here] */
     ddp__scrap *scrap; /* data of the root */
-    int void_;         /* 1 if a rank was lost and the collective was restarted; ignore this one */
+    int void_;         /* 1 if a rank was lost and the collective was restarted. Ignore this collective */
     int *cell[2]; /* [here] first place of the cell whose members exchange data: inside, across, or NULL for
                    * all */
 } ddp__carried;
@@ -67454,8 +67483,8 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job)
     ddp__carried_less(c, member);
 }
 
-/* Sites: sizes of a member's cells. *uneven: sites differ in size, so one rank of each sends between
- * sites. */
+/* Sites: sizes of the cells of a member. *uneven is 1 if sites differ in size, so one rank of each site sends
+ * between sites. */
 static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
 {
     for (int i = 0; i < c->here; i++) {
@@ -67651,7 +67680,7 @@ static void ddp__member_begins(ddp__carried *c, int member)
     for (int i = 0; sends && i < c->parts; i++) ddp__carried_job(c, member, 0, i);
 }
 
-/* 1: the member posted another message than the others. */
+/* Returns 1 if the member posted another message than the others. */
 static int ddp__carried_differs(const ddp__carried *c, int member)
 {
     const ddp__op *first = NULL, *op = c->op[member];
@@ -68144,7 +68173,7 @@ static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_o
     return DDP_OK;
 }
 
-/* 1: all links always take the same time. */
+/* Returns 1 if all links always take the same time. */
 static int ddp__simulated_alike(const ddp_config *c)
 {
     ddp__netspec spec;
@@ -68471,7 +68500,7 @@ typedef struct ddp__chart {
     const ddp_report_data *d;
     ddp__curve what;
     int log_y;         /* 1 for the divergence: y0 and y1 are in decades, and values <= 0 are skipped */
-    double x1, y0, y1; /* bounds; x starts at 0 */
+    double x1, y0, y1; /* bounds. x starts at 0 */
 } ddp__chart;
 
 static double ddp__chart_x(const ddp__chart *c, double x)
@@ -68486,7 +68515,7 @@ static double ddp__chart_y(const ddp__chart *c, double y)
     return DDP__CHART_TOP + (c->y1 - v) / (c->y1 - c->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
-/* The point of one step of a run. Returns 0 if there is nothing to draw. */
+/* The point of one step of a run. Returns 0 if the point cannot be drawn. */
 static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i, double *x, double *y)
 {
     const ddp_report_step *s = &r->steps[i];
@@ -68519,7 +68548,7 @@ static int ddp__chart_fit(ddp__chart *c)
     return any;
 }
 
-/* A tick at y = digit x 10^exponent of a logarithmic axis; small and large values are written as 2e-5. */
+/* A tick at y = digit x 10^exponent of a logarithmic axis. Small and large values are written as 2e-5. */
 static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int digit, int exponent,
                             int decimals)
 {
@@ -68627,7 +68656,7 @@ static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, d
     return points;
 }
 
-/* Labels the lines in the order of their ends, and moves labels apart so that none covers another. */
+/* Labels the lines in the order of their ends, and moves labels apart so that no label covers another. */
 static void ddp__svg_names(ddp__text *t, const ddp_report_data *d, const double *end_y, int *order)
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
@@ -68969,8 +68998,8 @@ ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *o
 /* ==== report/table.c ==== [report] */
 /* Writes the summary table of a program. */
 
-/* The step time of the baseline run divided by the step time of r: above 1 = faster. NAN without a
- * baseline run. */
+/* The step time of the baseline run divided by the step time of r. A value above 1 means that r is faster.
+ * NAN without a baseline run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp_strategy_name(DDP_SSGD);
@@ -69314,7 +69343,7 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
 /* ==== report/html.c ==== [report] */
 /* Writes the report as one HTML page. */
 
-/* The colours of Okabe and Ito, which colour-blind readers can distinguish; lines also differ by their
+/* The colours of Okabe and Ito, which colour-blind readers can distinguish. Lines also differ by their
  * dashes. */
 static const char ddp__html_head[] =
     "<style>\n:root{color-scheme:light "
@@ -69407,7 +69436,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 
 /* ---- changes during a run: stragglers, re-plans, lost workers ---- */
 
-enum { DDP__CHANGES_SHOWN = 24 }; /* rows per run; older changes are only counted */
+enum { DDP__CHANGES_SHOWN = 24 }; /* rows per run. Older changes are only counted */
 
 static const double ddp__changes_slow = 1.1; /* below this ratio all ranks count as equally fast */
 
@@ -69523,7 +69552,7 @@ static int ddp__run_pipelines(const ddp_report_run *r)
     return most;
 }
 
-/* Collects one of them. Its slots are written to `slot`. */
+/* Collects pipeline `number`. Its slots are written to `slot`. */
 static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot,
                               ddp_report_pipeline *out)
 {

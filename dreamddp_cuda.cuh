@@ -168,7 +168,7 @@ typedef struct ddp__cuda_entry {
     const char *name;
     void (*forward)(const ddp_op_call *c);
     void (*backward)(const ddp_op_call *c); /* NULL means that the operator has no gradient */
-    /* bytes of dev->scratch that forward or backward uses, or NULL for none */
+    /* bytes of dev->scratch that forward or backward uses, or NULL */
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
 
@@ -217,7 +217,7 @@ static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
     pthread_mutex_unlock(&dev->lock);
 }
 
-/* The device's first error as a status; fills err (may be NULL). Any thread. */
+/* The device's first error as a status. Fills err (may be NULL). Any thread. */
 static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
 {
     ddp_status code = DDP_OK;
@@ -230,7 +230,7 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
     return code;
 }
 
-/* Remedy for an error, to append to its message, or "" if there is none. */
+/* Remedy for an error, to append to its message, or "" without a remedy. */
 static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
@@ -299,7 +299,7 @@ static DDP__UNUSED void *ddp__cuda_driver(const char *name)
     return e == cudaSuccess ? found : NULL;
 }
 
-/* Creates n events. NULL: out of memory. A failure of the device is recorded. */
+/* Creates n events. Returns NULL if out of memory. A failure of the device is recorded. */
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
     cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
@@ -316,7 +316,8 @@ static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
     if (list) DDP_FREE(list);
 }
 
-/* 1: arrays of this shape are bfloat16 on this device. Scalars (dims 0: a loss) are always float32. */
+/* 1 if arrays of this shape are bfloat16 on this device. Scalars (dims 0, such as a loss) are always
+ * float32. */
 static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
 {
     return dev->half && s->dims > 0;
@@ -360,8 +361,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. stream: the program's cudaStream_t, borrowed. NULL means that
- * creates one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
+/* Opens a device: streams, handles, workspace. stream is the program's cudaStream_t, borrowed. NULL means
+ * that creates one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
 static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
                                              ddp_error *err)
 {
@@ -473,7 +474,7 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
                        kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
-/* Number of blocks for n items with per_block each; at least 1. */
+/* Number of blocks for n items with per_block each, at least 1. */
 static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }
 
 /* ==== cuda/ops.cuh ==== [cuda] */
@@ -504,8 +505,8 @@ typedef struct ddp__cuda_lists {
     int count, replays;
 } ddp__cuda_lists;
 
-/* Drops the graphs. Called when memory that calls may point to, or dev->scratch, is freed. Kernels depend on
- * nothing else outside the bytes of a list. */
+/* Drops the graphs. Called when memory that calls may point to, or dev->scratch, is freed. Kernels have no
+ * other dependency outside the bytes of a list. */
 static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
 {
     while (dev->lists && dev->lists->replays > 0) {
@@ -598,7 +599,7 @@ static inline void ddp__cuda_add(void (*one)(const ddp_op_call *),
     if (d == &now) ddp__cuda_run(d, 1);
 }
 
-/* F as an entry of the table: an operator; a pair; an operator that draws new random numbers each time. */
+/* F as an entry of the table: an operator, a pair, or an operator that draws new random numbers each time. */
 template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c)
 {
     ddp__cuda_add(F, NULL, c, NULL);
@@ -680,9 +681,9 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is a result of ddp__cuda_op. (size_t)-1: the operator would
- * access rows of an array of four dimensions, which are not contiguous in channels-last order. The operators
- * named here support images, or work element by element. */
+/* Bytes of dev->scratch that a node needs. op is a result of ddp__cuda_op. Returns (size_t)-1 if the operator
+ * would access rows of an array of four dimensions, which are not contiguous in channels-last order. The
+ * operators named here support images, or work element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
     static const char *const fine[] = {
@@ -701,7 +702,7 @@ static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *
 /* Helpers of several kernels: 16-byte loads and stores, conversion between bfloat16 and float, pieces of a
  * row, sums over a warp and a block, and sums of the columns of many rows. */
 
-/* 4 floats or 8 bfloat16; or W elements. */
+/* 4 floats, 8 bfloat16 or W elements. */
 template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec
 {
     static const int width = W;
@@ -744,7 +745,7 @@ __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W>
 #endif
 }
 
-/* 1 if all pointers are aligned to 16 bytes; NULL counts as aligned. On host and device. */
+/* 1 if all pointers are aligned to 16 bytes, where NULL counts as aligned. On host and device. */
 __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const void *b = NULL,
                                                             const void *c = NULL, const void *d = NULL)
 {
@@ -763,8 +764,9 @@ __host__ __device__ static __forceinline__ int ddp__aligned(const void *a, const
 #define DDP__UNROLL_4
 #endif
 
-/* Loads the elements of row p from index at on as floats, at most 16 bytes of them; zeros past n. wide: the
- * row is aligned to 16 bytes, its length is a multiple of 16 bytes, and at is a multiple of the piece. */
+/* Loads the elements of row p from index at on as floats, at most 16 bytes of them, with zeros past n. wide
+ * means that the row is aligned to 16 bytes, its length is a multiple of 16 bytes, and at is a multiple of
+ * the piece. */
 template <typename T>
 __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n, int wide)
 {
@@ -778,7 +780,7 @@ __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, lon
     }
 }
 
-/* The reverse: stores a piece. add: adds to memory. */
+/* The reverse: stores a piece. With add, adds it to memory. */
 template <typename T>
 __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide,
                                                         int add)
@@ -821,8 +823,8 @@ template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(con
     return r;
 }
 
-/* Loads a lane's part of a wide row, every 32nd piece; zeros past n. The values are used later, so that all
- * loads are in flight together. */
+/* Loads a lane's part of a wide row, every 32nd piece, with zeros past n. The values are used later, so that
+ * all loads are in flight together. */
 template <typename T, int N>
 __device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *p, long n)
 {
@@ -854,8 +856,8 @@ template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int
     return v;
 }
 
-/* Sum over a block of THREADS threads, a power of 2, in a fixed tree. shared: one N per thread; N defines +=.
- * */
+/* Sum over a block of THREADS threads, a power of 2, in a fixed tree. shared has one N per thread, and N
+ * defines +=. */
 template <int THREADS, typename N>
 __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 {
@@ -988,7 +990,7 @@ static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, 
 }
 
 /* ==== cuda/feedback.cuh ==== [cuda] */
-/* How the compression calls queue their kernels and record invalid data in the verdict; and error feedback on
+/* How the compression calls queue their kernels and record invalid data in the verdict, and error feedback on
  * device arrays. */
 
 /* In the order in which they are reported if there are several. */
@@ -1034,8 +1036,8 @@ static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, s
     atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
 }
 
-/* Ends a check of the data; runs in a later kernel. Turns a recorded element into the verdict; f(v) fills in
- * its values. Returns 1 if there was one. */
+/* Ends a check of the data in a later kernel. Turns a recorded element into the verdict, whose values f(v)
+ * fills in. Returns 1 if there was one. */
 template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
 {
     const unsigned long long found = v->pending;
@@ -1052,7 +1054,7 @@ template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
     (void)ddp__verdict_end(v, f);
 }
 
-/* Reads the values at the index from one or two arrays (NULL: 0). */
+/* Reads the values at the index from one or two arrays (0 if NULL). */
 struct ddp__verdict_values {
     const float *a, *b;
 
@@ -1113,7 +1115,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
 
 enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
 
-/* Number of blocks for n elements; their threads loop with a stride. */
+/* Number of blocks for n elements, whose threads loop with a stride. */
 static unsigned ddp__feedback_blocks(size_t n)
 {
     const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
@@ -1126,7 +1128,7 @@ static unsigned ddp__feedback_blocks(size_t n)
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
-/* ADD 0: checks the sums. ADD 1: writes them, from the end, where the gradient is still in the cache. wide:
+/* ADD 0 checks the sums. ADD 1 writes them, from the end, where the gradient is still in the cache. wide:
  * both arrays are aligned to 16 bytes. */
 template <int ADD>
 static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
@@ -1202,7 +1204,7 @@ ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *ind
 enum {
     DDP__TOPK_THREADS = 512,
     DDP__TOPK_WARPS = DDP__TOPK_THREADS / 32,
-    DDP__TOPK_BLOCKS = 264, /* maximum, not above THREADS; two per multiprocessor of a large GPU */
+    DDP__TOPK_BLOCKS = 264, /* maximum, not above THREADS, two per multiprocessor of a large GPU */
     DDP__TOPK_EACH = 16,    /* elements per thread at a time */
     DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
     DDP__TOPK_DIGIT = 2048 /* number of values of the first digit, which has 11 bits. The others have 10. */
@@ -1228,8 +1230,8 @@ typedef struct ddp__topk_room {
     unsigned long long *total; /* [3][DIGIT] number of elements with each digit */
     ddp__topk_step *step;      /* [4] */
     ddp__topk_chunk *chunk;    /* [blocks] */
-    uint32_t *part;            /* [2][blocks][DIGIT] number of elements of a chunk that reach each digit;
-                                * passes alternate */
+    uint32_t *part;            /* [2][blocks][DIGIT] number of elements of a chunk that reach each digit.
+                                  Passes alternate */
     uint32_t *bits;            /* [most] the list: elements */
     uint64_t *index;           /* and their indexes */
     unsigned long long most, n, k;
@@ -1360,7 +1362,7 @@ static inline __device__ unsigned ddp__topk_next(unsigned long long *before, uns
 }
 
 /* Ends a counting pass: stores for each digit how many elements of the chunk reach it, and adds the counts
- * over all chunks. reach: number of elements of the chunk that reach the prefix. */
+ * over all chunks. reach is the number of elements of the chunk that reach the prefix. */
 template <int COUNT>
 static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass, const unsigned *bins,
                                                 unsigned reach)
@@ -1662,7 +1664,7 @@ DDP__FAMILY(ddp__cuda_elementwise_ops,
              DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
             DDP__PLAIN("add", ddp__cuda_add, NULL))
 
-/* ---- swiglu: y = silu(a) b; a and b are the halves of each row of one input, or two inputs ---- */
+/* ---- swiglu: y = silu(a) b, where a and b are the halves of each row of one input, or two inputs ---- */
 
 /* Consecutive rows of a and of b are row elements apart. */
 template <typename T>
@@ -1746,7 +1748,7 @@ __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, lo
     return ddp__mix64(stream + draw * DDP__RNG_STEP);
 }
 
-/* out = or += in / (1 - p) for kept elements. out may be in. bound 0: all elements are kept. */
+/* out = or += in / (1 - p) for kept elements. out may be in. If bound is 0, all elements are kept. */
 template <typename T>
 static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed, uint32_t bound,
                                       float scale, int add, int wide)
@@ -1805,10 +1807,10 @@ enum {
 
 typedef struct ddp__channels {
     long pixels, channels; /* pixels of all images */
-    long parts, part;      /* number of parts; pixels per part (the last part may be shorter) */
+    long parts, part;      /* number of parts, pixels per part (the last part may be shorter) */
 } ddp__channels;
 
-/* Sums of dy and dy (x - mean); or of d and d d, where d is x minus the first pixel of the part. */
+/* Sums of dy and dy (x - mean), or of d and d d, where d is x minus the first pixel of the part. */
 struct ddp__channel_sum {
     double sum, product;
 
@@ -1840,8 +1842,8 @@ __host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels,
 }
 
 /* Walks a block over part blockIdx.y. The threads of a block form rows of lanes. A lane owns `wide` channels,
- * starting at `channel`, and the rows take turns at the pixels. at: index of the current element. left <= 0:
- * the walk has ended. */
+ * starting at `channel`, and the rows take turns at the pixels. at is the index of the current element. The
+ * walk has ended when left <= 0. */
 struct ddp__channel_walk {
     long pixel, at, left, step, hop;
     int lanes, channel;
@@ -1880,8 +1882,8 @@ __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T 
     }
 }
 
-/* Adds, for each lane, the values of all rows of the block in a fixed tree. Row 0 returns the sum. shared:
- * one N per thread; N defines +=. */
+/* Adds, for each lane, the values of all rows of the block in a fixed tree. Row 0 returns the sum. shared has
+ * one N per thread, and N defines +=. */
 template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N &mine, N *shared, int lanes)
 {
     shared[threadIdx.x] = mine;
@@ -1893,7 +1895,8 @@ template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N 
     return shared[threadIdx.x];
 }
 
-/* Batch norm for the channels of a lane: y = x factor + offset, rounded to T. scale NULL: no relu follows. */
+/* Batch norm for the channels of a lane: y = x factor + offset, rounded to T. scale is NULL if no relu
+ * follows. */
 template <typename T, int W> struct ddp__batch_line {
     float mean[W], factor[W], offset[W];
     int relu;
@@ -1927,8 +1930,8 @@ template <typename T, int W> struct ddp__batch_line {
 };
 
 /* Sums one part of each channel. stat: mean and rstd per channel. scale, shift: of the batch norm that a relu
- * follows, else NULL. stat NULL: dy is x, summed as differences from a nearby value, so that a mean far from
- * 0 loses no digits. */
+ * follows, else NULL. If stat is NULL, dy is x, summed as differences from a nearby value, so that a mean far
+ * from 0 loses no digits. */
 template <typename T, int W>
 __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat,
                                     const T *scale, const T *shift, ddp__channels c)
@@ -1961,8 +1964,8 @@ __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T
     }
 }
 
-/* Adds the parts of a channel, with one warp. x: the parts are differences from their first pixel. x NULL:
- * they are plain sums. */
+/* Adds the parts of a channel, with one warp. With x, the parts are differences from their first pixel. If x
+ * is NULL, they are plain sums. */
 template <typename T>
 __device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp__channel_sum *part,
                                                                       const T *x, const ddp__channels &c,
@@ -1980,7 +1983,7 @@ __device__ static __forceinline__ ddp__channel_sum ddp__channel_total(const ddp_
     return ddp__channel_sum{ddp__warp_sum(all.sum), ddp__warp_sum(all.product)};
 }
 
-/* Computes each channel's statistics from its parts, one warp per channel. training 0: reads the running
+/* Computes each channel's statistics from its parts, one warp per channel. With training 0, reads the running
  * statistics. */
 template <typename T>
 __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
@@ -2074,8 +2077,8 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
     return (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-/* Launches kernel<T, W>(args..., c) over the parts of all channels of c. wide 1: reads pixels 16 bytes at a
- * time. */
+/* Launches kernel<T, W>(args..., c) over the parts of all channels of c. With wide 1, reads pixels 16 bytes
+ * at a time. */
 #define DDP__WALK(kernel, wide, c, ...)                                                                    \
     do {                                                                                                   \
         const int ddp__w = (wide) ? ddp__vec<T>::width : 1;                                                \
@@ -2170,8 +2173,8 @@ enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine loads at a 
 
 /* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds c[g][2t],
  * c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. For bfloat16 (K = 16, two per register), it holds a[g][2t..],
- * a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. For floats (K = 8), it
- * holds a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
+ * a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..] and b[2t..][g], b[2t + 8..][g]. For floats (K = 8), it
+ * holds a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4] and b[t][g], b[t + 4][g]. */
 template <typename T>
 __device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1);
@@ -2229,7 +2232,7 @@ __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int
         : "memory");
 }
 
-/* commit: closes a group of this thread's copies since the last call. wait: waits until at most N groups are
+/* commit closes a group of this thread's copies since the last call. wait waits until at most N groups are
  * unfinished. */
 __device__ static __forceinline__ void ddp__copy_commit(void)
 {
@@ -2258,11 +2261,11 @@ template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
     "%22, %23, "                                                                                            \
     "%24, %25, %26, %27, %28, %29, %30, %31}"
 
-/* c = a b, or c += a b if add is not 0. c: 64 x 64 floats of a group; warp w has rows 16 w to 16 w + 15, in
- * ddp__mma's layout. a: 64 x 16 in registers, in ddp__mma's layout. b: 16 x 64, a part of a row-major tile in
- * shared memory, from ddp__group_piece. Call it between ddp__group_begin and ddp__group_end, which waits for
- * c. Compute a in the loop iteration that uses it: ptxas 13.0 overwrites the registers of a factor that is
- * loaded in the first iteration and used in all. Such a factor stays in shared memory. */
+/* c = a b, or c += a b if add is not 0. c: 64 x 64 floats of a group, of which warp w has rows 16 w to 16 w +
+ * 15, in ddp__mma's layout. a: 64 x 16 in registers, in ddp__mma's layout. b: 16 x 64, a part of a row-major
+ * tile in shared memory, from ddp__group_piece. Call it between ddp__group_begin and ddp__group_end, which
+ * waits for c. Compute a in the loop iteration that uses it: ptxas 13.0 overwrites the registers of a factor
+ * that is loaded in the first iteration and used in all. Such a factor stays in shared memory. */
 __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b,
                                                       int add)
 {
@@ -2312,7 +2315,7 @@ __device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
                    : "memory");
 }
 
-/* Starts to load a tile: 64 columns of a head and 64 rows of a sequence, from row on; zeros outside the
+/* Starts to load a tile: 64 columns of a head and 64 rows of a sequence, from row on, with zeros outside the
  * array. */
 __device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map,
                                                   int head, int row, int sequence)
@@ -2340,7 +2343,7 @@ __device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int par
                    : "memory");
 }
 
-/* 2^x to 2 units in the last place; 0 below 2^-126. */
+/* 2^x to 2 units in the last place, or 0 below 2^-126. */
 __device__ static __forceinline__ float ddp__exp2(float x)
 {
     float y;
@@ -2418,8 +2421,8 @@ template <typename T> struct ddp__tiles {
     const T *base;
     int heads, count, d;
 
-    /* Starts to copy ROWS rows from row first on; zeros outside the array. second, unless NULL, receives the
-     * same rows of the head `beyond` heads later. All THREADS threads of the block must call it. */
+    /* Starts to copy ROWS rows from row first on, with zeros outside the array. second, unless NULL, receives
+     * the same rows of the head `beyond` heads later. All THREADS threads of the block must call it. */
     template <int D, int ROWS, int THREADS, int GROUP>
     __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond,
                                          int sequence, int head, int first) const
@@ -2457,7 +2460,7 @@ template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(f
         DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
-/* Rows of a tile as the left factor of products: 16 MR rows, from `rows` on. HOLD: keeps them in registers.
+/* Rows of a tile as the left factor of products: 16 MR rows, from `rows` on. HOLD keeps them in registers.
  * */
 template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     static const int steps = D / (2 * ddp__vec<T>::width);
@@ -2633,7 +2636,7 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
 
 #include <mma.h>
 
-/* ---- multiplying two tiles in shared memory, with plain multiply-adds (float32; the reference for the
+/* ---- multiplying two tiles in shared memory, with plain multiply-adds (float32, the reference for the
  * others) or on tensor cores (bf16 or TF32)
  *
  * A block multiplies a tile of BM rows of A by a tile of 128 columns of B, both `depth` deep, with 8 warps.
@@ -2785,8 +2788,8 @@ __device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M
     __syncthreads();
 }
 
-/* Calls put(row, column, sum) for each of the warp's sums, through the warp's own buffer. Down: neighbouring
- * lanes get neighbouring rows; otherwise neighbouring columns. */
+/* Calls put(row, column, sum) for each of the warp's sums, through the warp's own buffer. With Down,
+ * neighbouring lanes get neighbouring rows, otherwise neighbouring columns. */
 template <bool Down, typename M, typename Put>
 __device__ static __forceinline__ void ddp__conv_each(const M &product, float *room, Put put)
 {
@@ -2829,7 +2832,7 @@ typedef struct ddp__cuda_conv {
  * position. */
 typedef struct ddp__conv_reach {
     long at;
-    int a, b; /* row and column in the window; a = DDP__CONV_NOWHERE: no element */
+    int a, b; /* row and column in the window. a = DDP__CONV_NOWHERE means no element */
 } ddp__conv_reach;
 
 enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row far below all images */
@@ -2898,9 +2901,9 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
 
 /* ---- over images: y(position, i) = sum over (a, b, p) of weight(i, a, b, p) x(position, a, b, p)
  *
- * Grid: x: row tiles x position tiles, row tiles first, so that neighbouring blocks read the same positions;
- * y: groups. Whole: planes is a multiple of the depth, so that each tile has one tap, and channels can be
- * read 16 bytes at a time. ---- */
+ * Grid: x: row tiles x position tiles, row tiles first, so that neighbouring blocks read the same positions,
+ * and y: groups. Whole means that planes is a multiple of the depth, so that each tile has one tap, and
+ * channels can be read 16 bytes at a time. ---- */
 
 template <typename M, bool Whole>
 __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
@@ -2966,10 +2969,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__
 
 /* ---- over weights: grad(i, column) = sum over positions of y(position, i) x(position, column)
  *
- * A column is (a, b, p). Here y is read only, and its positions are contiguous. Wide: the rows of y and the
- * channels of a tap can be read 16 bytes at a time. Grid: x: row tiles x column tiles; y: parts of the
- * positions, `part` positions each; z: groups. Part s writes to out + s*groups*m*columns. A single part adds
- * to out. In both, weights are stored in the order (p, a, b). ---- */
+ * A column is (a, b, p). Here y is read only, and its positions are contiguous. Wide means that the rows of y
+ * and the channels of a tap can be read 16 bytes at a time. Grid: x: row tiles x column tiles, y: parts of
+ * the positions, `part` positions each, and z: groups. Part s writes to out + s*groups*m*columns. A single
+ * part adds to out. In both, weights are stored in the order (p, a, b). ---- */
 
 template <typename M, bool Wide>
 __global__ void __launch_bounds__(DDP__CONV_THREADS, 2)
@@ -3056,8 +3059,9 @@ static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 /* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a
  * product are cached per shape: only the first step runs the heuristic of cuBLASLt. */
 
-/* c (m x n) = or += op(a) op(b), row-major. op(a) is m x k and op(b) is k x n. turned: the array is stored
- * transposed (a: k x m, b: n x k). With count > 1, consecutive matrices are *_step elements apart. */
+/* c (m x n) = or += op(a) op(b), row-major. op(a) is m x k and op(b) is k x n. turned means that the array is
+ * stored transposed (a as k x m, b as n x k). With count > 1, consecutive matrices are *_step elements
+ * apart. */
 typedef struct ddp__cuda_product_shape {
     long m, n, k, count, a_step, b_step, c_step;
     int a_turned, b_turned;
@@ -3069,13 +3073,14 @@ typedef struct ddp__cuda_product {
     const void *a, *b;
     void *c;
     int add;
-    const void *bias; /* n elements of c's type, added to every row, or NULL for none */
-    int gelu;         /* 1: c = gelu(product + bias); needs a bias and add 0. -1: c = product * gelu'(before);
-                       * needs add 0. Not every version of the library supports it for every type and shape */
+    const void *bias; /* n elements of c's type, added to every row, or NULL */
+    int gelu;         /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
+                       * gelu'(before), which needs add 0. Not every version of the library supports it for
+                       * every type and shape */
     void *before;     /* with gelu: the input of gelu, in rows of a multiple of 16 bytes, or NULL if not
                        * wanted */
-    void *sums;       /* receives the sums of the rows of op(a), m elements of c's type. NULL: not wanted;
-                       * must be NULL with bias or count > 1. As rarely supported as gelu */
+    void *sums;       /* receives the sums of the rows of op(a), m elements of c's type. NULL if not wanted.
+                         Must be NULL with bias or count > 1. As rarely supported as gelu */
 } ddp__cuda_product;
 
 /* Cache key of a product. The alignment of the pointers is part of the key: fast algorithms need 16 bytes. */
@@ -3288,9 +3293,9 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
     return p;
 }
 
-/* Queues the product on the device's stream. A failure is recorded in the device, and later calls compute
- * nothing. Returns 0 without queueing anything if the library does not support the product with gelu or sums.
- * */
+/* Queues the product on the device's stream. A failure is recorded in the device, and later calls do not
+ * compute. Returns 0 without queueing anything if the library does not support the product with gelu or
+ * sums. */
 static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;
@@ -3377,8 +3382,8 @@ static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
 
 /* ==== cuda/conv.cuh ==== [cuda] */
 /* Convolution on the GPU, with the semantics of ops/conv.c. Most shapes use a product of conv_product.cuh,
- * and 1x1 windows use one of cuBLASLt. Groups with one input channel use direct loops over windows instead.
- * Images are channels-last. */
+ * and 1x1 windows use a product of cuBLASLt. Groups with one input channel use direct loops over windows
+ * instead. Images are channels-last. */
 
 /* ---- groups with one input channel and one or more output channels: three direct loops over windows ---- */
 
@@ -3406,7 +3411,7 @@ template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v,
     ((T *)v.y)[i] = ddp__from_float<T>(sum);
 }
 
-/* dx at one row and column: the sum over all windows that contain it. One thread per input; y is dy. */
+/* dx at one row and column: the sum over all windows that contain it. One thread per input. y is dy. */
 template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / v.groups, group = i % v.groups;
@@ -3520,8 +3525,8 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
     return v;
 }
 
-/* 1 if the window is one element and skips none, so the convolution is a linear operator on each position.
- * cuBLASLt is slower for other sizes, or does not support them. */
+/* 1 if the window is one element and the stride skips no element, so the convolution is a linear operator on
+ * each position. cuBLASLt is slower for other sizes, or does not support them. */
 static int ddp__cuda_conv_point(const ddp_op_spec *s)
 {
     return s->arg[1] == 1 && s->arg[2] == 1 && s->arg[3] == 0 && s->arg[4] == 1 && s->in[0].dim[1] % 8 == 0 &&
@@ -3575,7 +3580,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     if (ddp__cuda_depthwise(v)) return ddp__larger(most, weights * (size_t)c.parts);
     most = ddp__larger(most, weights * (size_t)ddp__conv_splits(v));
     most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
-    v.m = v.planes; /* gradient of the input; with a stride, one phase at a time */
+    v.m = v.planes; /* gradient of the input. With a stride, one phase at a time */
     v.planes = (int)(s->out.dim[1] / v.groups);
     return ddp__larger(most, ddp__conv_packed_bytes(v, half));
 }
@@ -3746,7 +3751,7 @@ struct ddp__pool_spot {
     }
 };
 
-/* MAX: the first of equal elements is the maximum, and NaN counts as the maximum; place receives its position
+/* MAX: the first of equal elements is the maximum, and NaN counts as the maximum. place receives its position
  * in the window. Otherwise the sum times part. */
 template <typename T, int MAX, int W>
 __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)
@@ -3911,7 +3916,7 @@ enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
 #define DDP__LOG2E 1.44269504088896340736f
 
-/* Forward for one tile of keys, from key first on. s: scores of the warp's rows, from row from on; they
+/* Forward for one tile of keys, from key first on. s: scores of the warp's rows, from row from on, which
  * become weights. acc and sum (one part per lane) are rescaled and updated. */
 template <int D, int MR, int N>
 __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
@@ -3949,8 +3954,8 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
     }
 }
 
-/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries stay in
- * registers. The second launch bound is the number of blocks whose registers fit a multiprocessor. */
+/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. With HOLD, the queries stay
+ * in registers. The second launch bound is the number of blocks whose registers fit a multiprocessor. */
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static __global__ void __launch_bounds__(THREADS, 2)
     ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
@@ -4024,7 +4029,8 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
     return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
 }
 
-/* Block: dq of a tile of 16 MR queries per warp of one head. HOLD: queries and dout stay in registers. */
+/* Block: dq of a tile of 16 MR queries per warp of one head. With HOLD, queries and dout stay in
+ * registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
     ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in,
@@ -4114,7 +4120,7 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &
 }
 
 /* Block: dk and dv of a tile of 16 MR keys per warp of one head of keys, over the queries of all heads that
- * share it, in tiles of N. HOLD: keys and values stay in registers. */
+ * share it, in tiles of N. With HOLD, keys and values stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
     ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in,
@@ -4188,7 +4194,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
                            v + 16 * MR * warp * D);
 }
 
-/* 1: the tensor-core kernels support these arrays: multiples of 16 bytes, heads up to 128 wide, bfloat16 or
+/* 1 if the tensor-core kernels support these arrays: multiples of 16 bytes, heads up to 128 wide, bfloat16 or
  * TF32. */
 static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
                                   const void *dout, const void *grad)
@@ -4197,7 +4203,7 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
            ddp__aligned(in, out, dout, grad);
 }
 
-/* The tiles of an array with that number of heads per row; also encodes the map for the copy engine if it is
+/* The tiles of an array with that number of heads per row. Also encodes the map for the copy engine if it is
  * used. */
 template <typename T>
 static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)
@@ -4446,8 +4452,8 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     }
 }
 
-/* KEYS 0: computes dq, one block per (tile of queries, head). KEYS 1: computes dk and dv over the queries of
- * all heads that share the head of keys, one block per (tile of keys, head of keys). */
+/* With KEYS 0, computes dq, one block per (tile of queries, head). With KEYS 1, computes dk and dv over the
+ * queries of all heads that share the head of keys, one block per (tile of keys, head of keys). */
 template <typename T, int R, int C, int KEYS>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
@@ -4463,7 +4469,7 @@ static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float one[R][C], two[R][C]; /* KEYS 1: dk and dv; KEYS 0: dq and unused */
+    float one[R][C], two[R][C]; /* dk and dv for KEYS 1, dq and unused for KEYS 0 */
 
     for (int i = 0; i < R; i++)
         for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
@@ -4675,7 +4681,7 @@ static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
 
 /* One block per (segment of places, columns): adds the rows of each of its tokens, in order. If a token is
  * only in this segment, the sum is added to the table. If the token continues from the previous segment, the
- * sum goes to part[2 segment]; if it continues into the next one, to part[2 segment + 1]. */
+ * sum goes to part[2 segment]. If it continues into the next segment, the sum goes to part[2 segment + 1]. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
     ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order,
@@ -4776,7 +4782,7 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
     ddp__piece_store(out + b * n, x, at, n, wide, 0);
 }
 
-/* table and dx may be NULL; dx may be dy. */
+/* table and dx may be NULL, and dx may be dy. */
 template <typename T>
 static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add,
                                             int wide)
@@ -4934,8 +4940,8 @@ __device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int
 }
 
 /* stat: receives max and sum of a row, or NULL. loss: receives the loss of a row: 0 if the label is -1, NAN
- * if it is out of range. by: the gradient of the row's loss, or NULL; if given, the gradient of the logits
- * overwrites them. */
+ * if it is out of range. by: the gradient of the row's loss, or NULL. If given, the gradient of the logits
+ * overwrites the logits. */
 template <typename T, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
@@ -4993,7 +4999,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* One block. With losses, out = their mean over the labels that are not -1. Without losses, out = *grad /
- * number of those labels; grad NULL means 1. */
+ * number of those labels. grad NULL means 1. */
 static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
     ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
 {
@@ -5073,7 +5079,7 @@ enum {
 };
 
 /* PIECES > 0: rows are wide, and each lane keeps that many pieces of the row in registers, so the row is read
- * once. 0: any row. Each pass reads it again. Both use the same order of sums. */
+ * once. PIECES 0 supports any row, and each pass reads it again. Both use the same order of sums. */
 #define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
     DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j<n; p += PIECES> 0, j += 32 * width)
 
@@ -5087,7 +5093,8 @@ __device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, 
         ddp__piece_load(v, row, j, n, wide);
 }
 
-/* plus: normalises in + plus and stores that sum in sum_out, which may be `in`. plus NULL: normalises in. */
+/* plus: normalises in + plus and stores that sum in sum_out, which may be `in`. If plus is NULL, normalises
+ * in. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
     ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift, float *stat,
@@ -5145,15 +5152,15 @@ static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
     }
 }
 
-/* Destination of the gradient of a norm's input: old (NULL: 0) is added to it, and each array of `at` that is
- * not NULL receives the result. add: adds to the array. */
+/* Destination of the gradient of a norm's input: old (0 if NULL) is added to it, and each array of `at` that
+ * is not NULL receives the result. With add, the result is added to the array. */
 template <typename T> struct ddp__norm_to {
     const T *old;
     T *at[2];
     int add[2];
 };
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)). RMS: mean is 0, and the term
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)). For RMS, mean is 0, and the term
  * mean(d) is absent. Block b computes part b of the rows. With PIECES, part receives the block's sums of dy h
  * and of dy in the layout of ddp__k_columns. There are at most 256 blocks. Two blocks fit a multiprocessor,
  * unless the sums alone take 64 registers. */
@@ -5330,7 +5337,7 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
     ddp__cuda_linear_backward(&c);
 }
 
-/* ---- linear_cross_entropy; a chunk has twice as many rows if elements have half the bytes ---- */
+/* ---- linear_cross_entropy. A chunk has twice as many rows if elements have half the bytes ---- */
 
 template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
@@ -5393,8 +5400,8 @@ DDP__FAMILY(ddp__cuda_text_ops, DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda
             DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
             DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
-/* Pairs: the residual sum and the norm that reads it; and, from compute capability 9.0 on, a product and its
- * gelu. Older GPUs are expected to gain nothing from the second pair (not measured). */
+/* Pairs: the residual sum and the norm that reads it, and from compute capability 9.0 on a product and its
+ * gelu. Older GPUs are not expected to gain from the second pair (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
                                                         const char *second)
 {
@@ -5422,7 +5429,7 @@ typedef struct ddp__quantised {
     float *scale; /* [blocks] */
     unsigned char *level;
     size_t n, blocks;
-    int levels, wide; /* 127 or 7; 1: one byte per level */
+    int levels, wide; /* levels is 127 or 7, wide is 1 for one byte per level */
     unsigned char want[DDP_PACK_HEAD];
 } ddp__quantised;
 
@@ -5479,9 +5486,9 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
     }
 }
 
-/* SPLIT: as the split of blocks.c: writes only the payload, and x keeps the residual. A block with a denormal
- * scale is sent as zeros. If values are not finite, their magnitude becomes the scale, which the receiver
- * rejects. Otherwise writes the whole message. The verdict has already checked the values. */
+/* With SPLIT, as in the split of blocks.c, writes only the payload, and x keeps the residual. A block with a
+ * denormal scale is sent as zeros. If values are not finite, their magnitude becomes the scale, which the
+ * receiver rejects. Otherwise writes the whole message. The verdict has already checked the values. */
 template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
@@ -5663,13 +5670,13 @@ typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } 
 
 typedef struct ddp__cuda_nccl {
     ddp__cuda *dev;
-    ncclComm_t comm; /* NULL: one rank, or aborted */
+    ncclComm_t comm; /* NULL with one rank, or if aborted */
     ddp_backend_peers peers;
-    ddp_error why; /* the reason of the abort; code 0: not aborted */
+    ddp_error why; /* the reason of the abort, with code 0 if not aborted */
     cudaStream_t stream;
     cudaEvent_t *ready; /* [slots] the arrays of this slot are final */
     cudaEvent_t *done;  /* [slots] the arrays are averages */
-    double *since;      /* [slots] ddp_now() when the average was queued, or 0 for none in flight */
+    double *since;      /* [slots] ddp_now() when the average was queued, or 0 if not in flight */
     int slots;
 } ddp__cuda_nccl;
 
@@ -5728,7 +5735,7 @@ static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *
     return n->why.code;
 }
 
-/* 1 if the slot's average has ended, or there was none. */
+/* 1 if the slot has no average in flight. */
 static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;
@@ -5774,7 +5781,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
            !ddp__nccl_settle(n, "ncclCommFinalize", &why);
 }
 
-/* on_error 1: aborts the operations in flight first. Frees n. NULL is allowed. */
+/* Frees n, which may be NULL. If on_error is 1, first aborts the operations in flight. */
 static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
     if (!n) return;
@@ -5807,8 +5814,8 @@ static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_
     return ddp__cuda_status(dev, err);
 }
 
-/* Connects to the other ranks; collective. slots: maximum number of averages in flight. Returns NULL and sets
- * err on failure; freed by ddp__nccl_leave. */
+/* Connects to the other ranks (collective). slots is the maximum number of averages in flight. Returns NULL
+ * and sets err on failure. Freed by ddp__nccl_leave. */
 static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
                                                   ddp_error *err)
 {
@@ -5944,7 +5951,7 @@ struct ddp__cuda_given {
 };
 
 /* DDP__GIVEN(f): adapts f, whose first argument is one of these types, to the table. DDP__ORDERED(f): also
- * launches the queued operators first; for the context's thread only. */
+ * launches the queued operators first, and is for the context's thread only. */
 template <auto F> struct ddp__cuda_entry_of;
 template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
     static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
@@ -6038,7 +6045,7 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
     DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
 }
 
-/* ---- messages over the host: copies have their own streams; the computing stream waits for a number in
+/* ---- messages over the host: copies have their own streams, and the computing stream waits for a number in
  * pinned memory, which the stager raises when it has copied the result back ---- */
 
 /* NULL means that the driver or the device does not support such waits. */
@@ -6164,7 +6171,7 @@ static void ddp__cuda_hold(ddp__cuda_self *c, int slot, unsigned turn)
 
 enum { DDP__UPDATE_THREADS = 256 };
 
-/* One element of each rule; s0 and s1 are its state. */
+/* One element of each rule, with the state s0 and s1. */
 template <int MOMENTUM, int NESTEROV> struct ddp__rule_sgd {
     static const int states = MOMENTUM;
     float momentum, decay, lr;
@@ -6199,8 +6206,8 @@ struct ddp__rule_adam {
 
 static __device__ inline int ddp__is_no_gradient(float x) { return __float_as_uint(x) == 0x80000000u; }
 
-/* zero: sets g to 0. wide: all float arrays are aligned to 16 bytes. copy may be NULL. A missing gradient
- * stays -0.0, because other threads test for it. */
+/* zero sets g to 0. wide means that all float arrays are aligned to 16 bytes. copy may be NULL. A missing
+ * gradient stays -0.0, because other threads test for it. */
 template <typename R>
 static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy, long n,
                                      int zero, int wide, R rule)
@@ -6589,8 +6596,8 @@ template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, si
         const int part = c->ring_next;
         char *from = c->ring + (size_t)part * DDP__UPLOAD_BYTES;
         n = bytes - at < (size_t)DDP__UPLOAD_BYTES ? bytes - at : (size_t)DDP__UPLOAD_BYTES;
-        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* wait until the part's last upload has ended;
-                                                             * poll reports an error again */
+        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* wait until the part's last upload has ended.
+                                                               poll reports an error again */
         fill(from, at, n);
         (void)DDP__CUDA(dev, cudaMemcpyAsync((char *)to + at, from, n, cudaMemcpyHostToDevice, dev->stream));
         (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[part], dev->stream));

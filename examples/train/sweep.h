@@ -143,7 +143,7 @@ static double sweep_at(const sweep *s, int i, int place)
 {
     const int v = place / SWEEP_PLACES, next = v + 1 < s->values ? v + 1 : v;
     const sweep_point *p = &s->point[i * s->values];
-    const double part = (double)(place % SWEEP_PLACES) / SWEEP_PLACES;
+    const double part = (double)(place % SWEEP_PLACES) / (double)SWEEP_PLACES;
 
     return sweep_y(p[v].utilisation + part * (p[next].utilisation - p[v].utilisation));
 }
@@ -190,7 +190,7 @@ static int sweep_covered(const sweep *s, int own, double x, double y, double wid
 
     for (int k = 0; k < s->strategies; k++)
         for (int q = 0; q <= places && sweep_all_ran(s, k); q++)
-            if (fabs(sweep_x(s, (double)q / SWEEP_PLACES) - x) < wide / 2 + 4 &&
+            if (fabs(sweep_x(s, (double)q / (double)SWEEP_PLACES) - x) < wide / 2 + 4 &&
                 fabs(sweep_at(s, k, q) - (y - 4)) < 8)
                 covered += k == own || sweep_same(s, k, own) ? 1 : 3;
     return covered;
@@ -214,9 +214,9 @@ static void sweep_label(const sweep *s, FILE *f, int i, double *box, int boxes)
     for (int place = 0; place <= places; place++)
         for (int way = 0; way < 6; way++) { /* above, below, or to one side of the curve */
             const double aside = way < 2 ? 0 : way % 2 ? -wide / 2 - 8 : wide / 2 + 8;
-            const double at_x =
-                fmin(fmax(sweep_x(s, (double)place / SWEEP_PLACES) + aside, SWEEP_LEFT + wide / 2 + 3),
-                     SWEEP_WIDE - wide / 2 - 3);
+            const double at_x = fmin(fmax(sweep_x(s, (double)place / (double)SWEEP_PLACES) + aside,
+                                          (double)SWEEP_LEFT + wide / 2 + 3),
+                                     (double)SWEEP_WIDE - wide / 2 - 3);
             const double at_y = sweep_at(s, i, place) + (way == 0 ? -7 : way == 1 ? 16 : way < 4 ? 0 : 8);
             const double apart = sweep_apart(s, i, place);
             double score = fmin(3 * apart, 60 + apart / 2) - 8 * sweep_covered(s, i, at_x, at_y, wide);

@@ -86,7 +86,7 @@ def staged_files(folder):
     begun = train(folder, *model, "--steps", 2, "--load", "trained")["param_hash"]
     expect(train(folder, *model, "--steps", 2, "--load", "trained", *stages(2))["param_hash"] == begun, "--load on 2 stages: another hash")
     sentence(run(folder, *model, *stages(2), "--layers", 3, "--load", "trained", code=1)[1], "trained", "is missing")
-    sentence(run(folder, *model, *stages(2), "--layers", 3, "--resume", "ck0", code=1)[1], "ck0", "of a model of")
+    sentence(run(folder, *model, *stages(2), "--layers", 3, "--resume", "ck0", code=1)[1], "ck0", "belongs to a model with 6 layers")
     rank = glob.glob(os.path.join(folder, "ck0", "*", "rank-0001.safetensors"))[0]
     os.remove(rank)
     sentence(run(folder, *model, "--steps", 8, *stages(2), "--resume", "ck0", code=1)[1], "layer", "rank-0001")
