@@ -8,8 +8,6 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include <inttypes.h>
-
 enum { IN = 2, HIDDEN = 32, LAYERS = 3, BATCH = 16, STEPS = 400 };
 static const int width[LAYERS + 1] = {IN, HIDDEN, HIDDEN, 1};
 

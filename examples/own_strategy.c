@@ -8,8 +8,6 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include <inttypes.h>
-
 enum { WORKERS = 5, BATCH = 32, STEPS = 400, MOST = 64 };
 
 typedef struct pairs {      /* state of a worker: zeroed and freed by the library */

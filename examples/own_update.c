@@ -9,8 +9,6 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include <inttypes.h>
-
 enum { IN = 2, HIDDEN = 48, BATCH = 32, STEPS = 300, LAYERS = 2 };
 static const size_t count[LAYERS] = {HIDDEN * (IN + 1), HIDDEN + 1};
 

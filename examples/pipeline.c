@@ -8,8 +8,6 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include <inttypes.h>
-
 enum { STAGES = 3, PIPELINES = 2, MICRO_BATCHES = 6, BATCH = 16, STEPS = 200 };
 
 /* ---- the operator ---- */

@@ -79,7 +79,7 @@ def stages(folder):
         check("2 stages, %s: the parameters of one worker" % schedule, r["param_hash"] == one["param_hash"],
               "%s and %s" % (r["param_hash"], one["param_hash"]))
     r = run(GPT + ["--device", "cuda", "--numbers", "bf16", "--strategy", "ssgd", "--stages", "2"])
-    check("2 stages in bf16: a clear error", r.returncode == 2 and "2 bytes an element" in r.stderr, r.stderr)
+    check("2 stages in bf16: a clear error", r.returncode == 2 and "2 bytes per element" in r.stderr, r.stderr)
 
 
 def waits(folder):
