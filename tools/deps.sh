@@ -87,6 +87,15 @@ if [ -n "$want" ]; then
     exit 1
 fi
 
+if [ "$1" = docs ] && [ ! -x build/mkdocs/bin/mkdocs ]; then
+    mkdir -p build
+    { /usr/bin/python3 -m venv build/mkdocs && build/mkdocs/bin/pip install -q mkdocs==1.6.1 mkdocs-material==9.8.2; } >&2 || {
+        rm -rf build/mkdocs
+        echo "deps: cannot install MkDocs from PyPI into build/mkdocs" >&2
+        exit 1
+    }
+fi
+
 # Best effort, tried once: without these packages the tests that need them are skipped by name.
 if [ "$1" = test-all ] && [ ! -e build/.deps-test-all ]; then
     set --

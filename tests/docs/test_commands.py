@@ -185,9 +185,10 @@ def run_page(page):
     return results, text, time.time() - start
 
 
-def main():
+def main(results=False):
+    """results: the pages of docs/results and the gallery, which tests/docs/test_commands_results.py runs; else the others."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pages", nargs="*", help="pages, as docs/howto/launch.md; all without one")
+    parser.add_argument("pages", nargs="*", help="pages, as docs/howto/launch.md [all but those of docs/results and docs/gallery.md]")
     parser.add_argument("--list", action="store_true", help="print the blocks and run nothing")
     parser.add_argument("--show", action="store_true", help="print what the commands print")
     arguments = parser.parse_args()
@@ -197,7 +198,7 @@ def main():
     for page in every:
         found, files, faults = blocks_of(page)
         untested += [b for b in found if b.reason is not None]
-        if arguments.pages and page not in arguments.pages:
+        if page not in arguments.pages if arguments.pages else results != page.startswith(("docs/results/", "docs/gallery")):
             continue
         for fault in faults:
             print("FAILED %s" % fault)
@@ -209,7 +210,8 @@ def main():
             for b in blocks:
                 print("%s%s\n%s" % (b.name(), " (not run: %s)" % b.reason if b.reason is not None else "", b.commands))
         return 0
-    subprocess.run(["make", "-s", "all", "lib"], check=True)
+    os.makedirs("build", exist_ok=True)
+    subprocess.run(["flock", "build/docs.lock", "make", "-s", "all", "lib"], check=True)
     if not os.path.exists(VENV):
         subprocess.run(["/usr/bin/python3", "-m", "venv", "--system-site-packages", VENV], check=True)
     passed = 0
