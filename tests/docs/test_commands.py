@@ -211,7 +211,7 @@ def main(results=False):
                 print("%s%s\n%s" % (b.name(), " (not run: %s)" % b.reason if b.reason is not None else "", b.commands))
         return 0
     os.makedirs("build", exist_ok=True)
-    subprocess.run(["flock", "build/docs.lock", "make", "-s", "all", "lib"], check=True)
+    subprocess.run(["flock", "build/.docs_lock", "make", "-s", "all", "lib"], check=True)
     if not os.path.exists(VENV):
         subprocess.run(["/usr/bin/python3", "-m", "venv", "--system-site-packages", VENV], check=True)
     passed = 0
