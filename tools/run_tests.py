@@ -110,6 +110,8 @@ def programs_of(source, folder):
             with open(path, encoding="utf-8") as f:
                 text += f.read()
     named = set(re.findall(r"\bbuild/(\w+)|\"(\w+)\"", text))
+    if source.startswith("tests/docs/test_commands"):  # the pages use all programs
+        named |= {(name, "") for name in known if not name.endswith("_cuda")}
     others = set(re.findall(r"\bbuild/(?:cuda/\w+(?:/\w+)?(?![\w.])|lib/libdreamddp\.so|plain/dreamddp\.a)", text))
     companions = sorted("build/plain/" + n for n in re.findall(r"\bcompanion\.build\(\"([\w/]+)\"", text))
     return [folder + "/" + n for n in sorted({a or b for a, b in named} & known)] + sorted(others) + companions
@@ -339,7 +341,7 @@ def arguments():
     a.add_argument("--name", default="", metavar="TEXT")
     a.add_argument("--part", choices=["test", "rest"], help="run only the tests of `make test`, or only the others")
     a.add_argument("--jobs", type=int, default=3 * (os.cpu_count() or 1), metavar="N")
-    a.add_argument("--timeout", type=float, default=1200, metavar="SECONDS")
+    a.add_argument("--timeout", type=float, default=1800, metavar="SECONDS")
     a.add_argument("--names", metavar="FILE", help="write a line for each test: program, name, result")
     a.add_argument("--list", action="store_true", help="only list the programs of the suite")
     a.add_argument("programs", nargs="*", metavar="PROGRAM")
