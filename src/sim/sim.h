@@ -51,8 +51,8 @@ DDP_API int ddp_simulate(const ddp_config *cfg, const ddp_simulation *how, int (
  * from any thread. */
 DDP_API void ddp_sleep_until(double when);
 
-/* ddp_paper - allocates bytes that read as 0 and use no memory until they are written: placeholder memory for
- * the layers of large simulated models. Returns NULL on failure. The caller frees it with ddp_paper_free.
+/* ddp_paper - allocates bytes that read as 0 and use no memory until they are written, for the layers of
+ * large simulated models. Returns NULL on failure. The caller frees it with ddp_paper_free.
  * Safe from any thread. */
 DDP_API void *ddp_paper(size_t bytes);
 
