@@ -92,7 +92,7 @@ static void bfloat16_stages_are_rejected(void **state)
     j.cfg.world = 2;
     j.stages = 2;
     assert_int_equal(ddp_launch(&j.cfg, piped_worker, &j, &err), DDP_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "2 stages on a device that computes in 2 bytes an element"));
+    assert_non_null(strstr(err.msg, "2 stages on a device with 2 bytes per element"));
     j.cfg.world = j.stages = 1; /* stages do not exchange anything */
     piped_run(&j, 1);
     assert_true(isfinite(j.loss[0]));

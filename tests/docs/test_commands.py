@@ -227,7 +227,10 @@ def main(results=False):
     if len(untested) > MOST_UNTESTED:
         print("FAILED %d blocks are not run; at most %d" % (len(untested), MOST_UNTESTED))
         failed += 1
-    print("%d passed, %d failed, %d skipped" % (passed, failed, sum(b.page in pages for b in untested)))
+    skipped = [b for b in untested if b.page in pages]
+    for b in skipped:
+        print("skipped: %s: %s" % (b.name(), b.reason))
+    print("%d passed, %d failed, %d skipped" % (passed, failed, len(skipped)))
     return 1 if failed else 0
 
 

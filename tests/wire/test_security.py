@@ -165,11 +165,12 @@ def the_wrong_key_is_told_to_both(folder):
     expect(param_hash(finish(worker), finish(root)), "the rank with the right key did not train")
 
 
-def commands_of_the_manual(folder):
-    """Runs the shell blocks of docs/howto/tls.md as written."""
+def openssl_commands_of_the_manual():
+    """The shell blocks of docs/howto/tls.md that call openssl."""
     with open(os.path.join(ROOT, "docs", "howto", "tls.md")) as f:
         blocks = re.findall(r"```sh\n(.*?)```", f.read(), re.S)
-    expect(len(blocks) >= 2, "docs/howto/tls.md has %d blocks" % len(blocks))
+    blocks = [block for block in blocks if "openssl" in block]
+    expect(len(blocks) >= 2, "docs/howto/tls.md has %d blocks that call openssl" % len(blocks))
     return blocks
 
 
@@ -177,10 +178,9 @@ def commands_of_the_manual(folder):
 def certificates_as_the_manual_makes_them(folder):
     if not shutil.which("openssl"):
         raise Skipped("no openssl")
-    blocks = commands_of_the_manual(folder)
-    for block in blocks:
-        done = subprocess.run(["sh", "-euc", block], cwd=folder, capture_output=True, text=True)
-        expect(done.returncode == 0, block + done.stderr)
+    commands = "".join(openssl_commands_of_the_manual())
+    done = subprocess.run(["sh", "-euc", commands], cwd=folder, capture_output=True, text=True)
+    expect(done.returncode == 0, commands + done.stderr)
     port = free_port()
     how = [["--tls-ca", "ca.pem", "--tls-cert", "rank-%d.pem" % r, "--tls-key", "rank-%d.key" % r] for r in (0, 1)]
     how = [[os.path.join(folder, w) if "." in w else w for w in h] for h in how]
