@@ -38,6 +38,20 @@ typedef struct watcher {
     pthread_t thread;
 } watcher;
 
+/* Prints where the dump is: the path with %r replaced by the rank, as ddp_dump does. */
+static void watcher_tell(int rank, const char *path)
+{
+    fprintf(stderr, "rank %d: dump in ", rank);
+    for (; *path; path++)
+        if (path[0] == '%' && path[1] == 'r') {
+            fprintf(stderr, "%d", rank);
+            path++;
+        } else {
+            fputc(*path, stderr);
+        }
+    fputc('\n', stderr);
+}
+
 static void *watcher_run(void *arg)
 {
     watcher *w = (watcher *)arg;
@@ -54,7 +68,7 @@ static void *watcher_run(void *arg)
             if (ddp_dump(w->d, path, &why))
                 fprintf(stderr, "rank %d: no dump: %s\n", ddp_rank(w->d), why.msg);
             else
-                fprintf(stderr, "rank %d: dump in %s (%%r = %d)\n", ddp_rank(w->d), path, ddp_rank(w->d));
+                watcher_tell(ddp_rank(w->d), path);
         }
         /* the training loop polls between steps, but not inside a wait */
         if (cli_interrupted && interrupted <= 0 && !(w->elastic && cli_interrupted == CLI_TERMINATED))
