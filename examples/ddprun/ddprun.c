@@ -70,10 +70,9 @@ static const char *const help =
     "DREAMDDP_ADDR,\n"
     "DREAMDDP_RUN_ID, MASTER_ADDR and MASTER_PORT in --set or in the environment have priority over "
     "ddprun's.\n\n"
-    "exit codes: 0 if all workers succeed, or with --min-world the N or more that remain; else the code of the "
-    "first\n"
-    "worker that fails (128 + its signal); 2 usage error; 126 PROGRAM cannot be executed; 127 PROGRAM is not "
-    "found\n";
+    "exit codes: 0 if all workers succeed, or with --min-world the N or more that remain;\n"
+    "else the code of the first worker that fails (128 + its signal); 2 usage error;\n"
+    "126 PROGRAM cannot be executed; 127 PROGRAM is not found\n";
 
 /* Options with a value, named as in the help, then options without one. */
 static const char *const known[][2] = {{"-n", "N"},           {"--net", "SPEC"},       {"--strategy", "NAME"},
