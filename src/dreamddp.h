@@ -152,6 +152,7 @@
 #include "ops/kernels.c"
 #include "ops/ops.c"
 #include "ops/conv_product.c"
+#include "ops/conv_winograd.c"
 #include "ops/linear.c"
 #include "ops/embedding.c"
 #include "ops/norm.c"

@@ -329,6 +329,8 @@ static void ddp__conv_forward(const ddp_op_call *call)
     }
     if (ddp__depthwise_plan(&d, call, &g))
         ddp__op_rooms(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
+    else if (ddp__winograd_fits(&g))
+        ddp__winograd_over_images(call, &g);
     else
         ddp__conv_over_images(call, &g);
 }
@@ -364,7 +366,10 @@ static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_produc
     g.w = (float *)(void *)call->param[0];
     g.w += w_at;
     g.add = call->add_in[0];
-    ddp__conv_over_images(call, &g);
+    if (ddp__winograd_fits(&g))
+        ddp__winograd_over_images(call, &g);
+    else
+        ddp__conv_over_images(call, &g);
 }
 
 static void ddp__conv_backward(const ddp_op_call *call)
@@ -388,7 +393,10 @@ static void ddp__conv_backward(const ddp_op_call *call)
         return;
     }
     g.w = (float *)call->grad_param[0];
-    if (g.w) ddp__conv_over_weights(call, &g);
+    if (g.w && ddp__winograd_fits(&g))
+        ddp__winograd_over_weights(call, &g);
+    else if (g.w)
+        ddp__conv_over_weights(call, &g);
     for (long r = 0; call->grad_in[0] && r < forward.view.step && r < forward.view.h; r++)
         for (long c = 0; c < forward.view.step && c < forward.view.w; c++)
             ddp__conv_input_grad(call, &forward, r, c);

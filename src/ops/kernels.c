@@ -452,6 +452,125 @@
             ddp__store_##S(y + half + i, &v, half - i, add);                                                 \
         }                                                                                                    \
     }                                                                                                        \
+    /* Tiles of Winograd's F(2x2, 3x3), transformed along one side, then along the other one. */             \
+    static ATTR void ddp__winograd_input_##S(float *v, long v_step, const float *const *x, long n)           \
+    {                                                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                       \
+            ddp__vec_##S t[4][4];                                                                            \
+            for (int b = 0; b < 4; b++) {                                                                    \
+                const ddp__vec_##S x0 = *(const ddp__mem_##S *)(x[b] + i);                                   \
+                const ddp__vec_##S x1 = *(const ddp__mem_##S *)(x[4 + b] + i);                               \
+                const ddp__vec_##S x2 = *(const ddp__mem_##S *)(x[8 + b] + i);                               \
+                const ddp__vec_##S x3 = *(const ddp__mem_##S *)(x[12 + b] + i);                              \
+                t[0][b] = x0 - x2;                                                                           \
+                t[1][b] = x1 + x2;                                                                           \
+                t[2][b] = x2 - x1;                                                                           \
+                t[3][b] = x1 - x3;                                                                           \
+            }                                                                                                \
+            for (int a = 0; a < 4; a++) {                                                                    \
+                float *to = v + 4 * a * v_step + i;                                                          \
+                *(ddp__mem_##S *)to = t[a][0] - t[a][2];                                                     \
+                *(ddp__mem_##S *)(to + v_step) = t[a][1] + t[a][2];                                          \
+                *(ddp__mem_##S *)(to + 2 * v_step) = t[a][2] - t[a][1];                                      \
+                *(ddp__mem_##S *)(to + 3 * v_step) = t[a][1] - t[a][3];                                      \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+                                                                                                             \
+    static ATTR void ddp__winograd_output_##S(float *const *y, const float *m, long m_step, long n)          \
+    {                                                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                       \
+            ddp__vec_##S t[2][4];                                                                            \
+            for (int b = 0; b < 4; b++) {                                                                    \
+                const float *from = m + b * m_step + i;                                                      \
+                const ddp__vec_##S m0 = *(const ddp__mem_##S *)from;                                         \
+                const ddp__vec_##S m1 = *(const ddp__mem_##S *)(from + 4 * m_step);                          \
+                const ddp__vec_##S m2 = *(const ddp__mem_##S *)(from + 8 * m_step);                          \
+                const ddp__vec_##S m3 = *(const ddp__mem_##S *)(from + 12 * m_step);                         \
+                t[0][b] = m0 + m1 + m2;                                                                      \
+                t[1][b] = m1 - m2 - m3;                                                                      \
+            }                                                                                                \
+            for (int a = 0; a < 2; a++) {                                                                    \
+                *(ddp__mem_##S *)(y[2 * a] + i) = t[a][0] + t[a][1] + t[a][2];                               \
+                *(ddp__mem_##S *)(y[2 * a + 1] + i) = t[a][1] - t[a][2] - t[a][3];                           \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+                                                                                                             \
+    static ATTR void ddp__winograd_weight_##S(float *u, long u_step, const float *w, long w_step, long n)    \
+    {                                                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                       \
+            ddp__vec_##S t[4][3];                                                                            \
+            for (int b = 0; b < 3; b++) {                                                                    \
+                const float *from = w + b * w_step + i;                                                      \
+                const ddp__vec_##S w0 = *(const ddp__mem_##S *)from;                                         \
+                const ddp__vec_##S w1 = *(const ddp__mem_##S *)(from + 3 * w_step) * 0.5f;                   \
+                const ddp__vec_##S w2 = *(const ddp__mem_##S *)(from + 6 * w_step);                          \
+                const ddp__vec_##S ends = (w0 + w2) * 0.5f;                                                  \
+                t[0][b] = w0;                                                                                \
+                t[1][b] = ends + w1;                                                                         \
+                t[2][b] = ends - w1;                                                                         \
+                t[3][b] = w2;                                                                                \
+            }                                                                                                \
+            for (int a = 0; a < 4; a++) {                                                                    \
+                float *to = u + 4 * a * u_step + i;                                                          \
+                const ddp__vec_##S ends = (t[a][0] + t[a][2]) * 0.5f, middle = t[a][1] * 0.5f;               \
+                *(ddp__mem_##S *)to = t[a][0];                                                               \
+                *(ddp__mem_##S *)(to + u_step) = ends + middle;                                              \
+                *(ddp__mem_##S *)(to + 2 * u_step) = ends - middle;                                          \
+                *(ddp__mem_##S *)(to + 3 * u_step) = t[a][2];                                                \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+                                                                                                             \
+    static ATTR void ddp__winograd_output_grad_##S(float *q, long q_step, const float *const *y, long n)     \
+    {                                                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                       \
+            ddp__vec_##S t[4][2];                                                                            \
+            for (int b = 0; b < 2; b++) {                                                                    \
+                const ddp__vec_##S y0 = *(const ddp__mem_##S *)(y[b] + i);                                   \
+                const ddp__vec_##S y1 = *(const ddp__mem_##S *)(y[2 + b] + i);                               \
+                t[0][b] = y0;                                                                                \
+                t[1][b] = y0 + y1;                                                                           \
+                t[2][b] = y0 - y1;                                                                           \
+                t[3][b] = 0.0f - y1;                                                                         \
+            }                                                                                                \
+            for (int a = 0; a < 4; a++) {                                                                    \
+                float *to = q + 4 * a * q_step + i;                                                          \
+                *(ddp__mem_##S *)to = t[a][0];                                                               \
+                *(ddp__mem_##S *)(to + q_step) = t[a][0] + t[a][1];                                          \
+                *(ddp__mem_##S *)(to + 2 * q_step) = t[a][0] - t[a][1];                                      \
+                *(ddp__mem_##S *)(to + 3 * q_step) = 0.0f - t[a][1];                                         \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+                                                                                                             \
+    static ATTR void ddp__winograd_weight_grad_##S(float *w, long w_step, const float *s, long s_step,       \
+                                                   long n)                                                   \
+    {                                                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                       \
+            ddp__vec_##S t[3][4];                                                                            \
+            for (int b = 0; b < 4; b++) {                                                                    \
+                const float *from = s + b * s_step + i;                                                      \
+                const ddp__vec_##S s0 = *(const ddp__mem_##S *)from;                                         \
+                const ddp__vec_##S s1 = *(const ddp__mem_##S *)(from + 4 * s_step);                          \
+                const ddp__vec_##S s2 = *(const ddp__mem_##S *)(from + 8 * s_step);                          \
+                const ddp__vec_##S s3 = *(const ddp__mem_##S *)(from + 12 * s_step);                         \
+                const ddp__vec_##S middle = (s1 + s2) * 0.5f;                                                \
+                t[0][b] = s0 + middle;                                                                       \
+                t[1][b] = (s1 - s2) * 0.5f;                                                                  \
+                t[2][b] = middle + s3;                                                                       \
+            }                                                                                                \
+            for (int a = 0; a < 3; a++) {                                                                    \
+                float *to = w + 3 * a * w_step + i;                                                          \
+                const ddp__vec_##S middle = (t[a][1] + t[a][2]) * 0.5f;                                      \
+                *(ddp__mem_##S *)to = t[a][0] + middle;                                                      \
+                *(ddp__mem_##S *)(to + w_step) = (t[a][1] - t[a][2]) * 0.5f;                                 \
+                *(ddp__mem_##S *)(to + 2 * w_step) = middle + t[a][3];                                       \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+                                                                                                             \
     static const ddp__kernels ddp__kernels_##S = {#S,                                                        \
                                                   MR,                                                        \
                                                   2 * ddp__lanes_##S,                                        \
@@ -474,7 +593,12 @@
                                                   ddp__panels_##S,                                           \
                                                   ddp__turn_##S,                                             \
                                                   ddp__relu_##S,                                             \
-                                                  ddp__relu_grad_##S};
+                                                  ddp__relu_grad_##S,                                        \
+                                                  ddp__winograd_input_##S,                                   \
+                                                  ddp__winograd_output_##S,                                  \
+                                                  ddp__winograd_weight_##S,                                  \
+                                                  ddp__winograd_output_grad_##S,                             \
+                                                  ddp__winograd_weight_grad_##S};
 
 #if defined(__aarch64__) /* 32 vector registers */
 DDP__KERNEL_SET(base, 16, 8, DDP__ROWS_8, DDP__KERNEL_PLAIN)

@@ -85,6 +85,19 @@ typedef struct ddp__kernels {
     /* y = max(x, 0) and dx = or += dy where x > 0. */
     void (*relu)(float *y, const float *x, long n);
     void (*relu_grad)(float *dx, const float *x, const float *dy, long n, int add);
+    /* Transforms of Winograd's convolution (conv_winograd.c), of n independent channels at a time. n is
+     * rounded up to whole vectors, so lines need room for nr more floats. A tile is a list of lines, or a
+     * line every `step` floats:
+     *   input        v (4 x 4 lines) of x (4 x 4)
+     *   output       y (2 x 2) of m (4 x 4)
+     *   weight       u (4 x 4) of w (3 x 3)
+     *   output_grad  q (4 x 4) of y (2 x 2): the transpose of output
+     *   weight_grad  w (3 x 3) of s (4 x 4): the transpose of weight */
+    void (*winograd_input)(float *v, long v_step, const float *const *x, long n);
+    void (*winograd_output)(float *const *y, const float *m, long m_step, long n);
+    void (*winograd_weight)(float *u, long u_step, const float *w, long w_step, long n);
+    void (*winograd_output_grad)(float *q, long q_step, const float *const *y, long n);
+    void (*winograd_weight_grad)(float *w, long w_step, const float *s, long s_step, long n);
 } ddp__kernels;
 
 /* The fastest set that this processor supports. Cheap: a few loads, no state. */
@@ -202,6 +215,12 @@ DDP_LIB void ddp__conv_flat(ddp__conv_product *g);
 
 DDP_LIB void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g);
 DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g);
+
+/* The same products by Winograd's algorithm, with less than half of the multiplications. fits returns 1 if
+ * the window has 3 x 3 taps and step 1, and there are enough planes and positions. */
+DDP_LIB int ddp__winograd_fits(const ddp__conv_product *g);
+DDP_LIB void ddp__winograd_over_images(const ddp_op_call *call, const ddp__conv_product *g);
+DDP_LIB void ddp__winograd_over_weights(const ddp_op_call *call, const ddp__conv_product *g);
 
 /* ---- the built-in operators ---- */
 

@@ -152,6 +152,11 @@ static const op_case large_cases[] = {
     IMAGE("conv2d", D4(1, 2, 3, 1100), 5, 3, 1, 1, 1, 0), /* a row in parts */
     IMAGE("conv2d", D4(1, 2, 5, 1300), 5, 3, 2, 1, 1, 0),
     IMAGE("conv2d", D4(2, 3, 40, 48), 8, 16, 16, 0, 1, 1), /* more taps than fit into a block */
+    /* by Winograd's algorithm: rows of tiles in parts, groups, more padding than the kernel needs, none */
+    IMAGE("conv2d", D4(2, 20, 5, 131), 18, 3, 1, 1, 1, 0),
+    IMAGE("conv2d", D4(2, 40, 6, 71), 36, 3, 1, 1, 2, 1),
+    IMAGE("conv2d", D4(2, 17, 9, 10), 16, 3, 1, 2, 1, 0),
+    IMAGE("conv2d", D4(3, 130, 8, 7), 70, 3, 1, 0, 1, 1),
     IMAGE("conv2d", D4(1, 2, 70, 81), 3, 64, 60, 3, 1, 1),
     IMAGE("batch_norm2d", D4(7, 19, 13, 17), 0),
     {"batch_norm2d", 1, {D4(7, 19, 13, 17), SCALAR}, {F, F}, {0}, SCALAR, 0, 0, 0},
@@ -643,6 +648,65 @@ static void copy_kernels_of_every_set_match_plain_loops(void **state)
             for (k = 1; k < 50; k++) copy_case(kn, rows, k);
 }
 
+/* Sum of the products of `lines` lines of n floats, one every x_step and y_step floats. */
+static double inner(const float *x, long x_step, const float *y, long y_step, int lines, long n)
+{
+    double sum = 0;
+    long i;
+    int e;
+
+    for (e = 0; e < lines; e++)
+        for (i = 0; i < n; i++) sum += (double)x[e * x_step + i] * (double)y[e * y_step + i];
+    return sum;
+}
+
+/* A tile of n channels: output(weight(w) * input(x)) is the convolution of x and w, and the other two
+ * transforms are the transposes of output and weight. */
+static void winograd_case(const ddp__kernels *kn, long n)
+{
+    enum { STEP = 96 }; /* n <= 64, rounded up to a vector, and some more */
+    ddp_rng r = ddp_rng_seed(5, (uint64_t)n);
+    static float x[16 * STEP], w[9 * STEP], v[16 * STEP], u[16 * STEP], y[4 * STEP], q[16 * STEP],
+        g[9 * STEP];
+    const float *x_line[16], *square[4];
+    float *y_line[4];
+    long i;
+    int e, a, b;
+
+    for (i = 0; i < 16 * STEP; i++) x[i] = (float)(2 * ddp_rng_uniform(&r) - 1);
+    for (i = 0; i < 9 * STEP; i++) w[i] = (float)(2 * ddp_rng_uniform(&r) - 1);
+    for (e = 0; e < 16; e++) x_line[e] = x + e * STEP;
+    for (e = 0; e < 4; e++) square[e] = y_line[e] = y + e * STEP;
+    kn->winograd_input(v, STEP, x_line, n);
+    kn->winograd_weight(u, STEP, w, STEP, n);
+    for (i = 0; i < 16 * STEP; i++) v[i] *= u[i];
+    kn->winograd_output(y_line, v, STEP, n);
+    for (e = 0; e < 4; e++)
+        for (i = 0; i < n; i++) {
+            double want = 0;
+            for (a = 0; a < 3; a++)
+                for (b = 0; b < 3; b++)
+                    want += (double)x[((e / 2 + a) * 4 + e % 2 + b) * STEP + i] *
+                            (double)w[(3 * a + b) * STEP + i];
+            assert_true(fabs((double)y[e * STEP + i] - want) < 1e-5);
+        }
+    kn->winograd_output_grad(q, STEP, square, n);
+    assert_true(fabs(inner(q, STEP, v, STEP, 16, n) - inner(y, STEP, y, STEP, 4, n)) < 1e-4 * (double)n);
+    kn->winograd_weight_grad(g, STEP, v, STEP, n);
+    assert_true(fabs(inner(g, STEP, w, STEP, 9, n) - inner(u, STEP, v, STEP, 16, n)) < 1e-4 * (double)n);
+}
+
+static void winograd_transforms_of_every_set_give_the_convolution(void **state)
+{
+    const ddp__kernels *kn;
+    int set;
+    long n;
+
+    (void)state;
+    for (set = 0; (kn = ddp__kernels_at(set)) != NULL; set++)
+        for (n = 1; n <= 64; n++) winograd_case(kn, n);
+}
+
 /* The row kernels of Llama's operators. Each may write only y[0..n). */
 static void llama_row_case(const ddp__kernels *kn, long n)
 {
@@ -738,6 +802,7 @@ int main(void)
         cmocka_unit_test(mismatched_shapes_fail_with_an_error),
         cmocka_unit_test(products_of_all_sizes_match_the_triple_loop),
         cmocka_unit_test(copy_kernels_of_every_set_match_plain_loops),
+        cmocka_unit_test(winograd_transforms_of_every_set_give_the_convolution),
         cmocka_unit_test(row_kernels_of_every_set_match_libm),
         cmocka_unit_test(exp_is_accurate_over_its_whole_range),
     };
