@@ -54716,14 +54716,15 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 }
 
 /* Adds a note and a log line when a rank becomes a straggler, changes by a fifth, or is no longer a
- * straggler. */
+ * straggler and still in the run. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     double ratio = ddp__stats(d)->slow_ratio, told = d->measure->pace_told;
 
     if (ratio < ddp__pace_slow || d->measure->pace[slowest].compute_s - median_s < ddp__pace_floor) {
         d->measure->pace_told = 0;
-        if (!(told > 0)) return;
+        /* a straggler that was lost is noted as lost */
+        if (!(told > 0) || !(d->measure->pace[d->measure->pace_place].present > 0)) return;
         ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->measure->pace_place), median_s,
                       d->measure->pace[d->measure->pace_place].compute_s);
         ddp__pace_log(d, DDP_LOG_INFO);

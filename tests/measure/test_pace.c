@@ -313,6 +313,38 @@ static void follow(follower *f, int runs, void (*make)(follower *f))
     }
 }
 
+/* A lost straggler does not recover. */
+static void straggler_that_is_lost_is_not_reported_as_recovered(void **state)
+{
+    static pace p;
+    ddp_config cfg;
+    int slow = 0, lost = 0;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&cfg, 0, sizeof cfg);
+    snprintf(script, sizeof script, "/tmp/test_pace.XXXXXX");
+    write_file(script, 0, "t=0.5 kill 1\n");
+    cfg.strategy = DDP_SSGD;
+    cfg.period = 2;
+    cfg.profile_steps = -1;
+    cfg.elastic.min_world = 2;
+    cfg.network.net_script = script;
+    p.count = 30;
+    p.steps = p.until = 40; /* it is reported in step 6, and the times of the others are compared in step 14 */
+    p.compute_s = 0.002;
+    train(&p, &cfg);
+    unlink(script);
+    script[0] = 0;
+    for (int i = 0; i < p.notes[0]; i++) {
+        slow += p.note[0][i].kind == DDP_NOTE_SLOW && p.note[0][i].rank == 1;
+        lost += p.note[0][i].kind == DDP_NOTE_LOST && p.note[0][i].rank == 1;
+        assert_true(p.note[0][i].kind != DDP_NOTE_EVEN);
+    }
+    if (slow != 1 || lost != 1 || strstr(p.lines, "as fast as the others again"))
+        fail_msg("%d and %d notes: %s", slow, lost, p.lines);
+}
+
 static void make_slower(follower *f)
 {
     snprintf(script, sizeof script, "/tmp/test_pace.XXXXXX");
@@ -395,6 +427,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(straggler_is_reported_until_it_recovers),
+        cmocka_unit_test(straggler_that_is_lost_is_not_reported_as_recovered),
         cmocka_unit_test(prediction_includes_sharing_of_a_device),
         cmocka_unit_test(plan_is_recomputed_when_a_link_becomes_slower),
         cmocka_unit_test(plan_is_recomputed_when_the_second_link_becomes_slower),
