@@ -319,7 +319,7 @@ def chosen(only, kind):
     wanted = []
     for word in (w for w in (only or "").split(",") if w):
         own = [c for c in cases if c.id == word or c.spec == word] or [c for c in cases if c.id.startswith(word)]
-        own = parts(own) or [p for p in parts(cases) if p.id == word]
+        own = parts(own) or [p for p in parts(cases) if word in (p.id, p.spec + "/" + p.kind)]
         if not own:
             near = difflib.get_close_matches(word, known, 5, 0.3)
             sys.exit("claims.py: no claim '%s'%s; --list prints all" % (word, "; the nearest are " + ", ".join(near) if near else ""))
@@ -330,7 +330,7 @@ def chosen(only, kind):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="ID,..", help="claims to run: ids, beginnings of ids (deft-) or numbers (F4); "
-                        "ID/KIND runs the figures of another kind alone")
+                        "ID/KIND (D5/simulator) runs the figures of one kind alone")
     parser.add_argument("--kind", choices=claims_cases.KINDS, help="run the figures of one kind")
     parser.add_argument("--missing", action="store_true", help="run the cases without stored figures, and changed cases")
     parser.add_argument("--page", action="store_true", help="run nothing; write the pages from the stored figures")

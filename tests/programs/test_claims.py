@@ -129,6 +129,7 @@ def additional_figures_are_shown_but_do_not_change_the_verdict(folder):
     claims_cases.CASES.append(c)
     try:
         expect([p.id for p in claims.chosen("dreamddp-made/simulator", None)] == ["dreamddp-made/simulator"])
+        expect([p.id for p in claims.chosen("D5/simulator", None)] == ["dreamddp-table1-gpt2-32/simulator"])
         expect([p.id for p in claims.chosen("dreamddp-made", None)] == list(stored))
         expect([p.id for p in claims.chosen("dreamddp-made", "real")] == ["dreamddp-made"])
     finally:
