@@ -1793,8 +1793,9 @@ typedef struct ddp_profile {
  *   forward_s  may be missing or empty (= 0)
  *   comm_s     may be missing or empty. Then comm_s[l] = link->beta_s x 4 x params and alpha_s =
  *              link->alpha_s. If other rows have a measured comm_s, which includes its startup, the computed
- *              rows include link->alpha_s too, and alpha_s is 0
- *   link       used if a comm_s is missing. If it is NULL then, the call fails.
+ *              rows include link->alpha_s too, and alpha_s is 0. A comm_s of 0 in every row, as one worker
+ *              alone measures it, counts as missing if there is a link
+ *   link       used if a comm_s is missing. If it is NULL and a comm_s is empty, the call fails.
  *   out        untouched on error. Otherwise, the caller frees it with ddp_profile_free.
  *
  * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value), DDP_ARG (a
@@ -37556,8 +37557,14 @@ static ddp_status ddp__csv_number(const char *path, int line, int column, const 
     return DDP_OK;
 }
 
-/* Parses row l of p from one line of the file. A comm_s computed from the link stays negative until all
- * rows are read. */
+/* Computes the comm_s of row l from the link. It stays negative until all rows are read. */
+static void ddp__csv_from_link(ddp_profile *p, int l, const ddp_link *link)
+{
+    p->comm_s[l] = -link->beta_s * 4 * p->params[l];
+    p->alpha_s = link->alpha_s;
+}
+
+/* Parses row l of p from one line of the file. */
 static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where,
                                const ddp_link *link, ddp_profile *p, int l, ddp_error *err)
 {
@@ -37594,10 +37601,18 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
                              "%s, line %d: comm_s is empty; measure it or give the network (--net "
                              "RATE,DELAY)",
                              path, number);
-        p->comm_s[l] = -link->beta_s * 4 * p->params[l];
-        p->alpha_s = link->alpha_s;
+        ddp__csv_from_link(p, l, link);
     }
     return DDP_OK;
+}
+
+/* One worker alone measures a comm_s of 0 for every layer. Such a profile has no measured transfers. */
+static void ddp__csv_alone(ddp_profile *p, const ddp_link *link)
+{
+    for (int l = 0; l < p->layers; l++)
+        if (p->comm_s[l] > 0 || p->comm_s[l] < 0) return;
+    for (int l = 0; link && l < p->layers; l++)
+        if (p->params[l] > 0) ddp__csv_from_link(p, l, link);
 }
 
 /* A profile has one alpha. If some rows are measured, and so include their startup, the computed rows get
@@ -37641,6 +37656,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     if (l == 0)
         return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
     out->layers = l;
+    ddp__csv_alone(out, link);
     ddp__csv_alpha(out);
     return DDP_OK;
 }

@@ -218,8 +218,14 @@ static ddp_status ddp__csv_number(const char *path, int line, int column, const 
     return DDP_OK;
 }
 
-/* Parses row l of p from one line of the file. A comm_s computed from the link stays negative until all
- * rows are read. */
+/* Computes the comm_s of row l from the link. It stays negative until all rows are read. */
+static void ddp__csv_from_link(ddp_profile *p, int l, const ddp_link *link)
+{
+    p->comm_s[l] = -link->beta_s * 4 * p->params[l];
+    p->alpha_s = link->alpha_s;
+}
+
+/* Parses row l of p from one line of the file. */
 static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where,
                                const ddp_link *link, ddp_profile *p, int l, ddp_error *err)
 {
@@ -256,10 +262,18 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
                              "%s, line %d: comm_s is empty; measure it or give the network (--net "
                              "RATE,DELAY)",
                              path, number);
-        p->comm_s[l] = -link->beta_s * 4 * p->params[l];
-        p->alpha_s = link->alpha_s;
+        ddp__csv_from_link(p, l, link);
     }
     return DDP_OK;
+}
+
+/* One worker alone measures a comm_s of 0 for every layer. Such a profile has no measured transfers. */
+static void ddp__csv_alone(ddp_profile *p, const ddp_link *link)
+{
+    for (int l = 0; l < p->layers; l++)
+        if (p->comm_s[l] > 0 || p->comm_s[l] < 0) return;
+    for (int l = 0; link && l < p->layers; l++)
+        if (p->params[l] > 0) ddp__csv_from_link(p, l, link);
 }
 
 /* A profile has one alpha. If some rows are measured, and so include their startup, the computed rows get
@@ -303,6 +317,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     if (l == 0)
         return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
     out->layers = l;
+    ddp__csv_alone(out, link);
     ddp__csv_alpha(out);
     return DDP_OK;
 }

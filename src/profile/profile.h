@@ -74,8 +74,9 @@ typedef struct ddp_profile {
  *   forward_s  may be missing or empty (= 0)
  *   comm_s     may be missing or empty. Then comm_s[l] = link->beta_s x 4 x params and alpha_s =
  *              link->alpha_s. If other rows have a measured comm_s, which includes its startup, the computed
- *              rows include link->alpha_s too, and alpha_s is 0
- *   link       used if a comm_s is missing. If it is NULL then, the call fails.
+ *              rows include link->alpha_s too, and alpha_s is 0. A comm_s of 0 in every row, as one worker
+ *              alone measures it, counts as missing if there is a link
+ *   link       used if a comm_s is missing. If it is NULL and a comm_s is empty, the call fails.
  *   out        untouched on error. Otherwise, the caller frees it with ddp_profile_free.
  *
  * A .gz file is read through gzip. Errors: DDP_IO, DDP_FORMAT (names the line, column and value), DDP_ARG (a

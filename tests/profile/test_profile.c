@@ -133,6 +133,20 @@ static void empty_times_are_computed_from_the_link(void **state)
     equals(p.comm_s[1], 0);
     equals(p.alpha_s, 0.25);
     ddp_profile_free(&p);
+    /* one worker alone measures no transfers */
+    p = read_text("layer,params,backward_s,comm_s\na,10,1,0\nb,20,1,0\nc,0,1,0\n", &link);
+    equals(p.comm_s[0], 1e-3 * 4 * 10);
+    equals(p.comm_s[1], 1e-3 * 4 * 20);
+    equals(p.comm_s[2], 0);
+    equals(p.alpha_s, 0.25);
+    ddp_profile_free(&p);
+    p = read_text("layer,params,backward_s,comm_s\na,10,1,0\nb,20,1,0\n", NULL);
+    equals(p.comm_s[0], 0);
+    equals(p.comm_s[1], 0);
+    ddp_profile_free(&p);
+    p = read_text("layer,params,backward_s,comm_s\na,10,1,0\nb,20,1,5\n", &link);
+    equals(p.comm_s[0], 0); /* measured with others: it sends nothing */
+    ddp_profile_free(&p);
     p = read_text("layer,params,backward_s,comm_s\na,10,1,5\n", &link);
     equals(p.comm_s[0], 5);
     equals(p.alpha_s, 0); /* measured times already include the delay */
