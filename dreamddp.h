@@ -1897,8 +1897,21 @@ struct ddp_plan;
 struct ddp_profile;
 struct ddp_span;
 
-/* Statistics since the profile steps ended (with any strategy), or since ddp_plan_adopt, unless a field says
- * otherwise. Shares and times describe this rank. */
+/* Statistics of whole periods since the profile steps ended (with any strategy), or since ddp_plan_adopt,
+ * unless a field says otherwise. A period is the number of steps after which the transfers of the strategy
+ * repeat. It begins at a step whose number is a multiple of it. The first counted period begins at least one
+ * step after the plan was adopted, because a step may wait for transfers of the step before. Until a period
+ * is complete, the figures cover all steps since then, and counted_periods is 0. A new plan with another
+ * period restarts them. Shares and times describe this rank.
+ *
+ *   strategy                                      period
+ *   ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler,
+ *   usbyte, bsp, asp, ssp, r2sp, osp              1
+ *   localsgd, enp, dreamddp, diloco, sparseloco   the setting `period`
+ *   deft                                          iterations of the plan's steady schedule
+ *   a strategy of the program                     the period of its event `transfers`. Without the event: 1
+ *                                                 if it averages gradients, else the setting `period`
+ *   any, with one worker                          1 */
 typedef struct ddp_stats {
     const char *strategy;                /* name of the strategy */
     long steps;                          /* completed steps of the run */
@@ -1918,8 +1931,9 @@ typedef struct ddp_stats {
                                             transfers that blocking calls made on the caller's thread, or 0 if
                                             this system does not provide it */
     double predicted_step_s;             /* step time that the plan predicts, forward included, or 0 for no
-                                          * plan */
-    double predicted_hidden_pct;         /* hidden communication that the plan predicts, in % */
+                                          * prediction */
+    double predicted_hidden_pct;         /* hidden communication that the plan predicts, in %. 0 for no
+                                          * prediction */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
                             own|^2 at their last averaging. The mean over ranks is Gamma. */
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
@@ -1937,6 +1951,10 @@ typedef struct ddp_stats {
     size_t optimizer_bytes;  /* bytes of optimizer state on this rank, with the workspace of muon */
     long not_finite;         /* number of layer gradients with a NaN or an infinite value on this rank, one
                                 per layer and step */
+    long counted_from;       /* number of the first of the counted_steps */
+    long counted_periods;    /* whole periods in the counted_steps, or 0 if no period was complete */
+    int period;              /* number of steps in a period, at least 1 */
+    double wait_total_s;     /* time for which this rank waited for communication in the whole run */
 } ddp_stats;
 
 /* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */
@@ -48588,8 +48606,9 @@ typedef struct ddp__at {
     double begun; /* start time of the current wait or update */
 } ddp__at;
 
-/* End time of a step, and how long the step waited, in seconds. */
+/* Number and end time of a step, and how long the step waited, in seconds. */
 typedef struct ddp__ended {
+    long step;
     double at, wait_s;
 } ddp__ended;
 
@@ -49960,9 +49979,9 @@ DDP_LIB int ddp__clock_outside(const ddp_ctx *d); /* no layer hook has run since
 DDP_LIB long ddp__clock_oldest(const ddp_ctx *d);
 DDP_LIB long ddp__clock_newest(const ddp_ctx *d);
 DDP_LIB const ddp_span *ddp__clock_span(const ddp_ctx *d, long number);
-/* Returns 1 and the end time and waiting time of the next completed step that is not accounted for, or 0 if
- * there is no such step. */
-DDP_LIB int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s);
+/* Returns 1 and the number, end time and waiting time of the next completed step that is not accounted for,
+ * or 0 if there is no such step. */
+DDP_LIB int ddp__clock_next_step(ddp_ctx *d, long *step, double *at, double *wait_s);
 
 /* ==== context/clock.c ==== [context] */
 /* Assigns the time between two hooks to a phase of the step: by the host's clock or, on a device, from marks
@@ -50057,7 +50076,7 @@ void ddp__clock_start(ddp_ctx *d) { d->times.at.mark = ddp_now(); }
  * for yet. */
 static void ddp__clock_step(ddp_ctx *d, double now)
 {
-    const ddp__ended e = {now, d->times.wait_this_step};
+    const ddp__ended e = {d->step, now, d->times.wait_this_step};
 
     if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->times.timer);
     d->times.ended[d->times.ended_next++ % d->times.ended_room] = e;
@@ -50174,13 +50193,14 @@ const ddp_span *ddp__clock_span(const ddp_ctx *d, long number)
     return &d->times.span[number % d->times.spans];
 }
 
-int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s)
+int ddp__clock_next_step(ddp_ctx *d, long *step, double *at, double *wait_s)
 {
     ddp__times *t = &d->times;
     const ddp__ended *e;
 
     if (t->ended_first == t->ended_next) return 0;
     e = &t->ended[t->ended_first++ % t->ended_room];
+    *step = e->step;
     *at = e->at;
     *wait_s = e->wait_s;
     return 1;
@@ -53754,6 +53774,12 @@ typedef struct ddp__pace_word {
     double present;   /* 1. 0 means that the rank is lost. */
 } ddp__pace_word;
 
+/* Sums over steps, in seconds. */
+typedef struct ddp__totals {
+    long steps;
+    double step_s, wait_s, comm_s, exposed_s, peer_wait_s;
+} ddp__totals;
+
 struct ddp__measure {
     ddp_link link[2];   /* measured */
     double gap_s[2];    /* per-message overhead of each link (ddp_profile), or 0 if not measured */
@@ -53773,7 +53799,14 @@ struct ddp__measure {
     ddp_span *merge;           /* [merge_room] workspace for the hidden share */
     ddp__op_span *op_scratch;  /* [op_room] workspace for statistics and traces */
     int op_room, merge_room;
-    double step_begin, sum_step_s, sum_wait_s; /* step_begin: end of the previous step */
+    double step_begin; /* end of the previous step */
+    int period;        /* steps in a period of the strategy's transfers */
+    /* all: the steps since the statistics began. part: those of the current period. whole: those of whole
+     * periods. begun, whole_from: the first step of all, and of whole */
+    ddp__totals all, part, whole;
+    long begun, whole_from;
+    double wait_total_s; /* of all steps of the run */
+    double planning_s;   /* wait between the step before and step_begin, which belongs to no step */
 };
 
 /* open returns 0 if memory is short. start: call it when the layers are known (part.c). */
@@ -53795,6 +53828,9 @@ DDP_LIB int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span *
 DDP_LIB void ddp__account_steps(ddp_ctx *d);
 /* Restarts the statistics. */
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
+/* Sets the number of steps after which the transfers of the strategy repeat. Another number restarts the
+ * statistics. */
+DDP_LIB void ddp__account_period(ddp_ctx *d, int steps);
 /* Starts to follow the links, from their current measured or nominal cost. */
 DDP_LIB void ddp__drift_start(ddp_ctx *d);
 
@@ -53868,7 +53904,9 @@ DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err);
 int ddp__measure_open(ddp_ctx *d)
 {
     d->measure = (struct ddp__measure *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->measure);
-    return d->measure != NULL;
+    if (!d->measure) return 0;
+    d->measure->period = 1;
+    return 1;
 }
 
 ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)
@@ -53930,8 +53968,9 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
     return s;
 }
 
-/* Collects the compute and communication intervals that overlap begin..end, clipped to it. */
-static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
+/* Collects the compute and communication intervals that overlap begin..end, clipped to it. Adds the waits for
+ * slower peers to *peer_wait_s. */
+static int ddp__gather_spans(ddp_ctx *d, double begin, double end, double *peer_wait_s)
 {
     int n = 0, ops;
     const long oldest = ddp__clock_oldest(d);
@@ -53953,7 +53992,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
         d->measure->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
-        if (o->end >= 0) ddp__stats(d)->peer_wait_s += o->peer_wait;
+        if (o->end >= 0) *peer_wait_s += o->peer_wait;
     }
     return n;
 }
@@ -54098,37 +54137,97 @@ void ddp__drift_start(ddp_ctx *d)
 
 /* ---- steps and statistics ---- */
 
-static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
+static void ddp__totals_add(ddp__totals *to, const ddp__totals *s)
 {
-    if (ddp__engine_of(d, 0)) {
-        double comm, exposed;
-        int n = ddp__gather_spans(d, d->measure->step_begin, now);
-        ddp__sort_spans(d->measure->merge, n);
-        ddp__sweep_spans(d->measure->merge, n, &comm, &exposed);
-        ddp__stats(d)->comm_s += comm;
-        ddp__stats(d)->exposed_s += exposed;
-        if (ddp__follows(d)) ddp__drift_observe(d, d->measure->step_begin, now);
+    to->steps += s->steps;
+    to->step_s += s->step_s;
+    to->wait_s += s->wait_s;
+    to->comm_s += s->comm_s;
+    to->exposed_s += s->exposed_s;
+    to->peer_wait_s += s->peer_wait_s;
+}
+
+static void ddp__totals_clear(struct ddp__measure *m)
+{
+    const ddp__totals none = DDP__ZEROS;
+
+    m->all = m->part = m->whole = none;
+}
+
+/* Counts a period if it is whole. A step may wait for transfers of the step before, which belong to the plan
+ * only if the statistics began before that step. */
+static void ddp__account_whole(struct ddp__measure *m, long next)
+{
+    const ddp__totals none = DDP__ZEROS;
+
+    if (next % m->period) return;
+    if (m->part.steps == m->period && m->all.steps > m->period) {
+        if (!m->whole.steps) m->whole_from = next - m->period;
+        ddp__totals_add(&m->whole, &m->part);
     }
-    d->measure->sum_step_s += now - d->measure->step_begin;
-    d->measure->sum_wait_s += wait_s;
-    ddp__stats(d)->counted_steps++;
-    d->measure->step_begin = now;
+    m->part = none;
+}
+
+static void ddp__account_step(ddp_ctx *d, long step, double now, double wait_s)
+{
+    struct ddp__measure *m = d->measure;
+    ddp__totals s = {1, now - m->step_begin, wait_s - m->planning_s, 0, 0, 0};
+
+    if (ddp__engine_of(d, 0)) {
+        int n = ddp__gather_spans(d, m->step_begin, now, &s.peer_wait_s);
+        ddp__sort_spans(m->merge, n);
+        ddp__sweep_spans(m->merge, n, &s.comm_s, &s.exposed_s);
+        if (ddp__follows(d)) ddp__drift_observe(d, m->step_begin, now);
+    }
+    if (!m->all.steps) m->begun = step;
+    ddp__totals_add(&m->all, &s);
+    ddp__totals_add(&m->part, &s);
+    ddp__account_whole(m, step + 1);
+    m->wait_total_s += s.wait_s;
+    m->planning_s = 0;
+    m->step_begin = now;
 }
 
 void ddp__account_steps(ddp_ctx *d)
 {
     double at, wait_s;
+    long step;
 
-    while (ddp__clock_next_step(d, &at, &wait_s)) ddp__account_step(d, at, wait_s);
+    while (ddp__clock_next_step(d, &step, &at, &wait_s)) ddp__account_step(d, step, at, wait_s);
 }
 
 void ddp__account_reset(ddp_ctx *d)
 {
     ddp__account_steps(d);
-    ddp__stats(d)->counted_steps = 0;
-    ddp__stats(d)->comm_s = ddp__stats(d)->exposed_s = ddp__stats(d)->peer_wait_s = 0;
-    d->measure->sum_step_s = d->measure->sum_wait_s = 0;
+    ddp__totals_clear(d->measure);
+    d->measure->planning_s = ddp__clock_waited(d);
     d->measure->step_begin = ddp_now();
+}
+
+void ddp__account_period(ddp_ctx *d, int steps)
+{
+    ddp__account_steps(d);
+    if (steps != d->measure->period) ddp__totals_clear(d->measure);
+    d->measure->period = steps;
+}
+
+/* The steps that the statistics cover: whole periods, or all steps until one is complete. */
+static void ddp__counted(const struct ddp__measure *m, ddp_stats *out)
+{
+    const ddp__totals *s = m->whole.steps ? &m->whole : &m->all;
+    const double steps = s->steps ? (double)s->steps : 1;
+
+    out->period = m->period;
+    out->counted_steps = s->steps;
+    out->counted_periods = m->whole.steps / m->period;
+    out->counted_from = m->whole.steps ? m->whole_from : m->begun;
+    out->step_s = s->step_s / steps;
+    out->wait_s = s->wait_s / steps;
+    out->comm_s = s->comm_s;
+    out->exposed_s = s->exposed_s;
+    out->peer_wait_s = s->peer_wait_s;
+    out->hidden_pct = s->comm_s > 0 ? 100 * (1 - s->exposed_s / s->comm_s) : 100;
+    out->wait_total_s = m->wait_total_s;
 }
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
@@ -54142,12 +54241,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     *out = *ddp__stats(d);
     out->strategy = ddp__ops(d)->name;
     out->steps = ddp_step(d);
-    if (ddp__stats(d)->counted_steps) {
-        out->step_s = d->measure->sum_step_s / (double)ddp__stats(d)->counted_steps;
-        out->wait_s = d->measure->sum_wait_s / (double)ddp__stats(d)->counted_steps;
-    }
-    out->hidden_pct =
-        ddp__stats(d)->comm_s > 0 ? 100 * (1 - ddp__stats(d)->exposed_s / ddp__stats(d)->comm_s) : 100;
+    ddp__counted(d->measure, out);
     for (int link = 0; link < 2; link++) {
         ddp__engine *e = link ? ddp__second_of(d) : ddp__engine_of(d, 0);
         ddp__net_stats net;
@@ -55755,6 +55849,11 @@ DDP_LIB ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *er
  * first step. */
 DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 
+/* Returns the number of steps after which the transfers of the strategy repeat: the period of its event
+ * `transfers`. Without the event it is 1 for averages of gradients, which every step has, and the setting
+ * `period` for others. 1 without other ranks. */
+DDP_LIB int ddp__period_of(ddp_ctx *d);
+
 /* Makes the plan (planning.c).
  *   first     before the strategy receives the first gradient
  *   measured  after the profile steps
@@ -56139,6 +56238,16 @@ static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *s
     return DDP_OK;
 }
 
+int ddp__period_of(ddp_ctx *d)
+{
+    int steps = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? 1 : ddp__cfg(d)->period;
+    ddp_transfer none;
+
+    if (!ddp__engine_of(d, 0)) return 1;
+    if (ddp__ops(d)->transfers) (void)ddp__ops(d)->transfers(d, ddp__self(d), &steps, &none, 0);
+    return steps > 0 ? steps : 1;
+}
+
 /* Returns the earliest start of a message, in seconds from the start of its step's backward pass. */
 static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 {
@@ -56349,7 +56458,9 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->session->plan);
     d->session->plan = own;
-    return DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->session->plan, p));
+    DDP__TRY(DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->session->plan, p)));
+    ddp__account_period(d, ddp__period_of(d));
+    return DDP_OK;
 }
 
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
@@ -57941,6 +58052,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__desk_open(d, err));
     ddp__layers_freeze(d);
     ddp__clock_start(d);
+    ddp__account_period(d, ddp__period_of(d));
     ddp__account_reset(d);
     return DDP_OK;
 }
@@ -59985,7 +60097,7 @@ int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *ou
     const ddp_plan *p = &x->plan;
     int n = 0;
 
-    *period = p->layers ? p->period : 1;
+    *period = p->layers ? p->period : ddp_settings(d)->period;
     for (int h = 0; p->layers && h < p->period; h++)
         for (int l = ddp_layers(d) - 1; l >= 0 && n < room; l--) {
             const ddp_transfer t = {h, l, l, l};

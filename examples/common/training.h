@@ -17,7 +17,7 @@ enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_SLOTS = 20000, TR
 typedef struct training_rank {
     ddp_stats stats;
     ddp_report_step *step; /* [steps] of this rank, starting at step `from` */
-    double *wait_s;        /* [steps] ms waited for communication, or NAN if unknown */
+    double *wait_s;        /* [steps] waited for communication */
     long from;             /* first step of the rank, later than the first step of the run if the rank
                               joined */
     ddp_note note[TRAINING_NOTES];
@@ -42,7 +42,7 @@ typedef struct training_result {
     double val_loss, val_accuracy; /* NAN without validation data */
     double test_accuracy;          /* fraction of test images classified correctly, NAN without test images */
     int32_t *sample;               /* [sampling.length] tokens sampled after training */
-    double step_s, hidden_pct;     /* mean over the counted steps */
+    double step_s, hidden_pct;     /* over the counted steps. hidden_pct: of the leader */
     double seconds;                /* of the leader, including profiled steps */
     double begin_s;                /* ddp_now() before the first step */
     double samples_per_s;          /* tokens or images, all ranks */
@@ -725,14 +725,7 @@ typedef struct training_sums {
     float *rest;                      /* [TRAINING_RESTS] */
 } training_sums;
 
-enum {
-    TRAINING_STEP_S,
-    TRAINING_HIDDEN_PCT,
-    TRAINING_COUNTED,
-    TRAINING_RANKS,
-    TRAINING_BEGAN,
-    TRAINING_RESTS
-};
+enum { TRAINING_STEP_S, TRAINING_COUNTED, TRAINING_RANKS, TRAINING_BEGAN, TRAINING_RESTS };
 
 /* began: this rank has the first step of the run, or the first step after a resume. The caller frees
  * sum->loss. */
@@ -757,7 +750,6 @@ static int training_gather(ddp_ctx *d, const training *t, const training_rank *o
     for (i = 0; i < L; i++) sum->layer[i] = (float)ddp_divergence(d, (int)i);
     if (own->stats.counted_steps) {
         sum->rest[TRAINING_STEP_S] = (float)own->stats.step_s;
-        sum->rest[TRAINING_HIDDEN_PCT] = (float)own->stats.hidden_pct;
         sum->rest[TRAINING_COUNTED] = 1;
     }
     sum->rest[TRAINING_RANKS] = 1;
@@ -791,7 +783,7 @@ static void training_means(const training *t, const training_rank *own, const tr
     for (k = 0; !m->pipe && k < m->layers && k < TRAINING_LAYERS; k++)
         r->layer_divergence[k] = training_mean(sum->layer[k], rest[TRAINING_RANKS]);
     r->step_s = training_mean(rest[TRAINING_STEP_S], rest[TRAINING_COUNTED]);
-    r->hidden_pct = training_mean(rest[TRAINING_HIDDEN_PCT], rest[TRAINING_COUNTED]);
+    r->hidden_pct = own->stats.counted_steps ? own->stats.hidden_pct : (double)NAN;
     while (first < t->steps && !(sum->ranks[first] > 0)) first++;
     if (first == t->steps) return;
     if (rest[TRAINING_BEGAN] > 0) r->first_loss = r->step[first].loss;
@@ -886,11 +878,31 @@ static int training_report(ddp_ctx *d, const training *t, const training_model *
     return bad;
 }
 
-/* began is 1 if this rank has the first step of the run, or the first step after a resume. paused is the time
- * in seconds without training within the counted steps. profiled has the last figures of the steps before the
- * plan, which are the only figures if the plan was adopted in the last step. */
+/* Takes the figures of the counted steps from the statistics before the plan was adopted, if no step
+ * followed. Subtracts the evaluations: pause[k] is the time in seconds that step k includes of them. */
+static void training_counted(ddp_stats *s, const ddp_stats *profiled, const double *pause)
+{
+    double paused = 0;
+
+    if (!s->counted_steps) {
+        s->step_s = profiled->step_s;
+        s->wait_s = profiled->wait_s;
+        s->comm_s = profiled->comm_s;
+        s->exposed_s = profiled->exposed_s;
+        s->hidden_pct = profiled->hidden_pct;
+        s->peer_wait_s = profiled->peer_wait_s;
+        s->counted_steps = profiled->counted_steps;
+        s->counted_periods = profiled->counted_periods;
+        s->counted_from = profiled->counted_from;
+    }
+    for (long k = s->counted_from; k < s->counted_from + s->counted_steps; k++) paused += pause[k];
+    if (s->counted_steps) s->step_s -= paused / (double)s->counted_steps;
+}
+
+/* began is 1 if this rank has the first step of the run, or the first step after a resume. For profiled and
+ * pause see training_counted. */
 static int training_finish(ddp_ctx *d, const training *t, training_model *m, int began, double begin,
-                           double paused, const ddp_stats *profiled)
+                           const ddp_stats *profiled, const double *pause)
 {
     training_result *r = t->result;
     training_rank *own = training_place(r, ddp_rank(d));
@@ -902,13 +914,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, int
 
     if (bad) return bad;
     ddp_get_stats(d, &own->stats);
-    if (!own->stats.counted_steps && profiled->counted_steps) {
-        own->stats.step_s = profiled->step_s;
-        own->stats.wait_s = profiled->wait_s;
-        own->stats.hidden_pct = profiled->hidden_pct;
-        own->stats.counted_steps = profiled->counted_steps;
-    }
-    if (own->stats.counted_steps) own->stats.step_s -= paused / (double)own->stats.counted_steps;
+    training_counted(&own->stats, profiled, pause);
     bad = training_gather(d, t, own, m, began, &sum);
     own->spans = ddp_trace_copy(d, own->span, TRAINING_SPANS);
     own->slots = ddp_pipe_lanes(m->pipe, own->slot, TRAINING_SLOTS);
@@ -956,17 +962,6 @@ static int training_probe(ddp_ctx *d, const training *t)
     }
     ddp_probe_free(&r);
     return bad;
-}
-
-/* Returns the wait of the last step in ms, computed from the means before and after it. NAN for the step
- * after which the statistics were reset because the plan was adopted. */
-static double training_waited(const ddp_stats *before, const ddp_stats *after)
-{
-    double sum = after->wait_s * (double)after->counted_steps;
-
-    if (after->counted_steps != before->counted_steps + 1) return NAN;
-    sum -= before->wait_s * (double)before->counted_steps;
-    return sum > 0 ? sum : 0;
 }
 
 /* Numbers of the trainer that must be equal on all ranks: the learning rate of every step, and the options
@@ -1021,8 +1016,8 @@ static int training_loop(ddp_ctx *d, void *user)
     training_rank *own = training_place(r, ddp_rank(d));
     training_model m;
     progress line;
-    ddp_stats s, before, profiled;
-    double begin, paused = 0, pause, samples;
+    ddp_stats s, profiled;
+    double begin, waited = 0, samples, paused, *pause = NULL;
     long step, first = 0;
     int bad = training_build(d, t, &m), began;
 
@@ -1063,8 +1058,9 @@ static int training_loop(ddp_ctx *d, void *user)
     if (!bad && t->label && *t->data_line && training_leads(d)) fprintf(stderr, "%s\n", t->data_line);
     progress_start(&line, t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
-    memset(&before, 0, sizeof before);
     memset(&profiled, 0, sizeof profiled);
+    if (!bad) pause = (double *)calloc((size_t)t->steps + 1, sizeof *pause);
+    if (!bad && !pause) bad = DDP_MEMORY;
     for (step = first; !bad && step < t->steps; step++) {
         ddp_step_info info;
         double loss;
@@ -1090,25 +1086,24 @@ static int training_loop(ddp_ctx *d, void *user)
         own->step[step].loss = loss;
         own->step[step].bytes = s.bytes_sent;
         own->step[step].divergence = s.divergence;
-        own->wait_s[step] = training_waited(&before, &s);
+        own->wait_s[step] = s.wait_total_s - waited;
+        waited = s.wait_total_s;
         if (s.counted_steps) profiled = s;
-        /* the statistics are reset */
-        if (s.counted_steps < before.counted_steps && step + 1 < t->steps) paused = 0;
-        before = s;
         if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
             bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
         if (training_leads(d))
             progress_step(&line, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
         if (bad || !t->eval_every || (step + 1) % t->eval_every) continue;
         progress_end(&line);
-        pause = 0;
-        bad = training_evaluate(d, t, &m, step + 1, &pause);
-        begin += pause;
-        line.last_s += pause;
-        if (step + 1 < t->steps) paused += pause;
+        paused = 0;
+        bad = training_evaluate(d, t, &m, step + 1, &paused);
+        begin += paused;
+        line.last_s += paused;
+        pause[step + 1] = paused; /* the next step begins before the evaluation */
     }
     progress_end(&line);
-    if (!bad) bad = training_finish(d, t, &m, began, begin, paused, &profiled);
+    if (!bad) bad = training_finish(d, t, &m, began, begin, &profiled, pause);
+    free(pause);
     training_free(t, &m);
     return bad;
 }

@@ -53,6 +53,16 @@ static double predicted_hidden_pct(const program *p)
     return predicted_step_ms(p) > 0 ? r->rank[r->leader].stats.predicted_hidden_pct : (double)NAN;
 }
 
+/* Notes that the mean step time is not that of whole periods. */
+static void note_part_of_period(const ddp_stats *s)
+{
+    const long first = (s->counted_from + s->period) / s->period * s->period; /* of a period, after a step */
+
+    if (s->counted_periods || s->period < 2 || !s->counted_steps) return;
+    fprintf(stderr, "step_ms covers %ld steps, less than a period of %d: train for at least %ld steps\n",
+            s->counted_steps, s->period, first + s->period);
+}
+
 /* Prints the slowest rank, and how often the strategy planned again. */
 static void print_pace(const training_result *r)
 {
@@ -61,6 +71,7 @@ static void print_pace(const training_result *r)
     if (s->slow_ratio >= 1.1)
         fprintf(stderr, "slowest: rank %d computes %.1f x slower than the median (%.1f ms)\n",
                 s->slowest_rank, s->slow_ratio, 1e3 * s->median_compute_s);
+    note_part_of_period(s);
     if (s->replans > 0)
         fprintf(stderr, "the link changed: planned again %ld time%s\n", s->replans,
                 s->replans > 1 ? "s" : "");
@@ -117,6 +128,8 @@ static void write_results(const program *p, ddp_jsonl *j)
     if (p->t.task) ddp_jsonl_number(j, "test_accuracy", r->test_accuracy);
     ddp_jsonl_integer(j, "steps", r->steps);
     ddp_jsonl_number(j, "step_ms", 1e3 * r->step_s);
+    ddp_jsonl_integer(j, "counted_steps", r->rank[r->leader].stats.counted_steps);
+    ddp_jsonl_integer(j, "counted_periods", r->rank[r->leader].stats.counted_periods);
     ddp_jsonl_number(j, p->t.task ? "images_per_s" : "tokens_per_s", r->samples_per_s);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
     ddp_jsonl_number(j, "predicted_step_ms", predicted_step_ms(p));

@@ -172,6 +172,17 @@ static int simulate_launch(program *p, ddp_error *err)
     return code;
 }
 
+/* Returns the bytes that the leader sent in a counted step, or NAN for fewer than two steps. */
+static double simulate_bytes(const training_result *r)
+{
+    const ddp_stats *s = &r->rank[r->leader].stats;
+    const long last = s->counted_from + s->counted_steps - 1,
+               before = s->counted_from > r->first ? s->counted_from - 1 : r->first;
+
+    return last > before ? (double)(r->step[last].bytes - r->step[before].bytes) / (double)(last - before)
+                         : (double)NAN;
+}
+
 static void simulate_more(const program *p, ddp_jsonl *j)
 {
     const simulate *x = (const simulate *)p;
@@ -180,10 +191,7 @@ static void simulate_more(const program *p, ddp_jsonl *j)
                  hours = x->target / (x->tokens * workers) * r->step_s / 3600;
 
     if (x->swept) ddp_jsonl_string(j, "sweep", x->swept);
-    ddp_jsonl_number(j, "bytes_per_step",
-                     r->steps > 1
-                         ? (double)(r->step[r->steps - 1].bytes - r->step[0].bytes) / (double)(r->steps - 1)
-                         : NAN);
+    ddp_jsonl_number(j, "bytes_per_step", simulate_bytes(r));
     ddp_jsonl_number(j, "utilisation_pct", r->step_s > 0 ? 100 * x->compute_s / r->step_s : NAN);
     ddp_jsonl_number(j, "goodput_pct", x->whole_s > 0 ? 100 * x->whole_s / r->step_s : 100);
     if (x->target > 0) ddp_jsonl_number(j, "hours", hours);

@@ -76,9 +76,7 @@ static void sweep_keep(const simulate *x, sweep_point *p)
     p->step_ms = 1e3 * r->step_s;
     p->utilisation = 100 * x->compute_s / r->step_s;
     p->hidden = r->hidden_pct;
-    p->mb = r->steps > 1
-                ? 1e-6 * (double)(r->step[r->steps - 1].bytes - r->step[0].bytes) / (double)(r->steps - 1)
-                : 0;
+    p->mb = r->steps > 1 ? 1e-6 * simulate_bytes(r) : 0;
     p->wall_s = x->wall_s;
 }
 

@@ -830,7 +830,9 @@ ddp_stats._fields_ = [
     ("divergence", c_double), ("link", ddp_link), ("replans", c_long), ("staleness", c_double),
     ("staleness_most", c_long), ("deferred_pct", c_double), ("updates", c_long),
     ("compute_s", c_double), ("median_compute_s", c_double), ("slowest_rank", c_int),
-    ("slow_ratio", c_double), ("optimizer_bytes", c_size_t), ("not_finite", c_long)]
+    ("slow_ratio", c_double), ("optimizer_bytes", c_size_t), ("not_finite", c_long),
+    ("counted_from", c_long), ("counted_periods", c_long), ("period", c_int),
+    ("wait_total_s", c_double)]
 ddp_note._fields_ = [
     ("kind", c_int), ("step", c_long), ("time_s", c_double), ("rank", c_int), ("workers", c_int),
     ("before", c_double), ("now", c_double)]

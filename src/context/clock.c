@@ -92,7 +92,7 @@ void ddp__clock_start(ddp_ctx *d) { d->times.at.mark = ddp_now(); }
  * for yet. */
 static void ddp__clock_step(ddp_ctx *d, double now)
 {
-    const ddp__ended e = {now, d->times.wait_this_step};
+    const ddp__ended e = {d->step, now, d->times.wait_this_step};
 
     if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->times.timer);
     d->times.ended[d->times.ended_next++ % d->times.ended_room] = e;
@@ -209,13 +209,14 @@ const ddp_span *ddp__clock_span(const ddp_ctx *d, long number)
     return &d->times.span[number % d->times.spans];
 }
 
-int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s)
+int ddp__clock_next_step(ddp_ctx *d, long *step, double *at, double *wait_s)
 {
     ddp__times *t = &d->times;
     const ddp__ended *e;
 
     if (t->ended_first == t->ended_next) return 0;
     e = &t->ended[t->ended_first++ % t->ended_room];
+    *step = e->step;
     *at = e->at;
     *wait_s = e->wait_s;
     return 1;

@@ -37,6 +37,6 @@ DDP_LIB int ddp__clock_outside(const ddp_ctx *d); /* no layer hook has run since
 DDP_LIB long ddp__clock_oldest(const ddp_ctx *d);
 DDP_LIB long ddp__clock_newest(const ddp_ctx *d);
 DDP_LIB const ddp_span *ddp__clock_span(const ddp_ctx *d, long number);
-/* Returns 1 and the end time and waiting time of the next completed step that is not accounted for, or 0 if
- * there is no such step. */
-DDP_LIB int ddp__clock_next_step(ddp_ctx *d, double *at, double *wait_s);
+/* Returns 1 and the number, end time and waiting time of the next completed step that is not accounted for,
+ * or 0 if there is no such step. */
+DDP_LIB int ddp__clock_next_step(ddp_ctx *d, long *step, double *at, double *wait_s);

@@ -59,8 +59,9 @@ typedef struct ddp__at {
     double begun; /* start time of the current wait or update */
 } ddp__at;
 
-/* End time of a step, and how long the step waited, in seconds. */
+/* Number and end time of a step, and how long the step waited, in seconds. */
 typedef struct ddp__ended {
+    long step;
     double at, wait_s;
 } ddp__ended;
 

@@ -8,8 +8,21 @@ struct ddp_plan;
 struct ddp_profile;
 struct ddp_span;
 
-/* Statistics since the profile steps ended (with any strategy), or since ddp_plan_adopt, unless a field says
- * otherwise. Shares and times describe this rank. */
+/* Statistics of whole periods since the profile steps ended (with any strategy), or since ddp_plan_adopt,
+ * unless a field says otherwise. A period is the number of steps after which the transfers of the strategy
+ * repeat. It begins at a step whose number is a multiple of it. The first counted period begins at least one
+ * step after the plan was adopted, because a step may wait for transfers of the step before. Until a period
+ * is complete, the figures cover all steps since then, and counted_periods is 0. A new plan with another
+ * period restarts them. Shares and times describe this rank.
+ *
+ *   strategy                                      period
+ *   ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler,
+ *   usbyte, bsp, asp, ssp, r2sp, osp              1
+ *   localsgd, enp, dreamddp, diloco, sparseloco   the setting `period`
+ *   deft                                          iterations of the plan's steady schedule
+ *   a strategy of the program                     the period of its event `transfers`. Without the event: 1
+ *                                                 if it averages gradients, else the setting `period`
+ *   any, with one worker                          1 */
 typedef struct ddp_stats {
     const char *strategy;                /* name of the strategy */
     long steps;                          /* completed steps of the run */
@@ -29,8 +42,9 @@ typedef struct ddp_stats {
                                             transfers that blocking calls made on the caller's thread, or 0 if
                                             this system does not provide it */
     double predicted_step_s;             /* step time that the plan predicts, forward included, or 0 for no
-                                          * plan */
-    double predicted_hidden_pct;         /* hidden communication that the plan predicts, in % */
+                                          * prediction */
+    double predicted_hidden_pct;         /* hidden communication that the plan predicts, in %. 0 for no
+                                          * prediction */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
                             own|^2 at their last averaging. The mean over ranks is Gamma. */
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
@@ -48,6 +62,10 @@ typedef struct ddp_stats {
     size_t optimizer_bytes;  /* bytes of optimizer state on this rank, with the workspace of muon */
     long not_finite;         /* number of layer gradients with a NaN or an infinite value on this rank, one
                                 per layer and step */
+    long counted_from;       /* number of the first of the counted_steps */
+    long counted_periods;    /* whole periods in the counted_steps, or 0 if no period was complete */
+    int period;              /* number of steps in a period, at least 1 */
+    double wait_total_s;     /* time for which this rank waited for communication in the whole run */
 } ddp_stats;
 
 /* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */

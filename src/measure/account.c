@@ -26,8 +26,9 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
     return s;
 }
 
-/* Collects the compute and communication intervals that overlap begin..end, clipped to it. */
-static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
+/* Collects the compute and communication intervals that overlap begin..end, clipped to it. Adds the waits for
+ * slower peers to *peer_wait_s. */
+static int ddp__gather_spans(ddp_ctx *d, double begin, double end, double *peer_wait_s)
 {
     int n = 0, ops;
     const long oldest = ddp__clock_oldest(d);
@@ -49,7 +50,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
         d->measure->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
-        if (o->end >= 0) ddp__stats(d)->peer_wait_s += o->peer_wait;
+        if (o->end >= 0) *peer_wait_s += o->peer_wait;
     }
     return n;
 }
@@ -194,37 +195,97 @@ void ddp__drift_start(ddp_ctx *d)
 
 /* ---- steps and statistics ---- */
 
-static void ddp__account_step(ddp_ctx *d, double now, double wait_s)
+static void ddp__totals_add(ddp__totals *to, const ddp__totals *s)
 {
-    if (ddp__engine_of(d, 0)) {
-        double comm, exposed;
-        int n = ddp__gather_spans(d, d->measure->step_begin, now);
-        ddp__sort_spans(d->measure->merge, n);
-        ddp__sweep_spans(d->measure->merge, n, &comm, &exposed);
-        ddp__stats(d)->comm_s += comm;
-        ddp__stats(d)->exposed_s += exposed;
-        if (ddp__follows(d)) ddp__drift_observe(d, d->measure->step_begin, now);
+    to->steps += s->steps;
+    to->step_s += s->step_s;
+    to->wait_s += s->wait_s;
+    to->comm_s += s->comm_s;
+    to->exposed_s += s->exposed_s;
+    to->peer_wait_s += s->peer_wait_s;
+}
+
+static void ddp__totals_clear(struct ddp__measure *m)
+{
+    const ddp__totals none = DDP__ZEROS;
+
+    m->all = m->part = m->whole = none;
+}
+
+/* Counts a period if it is whole. A step may wait for transfers of the step before, which belong to the plan
+ * only if the statistics began before that step. */
+static void ddp__account_whole(struct ddp__measure *m, long next)
+{
+    const ddp__totals none = DDP__ZEROS;
+
+    if (next % m->period) return;
+    if (m->part.steps == m->period && m->all.steps > m->period) {
+        if (!m->whole.steps) m->whole_from = next - m->period;
+        ddp__totals_add(&m->whole, &m->part);
     }
-    d->measure->sum_step_s += now - d->measure->step_begin;
-    d->measure->sum_wait_s += wait_s;
-    ddp__stats(d)->counted_steps++;
-    d->measure->step_begin = now;
+    m->part = none;
+}
+
+static void ddp__account_step(ddp_ctx *d, long step, double now, double wait_s)
+{
+    struct ddp__measure *m = d->measure;
+    ddp__totals s = {1, now - m->step_begin, wait_s - m->planning_s, 0, 0, 0};
+
+    if (ddp__engine_of(d, 0)) {
+        int n = ddp__gather_spans(d, m->step_begin, now, &s.peer_wait_s);
+        ddp__sort_spans(m->merge, n);
+        ddp__sweep_spans(m->merge, n, &s.comm_s, &s.exposed_s);
+        if (ddp__follows(d)) ddp__drift_observe(d, m->step_begin, now);
+    }
+    if (!m->all.steps) m->begun = step;
+    ddp__totals_add(&m->all, &s);
+    ddp__totals_add(&m->part, &s);
+    ddp__account_whole(m, step + 1);
+    m->wait_total_s += s.wait_s;
+    m->planning_s = 0;
+    m->step_begin = now;
 }
 
 void ddp__account_steps(ddp_ctx *d)
 {
     double at, wait_s;
+    long step;
 
-    while (ddp__clock_next_step(d, &at, &wait_s)) ddp__account_step(d, at, wait_s);
+    while (ddp__clock_next_step(d, &step, &at, &wait_s)) ddp__account_step(d, step, at, wait_s);
 }
 
 void ddp__account_reset(ddp_ctx *d)
 {
     ddp__account_steps(d);
-    ddp__stats(d)->counted_steps = 0;
-    ddp__stats(d)->comm_s = ddp__stats(d)->exposed_s = ddp__stats(d)->peer_wait_s = 0;
-    d->measure->sum_step_s = d->measure->sum_wait_s = 0;
+    ddp__totals_clear(d->measure);
+    d->measure->planning_s = ddp__clock_waited(d);
     d->measure->step_begin = ddp_now();
+}
+
+void ddp__account_period(ddp_ctx *d, int steps)
+{
+    ddp__account_steps(d);
+    if (steps != d->measure->period) ddp__totals_clear(d->measure);
+    d->measure->period = steps;
+}
+
+/* The steps that the statistics cover: whole periods, or all steps until one is complete. */
+static void ddp__counted(const struct ddp__measure *m, ddp_stats *out)
+{
+    const ddp__totals *s = m->whole.steps ? &m->whole : &m->all;
+    const double steps = s->steps ? (double)s->steps : 1;
+
+    out->period = m->period;
+    out->counted_steps = s->steps;
+    out->counted_periods = m->whole.steps / m->period;
+    out->counted_from = m->whole.steps ? m->whole_from : m->begun;
+    out->step_s = s->step_s / steps;
+    out->wait_s = s->wait_s / steps;
+    out->comm_s = s->comm_s;
+    out->exposed_s = s->exposed_s;
+    out->peer_wait_s = s->peer_wait_s;
+    out->hidden_pct = s->comm_s > 0 ? 100 * (1 - s->exposed_s / s->comm_s) : 100;
+    out->wait_total_s = m->wait_total_s;
 }
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
@@ -238,12 +299,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     *out = *ddp__stats(d);
     out->strategy = ddp__ops(d)->name;
     out->steps = ddp_step(d);
-    if (ddp__stats(d)->counted_steps) {
-        out->step_s = d->measure->sum_step_s / (double)ddp__stats(d)->counted_steps;
-        out->wait_s = d->measure->sum_wait_s / (double)ddp__stats(d)->counted_steps;
-    }
-    out->hidden_pct =
-        ddp__stats(d)->comm_s > 0 ? 100 * (1 - ddp__stats(d)->exposed_s / ddp__stats(d)->comm_s) : 100;
+    ddp__counted(d->measure, out);
     for (int link = 0; link < 2; link++) {
         ddp__engine *e = link ? ddp__second_of(d) : ddp__engine_of(d, 0);
         ddp__net_stats net;

@@ -7,5 +7,8 @@
 DDP_LIB void ddp__account_steps(ddp_ctx *d);
 /* Restarts the statistics. */
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
+/* Sets the number of steps after which the transfers of the strategy repeat. Another number restarts the
+ * statistics. */
+DDP_LIB void ddp__account_period(ddp_ctx *d, int steps);
 /* Starts to follow the links, from their current measured or nominal cost. */
 DDP_LIB void ddp__drift_start(ddp_ctx *d);

@@ -13,6 +13,12 @@ typedef struct ddp__pace_word {
     double present;   /* 1. 0 means that the rank is lost. */
 } ddp__pace_word;
 
+/* Sums over steps, in seconds. */
+typedef struct ddp__totals {
+    long steps;
+    double step_s, wait_s, comm_s, exposed_s, peer_wait_s;
+} ddp__totals;
+
 struct ddp__measure {
     ddp_link link[2];   /* measured */
     double gap_s[2];    /* per-message overhead of each link (ddp_profile), or 0 if not measured */
@@ -32,7 +38,14 @@ struct ddp__measure {
     ddp_span *merge;           /* [merge_room] workspace for the hidden share */
     ddp__op_span *op_scratch;  /* [op_room] workspace for statistics and traces */
     int op_room, merge_room;
-    double step_begin, sum_step_s, sum_wait_s; /* step_begin: end of the previous step */
+    double step_begin; /* end of the previous step */
+    int period;        /* steps in a period of the strategy's transfers */
+    /* all: the steps since the statistics began. part: those of the current period. whole: those of whole
+     * periods. begun, whole_from: the first step of all, and of whole */
+    ddp__totals all, part, whole;
+    long begun, whole_from;
+    double wait_total_s; /* of all steps of the run */
+    double planning_s;   /* wait between the step before and step_begin, which belongs to no step */
 };
 
 /* open returns 0 if memory is short. start: call it when the layers are known (part.c). */

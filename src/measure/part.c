@@ -8,7 +8,9 @@
 int ddp__measure_open(ddp_ctx *d)
 {
     d->measure = (struct ddp__measure *)ddp__scratch_take(ddp__lists_of(d), 1, sizeof *d->measure);
-    return d->measure != NULL;
+    if (!d->measure) return 0;
+    d->measure->period = 1;
+    return 1;
 }
 
 ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)

@@ -44,6 +44,16 @@ static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *s
     return DDP_OK;
 }
 
+int ddp__period_of(ddp_ctx *d)
+{
+    int steps = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? 1 : ddp__cfg(d)->period;
+    ddp_transfer none;
+
+    if (!ddp__engine_of(d, 0)) return 1;
+    if (ddp__ops(d)->transfers) (void)ddp__ops(d)->transfers(d, ddp__self(d), &steps, &none, 0);
+    return steps > 0 ? steps : 1;
+}
+
 /* Returns the earliest start of a message, in seconds from the start of its step's backward pass. */
 static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 {
@@ -254,7 +264,9 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->session->plan);
     d->session->plan = own;
-    return DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->session->plan, p));
+    DDP__TRY(DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->session->plan, p)));
+    ddp__account_period(d, ddp__period_of(d));
+    return DDP_OK;
 }
 
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)

@@ -28,6 +28,11 @@ DDP_LIB ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *er
  * first step. */
 DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 
+/* Returns the number of steps after which the transfers of the strategy repeat: the period of its event
+ * `transfers`. Without the event it is 1 for averages of gradients, which every step has, and the setting
+ * `period` for others. 1 without other ranks. */
+DDP_LIB int ddp__period_of(ddp_ctx *d);
+
 /* Makes the plan (planning.c).
  *   first     before the strategy receives the first gradient
  *   measured  after the profile steps

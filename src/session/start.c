@@ -181,6 +181,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__desk_open(d, err));
     ddp__layers_freeze(d);
     ddp__clock_start(d);
+    ddp__account_period(d, ddp__period_of(d));
     ddp__account_reset(d);
     return DDP_OK;
 }

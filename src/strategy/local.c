@@ -364,7 +364,7 @@ int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *ou
     const ddp_plan *p = &x->plan;
     int n = 0;
 
-    *period = p->layers ? p->period : 1;
+    *period = p->layers ? p->period : ddp_settings(d)->period;
     for (int h = 0; p->layers && h < p->period; h++)
         for (int l = ddp_layers(d) - 1; l >= 0 && n < room; l--) {
             const ddp_transfer t = {h, l, l, l};

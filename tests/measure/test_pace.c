@@ -331,7 +331,7 @@ static void straggler_that_is_lost_is_not_reported_as_recovered(void **state)
     cfg.elastic.min_world = 2;
     cfg.network.net_script = script;
     p.count = 30;
-    p.steps = p.until = 40; /* it is reported in step 6, and the times of the others are compared in step 14 */
+    p.steps = p.until = 40; /* it is reported in step 6. Step 14 compares the times of the others. */
     p.compute_s = 0.002;
     train(&p, &cfg);
     unlink(script);

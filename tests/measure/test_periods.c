@@ -1,0 +1,178 @@
+/* [asan] The statistics cover whole periods of each strategy. */
+#include "dreamddp.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { LAYERS = 4, COUNT = 2000, MOST = 64 };
+
+static const double forward_s = 0.004, backward_s = 0.008;
+
+typedef struct run {
+    ddp_config cfg;
+    long steps;
+    double begin_s, end_s[MOST], waited_s[MOST]; /* of rank 0: end of each step, and its waits until then */
+    ddp_stats stats;                             /* of rank 0 at the end */
+} run;
+
+static int worker(ddp_ctx *d, void *user)
+{
+    static const char *const names[LAYERS] = {"a", "b", "c", "d"};
+    run *x = (run *)user;
+    float *w = (float *)calloc(2 * LAYERS * COUNT, sizeof *w);
+    int bad = w ? 0 : (int)DDP_MEMORY;
+
+    for (int l = 0; !bad && l < LAYERS; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.name = names[l];
+        layer.params = w + 2 * l * COUNT;
+        layer.grads = layer.params + COUNT;
+        layer.count = COUNT;
+        bad = ddp_add_layer(d, &layer);
+    }
+    for (long step = 0; !bad && step < x->steps; step++) {
+        for (int l = 0; !bad && l < LAYERS; l++) {
+            bad = ddp_forward_begin(d, l);
+            ddp_sleep_until(ddp_now() + forward_s / LAYERS);
+        }
+        for (int l = LAYERS - 1; !bad && l >= 0; l--) {
+            ddp_backward_begin(d, l);
+            ddp_sleep_until(ddp_now() + backward_s / LAYERS);
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+        if (bad || ddp_rank(d)) continue;
+        ddp_get_stats(d, &x->stats);
+        x->end_s[step] = ddp_now();
+        x->waited_s[step] = x->stats.wait_total_s;
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    free(w);
+    return bad;
+}
+
+static void train(run *x, ddp_strategy strategy, int world, int profile_steps, long steps)
+{
+    ddp_error err;
+
+    memset(x, 0, sizeof *x);
+    x->steps = steps;
+    x->cfg.strategy = strategy;
+    x->cfg.world = world;
+    x->cfg.profile_steps = profile_steps;
+    x->cfg.period = 5;
+    x->cfg.net = "8mbit,10ms";
+    x->cfg.no_env = 1;
+    x->cfg.transport = DDP_THREADS;
+    if (ddp_simulate(&x->cfg, NULL, worker, x, NULL, &err)) fail_msg("%s", err.msg);
+}
+
+static void near_to(double is, double should, const char *what, const ddp_stats *s)
+{
+    if (!(fabs(is - should) <= 1e-6 + 1e-6 * fabs(should)))
+        fail_msg("%s: %s is %.9g, expected %.9g", s->strategy, what, is, should);
+}
+
+/* Checks that the figures cover `count` steps from step `from` on, with `periods` whole periods. */
+static void covers(const run *x, long from, long count, int period, long periods)
+{
+    const ddp_stats *s = &x->stats;
+
+    if (s->counted_from != from || s->counted_steps != count || s->period != period ||
+        s->counted_periods != periods)
+        fail_msg("%s: %ld steps from %ld on, %ld periods of %d; expected %ld from %ld on, %ld of %d",
+                 s->strategy, s->counted_steps, s->counted_from, s->counted_periods, s->period, count, from,
+                 periods, period);
+    near_to(s->step_s, (x->end_s[from + count - 1] - x->end_s[from - 1]) / (double)count, "step_s", s);
+    near_to(s->wait_s, (x->waited_s[from + count - 1] - x->waited_s[from - 1]) / (double)count, "wait_s", s);
+    near_to(s->hidden_pct, 100 * (1 - s->exposed_s / s->comm_s), "hidden_pct", s);
+    assert_true(s->comm_s > 0 && s->comm_s <= s->step_s * (double)count + 1e-9);
+}
+
+static void figures_cover_whole_periods_after_the_plan(void **state)
+{
+    static const ddp_strategy each[] = {DDP_SSGD, DDP_WFBP, DDP_BYTESCHEDULER},
+                              period[] = {DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP, DDP_DILOCO, DDP_SPARSELOCO};
+    static run x, twice;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        train(&x, each[i], 3, 6, 17);
+        covers(&x, 7, 10, 1, 10);
+    }
+    for (int i = 0; i < 5; i++) {
+        train(&x, period[i], 3, 6, 19);
+        covers(&x, 10, 5, 5, 1);
+        train(&twice, period[i], 3, 6, 20);
+        covers(&twice, 10, 10, 5, 2);
+        /* the ranks compare their times in only one of these periods */
+        assert_true(fabs(twice.stats.comm_s / x.stats.comm_s - 2) < 0.02);
+        if (!(fabs(twice.stats.step_s / x.stats.step_s - 1) < 0.05))
+            fail_msg("%s: %g s in a period, %g s in two", x.stats.strategy, x.stats.step_s,
+                     twice.stats.step_s);
+    }
+}
+
+/* The first step after a plan waits for no transfer of the step before. */
+static void first_counted_period_begins_a_step_after_the_plan(void **state)
+{
+    static run x;
+
+    (void)state;
+    train(&x, DDP_DREAMDDP, 3, 5, 15);
+    covers(&x, 10, 5, 5, 1);
+}
+
+static void figures_cover_all_steps_until_a_period_is_complete(void **state)
+{
+    static run x;
+
+    (void)state;
+    train(&x, DDP_DREAMDDP, 3, 6, 14);
+    covers(&x, 6, 8, 5, 0);
+}
+
+static void period_of_deft_is_that_of_its_plan(void **state)
+{
+    static run x;
+
+    (void)state;
+    train(&x, DDP_DEFT, 3, 6, 50);
+    if (x.stats.period < 2) fail_msg("deft: a period of %d steps merges no gradients", x.stats.period);
+    assert_true(x.stats.counted_periods > 0 && x.stats.counted_from % x.stats.period == 0);
+    covers(&x, x.stats.counted_from, x.stats.period * x.stats.counted_periods, x.stats.period,
+           x.stats.counted_periods);
+}
+
+static void one_worker_counts_every_step(void **state)
+{
+    static run x;
+
+    (void)state;
+    train(&x, DDP_DREAMDDP, 1, 6, 9);
+    assert_true(x.stats.counted_from == 7 && x.stats.counted_steps == 2 && x.stats.period == 1);
+    near_to(x.stats.step_s, forward_s + backward_s, "step_s", &x.stats);
+    near_to(x.stats.hidden_pct, 100, "hidden_pct", &x.stats);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(figures_cover_whole_periods_after_the_plan),
+        cmocka_unit_test(first_counted_period_begins_a_step_after_the_plan),
+        cmocka_unit_test(figures_cover_all_steps_until_a_period_is_complete),
+        cmocka_unit_test(period_of_deft_is_that_of_its_plan),
+        cmocka_unit_test(one_worker_counts_every_step),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
