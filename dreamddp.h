@@ -55855,10 +55855,10 @@ DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 DDP_LIB int ddp__period_of(ddp_ctx *d);
 
 /* Makes the plan (planning.c).
- *   first     before the strategy receives the first gradient
+ *   early     the first time before the strategy receives a gradient. Otherwise, does nothing
  *   measured  after the profile steps
  *   again     for the same layers, after the link has changed */
-DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__plan_early(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
 /* Distributes the plan of the first rank of the team to all its ranks. *plan is freed here. The other ranks'
@@ -56517,6 +56517,20 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
     return ddp__plan_adopt(d, &plan, p, err);
 }
 
+/* Computes the transfers of a profile without measured ones from the link and the messages of this run. */
+static ddp_status ddp__profile_sends(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    const ddp_link none = {0, 0};
+    ddp_profile file;
+    int measured = 0;
+
+    DDP__TRY(ddp_profile_read(ddp__cfg(d)->profile_path, &none, &file, err));
+    for (int l = 0; l < file.layers; l++) measured |= file.comm_s[l] > 0;
+    ddp_profile_free(&file);
+    if (!measured) ddp__profile_link(d, p);
+    return DDP_OK;
+}
+
 /* Reads the profile, which has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
@@ -56536,7 +56550,7 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
                          "needed",
                          ddp__cfg(d)->profile_path, rows, layers);
     }
-    return DDP_OK;
+    return d->session->cut ? DDP_OK : ddp__profile_sends(d, p, err);
 }
 
 /* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
@@ -56579,7 +56593,8 @@ static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, con
     return s;
 }
 
-ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
+/* Makes the plan before the strategy receives the first gradient. */
+static ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
 {
     ddp_profile model = DDP__ZEROS, p = DDP__ZEROS;
     ddp_status s = ddp__profile_first(d, &model, &p, err);
@@ -56599,6 +56614,30 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     d->session->profile = p;
     ddp__forward_hooks(d, ddp_has_forward(d));
     return ddp__plan_settled(d, err);
+}
+
+/* Reads the profile of a strategy that follows no plan, only for the prediction. */
+static ddp_status ddp__predict_from_file(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile p = DDP__ZEROS;
+    const ddp_status s = ddp__profile_from_file(d, &p, err);
+
+    if (s != DDP_OK) {
+        ddp_profile_free(&p);
+        return s;
+    }
+    ddp__profile_between(d, &p);
+    d->session->profile = p;
+    return ddp__predict(d, err);
+}
+
+ddp_status ddp__plan_early(ddp_ctx *d, ddp_error *err)
+{
+    if (ddp__ops(d)->plan_make) return d->session->plan.bytes ? DDP_OK : ddp__plan_first(d, err);
+    if (!ddp__cfg(d)->profile_path || !ddp__ops(d)->transfers || d->session->cut ||
+        d->session->profile.layers)
+        return DDP_OK;
+    return ddp__predict_from_file(d, err);
 }
 
 ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
@@ -58306,7 +58345,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
                          1.0f / (float)ddp__cfg(d)->micro_batches);
     DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
-    if (ddp__ops(d)->plan_make && !d->session->plan.bytes) DDP__TRY(ddp__plan_first(d, ddp__error(d)));
+    DDP__TRY(ddp__plan_early(d, ddp__error(d)));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
     return ddp__posted_look(d);
 }

@@ -159,7 +159,7 @@ def train(kind, rank, args):
            "parameters": sum(p.numel() for p in model.parameters()), "loss": loss.item(), "torch": torch.__version__}
     if kind != "gloo":
         st = dreamddp.stats()
-        out.update(predicted_ms=1e3 * st["predicted_step_s"], hidden_pct=st["hidden_pct"], library_step_ms=1e3 * st["step_s"])
+        out.update(predicted_ms=1e3 * (st["predicted_step_s"] or float("nan")), hidden_pct=st["hidden_pct"], library_step_ms=1e3 * st["step_s"])
         dreamddp.sync_all()
         dreamddp.close()
     if rank == 0:

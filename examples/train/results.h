@@ -149,7 +149,7 @@ static void write_results(const program *p, ddp_jsonl *j)
         ddp_jsonl_integer(j, "microbatches", p->accumulate);
         ddp_jsonl_number(j, "bubble_pct", r->pipe.bubble_pct);
         ddp_jsonl_number(j, "boundary_bytes", r->pipe.boundary_bytes);
-        ddp_jsonl_number(j, "predicted_step_s", r->pipe.predicted_step_s);
+        ddp_jsonl_number(j, "predicted_step_s", 1e-3 * predicted_step_ms(p));
     }
     if (p->cfg.server.count) {
         ddp_jsonl_integer(j, "servers", p->cfg.server.count > 0 ? p->cfg.server.count : r->world);

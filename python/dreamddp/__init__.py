@@ -138,7 +138,8 @@ def step():
 
 
 def stats():
-    """A dict of the statistics of this rank: the fields of ddp_stats. "link" is (alpha in seconds, seconds per byte)."""
+    """A dict of the statistics of this rank: the fields of ddp_stats. "link" is (alpha in seconds, seconds per byte). The
+    predictions are None if there is none."""
     return context().stats()
 
 

@@ -199,11 +199,14 @@ class Context(Collectives, Beside):
         return self.stats()["strategy"]
 
     def stats(self):
-        """Returns ddp_stats as a dict. "link" is (alpha in seconds, seconds per byte)."""
+        """Returns ddp_stats as a dict. "link" is (alpha in seconds, seconds per byte). The predictions are None if
+        there is none."""
         s = c.ddp_stats()
         self.lib.ddp_get_stats(self._alive(), s)
         out = {name: getattr(s, name) for name, _ in s._fields_}
         out.update(strategy=s.strategy.decode(), bytes_as=list(s.bytes_as), link=(s.link.alpha_s, s.link.beta_s))
+        if not s.predicted_step_s > 0:
+            out.update(predicted_step_s=None, predicted_hidden_pct=None)
         return out
 
     # ---- layers ----

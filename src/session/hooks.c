@@ -114,7 +114,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
                          1.0f / (float)ddp__cfg(d)->micro_batches);
     DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
-    if (ddp__ops(d)->plan_make && !d->session->plan.bytes) DDP__TRY(ddp__plan_first(d, ddp__error(d)));
+    DDP__TRY(ddp__plan_early(d, ddp__error(d)));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
     return ddp__posted_look(d);
 }

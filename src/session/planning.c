@@ -323,6 +323,20 @@ static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const
     return ddp__plan_adopt(d, &plan, p, err);
 }
 
+/* Computes the transfers of a profile without measured ones from the link and the messages of this run. */
+static ddp_status ddp__profile_sends(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    const ddp_link none = {0, 0};
+    ddp_profile file;
+    int measured = 0;
+
+    DDP__TRY(ddp_profile_read(ddp__cfg(d)->profile_path, &none, &file, err));
+    for (int l = 0; l < file.layers; l++) measured |= file.comm_s[l] > 0;
+    ddp_profile_free(&file);
+    if (!measured) ddp__profile_link(d, p);
+    return DDP_OK;
+}
+
 /* Reads the profile, which has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
@@ -342,7 +356,7 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
                          "needed",
                          ddp__cfg(d)->profile_path, rows, layers);
     }
-    return DDP_OK;
+    return d->session->cut ? DDP_OK : ddp__profile_sends(d, p, err);
 }
 
 /* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
@@ -385,7 +399,8 @@ static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, con
     return s;
 }
 
-ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
+/* Makes the plan before the strategy receives the first gradient. */
+static ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
 {
     ddp_profile model = DDP__ZEROS, p = DDP__ZEROS;
     ddp_status s = ddp__profile_first(d, &model, &p, err);
@@ -405,6 +420,30 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     d->session->profile = p;
     ddp__forward_hooks(d, ddp_has_forward(d));
     return ddp__plan_settled(d, err);
+}
+
+/* Reads the profile of a strategy that follows no plan, only for the prediction. */
+static ddp_status ddp__predict_from_file(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile p = DDP__ZEROS;
+    const ddp_status s = ddp__profile_from_file(d, &p, err);
+
+    if (s != DDP_OK) {
+        ddp_profile_free(&p);
+        return s;
+    }
+    ddp__profile_between(d, &p);
+    d->session->profile = p;
+    return ddp__predict(d, err);
+}
+
+ddp_status ddp__plan_early(ddp_ctx *d, ddp_error *err)
+{
+    if (ddp__ops(d)->plan_make) return d->session->plan.bytes ? DDP_OK : ddp__plan_first(d, err);
+    if (!ddp__cfg(d)->profile_path || !ddp__ops(d)->transfers || d->session->cut ||
+        d->session->profile.layers)
+        return DDP_OK;
+    return ddp__predict_from_file(d, err);
 }
 
 ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)

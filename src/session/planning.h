@@ -34,10 +34,10 @@ DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 DDP_LIB int ddp__period_of(ddp_ctx *d);
 
 /* Makes the plan (planning.c).
- *   first     before the strategy receives the first gradient
+ *   early     the first time before the strategy receives a gradient. Otherwise, does nothing
  *   measured  after the profile steps
  *   again     for the same layers, after the link has changed */
-DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__plan_early(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
 /* Distributes the plan of the first rank of the team to all its ranks. *plan is freed here. The other ranks'

@@ -1,4 +1,4 @@
-/* [asan] The statistics cover whole periods of each strategy. */
+/* [asan] The statistics cover whole periods, and a profile from a file gives a prediction. */
 #include "dreamddp.h"
 
 #include <math.h>
@@ -164,6 +164,40 @@ static void one_worker_counts_every_step(void **state)
     near_to(x.stats.hidden_pct, 100, "hidden_pct", &x.stats);
 }
 
+/* One worker alone measures no transfers: they follow from the link. */
+static void profile_of_one_worker_gives_a_prediction(void **state)
+{
+    static const ddp_strategy list[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP, DDP_DILOCO};
+    char path[] = "/tmp/test_periods_XXXXXX.csv";
+    const int fd = mkstemps(path, 4);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    static run x;
+    ddp_error err;
+
+    (void)state;
+    assert_non_null(f);
+    fprintf(f, "layer,params,forward_s,backward_s,comm_s\n");
+    for (int l = 0; l < LAYERS; l++)
+        fprintf(f, "%c,%d,%g,%g,0\n", 'a' + l, COUNT, forward_s / LAYERS, backward_s / LAYERS);
+    assert_int_equal(fclose(f), 0);
+    for (int i = 0; i < 6; i++) {
+        memset(&x, 0, sizeof x);
+        x.steps = 21;
+        x.cfg.strategy = list[i];
+        x.cfg.world = 3;
+        x.cfg.profile_path = path;
+        x.cfg.period = 5;
+        x.cfg.net = "8mbit,10ms";
+        x.cfg.no_env = 1;
+        x.cfg.transport = DDP_THREADS;
+        if (ddp_simulate(&x.cfg, NULL, worker, &x, NULL, &err)) fail_msg("%s", err.msg);
+        if (!(fabs(x.stats.predicted_step_s / x.stats.step_s - 1) < 0.15))
+            fail_msg("%s: predicted %g s, simulated %g s", x.stats.strategy, x.stats.predicted_step_s,
+                     x.stats.step_s);
+    }
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +206,7 @@ int main(void)
         cmocka_unit_test(figures_cover_all_steps_until_a_period_is_complete),
         cmocka_unit_test(period_of_deft_is_that_of_its_plan),
         cmocka_unit_test(one_worker_counts_every_step),
+        cmocka_unit_test(profile_of_one_worker_gives_a_prediction),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
