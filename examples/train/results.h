@@ -59,7 +59,7 @@ static void note_part_of_period(const ddp_stats *s)
     const long first = (s->counted_from + s->period) / s->period * s->period; /* of a period, after a step */
 
     if (s->counted_periods || s->period < 2 || !s->counted_steps) return;
-    fprintf(stderr, "step_ms covers %ld steps, less than a period of %d: train for at least %ld steps\n",
+    fprintf(stderr, "step_ms covers %ld steps, less than a period of %d: run at least %ld steps\n",
             s->counted_steps, s->period, first + s->period);
 }
 

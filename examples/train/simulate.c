@@ -23,11 +23,12 @@ enum { SIMULATE_LANES = 16 };
 /* The options of simulate in addition to the trainers' options, and the result of one run. */
 typedef struct simulate {
     program p; /* first member: callbacks receive its address and cast it to simulate */
-    double noise, tokens, target, price;
+    double noise, cores, tokens, target, price; /* cores: 0 if --cores is not given */
     const char *slow, *faults, *sweep, *csv, *svg;
     int real, unfolded;
     double compute_s, whole_s; /* seconds per step: compute, and a step without faults (0 if --faults is not
                                   given) */
+    double slowdown;           /* factor on the compute times because workers share cores */
     double wall_s;
     const char *swept; /* the swept option of this run, such as "net=100mbit", or NULL */
     ddp_simulation how;
@@ -46,6 +47,10 @@ static int simulate_parse(simulate *x, int argc, char **argv)
         {"--noise", CLI_REAL, &x->noise, "X",
          "largest random change of a layer's time in each execution, as a fraction [0]"},
         {"--slow", CLI_TEXT, &x->slow, "R:F,..", "stragglers: worker R takes F times as long to compute"},
+        {"--cores", CLI_REAL, &x->cores, "N",
+         "cores that all workers share; if workers x --threads is higher, computing is slower by that ratio "
+         "[no "
+         "sharing]"},
         {"--tokens", CLI_REAL, &x->tokens, "N", "tokens per worker and step, for --target [1]"},
         {"--target", CLI_REAL, &x->target, "N",
          "number of tokens to train on; prints the hours, and with --price the cost"},
@@ -76,8 +81,10 @@ static ddp_status simulate_none(program *p, ddp_error *err)
 static ddp_status simulate_chosen(program *p, ddp_error *err)
 {
     const simulate *x = (const simulate *)p;
-    const cli_range ranges[] = {
-        {"--target", x->target, 0, 0}, {"--tokens", x->tokens, DBL_MIN, 0}, {"--price", x->price, 0, 0}};
+    const cli_range ranges[] = {{"--target", x->target, 0, 0},
+                                {"--tokens", x->tokens, DBL_MIN, 0},
+                                {"--price", x->price, 0, 0},
+                                {"--cores", x->cores, 0, 0}};
 
     if (!p->emulate) return simulate_none(p, err);
     if (!(x->noise >= 0 && x->noise < 1))
@@ -87,6 +94,20 @@ static ddp_status simulate_chosen(program *p, ddp_error *err)
     if (x->price > 0 && !(x->target > 0))
         return refuse(err, "--price %g needs --target N, the number of tokens to train on", x->price);
     return DDP_OK;
+}
+
+/* Multiplies the times of the layers where workers share cores. The operator threads of all workers run at
+ * the same time, so each has its share of the cores. */
+static void simulate_share_cores(simulate *x)
+{
+    const long threads = x->p.workers * (x->p.cfg.threads > 0 ? x->p.cfg.threads : 1);
+    const ddp_profile *e = &x->p.emulated;
+
+    x->slowdown = x->cores > 0 && (double)threads > x->cores ? (double)threads / x->cores : 1;
+    for (int l = 0; l < e->layers; l++) {
+        e->forward_s[l] *= x->slowdown;
+        e->backward_s[l] *= x->slowdown;
+    }
 }
 
 /* Sets compute_s to the seconds that a worker computes per step. */
@@ -149,6 +170,7 @@ static int simulate_launch(program *p, ddp_error *err)
     ddp_config c;
     int code;
 
+    simulate_share_cores(x);
     simulate_times(x);
     if (!x->real) simulate_scale(x);
     p->t.paper = x->real ? NULL : (float *)x->how.paper;
@@ -167,6 +189,7 @@ static int simulate_launch(program *p, ddp_error *err)
     if (x->how.scale > 1) /* the prediction is for the scaled-down number of values */
         p->t.result->rank[p->t.result->leader].stats.predicted_step_s =
             p->t.result->rank[p->t.result->leader].stats.predicted_hidden_pct = NAN;
+    if (!code) note_part_of_period(&p->t.result->rank[p->t.result->leader].stats);
     ddp_paper_free(x->how.paper, x->how.paper_bytes);
     x->how.paper = NULL;
     return code;
@@ -193,6 +216,7 @@ static void simulate_more(const program *p, ddp_jsonl *j)
     if (x->swept) ddp_jsonl_string(j, "sweep", x->swept);
     ddp_jsonl_number(j, "bytes_per_step", simulate_bytes(r));
     ddp_jsonl_number(j, "utilisation_pct", r->step_s > 0 ? 100 * x->compute_s / r->step_s : NAN);
+    ddp_jsonl_number(j, "compute_slowdown", x->slowdown);
     ddp_jsonl_number(j, "goodput_pct", x->whole_s > 0 ? 100 * x->whole_s / r->step_s : 100);
     if (x->target > 0) ddp_jsonl_number(j, "hours", hours);
     if (x->price > 0) ddp_jsonl_number(j, "cost", hours * (double)p->workers * x->price);

@@ -95,6 +95,28 @@ def straggler_delays_every_step(folder):
 
 
 @case
+def workers_that_share_cores_compute_longer(folder):
+    options = ("--strategy", "localsgd", "--steps", 21, "--workers", 4)
+    alone, shared = one(folder, *options), one(folder, *options, "--cores", 2)
+    expect(alone["compute_slowdown"] == 1 and shared["compute_slowdown"] == 2, shared)
+    expect(abs(shared["step_ms"] - alone["step_ms"] - 36) < 0.01, (alone["step_ms"], shared["step_ms"]))
+    expect(one(folder, *options, "--cores", 6, "--threads", 3)["compute_slowdown"] == 2, "threads")
+    expect(one(folder, *options, "--cores", 8)["step_ms"] == alone["step_ms"], "more cores than workers")
+    refused(folder, ["--cores"], *options, "--cores", -1)
+
+
+@case
+def figures_cover_whole_periods(folder):
+    options = ("--strategy", "localsgd", "--workers", 4, "--net", "50mbit,5ms", "--period", 5)
+    short, one_period, two = (program(folder, *options, "--steps", n) for n in (14, 15, 22))
+    a, b, c = (json.loads(r.stdout) for r in (short, one_period, two))
+    expect((a["counted_steps"], a["counted_periods"]) == (8, 0) and "covers 8 steps, less than a period of 5: run at least 15 steps" in short.stderr, short)
+    expect((b["counted_steps"], b["counted_periods"]) == (5, 1) and (c["counted_steps"], c["counted_periods"]) == (10, 2), (b, c))
+    expect(abs(c["step_ms"] / b["step_ms"] - 1) < 0.02 and abs(c["bytes_per_step"] / b["bytes_per_step"] - 1) < 0.02, (b, c))
+    expect(one_period.stderr == "", one_period.stderr)
+
+
+@case
 def incidents(folder):
     with open(os.path.join(folder, "f.txt"), "w") as f:
         f.write("t=5 stall 1 for 0.5\n")  # after the profiled steps
