@@ -777,7 +777,8 @@ static int own_loop(ddp_ctx *d, void *user)
         assert_int_equal(kinds & 7, 1 << (int)DDP_SPAN_FORWARD | 1 << (int)DDP_SPAN_BACKWARD |
                                         1 << (int)DDP_SPAN_UPDATE);
         ddp_get_stats(d, &stats);
-        assert_int_equal(stats.counted_steps, 9 - 4);
+        /* the plan is adopted after 4 steps: steps 5 to 8, or with a period of 2 steps 6 and 7 */
+        assert_int_equal(stats.counted_steps, ddp_world(d) == 1 ? 4 : 2);
         assert_true(stats.step_s > 0);
         assert_non_null(ddp_profile_get(d));
         assert_true(ddp_profile_get(d)->backward_s[1] > 0);
