@@ -61941,9 +61941,21 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
     return 0;
 }
 
+/* Exposed time of a step of the plan without merging. */
+static double ddp__plain_exposed(const ddp_profile *p)
+{
+    double ready = 0, busy = 0;
+
+    for (int l = p->layers - 1; l >= 0; l--) {
+        ready += p->backward_s[l];
+        if (p->comm_s[l] > 0) busy = fmax(busy, ready) + p->comm_s[l] + p->gap_s;
+    }
+    return busy > 0 ? fmax(busy + p->alpha_s - ready, 0) : 0;
+}
+
 /* The plan without merging: each gradient is sent whole in its own backward pass and applied at the end of
- * it. */
-static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
+ * it. exposed_s: exposed time of a step, or 0 if it is unknown. */
+static int ddp__schedule_plain(ddp_ctx *d, int measured, double exposed_s, ddp_blob *out)
 {
     const int layers = ddp_layers(d);
     ddp__schedule s = DDP__ZEROS;
@@ -61953,6 +61965,7 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     s.head.measured = measured;
     s.head.accepted = -1;
     s.head.scale = 1;
+    s.head.exposed_s = exposed_s;
     DDP__DO(ddp__schedule_begin(d, &s, out));
     for (int l = layers - 1; l >= 0; l--) {
         const ddp__parcel m = {l << 2 | 2, 0, 1};
@@ -62070,14 +62083,15 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     ddp_profile own = DDP__ZEROS;
     ddp_error err;
     ddp_status s;
-    double params = 0;
+    double params = 0, plain_s;
 
     if (!measured || ddp_world(d) == 1)
-        return ddp__schedule_plain(d, measured, out); /* one worker sends nothing */
+        return ddp__schedule_plain(d, measured, 0, out); /* one worker sends nothing */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s != DDP_OK) return ddp__plan_failed(d, &err);
+    plain_s = ddp__plain_exposed(&own);
     w.profile = &own;
     w.alpha = p->alpha_s;
     w.paper = c->plan.paper;
@@ -62097,7 +62111,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     ddp_profile_free(&own);
     if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp__plan_failed(d, &err) : 0;
     ddp_say(d, DDP_LOG_WARN, "%s; every gradient is sent in its own step instead", err.msg);
-    return ddp__schedule_plain(d, 1, out);
+    return ddp__schedule_plain(d, 1, plain_s, out);
 }
 
 double ddp__delayed_exposed(const void *self) { return ((const ddp__delayed *)self)->plan.head.exposed_s; }
