@@ -27469,7 +27469,7 @@ typedef struct ddp__algorithm {
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
 
-enum { DDP__WAYS = 6 };
+enum { DDP__WAYS = 7 };
 
 /* The callbacks of a membership, with which losing a peer is no error. All except fits run on the comm
  * thread. */
@@ -27707,6 +27707,9 @@ DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t of
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a final value is stored and sent from: `to`, or `from` if the result is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
+/* Memory of the payload of a frame: the result, also for values of a broadcast that this rank sends on, or
+ * else the input. */
+DDP_LIB const ddp__strips *ddp__sent_from(const ddp__engine *e, const ddp__op *op, const ddp__frame *f);
 /* Copies values of a list, from offset at on, into the contiguous array row, or with back in the other
  * direction. */
 DDP_LIB void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row,
@@ -27780,6 +27783,8 @@ DDP_LIB int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, siz
 
 /* ---- the algorithms, and the minimum or maximum sizes for which they are used ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
+DDP_LIB const ddp__algorithm *ddp__spread_way(void); /* large broadcasts */
+DDP_LIB size_t ddp__spread_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__sites_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the all-to-all exchange */
 /* Adds the chunks of these ranks at an offset, coded or times scale, and frees their slots. Returns 0 if not
@@ -28437,6 +28442,13 @@ int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at)
 }
 
 const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->from : &op->to; }
+
+const ddp__strips *ddp__sent_from(const ddp__engine *e, const ddp__op *op, const ddp__frame *f)
+{
+    const int forwards = op->m.verb == DDP_BROADCAST && ddp__root(e, op) != e->rank;
+
+    return forwards || f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from;
+}
 
 void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row, int back)
 {
@@ -29934,6 +29946,118 @@ const ddp__algorithm *ddp__direct_way(int whole)
     return &way[whole];
 }
 
+/* ==== comm/spread.c ==== [comm] */
+/* Large broadcasts. The root sends each other rank a different segment of the values, and that rank sends it
+ * on to the remaining ranks, chunk by chunk as it arrives. The root sends the values once in total instead of
+ * once per rank, every rank receives them once, and no rank sends more than the root. A value takes two
+ * delays instead of one. (Van de Geijn 1994, On global combine operations: scatter, then all-gather, here in
+ * one pipeline.)
+ *
+ * Why there is no deadlock: chunks are sent on from the memory of the message, so only a rank that has not
+ * begun the operation stores them in slots. ddp__may_stage leaves a slot for the oldest operation, as for the
+ * plain algorithm. */
+
+#define DDP__SPREAD_BYTES ((size_t)256 << 10) /* without emulated links */
+
+/* Minimum of the bytes that the root saves: their transfer takes longer than the second delay and a chunk more
+ * on each of the two hops. */
+size_t ddp__spread_bytes(const ddp__engine *e)
+{
+    const size_t chunk = e->chunk * sizeof(float);
+
+    if (!(e->links.slowest > 0)) return DDP__SPREAD_BYTES;
+    return (size_t)(e->links.farthest * e->links.slowest) + 2 * chunk;
+}
+
+static int ddp__spread_fits(const ddp__engine *e, const ddp__op *op)
+{
+    const int members = ddp__team_of(e, op).members;
+
+    return op->m.verb == DDP_BROADCAST && members > 2 &&
+           (op->m.coding == DDP_AS_FLOAT || op->m.coding == DDP__AS_BYTES) &&
+           op->n * op->unit * (size_t)(members - 2) >= ddp__spread_bytes(e);
+}
+
+/* The values that the root sends to rank `of`. Segments consist of whole chunks, by which detection of
+ * foreign writes hashes the root's values. */
+static void ddp__spread_segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    const size_t chunk = e->chunk * sizeof(float) / op->unit, chunks = (op->n + chunk - 1) / chunk;
+    const size_t parts = (size_t)(team.members - 1);
+    const size_t i = (size_t)(team.place[of] - (team.place[of] > team.place[ddp__root(e, op)]));
+
+    *from = ddp__part_start(chunks, parts, i) * chunk;
+    *to = ddp__part_start(chunks, parts, i + 1) * chunk;
+    if (*from > op->n) *from = op->n;
+    if (*to > op->n) *to = op->n;
+}
+
+static size_t ddp__spread_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from,
+                               size_t *to)
+{
+    const int root = ddp__root(e, op), giver = comes ? peer : e->rank, taker = comes ? e->rank : peer;
+
+    *from = *to = 0;
+    if (taker == root || ddp__team_of(e, op).place[peer] < 0) return 0;
+    ddp__spread_segment(e, op, giver == root ? taker : giver, from, to);
+    return *to - *from;
+}
+
+static int ddp__spread_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const size_t chunk = e->chunk * sizeof(float) / op->unit;
+    const int root = ddp__root(e, op);
+    size_t from, to, at;
+
+    if (root == e->rank) return ddp__flow_next(e, op, peer, f);
+    if (!ddp__spread_part(e, op, peer, 0, &from, &to)) return 0;
+    to = from + ddp__row(e, op, root)->u.flow.finished;
+    at = from + ddp__row(e, op, peer)->u.flow.sent;
+    if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
+    ddp__describe(f, op, DDP__FRAME_DATA, at, to - at < chunk ? to - at : chunk);
+    return 1;
+}
+
+static int ddp__spread_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    size_t from, to;
+
+    return f->type == DDP__FRAME_DATA && f->coding == (int)op->m.coding &&
+           ddp__spread_part(e, op, peer, 1, &from, &to) > 0;
+}
+
+static void ddp__spread_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
+                                double now)
+{
+    if (op->m.add && slot >= 0) /* the values are sent on from there */
+        ddp__memory_copy(op, ddp__result_of(op), f->offset, ddp__frame_values(f), e->slot[slot].data, 1);
+    ddp__flow_arrived(e, op, peer, slot, f, now);
+}
+
+const ddp__algorithm *ddp__spread_way(void)
+{
+    static const ddp__algorithm way = {'b',
+                                       "spread",
+                                       1u << DDP__FRAME_DATA,
+                                       0,
+                                       0,
+                                       0,
+                                       ddp__spread_fits,
+                                       ddp__spread_part,
+                                       ddp__flow_begin,
+                                       ddp__spread_next,
+                                       ddp__flow_leaves,
+                                       NULL,
+                                       ddp__spread_agrees,
+                                       ddp__spread_arrived,
+                                       ddp__flow_unsent,
+                                       ddp__flow_over,
+                                       NULL};
+
+    return &way;
+}
+
 /* ==== comm/sites.c ==== [comm] */
 /* The hierarchical all-reduce as one operation, also for worlds that may lose a worker during it. Live ranks,
  * sites, and the place of each rank in its site are determined when it begins, and again when it restarts.
@@ -31425,7 +31549,7 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec 
             iov[n].iov_len = p->out.length - at;
         } else {
             size_t values = at / op->unit, part = at % op->unit, here;
-            const ddp__strips *in = p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from;
+            const ddp__strips *in = ddp__sent_from(e, op, &p->out);
             char *data = (char *)ddp__memory_at(op, in, p->out.offset + values,
                                                 p->out.length / op->unit - values, &here);
             iov[n].iov_base = data + part;
@@ -31908,7 +32032,8 @@ static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
     ways[2] = ddp__direct_way(1);
     ways[3] = ddp__share_way();
     ways[4] = ddp__direct_way(0);
-    ways[5] = ddp__plain_way();
+    ways[5] = ddp__spread_way();
+    ways[6] = ddp__plain_way();
 }
 
 const char *ddp__algorithm_name(char letter)
@@ -33214,8 +33339,7 @@ static void ddp__out_drop(ddp__engine *e, int peer, int lost)
         size_t at = 0, values = p->out.length / op->unit, here;
         for (; at < values; at += here) {
             const void *data =
-                ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
-                               p->out.offset + at, values - at, &here);
+                ddp__memory_at(op, ddp__sent_from(e, op, &p->out), p->out.offset + at, values - at, &here);
             memcpy(ep->tail + at * op->unit, data, here * op->unit);
         }
     } else if ((const unsigned char *)p->out_text != ep->tail) {
@@ -68281,8 +68405,9 @@ static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__o
         return;
     }
     for (int i = 0; i < 4; i++) {
-        ddp__carried_phase(c, p, i, op, c->in_turn ? part : part * peers, c->in_turn ? 1 : peers, coding);
-        if (c->root >= 0) c->in[i] /= peers;
+        const int once = c->in_turn || op->way == ddp__spread_way(); /* the values leave a member once */
+        ddp__carried_phase(c, p, i, op, once ? part : part * peers, c->in_turn ? 1 : peers, coding);
+        if (c->root >= 0 && !once) c->in[i] /= peers;
     }
 }
 

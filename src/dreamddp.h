@@ -210,6 +210,7 @@
 #include "comm/record.c"
 #include "comm/ring.c"
 #include "comm/direct.c"
+#include "comm/spread.c"
 #include "comm/sites.c"
 #include "comm/share.c"
 #include "comm/delay.c"

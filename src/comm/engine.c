@@ -9,7 +9,8 @@ static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
     ways[2] = ddp__direct_way(1);
     ways[3] = ddp__share_way();
     ways[4] = ddp__direct_way(0);
-    ways[5] = ddp__plain_way();
+    ways[5] = ddp__spread_way();
+    ways[6] = ddp__plain_way();
 }
 
 const char *ddp__algorithm_name(char letter)

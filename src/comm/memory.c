@@ -185,6 +185,13 @@ int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at)
 
 const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->from : &op->to; }
 
+const ddp__strips *ddp__sent_from(const ddp__engine *e, const ddp__op *op, const ddp__frame *f)
+{
+    const int forwards = op->m.verb == DDP_BROADCAST && ddp__root(e, op) != e->rank;
+
+    return forwards || f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from;
+}
+
 void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row, int back)
 {
     size_t here;

@@ -134,7 +134,7 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec 
             iov[n].iov_len = p->out.length - at;
         } else {
             size_t values = at / op->unit, part = at % op->unit, here;
-            const ddp__strips *in = p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from;
+            const ddp__strips *in = ddp__sent_from(e, op, &p->out);
             char *data = (char *)ddp__memory_at(op, in, p->out.offset + values,
                                                 p->out.length / op->unit - values, &here);
             iov[n].iov_base = data + part;

@@ -234,7 +234,7 @@ typedef struct ddp__algorithm {
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
 
-enum { DDP__WAYS = 6 };
+enum { DDP__WAYS = 7 };
 
 /* The callbacks of a membership, with which losing a peer is no error. All except fits run on the comm
  * thread. */
@@ -472,6 +472,9 @@ DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t of
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a final value is stored and sent from: `to`, or `from` if the result is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
+/* Memory of the payload of a frame: the result, also for values of a broadcast that this rank sends on, or
+ * else the input. */
+DDP_LIB const ddp__strips *ddp__sent_from(const ddp__engine *e, const ddp__op *op, const ddp__frame *f);
 /* Copies values of a list, from offset at on, into the contiguous array row, or with back in the other
  * direction. */
 DDP_LIB void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row,
@@ -545,6 +548,8 @@ DDP_LIB int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, siz
 
 /* ---- the algorithms, and the minimum or maximum sizes for which they are used ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
+DDP_LIB const ddp__algorithm *ddp__spread_way(void); /* large broadcasts */
+DDP_LIB size_t ddp__spread_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__sites_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the all-to-all exchange */
 /* Adds the chunks of these ranks at an offset, coded or times scale, and frees their slots. Returns 0 if not

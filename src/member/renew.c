@@ -60,8 +60,7 @@ static void ddp__out_drop(ddp__engine *e, int peer, int lost)
         size_t at = 0, values = p->out.length / op->unit, here;
         for (; at < values; at += here) {
             const void *data =
-                ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
-                               p->out.offset + at, values - at, &here);
+                ddp__memory_at(op, ddp__sent_from(e, op, &p->out), p->out.offset + at, values - at, &here);
             memcpy(ep->tail + at * op->unit, data, here * op->unit);
         }
     } else if ((const unsigned char *)p->out_text != ep->tail) {

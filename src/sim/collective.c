@@ -225,8 +225,9 @@ static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__o
         return;
     }
     for (int i = 0; i < 4; i++) {
-        ddp__carried_phase(c, p, i, op, c->in_turn ? part : part * peers, c->in_turn ? 1 : peers, coding);
-        if (c->root >= 0) c->in[i] /= peers;
+        const int once = c->in_turn || op->way == ddp__spread_way(); /* the values leave a member once */
+        ddp__carried_phase(c, p, i, op, once ? part : part * peers, c->in_turn ? 1 : peers, coding);
+        if (c->root >= 0 && !once) c->in[i] /= peers;
     }
 }
 
