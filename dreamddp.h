@@ -51899,6 +51899,9 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
                                       int filler, int exact, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
+/* The same for all layers, except those that are equal on all ranks already, which stay as they are. The
+ * error is in the context. */
+DDP_LIB ddp_status ddp__average_differing(ddp_ctx *d);
 /* Returns the pieces of list [*count] that this period's average of the layer transfers, and stores their
  * number in *count. Omits arrays of optimizer state that are not due by state_period. Valid until the next
  * call for that layer. */
@@ -52168,6 +52171,91 @@ void ddp__coded_fold(ddp_ctx *d)
             d->exchange->coded_count, 1);
     b->fill(ddp__device_of(d), d->exchange->coded_there + d->exchange->coded_count, d->exchange->coded_count,
             0);
+}
+
+/* ==== exchange/compared.h ==== [exchange] */
+/* Compares arrays across ranks by their hashes, so that equal arrays are not sent. */
+
+/* An array that may differ between the ranks of a group: pieces in layer memory, hashed in order. */
+typedef struct ddp__compared {
+    const ddp_piece *list;
+    int pieces, group;
+    int differs; /* result: 1 if the bytes differ between two ranks of the group, lost ranks excluded */
+} ddp__compared;
+
+/* Sets `differs` of count arrays, which all ranks of this rank's team list in the same order. One all-gather
+ * of 16 bytes per array and rank. Collective over the team. No message may be in flight. */
+DDP_LIB ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, ddp_error *err);
+
+/* ==== exchange/compared.c ==== [exchange] */
+/* Compares arrays across ranks by their 128-bit hashes. */
+
+enum { DDP__HASHED_FLOATS = 1 << 16 }; /* floats copied from a device at a time */
+
+/* Hashes an array. The hash is never 0, because 0 marks a lost rank. room: [DDP__HASHED_FLOATS] if the layers
+ * are on a device, else NULL. */
+static ddp_status ddp__compared_hash(ddp_ctx *d, const ddp__compared *of, float *room, ddp__digest *out,
+                                     ddp_error *err)
+{
+    ddp__digester h = DDP__ZEROS;
+
+    for (int i = 0; i < of->pieces; i++)
+        for (size_t at = 0, n; at < of->list[i].count; at += n) {
+            const float *x = of->list[i].data + at;
+            n = of->list[i].count - at;
+            if (room && n > DDP__HASHED_FLOATS) n = DDP__HASHED_FLOATS;
+            if (room) DDP__TRY(ddp__host_download(ddp__host_of(d), room, x, n * sizeof *room, err));
+            ddp__digest_add(&h, room ? room : x, n * sizeof *x);
+        }
+    *out = ddp__digest_end(&h);
+    out->word[0] |= 1;
+    return DDP_OK;
+}
+
+static int ddp__in_group(const ddp_ctx *d, int group, int rank)
+{
+    const int *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
+
+    for (int i = 0; ranks && i < ddp__engine_group_size(ddp__engine_of(d, 0), group); i++)
+        if (ranks[i] == rank) return 1;
+    return !ranks;
+}
+
+/* Returns 1 if hash number `at` of any rank in this group differs from this rank's. */
+static int ddp__hashes_differ(const ddp_ctx *d, const ddp__digest *all, size_t each, size_t at, int group)
+{
+    const ddp__digest own = all[(size_t)ddp__team_place(d) * each + at];
+
+    for (int i = 0; i < ddp__team_size(d); i++) {
+        const ddp__digest other = all[(size_t)i * each + at];
+        if (other.word[0] && !ddp__digest_equal(other, own) && ddp__in_group(d, group, ddp__team_rank(d, i)))
+            return 1;
+    }
+    return 0;
+}
+
+ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, ddp_error *err)
+{
+    const size_t each = (size_t)count;
+    ddp__digest *all;
+    float *room = NULL;
+    ddp_status s = DDP_OK;
+
+    for (int i = 0; i < count; i++) of[i].differs = 0;
+    if (!ddp__engine_of(d, 0) || ddp__is_on_paper(d) || ddp__team_size(d) < 2 || !count) return DDP_OK;
+    all = (ddp__digest *)ddp__calloc((size_t)ddp__team_size(d) * each, sizeof *all);
+    if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
+    if (!all || (ddp__backend_of(d) && !room))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %d arrays of %d ranks", count,
+                      ddp__team_size(d));
+    for (int i = 0; s == DDP_OK && i < count; i++)
+        s = ddp__compared_hash(d, &of[i], room, &all[(size_t)ddp__team_place(d) * each + (size_t)i], err);
+    if (s == DDP_OK) s = ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err);
+    for (int i = 0; s == DDP_OK && i < count; i++)
+        of[i].differs = ddp__hashes_differ(d, all, each, (size_t)i, of[i].group);
+    if (all) DDP_FREE(all);
+    if (room) DDP_FREE(room);
+    return s;
 }
 
 /* ==== exchange/average.c ==== [exchange] */
@@ -52456,6 +52544,38 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
     DDP__TRY(ddp__average_layer(d, layer, NULL, 0, 1, 1, err));
     return ddp__average_hold(d, layer, err);
+}
+
+/* Marks the layers whose averaged arrays differ between ranks. */
+static ddp_status ddp__layers_compare(ddp_ctx *d, ddp__compared *of, ddp_error *err)
+{
+    for (int l = 0; l < ddp__layers(d); l++) {
+        of[l].list = ddp__unit_of(d, l)->average;
+        of[l].pieces = ddp__unit_of(d, l)->averages;
+        of[l].group = ddp__unit_of(d, l)->group;
+    }
+    return ddp__compare_arrays(d, of, ddp__layers(d), err);
+}
+
+ddp_status ddp__average_differing(ddp_ctx *d)
+{
+    ddp_error *err = ddp__error(d);
+    ddp__compared *of;
+    ddp_status s;
+
+    if (!ddp__engine_of(d, 0)) return DDP_OK;
+    of = (ddp__compared *)ddp__calloc((size_t)ddp__layers(d) + 1, sizeof *of);
+    if (!of) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
+    s = ddp__layers_compare(d, of, err);
+    for (int l = 0; ddp__is_on_paper(d) && l < ddp__layers(d); l++) of[l].differs = 1; /* unknown */
+    for (int l = ddp__layers(d) - 1; s == DDP_OK && l >= 0; l--) {
+        if (of[l].differs)
+            s = ddp__average_exact(d, l, err);
+        else if (d->exchange->sending[l].base)
+            ddp__coded_base(d, l);
+    }
+    DDP_FREE(of);
+    return s;
 }
 
 /* ==== exchange/verbs.c ==== [exchange] */
@@ -55551,9 +55671,10 @@ DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
 /* Starts the session (start.c): freezes the layers, compares the ranks, allocates memory, distributes the
  * parameters of rank 0. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* Make every array bit-identical on the ranks of its layer, with buffers and frozen layers (replicas.c). Only
+ * arrays that differ are sent: share takes the values of rank 0, or of the first rank of the layer's group,
+ * settle the mean. Collective. No message may be in flight. */
 DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
-/* Replaces every array that differs between the ranks of its layer by the mean (replicas.c). Collective. No
- * message may be in flight. */
 DDP_LIB ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err);
 
 /* Returns 1 if the next ddp_backward_end of the layer completes its gradient (hooks.c). */
@@ -57309,98 +57430,108 @@ void ddp__programs_release(ddp_ctx *d)
 }
 
 /* ==== session/replicas.c ==== [session] */
-/* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
- * update: a strategy does not average arrays that it assumes to be equal. */
+/* Makes the parameters bit-identical on all ranks: at the start those of rank 0, later the mean. Only arrays
+ * whose hashes differ are sent. */
 
-enum { DDP__HASHED_FLOATS = 1 << 16 }; /* floats copied from a device at a time */
+typedef ddp_status (*ddp__blocks_fn)(ddp_ctx *d, int group, const ddp_piece *list, int pieces,
+                                     ddp_error *err);
 
-/* Hashes a block. The hash is never 0, because 0 marks a lost rank. room: [DDP__HASHED_FLOATS] if the layers
- * are on a device, else NULL. */
-static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, uint64_t *out, ddp_error *err)
+/* Limits of a message of several blocks. A message costs at least one delay, but an elastic world stores it
+ * until it is complete. */
+enum { DDP__BLOCKS_PIECES = 256, DDP__BLOCKS_VALUES = 1 << 22 };
+
+/* Lists all blocks of all layers, each with its piece. Returns their number. */
+static int ddp__blocks_list(ddp_ctx *d, ddp__compared *of, ddp_piece *piece)
 {
-    uint64_t hash = DDP__HASH_START;
+    int n = 0;
 
-    for (size_t at = 0, n; at < k->count; at += n) {
-        const float *x = k->params + at;
-        n = k->count - at < DDP__HASHED_FLOATS ? k->count - at : (size_t)DDP__HASHED_FLOATS;
-        if (room) DDP__TRY(ddp__host_download(ddp__host_of(d), room, x, n * sizeof *room, err));
-        hash = ddp_hash_floats(hash, room ? room : x, n);
+    for (int l = 0; l < ddp__layers(d); l++) {
+        const ddp__unit *u = ddp__unit_of(d, l);
+        for (int b = 0; b < ddp__count(u->block); b++, n++) {
+            piece[n].data = u->block[b].params;
+            piece[n].count = u->block[b].count;
+            of[n].list = &piece[n];
+            of[n].pieces = 1;
+            of[n].group = u->group;
+        }
     }
-    *out = hash | 1;
-    return DDP_OK;
+    return n;
 }
 
-static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
+/* Calls fn for the blocks that differ between ranks, several of one group at a time. list: [count] */
+static ddp_status ddp__blocks_run(ddp_ctx *d, const ddp__compared *of, int count, ddp_piece *list,
+                                  ddp__blocks_fn fn, ddp_error *err)
 {
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++)
-            DDP__TRY(ddp__block_hash(d, &ddp__unit_of(d, l)->block[b], room, hash++, err));
-    return DDP_OK;
-}
+    /* buffers of a device, and elastic_bytes, have space for a block */
+    const int several = !ddp__backend_of(d) && !ddp__cfg(d)->elastic.bytes;
+    size_t values = 0;
+    int n = 0, group = 0;
 
-static int ddp__in_group(const ddp_ctx *d, int group, int rank)
-{
-    const int *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
-
-    for (int i = 0; ranks && i < ddp__engine_group_size(ddp__engine_of(d, 0), group); i++)
-        if (ranks[i] == rank) return 1;
-    return !ranks;
-}
-
-/* Returns 1 if hash number `at` of any rank in this group differs from this rank's. */
-static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
-{
-    const uint64_t own = all[(size_t)ddp__team_place(d) * each + at];
-
-    for (int i = 0; i < ddp__team_size(d); i++) {
-        const uint64_t other = all[(size_t)i * each + at];
-        if (other && other != own && ddp__in_group(d, group, ddp__team_rank(d, i))) return 1;
+    for (int i = 0; i < count; i++) {
+        if (!of[i].differs) continue;
+        if (n && (!several || n == DDP__BLOCKS_PIECES || of[i].group != group ||
+                  values + of[i].list->count > DDP__BLOCKS_VALUES)) {
+            DDP__TRY(fn(d, group, list, n, err));
+            values = 0;
+            n = 0;
+        }
+        group = of[i].group;
+        values += of[i].list->count;
+        list[n++] = *of[i].list;
     }
-    return 0;
+    return n ? fn(d, group, list, n, err) : DDP_OK;
 }
 
-static ddp_status ddp__block_average(ddp_ctx *d, const ddp__unit *u, const ddp_block *k, ddp_error *err)
+static ddp_status ddp__blocks_differing(ddp_ctx *d, ddp__blocks_fn fn, ddp_error *err)
 {
-    const ddp_piece p = {{k->params}, k->count};
-    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
+    ddp__compared *of;
+    ddp_piece *piece;
+    int count = 0;
+    ddp_status s = DDP_OK;
 
-    m.mean = 1;
-    m.group = u->group ? u->group : ddp__computing(d);
+    for (int l = 0; l < ddp__layers(d); l++) count += ddp__count(ddp__unit_of(d, l)->block);
+    of = (ddp__compared *)ddp__calloc((size_t)count + 1, sizeof *of);
+    piece = (ddp_piece *)ddp__calloc(2 * (size_t)count + 1, sizeof *piece);
+    if (!of || !piece) s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %d arrays", count);
+    if (s == DDP_OK) s = ddp__compare_arrays(d, of, ddp__blocks_list(d, of, piece), err);
+    if (s == DDP_OK) s = ddp__blocks_run(d, of, count, piece + count, fn, err);
+    if (of) DDP_FREE(of);
+    if (piece) DDP_FREE(piece);
+    return s;
+}
+
+/* ---- at the start ---- */
+
+static ddp_status ddp__blocks_share(ddp_ctx *d, int group, const ddp_piece *list, int pieces, ddp_error *err)
+{
+    ddp_message m = ddp__message(d, DDP_BROADCAST, list, pieces, DDP__ALL_VALUES);
+
+    m.group = group;
+    m.peer = ddp__group_root(d, group);
+    m.priority = ddp__layers(d);
     return ddp__run(d, &m, 1, err);
 }
 
-static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, ddp_error *err)
+ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
-    size_t at = 0;
+    return ddp__blocks_differing(d, ddp__blocks_share, err);
+}
 
-    DDP__TRY(ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err));
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++, at++)
-            if (ddp__hashes_differ(d, all, each, at, ddp__unit_of(d, l)->group))
-                DDP__TRY(ddp__block_average(d, ddp__unit_of(d, l), &ddp__unit_of(d, l)->block[b], err));
-    return DDP_OK;
+/* ---- later ---- */
+
+static ddp_status ddp__blocks_average(ddp_ctx *d, int group, const ddp_piece *list, int pieces,
+                                      ddp_error *err)
+{
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__ALL_VALUES);
+
+    m.mean = 1;
+    m.group = group ? group : ddp__computing(d);
+    return ddp__run(d, &m, 1, err);
 }
 
 ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
 {
-    uint64_t *all;
-    float *room = NULL;
-    size_t each = 0;
-    ddp_status s;
-
-    if (!ddp__engine_of(d, 0) || ddp__is_on_paper(d) || ddp__team_size(d) < 2) return DDP_OK;
-    for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(ddp__unit_of(d, l)->block);
-    all = (uint64_t *)ddp__calloc((size_t)ddp__team_size(d) * each + 1, sizeof *all);
-    if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
-    if (!all || (ddp__backend_of(d) && !room))
-        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each,
-                      ddp__team_size(d));
-    else
-        s = ddp__hashes_fill(d, room, all + (size_t)ddp__team_place(d) * each, err);
-    if (s == DDP_OK) s = ddp__replicas_compare(d, all, each, err);
-    if (all) DDP_FREE(all);
-    if (room) DDP_FREE(room);
-    return s;
+    return ddp__blocks_differing(d, ddp__blocks_average, err);
 }
 
 /* ==== session/compare.c ==== [session] */
@@ -58118,23 +58249,6 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Distributes the parameters of rank 0, or of the first rank of a layer's group, to all ranks, with buffers
- * and frozen layers. */
-ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
-{
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++) {
-            const ddp_block *k = &ddp__unit_of(d, l)->block[b];
-            ddp_piece p;
-            ddp_message m =
-                ddp__own_word(d, &p, DDP_BROADCAST, ddp__unit_of(d, l)->group, k->params, k->count);
-            m.bytes = 0;
-            m.layer = DDP__ALL_VALUES;
-            DDP__TRY(ddp__run(d, &m, 1, err));
-        }
-    return DDP_OK;
-}
-
 /* Sets the limit of check_writes: the longest message of a session contains all layers. */
 static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
@@ -58617,34 +58731,16 @@ int ddp_wait(ddp_ctx *d)
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
-/* Averages the buffers of a layer. Strategies that average gradients keep parameters equal, but not
- * buffers. */
-static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
-{
-    for (int b = 0; b < ddp__count(u->block); b++) {
-        const ddp_piece p = {{u->block[b].params}, u->block[b].count};
-        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
-        if (u->block[b].kind != DDP_BUFFERS) continue;
-        m.mean = 1;
-        m.group = u->group ? u->group : ddp__computing(d);
-        DDP__TRY(ddp__run(d, &m, 1, ddp__error(d)));
-    }
-    return DDP_OK;
-}
-
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
     DDP__TRY(ddp__strategy_drain(d, ddp__error(d)));
     if (ddp__ops(d)->sync_all) {
         DDP__TRY(DDP__EVENT(d, sync_all, (d, ddp__self(d))));
         DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
-    } else {
-        for (int l = ddp__layers(d) - 1; ddp__engine_of(d, 0) && l >= 0; l--)
-            DDP__TRY(ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS
-                         ? ddp__average_buffers(d, ddp__unit_of(d, l))
-                         : ddp__average_exact(d, l, ddp__error(d)));
+    } else if (ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS) {
+        DDP__TRY(ddp__average_differing(d));
     }
-    DDP__TRY(ddp__replicas_settle(d, ddp__error(d)));
+    DDP__TRY(ddp__replicas_settle(d, ddp__error(d))); /* and buffers, which averages of gradients omit */
     return ddp__device_wait(d, ddp__error(d));
 }
 
@@ -58682,7 +58778,8 @@ static ddp_status ddp__share_again(ddp_ctx *d)
                          "ddp_share with strategy %s: its servers hold the parameters: replace them "
                          "before ddp_set_optimizer",
                          ddp__ops(d)->name);
-    DDP__TRY(ddp__strategy_drain(d, err));
+    /* pending work that restart discards must not change the new parameters */
+    DDP__TRY(ddp__ops(d)->restart ? ddp__strategy_wait(d, err) : ddp__strategy_drain(d, err));
     if (ddp__engine_of(d, 0)) {
         DDP__TRY(ddp__share_parameters(d, err));
         ddp__coded_start(d, 1);
@@ -63673,9 +63770,9 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
         ddp__outer_layer *y = &o->layer[l];
         /* a joining worker without a delta takes the anchor */
         if (y->fresh) DDP__DO(ddp__pieces_write(d, y->piece, y->pieces, y->anchor));
-        DDP__DO(ddp_average_exact(d, l));
-        DDP__DO(ddp__outer_anchor(d, y));
     }
+    DDP__DO(ddp__average_differing(d));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__outer_anchor(d, &o->layer[l]));
     return 0;
 }
 

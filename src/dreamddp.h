@@ -296,6 +296,7 @@
 #include "exchange/sites.c"
 #include "exchange/post.c"
 #include "exchange/blocks.c"
+#include "exchange/compared.c"
 #include "exchange/average.c"
 #include "exchange/verbs.c"
 #include "device/stager.c"

@@ -17,6 +17,7 @@ RECORDS = {
     "ddp__cut_span": "a part of a layer that is split between stages",
     "ddp__own_state": "a tensor of a strategy, listed for checkpoints",
     "ddp__addr": "an address and its size",
+    "ddp__compared": "an array to compare, filled by the caller, and the result",
     "ddp__digest": "a value: a hash of 128 bits",
     "ddp__engine_config": "filled by the caller that opens an engine",
     "ddp__env": "a result: rank, world and address that a launcher set",

@@ -8,6 +8,7 @@
 #include "exchange/exchange.h"
 #include "context/context.h"
 #include "exchange/average.h"
+#include "exchange/compared.h"
 #include "exchange/post.h"
 #include "exchange/sites.h"
 #include "exchange/transport.h"
@@ -292,4 +293,36 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
     DDP__TRY(ddp__average_layer(d, layer, NULL, 0, 1, 1, err));
     return ddp__average_hold(d, layer, err);
+}
+
+/* Marks the layers whose averaged arrays differ between ranks. */
+static ddp_status ddp__layers_compare(ddp_ctx *d, ddp__compared *of, ddp_error *err)
+{
+    for (int l = 0; l < ddp__layers(d); l++) {
+        of[l].list = ddp__unit_of(d, l)->average;
+        of[l].pieces = ddp__unit_of(d, l)->averages;
+        of[l].group = ddp__unit_of(d, l)->group;
+    }
+    return ddp__compare_arrays(d, of, ddp__layers(d), err);
+}
+
+ddp_status ddp__average_differing(ddp_ctx *d)
+{
+    ddp_error *err = ddp__error(d);
+    ddp__compared *of;
+    ddp_status s;
+
+    if (!ddp__engine_of(d, 0)) return DDP_OK;
+    of = (ddp__compared *)ddp__calloc((size_t)ddp__layers(d) + 1, sizeof *of);
+    if (!of) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
+    s = ddp__layers_compare(d, of, err);
+    for (int l = 0; ddp__is_on_paper(d) && l < ddp__layers(d); l++) of[l].differs = 1; /* unknown */
+    for (int l = ddp__layers(d) - 1; s == DDP_OK && l >= 0; l--) {
+        if (of[l].differs)
+            s = ddp__average_exact(d, l, err);
+        else if (d->exchange->sending[l].base)
+            ddp__coded_base(d, l);
+    }
+    DDP_FREE(of);
+    return s;
 }

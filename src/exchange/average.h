@@ -9,6 +9,9 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
                                       int filler, int exact, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
+/* The same for all layers, except those that are equal on all ranks already, which stay as they are. The
+ * error is in the context. */
+DDP_LIB ddp_status ddp__average_differing(ddp_ctx *d);
 /* Returns the pieces of list [*count] that this period's average of the layer transfers, and stores their
  * number in *count. Omits arrays of optimizer state that are not due by state_period. Valid until the next
  * call for that layer. */

@@ -262,34 +262,16 @@ int ddp_wait(ddp_ctx *d)
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
-/* Averages the buffers of a layer. Strategies that average gradients keep parameters equal, but not
- * buffers. */
-static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
-{
-    for (int b = 0; b < ddp__count(u->block); b++) {
-        const ddp_piece p = {{u->block[b].params}, u->block[b].count};
-        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
-        if (u->block[b].kind != DDP_BUFFERS) continue;
-        m.mean = 1;
-        m.group = u->group ? u->group : ddp__computing(d);
-        DDP__TRY(ddp__run(d, &m, 1, ddp__error(d)));
-    }
-    return DDP_OK;
-}
-
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
     DDP__TRY(ddp__strategy_drain(d, ddp__error(d)));
     if (ddp__ops(d)->sync_all) {
         DDP__TRY(DDP__EVENT(d, sync_all, (d, ddp__self(d))));
         DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
-    } else {
-        for (int l = ddp__layers(d) - 1; ddp__engine_of(d, 0) && l >= 0; l--)
-            DDP__TRY(ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS
-                         ? ddp__average_buffers(d, ddp__unit_of(d, l))
-                         : ddp__average_exact(d, l, ddp__error(d)));
+    } else if (ddp__ops(d)->averages != DDP_AVERAGES_GRADIENTS) {
+        DDP__TRY(ddp__average_differing(d));
     }
-    DDP__TRY(ddp__replicas_settle(d, ddp__error(d)));
+    DDP__TRY(ddp__replicas_settle(d, ddp__error(d))); /* and buffers, which averages of gradients omit */
     return ddp__device_wait(d, ddp__error(d));
 }
 
@@ -327,7 +309,8 @@ static ddp_status ddp__share_again(ddp_ctx *d)
                          "ddp_share with strategy %s: its servers hold the parameters: replace them "
                          "before ddp_set_optimizer",
                          ddp__ops(d)->name);
-    DDP__TRY(ddp__strategy_drain(d, err));
+    /* pending work that restart discards must not change the new parameters */
+    DDP__TRY(ddp__ops(d)->restart ? ddp__strategy_wait(d, err) : ddp__strategy_drain(d, err));
     if (ddp__engine_of(d, 0)) {
         DDP__TRY(ddp__share_parameters(d, err));
         ddp__coded_start(d, 1);

@@ -1,99 +1,110 @@
-/* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own
- * update: a strategy does not average arrays that it assumes to be equal. */
+/* Makes the parameters bit-identical on all ranks: at the start those of rank 0, later the mean. Only arrays
+ * whose hashes differ are sent. */
 #include "context/context.h"
+#include "exchange/compared.h"
 #include "exchange/exchange.h"
 #include "exchange/post.h"
 #include "measure/measure.h"
 #include "session/part.h"
 #include "session/start.h"
 
-enum { DDP__HASHED_FLOATS = 1 << 16 }; /* floats copied from a device at a time */
+typedef ddp_status (*ddp__blocks_fn)(ddp_ctx *d, int group, const ddp_piece *list, int pieces,
+                                     ddp_error *err);
 
-/* Hashes a block. The hash is never 0, because 0 marks a lost rank. room: [DDP__HASHED_FLOATS] if the layers
- * are on a device, else NULL. */
-static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, uint64_t *out, ddp_error *err)
+/* Limits of a message of several blocks. A message costs at least one delay, but an elastic world stores it
+ * until it is complete. */
+enum { DDP__BLOCKS_PIECES = 256, DDP__BLOCKS_VALUES = 1 << 22 };
+
+/* Lists all blocks of all layers, each with its piece. Returns their number. */
+static int ddp__blocks_list(ddp_ctx *d, ddp__compared *of, ddp_piece *piece)
 {
-    uint64_t hash = DDP__HASH_START;
+    int n = 0;
 
-    for (size_t at = 0, n; at < k->count; at += n) {
-        const float *x = k->params + at;
-        n = k->count - at < DDP__HASHED_FLOATS ? k->count - at : (size_t)DDP__HASHED_FLOATS;
-        if (room) DDP__TRY(ddp__host_download(ddp__host_of(d), room, x, n * sizeof *room, err));
-        hash = ddp_hash_floats(hash, room ? room : x, n);
+    for (int l = 0; l < ddp__layers(d); l++) {
+        const ddp__unit *u = ddp__unit_of(d, l);
+        for (int b = 0; b < ddp__count(u->block); b++, n++) {
+            piece[n].data = u->block[b].params;
+            piece[n].count = u->block[b].count;
+            of[n].list = &piece[n];
+            of[n].pieces = 1;
+            of[n].group = u->group;
+        }
     }
-    *out = hash | 1;
-    return DDP_OK;
+    return n;
 }
 
-static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
+/* Calls fn for the blocks that differ between ranks, several of one group at a time. list: [count] */
+static ddp_status ddp__blocks_run(ddp_ctx *d, const ddp__compared *of, int count, ddp_piece *list,
+                                  ddp__blocks_fn fn, ddp_error *err)
 {
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++)
-            DDP__TRY(ddp__block_hash(d, &ddp__unit_of(d, l)->block[b], room, hash++, err));
-    return DDP_OK;
-}
+    /* buffers of a device, and elastic_bytes, have space for a block */
+    const int several = !ddp__backend_of(d) && !ddp__cfg(d)->elastic.bytes;
+    size_t values = 0;
+    int n = 0, group = 0;
 
-static int ddp__in_group(const ddp_ctx *d, int group, int rank)
-{
-    const int *ranks = ddp__engine_group_ranks(ddp__engine_of(d, 0), group);
-
-    for (int i = 0; ranks && i < ddp__engine_group_size(ddp__engine_of(d, 0), group); i++)
-        if (ranks[i] == rank) return 1;
-    return !ranks;
-}
-
-/* Returns 1 if hash number `at` of any rank in this group differs from this rank's. */
-static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
-{
-    const uint64_t own = all[(size_t)ddp__team_place(d) * each + at];
-
-    for (int i = 0; i < ddp__team_size(d); i++) {
-        const uint64_t other = all[(size_t)i * each + at];
-        if (other && other != own && ddp__in_group(d, group, ddp__team_rank(d, i))) return 1;
+    for (int i = 0; i < count; i++) {
+        if (!of[i].differs) continue;
+        if (n && (!several || n == DDP__BLOCKS_PIECES || of[i].group != group ||
+                  values + of[i].list->count > DDP__BLOCKS_VALUES)) {
+            DDP__TRY(fn(d, group, list, n, err));
+            values = 0;
+            n = 0;
+        }
+        group = of[i].group;
+        values += of[i].list->count;
+        list[n++] = *of[i].list;
     }
-    return 0;
+    return n ? fn(d, group, list, n, err) : DDP_OK;
 }
 
-static ddp_status ddp__block_average(ddp_ctx *d, const ddp__unit *u, const ddp_block *k, ddp_error *err)
+static ddp_status ddp__blocks_differing(ddp_ctx *d, ddp__blocks_fn fn, ddp_error *err)
 {
-    const ddp_piece p = {{k->params}, k->count};
-    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
+    ddp__compared *of;
+    ddp_piece *piece;
+    int count = 0;
+    ddp_status s = DDP_OK;
 
-    m.mean = 1;
-    m.group = u->group ? u->group : ddp__computing(d);
+    for (int l = 0; l < ddp__layers(d); l++) count += ddp__count(ddp__unit_of(d, l)->block);
+    of = (ddp__compared *)ddp__calloc((size_t)count + 1, sizeof *of);
+    piece = (ddp_piece *)ddp__calloc(2 * (size_t)count + 1, sizeof *piece);
+    if (!of || !piece) s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %d arrays", count);
+    if (s == DDP_OK) s = ddp__compare_arrays(d, of, ddp__blocks_list(d, of, piece), err);
+    if (s == DDP_OK) s = ddp__blocks_run(d, of, count, piece + count, fn, err);
+    if (of) DDP_FREE(of);
+    if (piece) DDP_FREE(piece);
+    return s;
+}
+
+/* ---- at the start ---- */
+
+static ddp_status ddp__blocks_share(ddp_ctx *d, int group, const ddp_piece *list, int pieces, ddp_error *err)
+{
+    ddp_message m = ddp__message(d, DDP_BROADCAST, list, pieces, DDP__ALL_VALUES);
+
+    m.group = group;
+    m.peer = ddp__group_root(d, group);
+    m.priority = ddp__layers(d);
     return ddp__run(d, &m, 1, err);
 }
 
-static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, ddp_error *err)
+ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
-    size_t at = 0;
+    return ddp__blocks_differing(d, ddp__blocks_share, err);
+}
 
-    DDP__TRY(ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err));
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++, at++)
-            if (ddp__hashes_differ(d, all, each, at, ddp__unit_of(d, l)->group))
-                DDP__TRY(ddp__block_average(d, ddp__unit_of(d, l), &ddp__unit_of(d, l)->block[b], err));
-    return DDP_OK;
+/* ---- later ---- */
+
+static ddp_status ddp__blocks_average(ddp_ctx *d, int group, const ddp_piece *list, int pieces,
+                                      ddp_error *err)
+{
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__ALL_VALUES);
+
+    m.mean = 1;
+    m.group = group ? group : ddp__computing(d);
+    return ddp__run(d, &m, 1, err);
 }
 
 ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
 {
-    uint64_t *all;
-    float *room = NULL;
-    size_t each = 0;
-    ddp_status s;
-
-    if (!ddp__engine_of(d, 0) || ddp__is_on_paper(d) || ddp__team_size(d) < 2) return DDP_OK;
-    for (int l = 0; l < ddp__layers(d); l++) each += (size_t)ddp__count(ddp__unit_of(d, l)->block);
-    all = (uint64_t *)ddp__calloc((size_t)ddp__team_size(d) * each + 1, sizeof *all);
-    if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
-    if (!all || (ddp__backend_of(d) && !room))
-        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each,
-                      ddp__team_size(d));
-    else
-        s = ddp__hashes_fill(d, room, all + (size_t)ddp__team_place(d) * each, err);
-    if (s == DDP_OK) s = ddp__replicas_compare(d, all, each, err);
-    if (all) DDP_FREE(all);
-    if (room) DDP_FREE(room);
-    return s;
+    return ddp__blocks_differing(d, ddp__blocks_average, err);
 }

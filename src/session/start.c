@@ -84,23 +84,6 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Distributes the parameters of rank 0, or of the first rank of a layer's group, to all ranks, with buffers
- * and frozen layers. */
-ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
-{
-    for (int l = 0; l < ddp__layers(d); l++)
-        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++) {
-            const ddp_block *k = &ddp__unit_of(d, l)->block[b];
-            ddp_piece p;
-            ddp_message m =
-                ddp__own_word(d, &p, DDP_BROADCAST, ddp__unit_of(d, l)->group, k->params, k->count);
-            m.bytes = 0;
-            m.layer = DDP__ALL_VALUES;
-            DDP__TRY(ddp__run(d, &m, 1, err));
-        }
-    return DDP_OK;
-}
-
 /* Sets the limit of check_writes: the longest message of a session contains all layers. */
 static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {

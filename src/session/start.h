@@ -25,9 +25,10 @@ DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
 /* Starts the session (start.c): freezes the layers, compares the ranks, allocates memory, distributes the
  * parameters of rank 0. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* Make every array bit-identical on the ranks of its layer, with buffers and frozen layers (replicas.c). Only
+ * arrays that differ are sent: share takes the values of rank 0, or of the first rank of the layer's group,
+ * settle the mean. Collective. No message may be in flight. */
 DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
-/* Replaces every array that differs between the ranks of its layer by the mean (replicas.c). Collective. No
- * message may be in flight. */
 DDP_LIB ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err);
 
 /* Returns 1 if the next ddp_backward_end of the layer completes its gradient (hooks.c). */

@@ -13,6 +13,7 @@
  * m) / (1 + mu), therefore m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so
  * their m differs by at most 2 max |error| / nu. It is used only when a rank takes over a segment. */
 #include "compress/compress.h"
+#include "exchange/average.h"
 #include "strategy/outer.h"
 
 /* ---- the rule ---- */
@@ -405,9 +406,9 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
         ddp__outer_layer *y = &o->layer[l];
         /* a joining worker without a delta takes the anchor */
         if (y->fresh) DDP__DO(ddp__pieces_write(d, y->piece, y->pieces, y->anchor));
-        DDP__DO(ddp_average_exact(d, l));
-        DDP__DO(ddp__outer_anchor(d, y));
     }
+    DDP__DO(ddp__average_differing(d));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__outer_anchor(d, &o->layer[l]));
     return 0;
 }
 
