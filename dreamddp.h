@@ -1312,8 +1312,8 @@ typedef struct ddp_strategy_ops {
     /* Complete all posted messages and start no new averages: before ddp_wait returns, and before
      * checkpoints, joins and new plans. The session then waits for the averages of layers (ddp_average). */
     int (*wait)(ddp_ctx *d, void *self);
-    /* Send and apply everything that was deferred. Called after wait, before sync_all and before another
-     * plan. NULL: nothing is deferred. */
+    /* Send and apply everything that was deferred. Called after wait, before sync_all, another plan, and the
+     * entry of a worker, and before ddp_share without a restart. NULL: nothing is deferred. */
     int (*drain)(ddp_ctx *d, void *self);
     /* Make the parameters equal on all ranks. Nothing is in flight. NULL: the parameters are averaged (only
      * the buffers if the strategy averages gradients). */
@@ -1579,7 +1579,13 @@ DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
 
 /* Bits of `equal` of ddp_keep. */
-enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_TOLD = 16 };
+enum {
+    DDP_KEPT_DRAINED = 2,
+    DDP_KEPT_HERE = 4,
+    DDP_KEPT_NOWHERE = 8,
+    DDP_KEPT_TOLD = 16,
+    DDP_KEPT_LATER = 32
+};
 
 /* ddp_keep - allocates n floats for the strategy, zeroed, on the layers' device until ddp_close. Call it in
  * the event start. They are saved in checkpoints and sent to joining workers.
@@ -1594,10 +1600,19 @@ enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_T
  *     + DDP_KEPT_HERE     in host memory, which the program may access
  *     + DDP_KEPT_NOWHERE  workspace: neither saved nor sent
  *     + DDP_KEPT_TOLD     with 0: a joining worker receives the values of a member when it enters
+ *     + DDP_KEPT_LATER    with 1 or DDP_KEPT_TOLD: it may receive them while it trains already. Call
+ *                         ddp_kept_wait before each use
  *
  * Returns NULL on failure, with the context's error. Errors: DDP_ARG for the layer, the name or n; DDP_USAGE
  * outside of start; DDP_MEMORY. */
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
+
+/* ddp_kept_wait - waits until a joining worker has received the layer's values that were declared with
+ * DDP_KEPT_LATER. Returns at once on every other worker, and after the values were received. Call it in
+ * events. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist, DDP_USAGE
+ * outside of events, DDP_PEER_LOST if no member sends the values, DDP_TIMEOUT if none arrive for
+ * timeout.op_s. */
+DDP_API int ddp_kept_wait(ddp_ctx *d, int layer);
 
 /* ddp_complain - stores an error of the strategy, with a printf-formatted message. Its text begins with the
  * strategy's name. Returns code, or the context's first error if there is one. Call it in events. Errors:
@@ -21139,7 +21154,7 @@ void ddp__stream_no_tls(int fd)
 /* ==== wire/hello.h ==== [wire] */
 /* The hello: the 64-byte frame that two ranks exchange before anything else, and the checks on it. */
 
-#define DDP__PROTOCOL      3
+#define DDP__PROTOCOL      4
 #define DDP__HELLO_BYTES   64
 #define DDP__HELLO_RESUMES 0x80000000u /* a flag in `world` */
 
@@ -22415,7 +22430,7 @@ static const double ddp__broken_pause = 0.8;                     /* in seconds: 
 static const double ddp__serve_most = 2e-3;  /* processor seconds of one serve. Then the engine continues. */
 static const double ddp__accept_most = 1e-3; /* processor seconds of it for new callers. Then the present
                                               * callers are read. */
-static const double ddp__rest = 3;           /* pause after a serve, in multiples of its length: a flood takes
+static const double ddp__pause = 3;          /* pause after a serve, in multiples of its length: a flood takes
                                               * a quarter of the comm thread */
 static const double ddp__longest_rest = 0.02; /* in seconds: longest pause, if other programs used the
                                                * processor during a serve */
@@ -22841,7 +22856,7 @@ void ddp__door_serve(ddp__door *d, double now)
         ddp__caller_hear(d, c);
     }
     served = ddp_now();
-    d->shut = fmax(d->shut, served + fmin(ddp__rest * (served - now), ddp__longest_rest));
+    d->shut = fmax(d->shut, served + fmin(ddp__pause * (served - now), ddp__longest_rest));
 }
 
 /* ==== wire/relay.c ==== [wire] */
@@ -34323,8 +34338,9 @@ enum {
     DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
     DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state). A file may lack them. */
     DDP__WORKER_LENT = 32,    /* data is the program's memory, which the state does not free */
-    DDP__WORKER_FOUND = 64    /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
+    DDP__WORKER_FOUND = 64,   /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
                                  them */
+    DDP__WORKER_LATER = 128 /* with DDP__WORKER_TOLD: not needed when it enters, but later (member/rest.h) */
 };
 
 /* Prefix of the names of the program's states in files, and the maximum number of states. */
@@ -34343,6 +34359,7 @@ typedef struct ddp__tensor {
     void *data;         /* borrowed. The data of small values belong to the state, until it is freed. */
     size_t count, most; /* in values. most: the largest count of a blob that another member may send. */
     int flags;
+    long turn; /* with DDP__WORKER_LATER: a joining worker receives arrays with smaller turns first */
 } ddp__tensor;
 
 /* The values that a worker has of a layer: a part of a block, which the optimizer treats as one, and its
@@ -34381,6 +34398,7 @@ typedef struct ddp__worker {
     int tensors, room;
     int takes_plan; /* 1 if the plan among the small values will be used, so it must fit */
     size_t part;    /* maximum bytes of a message to a joining worker (0 = 4 MiB) */
+    uint64_t rest;  /* after ddp__worker_enter: number of the state that the joining worker receives next */
     void *owner;    /* user data of check and lend */
     /* Sets data and count of a program's state to its bytes, which are borrowed. */
     ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
@@ -34401,6 +34419,16 @@ DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, flo
 DDP_LIB void *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type, size_t count,
                                 size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
+
+/* The arrays of layers that a joining worker receives from a member when it enters (DDP__WORKER_TOLD), or
+ * later:
+ *   list  stores their indices in order[tensors], in the order of transfer. Returns their number.
+ *   pack  copies their bytes in that order. The caller frees *out.
+ *   drop  removes them from the list: a clone needs no arrays that will be replaced. */
+DDP_LIB int ddp__worker_rest_list(const ddp__worker *s, int *order);
+DDP_LIB ddp_status ddp__worker_rest_pack(const ddp__worker *s, unsigned char **out, size_t *bytes,
+                                         ddp_error *err);
+DDP_LIB void ddp__worker_rest_drop(ddp__worker *s);
 
 /* The identity of a rank's file, as 64-bit words, since the ranks gather it. */
 typedef struct ddp__said {
@@ -34452,8 +34480,9 @@ DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, 
                                   ddp_error *err);
 /* Gathers 64-bit values: [world x each], of which a worker fills its own, or 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a joining worker: it alone receives the identity of the run and the
- * values that all workers share. The lowest member sends its states of the program. */
+/* The first operations of an epoch with a joining worker: it alone takes the identity of the run and the small
+ * values that all workers share. The lowest member sends its states of the program. Sets s->rest, the same
+ * number on all workers. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state and, once all files are written, the manifest ---- */
@@ -34569,6 +34598,64 @@ const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name)
 static size_t ddp__tensor_bytes(const ddp__tensor *t)
 {
     return t->count * ddp_safetensors_type_bytes(t->type);
+}
+
+/* ---- arrays that a joining worker receives when it enters, or later ---- */
+
+static int ddp__is_rest(const ddp__tensor *t) { return t->layer && t->flags & DDP__WORKER_TOLD; }
+
+static long ddp__rest_turn(const ddp__tensor *t) { return t->flags & DDP__WORKER_LATER ? t->turn : -1; }
+
+int ddp__worker_rest_list(const ddp__worker *s, int *order)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->tensors; i++) {
+        const long turn = ddp__rest_turn(&s->tensor[i]);
+        int at = n;
+        if (!ddp__is_rest(&s->tensor[i])) continue;
+        for (; at > 0 && ddp__rest_turn(&s->tensor[order[at - 1]]) > turn; at--) order[at] = order[at - 1];
+        order[at] = i;
+        n++;
+    }
+    return n;
+}
+
+void ddp__worker_rest_drop(ddp__worker *s)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->tensors; i++)
+        if (!ddp__is_rest(&s->tensor[i])) s->tensor[n++] = s->tensor[i];
+    s->tensors = n;
+}
+
+ddp_status ddp__worker_rest_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
+{
+    int *order = (int *)ddp__calloc((size_t)s->tensors + 1, sizeof *order);
+    const int n = order ? ddp__worker_rest_list(s, order) : 0;
+    ddp_status code = DDP_OK;
+    size_t at = 0;
+
+    *bytes = 0;
+    for (int i = 0; i < n; i++) *bytes += ddp__tensor_bytes(&s->tensor[order[i]]);
+    *out = *bytes ? (unsigned char *)DDP_REALLOC(NULL, *bytes) : NULL;
+    if (!order || (*bytes && !*out))
+        code =
+            ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes for a joining worker", *bytes);
+    for (int i = 0; code == DDP_OK && i < n; i++) {
+        const ddp__tensor *t = &s->tensor[order[i]];
+        const size_t size = ddp__tensor_bytes(t);
+        if (t->flags & DDP__WORKER_THERE)
+            code = ddp__host_download(s->host, *out + at, t->data, size, err);
+        else if (size)
+            memcpy(*out + at, t->data, size);
+        at += size;
+    }
+    if (order) DDP_FREE(order);
+    if (code != DDP_OK && *out) DDP_FREE(*out);
+    if (code != DDP_OK) *out = NULL;
+    return code;
 }
 
 /* ---- to a file, and to memory ---- */
@@ -35001,8 +35088,8 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
 /* ---- a joining worker ---- */
 
-/* Broadcasts the values of worker `from`, or of the lowest live worker if that one is lost. A member's memory
- * does not change: if `from` is lost, the values come from another worker and are sent again. part:
+/* Broadcasts the small values of worker `from`, or of the lowest live worker if that one is lost. A member's
+ * memory does not change: if `from` is lost, the values come from another worker and are sent again. part:
  * [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes,
                                     unsigned char *part, ddp_error *err)
@@ -35024,15 +35111,9 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
         unsigned char *here = (unsigned char *)t->data + at;
         n = (size_t)count * width - at < (size_t)DDP__TELL_BYTES ? (size_t)count * width - at
                                                                  : (size_t)DDP__TELL_BYTES;
-        if (t->flags & DDP__WORKER_THERE)
-            DDP__TRY(ddp__host_download(s->host, part, here, n, err));
-        else if (at < own)
-            memcpy(part, here, n < own - at ? n : own - at);
+        if (at < own) memcpy(part, here, n < own - at ? n : own - at);
         DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
-        if (comes && (t->flags & DDP__WORKER_THERE))
-            ddp__host_upload(s->host, here, part, n);
-        else if (comes)
-            memcpy(here, part, n);
+        if (comes) memcpy(here, part, n);
     }
     if (comes) t->count = (size_t)count;
     return DDP_OK;
@@ -35148,8 +35229,11 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
     while (code == DDP_OK && told != from) { /* the member that sent everything must still be live
                                                 afterwards */
         told = from;
+        ddp__hello_put(part, ddp__fresh_number(), 8);
+        code = ddp__worker_say(s, DDP_BROADCAST, part, 8, from, err);
+        s->rest = ddp__hello_get(part, 8);
         for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-            if (s->tensor[i].flags & DDP__WORKER_TOLD)
+            if (s->tensor[i].flags & DDP__WORKER_TOLD && !s->tensor[i].layer)
                 code = ddp__enter_tensor(s, &s->tensor[i], from, s->rank == newcomer, part, err);
         if (code == DDP_OK) code = ddp__enter_programs(s, newcomer, from, words, part, err);
         if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
@@ -36357,7 +36441,9 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded 
  *                                    reached (a firewall, NAT), the coordinator relays: the joining worker
  *                                    sends it RELAY, it notifies the member, which connects to it
  *                                    (wire/callback.c)
- *   joining worker -> coordinator    ready; one or two periods later all members admit it */
+ *   joining worker -> coordinator    ready; one or two periods later all members admit it
+ *   joining worker -> any member     after its entry: REST from an offset (rest.h). If the member is lost, any
+ *                                    other member sends the remaining bytes */
 
 enum {
     DDP__JOIN_WORLD = 64,
@@ -36366,6 +36452,9 @@ enum {
     DDP__JOIN_PLACE = 2048,  /* reply to ENTER: status, id, world, addresses of the members */
     DDP__JOIN_VERDICT = 512, /* reply to the layout */
     DDP__JOIN_CLONE = 64,    /* reply to TAKE, followed by the bytes and their SHA-256 */
+    DDP__REST_HEAD = 4,      /* CRC-32C before each piece of the reply to REST, */
+    DDP__REST_PIECE = 1 << 18,
+    DDP__REST_REPLY_S = 5, /* seconds until a member has copied its state */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
     DDP__JOIN_SETTINGS = 32,
@@ -36373,7 +36462,7 @@ enum {
     DDP__JOIN_VISITORS = 8 /* connections that are served at a time */
 };
 
-typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
+typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE, DDP__JOIN_REST } ddp__join_verb;
 
 typedef enum ddp__join_answer_code {
     DDP__JOIN_OK,
@@ -36424,6 +36513,13 @@ typedef struct ddp__join_config {
 
 /* ---- members (join.c) ---- */
 
+/* The bytes of ddp__worker_rest_pack. Freed by its last user. */
+typedef struct ddp__rest_copy {
+    int users; /* this member, and connections that send it */
+    unsigned char *data;
+    size_t bytes;
+} ddp__rest_copy;
+
 typedef struct ddp__join {
     ddp__join_config c;
     /* shared, under the lock */
@@ -36440,6 +36536,9 @@ typedef struct ddp__join {
     unsigned char *snap;
     size_t snap_bytes;
     uint64_t snap_number;
+    ddp__rest_copy *rest; /* for the last worker that entered, or NULL */
+    uint64_t rest_number; /* ddp__worker.rest of that entry */
+    int rest_age;         /* periods since then */
 } ddp__join;
 
 /* Serves joining workers from now on. The wire must be one that can resume. */
@@ -36454,6 +36553,11 @@ DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the de
 DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1 if a joining worker waits for a clone */
 /* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
+/* Offers the rest of the state s to the worker that has entered, until the second call of ddp__join_aged. */
+DDP_LIB ddp_status ddp__join_rest(ddp__join *j, const ddp__worker *s, ddp_error *err);
+DDP_LIB void ddp__join_aged(ddp__join *j); /* a period has ended */
+/* Bytes of the piece of a rest of `bytes` that begins at `at`. */
+DDP_LIB size_t ddp__rest_piece(size_t bytes, size_t at);
 DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, or -1 */
 /* Admits a worker. Called by all members, with nothing in flight. *in: 1 = admitted, 0 = lost. Then call
  * ddp__worker_enter, as the joining worker does. */
@@ -36471,6 +36575,7 @@ typedef struct ddp__joiner { /* until it has joined */
     ddp__join_config c;
     int fd;         /* connection to the coordinator, or -1 */
     int connected;  /* 1: the last request reached a listener */
+    int *stop;      /* atomic, 1 ends a request. NULL: never. */
     ddp__tls *tls;  /* its own session. The wire's session belongs to another thread once the engine runs. */
     double beat_at; /* when it next reports to the coordinator that it lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* addresses of members to ask */
@@ -36484,6 +36589,9 @@ typedef struct ddp__joiner { /* until it has joined */
     uint64_t number; /* number of the donor's clone, or 0 */
 } ddp__joiner;
 
+/* Sends a request to a member. Returns a connection on which the n bytes of the reply have arrived, or -1. */
+DDP_LIB int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+                                unsigned char *b, size_t n, double until, char *why);
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
 DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* the place in which it enters */
@@ -36721,6 +36829,68 @@ static void ddp__serve_clone(ddp__visit *v)
     pthread_mutex_unlock(&j->lock);
 }
 
+/* ---- REST ---- */
+
+size_t ddp__rest_piece(size_t bytes, size_t at)
+{
+    return bytes - at < (size_t)DDP__REST_PIECE ? bytes - at : (size_t)DDP__REST_PIECE;
+}
+
+static void ddp__rest_leave(ddp__join *j, ddp__rest_copy *c)
+{
+    int last;
+
+    if (!c) return;
+    pthread_mutex_lock(&j->lock);
+    last = --c->users == 0;
+    pthread_mutex_unlock(&j->lock);
+    if (!last) return;
+    if (c->data) DDP_FREE(c->data);
+    DDP_FREE(c);
+}
+
+/* Waits until this member has the requested copy, and becomes its user. Returns NULL if the member has
+ * another one, or had no memory for it. */
+static ddp__rest_copy *ddp__rest_use(ddp__join *j, uint64_t number)
+{
+    const double until = ddp_now() + DDP__REST_REPLY_S;
+    ddp__rest_copy *c = NULL;
+
+    pthread_mutex_lock(&j->lock);
+    while (!ddp__atomic_load(&j->stop) && j->rest_number != number && ddp_now() < until)
+        (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 0.1);
+    if (!ddp__atomic_load(&j->stop) && j->rest_number == number) c = j->rest;
+    if (c) c->users++;
+    pthread_mutex_unlock(&j->lock);
+    return c;
+}
+
+static void ddp__serve_rest(ddp__visit *v)
+{
+    const uint64_t number = ddp__hello_get(v->request + 16, 8);
+    ddp__join *j = v->j;
+    ddp__rest_copy *c = ddp__rest_use(j, number);
+    unsigned char b[DDP__JOIN_CLONE] = {0}, head[DDP__REST_HEAD];
+    size_t at = (size_t)ddp__hello_get(v->request + 8, 8), n;
+    int bad;
+
+    if (!c) return;
+    if (at > c->bytes) at = 0;
+    ddp__hello_put(b, number, 8);
+    ddp__hello_put(b + 8, c->bytes, 8);
+    ddp__hello_put(b + 16, at, 8);
+    bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
+    for (; !bad && at < c->bytes && !ddp__atomic_load(&j->stop); at += n) {
+        const double until = ddp_now() + j->c.op_timeout_s;
+        n = ddp__rest_piece(c->bytes, at);
+        ddp__hello_put(head, ddp__crc32c(0, c->data + at, n), 4);
+        bad = ddp__stream_send_all(v->tls, v->fd, head, sizeof head, until) < 0 ||
+              ddp__stream_send_all(v->tls, v->fd, c->data + at, n, until) < 0;
+    }
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when the peer closes: it has received the bytes */
+    ddp__rest_leave(j, c);
+}
+
 /* ---- connections ---- */
 
 static void *ddp__visit_main(void *arg)
@@ -36733,6 +36903,8 @@ static void *ddp__visit_main(void *arg)
             ddp__serve_enter(v);
         else if (ddp__hello_get(v->request, 4) == DDP__JOIN_TAKE)
             ddp__serve_clone(v);
+        else if (ddp__hello_get(v->request, 4) == DDP__JOIN_REST)
+            ddp__serve_rest(v);
     }
     pthread_mutex_lock(&j->lock);
     j->fd[v->place] = -1;
@@ -36829,6 +37001,7 @@ void ddp__join_close(ddp__join *j)
 {
     if (!j) return;
     ddp__join_stop(j);
+    ddp__rest_leave(j, j->rest);
     pthread_cond_destroy(&j->changed);
     pthread_mutex_destroy(&j->lock);
     if (j->snap) DDP_FREE(j->snap);
@@ -36884,6 +37057,48 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
     }
     pthread_mutex_unlock(&j->lock);
     return DDP_OK;
+}
+
+/* Replaces the rest that this member offers. */
+static void ddp__rest_swap(ddp__join *j, ddp__rest_copy *c, uint64_t number)
+{
+    ddp__rest_copy *old;
+
+    pthread_mutex_lock(&j->lock);
+    old = j->rest;
+    j->rest = c;
+    j->rest_number = number;
+    j->rest_age = 0;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    ddp__rest_leave(j, old);
+}
+
+ddp_status ddp__join_rest(ddp__join *j, const ddp__worker *s, ddp_error *err)
+{
+    ddp__rest_copy *c = (ddp__rest_copy *)ddp__calloc(1, sizeof *c);
+    ddp_error local = {DDP_OK, ""};
+    ddp_status code = c ? ddp__worker_rest_pack(s, &c->data, &c->bytes, &local) : DDP_MEMORY;
+
+    if (code != DDP_OK) {
+        if (c) DDP_FREE(c);
+        c = NULL;
+    }
+    if (code == DDP_MEMORY)
+        ddp__log(
+            &j->c.log, DDP_LOG_WARN,
+            "rank %d: out of memory for a copy of the state: other members send it to the joining worker",
+            s->rank);
+    if (c) c->users = 1;
+    ddp__rest_swap(j, c, s->rest);
+    if (code == DDP_OK || code == DDP_MEMORY) return DDP_OK;
+    if (err) *err = local;
+    return code;
+}
+
+void ddp__join_aged(ddp__join *j)
+{
+    if (j->rest && ++j->rest_age > 1) ddp__rest_swap(j, NULL, j->rest_number);
 }
 
 int ddp__join_next(ddp__join *j)
@@ -37000,9 +37215,8 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     }
 }
 
-/* Sends a request to a member. Returns a connection on which the n bytes of the reply have arrived, or -1. */
-static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
-                               unsigned char *b, size_t n, double until, char *why)
+int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+                        unsigned char *b, size_t n, double until, char *why)
 {
     unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST] = {0}, *request = out + DDP__HELLO_BYTES;
     int fd = ddp__joiner_dial(j, door, until, why);
@@ -37020,8 +37234,11 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_
     ddp__hello_put(request + 8, j->have, 8);
     ddp__hello_put(request + 16, j->number, 8);
     if (ddp__stream_send_all(j->c.tls, fd, out, sizeof out, ddp_now() + 5) == 0) {
-        while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
-        if (ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8))
+        while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until &&
+               !(j->stop && ddp__atomic_load(j->stop)))
+            ddp__joiner_beat(j);
+        if (!(j->stop && ddp__atomic_load(j->stop)) &&
+            ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8))
             return fd;
     }
     ddp__joiner_refused(j, door, b, got, why);
@@ -37478,6 +37695,236 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
                 "the members did not admit this worker within %.3g s: check that the training is running",
                 j->c.op_timeout_s);
     }
+}
+
+/* ==== member/rest.h ==== [member] */
+/* The part of a joining worker's state that it receives after it has entered: arrays that are equal on all
+ * members between steps. Every member copies them when the worker enters, and sends the copy while the
+ * training continues. Without it each member would wait until the worker has received everything. */
+
+typedef struct ddp__rest ddp__rest;
+
+/* Sets of arrays of ddp__rest_take, besides those of a layer: all, and all that have no DDP__WORKER_LATER. */
+enum { DDP__REST_ALL = -1, DDP__REST_NOW = -2 };
+
+/* Receives the arrays of s (ddp__worker_rest_list) from the members in place->live, on a thread of its own.
+ * The list and the arrays' memory are borrowed until ddp__rest_close, except the struct s. tls: a session for
+ * this thread, which the rest owns from now on, or NULL. *out is NULL if there are no such arrays. */
+DDP_LIB ddp_status ddp__rest_open(const ddp__join_config *c, const ddp__join_place *place, ddp__tls *tls,
+                                  const ddp__worker *s, ddp__rest **out, ddp_error *err);
+/* Stores the arrays of layer l, or a set, into their memory. Blocks until they were received, the engine has failed, or no member has sent a byte for
+ * peer_timeout_s.
+ * *over: 1 if all arrays are stored. */
+DDP_LIB ddp_status ddp__rest_take(ddp__rest *r, ddp__engine *engine, int l, int *over, ddp_error *err);
+DDP_LIB void ddp__rest_close(ddp__rest *r); /* r may be NULL */
+
+/* ==== member/rest.c ==== [member] */
+/* Receives the arrays that a joining worker gets after its entry: a thread reads them from one member after
+ * another into a buffer, and the training thread stores each array when it is needed. */
+
+typedef struct ddp__rest_array {
+    ddp__tensor of;
+    size_t from, bytes; /* in the buffer */
+    int stored;
+} ddp__rest_array;
+
+struct ddp__rest {
+    ddp__joiner j; /* for its requests. j.have and j.number: as in the requests */
+    ddp__tls *tls;
+    const ddp__host *host;
+    ddp__rest_array *array; /* [arrays] in the order in which they arrive */
+    int arrays, left;       /* left: not stored yet */
+    unsigned char *buffer;
+    size_t bytes;
+    pthread_t thread;
+    int running;
+    int stop; /* atomic */
+    /* shared, under the lock */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    size_t have;
+    int failed; /* 1: no member sends them */
+};
+
+/* ---- the thread ---- */
+
+/* Reads pieces until the end or a failure. Returns 1 if at least one arrived. */
+static int ddp__rest_read(ddp__rest *r, int fd)
+{
+    int moved = 0;
+
+    while (r->j.have < r->bytes && !ddp__atomic_load(&r->stop)) {
+        unsigned char head[DDP__REST_HEAD], *to = r->buffer + r->j.have;
+        const double until = ddp_now() + r->j.c.peer_timeout_s;
+        const size_t n = ddp__rest_piece(r->bytes, r->j.have);
+        while (!ddp__stream_wait(r->tls, fd, ddp_now() + 0.1))
+            if (ddp__atomic_load(&r->stop) || ddp_now() >= until) return moved;
+        if (ddp__stream_recv_all(r->tls, fd, head, sizeof head, NULL, until) < 0 ||
+            ddp__stream_recv_all(r->tls, fd, to, n, NULL, until) < 0)
+            return moved;
+        if (ddp__crc32c(0, to, n) != (uint32_t)ddp__hello_get(head, 4)) {
+            ddp__log(&r->j.c.log, DDP_LOG_WARN,
+                     "rank %d: the state that rank %d sends was damaged in transit", r->j.place.id,
+                     r->j.donor);
+            return moved;
+        }
+        pthread_mutex_lock(&r->lock);
+        r->have = r->j.have += n;
+        pthread_cond_broadcast(&r->changed);
+        pthread_mutex_unlock(&r->lock);
+        moved = 1;
+    }
+    return moved;
+}
+
+/* Requests the rest from the current donor. Returns 1 if bytes arrived. */
+static int ddp__rest_request(ddp__rest *r)
+{
+    unsigned char b[DDP__JOIN_CLONE];
+    char why[DDP__JOIN_TEXT] = "";
+    int moved = 0;
+    const int fd = ddp__joiner_request(&r->j, &r->j.place.door[r->j.donor], DDP__JOIN_REST, -1, b, sizeof b,
+                                       ddp_now() + DDP__REST_REPLY_S, why);
+
+    if (fd < 0) return 0;
+    if (ddp__hello_get(b, 8) == r->j.number && ddp__hello_get(b + 8, 8) == r->bytes &&
+        ddp__hello_get(b + 16, 8) == r->j.have)
+        moved = ddp__rest_read(r, fd);
+    ddp__stream_close(r->tls, fd);
+    return moved;
+}
+
+/* Requests the rest from the members in turn. Fails if no byte has arrived for peer_timeout_s. */
+static void *ddp__rest_main(void *arg)
+{
+    ddp__rest *r = (ddp__rest *)arg;
+    double moved_at = ddp_now();
+    uint64_t left = 0;
+
+    while (r->j.have < r->bytes && !ddp__atomic_load(&r->stop) &&
+           ddp_now() < moved_at + r->j.c.peer_timeout_s) {
+        if (!left) {
+            left = r->j.place.live;
+            ddp__sleep_until(ddp_now() + 0.05);
+        }
+        for (r->j.donor = DDP__JOIN_WORLD - 1; r->j.donor > 0 && !(left >> r->j.donor & 1);) r->j.donor--;
+        if (r->j.place.door[r->j.donor].size && ddp__rest_request(r))
+            moved_at = ddp_now();
+        else
+            left &= ~ddp__bit(r->j.donor);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->failed = r->j.have < r->bytes;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+/* ---- the training thread ---- */
+
+static ddp_status ddp__rest_lists(ddp__rest *r, const ddp__worker *s, ddp_error *err)
+{
+    int *order = (int *)ddp__calloc((size_t)s->tensors + 1, sizeof *order);
+    const int arrays = order ? ddp__worker_rest_list(s, order) : 0;
+
+    r->array = (ddp__rest_array *)ddp__calloc((size_t)arrays + 1, sizeof *r->array);
+    for (int i = 0; r->array && order && i < arrays; i++) {
+        r->array[i].of = s->tensor[order[i]];
+        r->array[i].from = r->bytes;
+        r->array[i].bytes = r->array[i].of.count * ddp_safetensors_type_bytes(r->array[i].of.type);
+        r->bytes += r->array[i].bytes;
+    }
+    r->arrays = r->left = arrays;
+    r->buffer = (unsigned char *)DDP_REALLOC(NULL, r->bytes + 1);
+    if (order) DDP_FREE(order);
+    if (order && r->array && r->buffer) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of the state of the run", r->bytes);
+}
+
+ddp_status ddp__rest_open(const ddp__join_config *c, const ddp__join_place *place, ddp__tls *tls,
+                          const ddp__worker *s, ddp__rest **out, ddp_error *err)
+{
+    ddp__rest *r = (ddp__rest *)ddp__calloc(1, sizeof *r);
+    const int locks = r && !pthread_mutex_init(&r->lock, NULL);
+    ddp_status code = DDP_OK;
+
+    *out = NULL;
+    if (!locks || ddp__cond_init(&r->changed)) {
+        if (locks) pthread_mutex_destroy(&r->lock);
+        if (r) DDP_FREE(r);
+        ddp__tls_free(tls);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for joining a run");
+    }
+    r->j.c = *c;
+    r->j.c.tls = r->tls = tls;
+    r->j.place = *place;
+    r->j.fd = -1;
+    r->j.number = s->rest;
+    r->j.stop = &r->stop;
+    r->host = s->host;
+    code = ddp__rest_lists(r, s, err);
+    if (code == DDP_OK && r->arrays) {
+        r->running = pthread_create(&r->thread, NULL, ddp__rest_main, r) == 0;
+        if (!r->running) code = ddp__fail(err, DDP_FAILED, "cannot start a thread that receives the state");
+    }
+    if (code == DDP_OK && r->arrays)
+        *out = r;
+    else
+        ddp__rest_close(r);
+    return code;
+}
+
+void ddp__rest_close(ddp__rest *r)
+{
+    if (!r) return;
+    ddp__atomic_store(&r->stop, 1);
+    if (r->running) pthread_join(r->thread, NULL);
+    pthread_cond_destroy(&r->changed);
+    pthread_mutex_destroy(&r->lock);
+    ddp__tls_free(r->tls);
+    if (r->array) DDP_FREE(r->array);
+    if (r->buffer) DDP_FREE(r->buffer);
+    DDP_FREE(r);
+}
+
+/* Waits until the bytes before `end` are in the buffer. */
+static ddp_status ddp__rest_await(ddp__rest *r, ddp__engine *engine, size_t end, ddp_error *err)
+{
+    ddp_status s = DDP_OK;
+    size_t have = 0;
+    int failed = 0;
+
+    while (s == DDP_OK && have < end && !failed) {
+        pthread_mutex_lock(&r->lock);
+        if (r->have < end && !r->failed) (void)ddp__cond_wait_until(&r->changed, &r->lock, ddp_now() + 0.1);
+        have = r->have;
+        failed = r->failed;
+        pthread_mutex_unlock(&r->lock);
+        if (have < end && engine) s = ddp__engine_error(engine, err);
+    }
+    if (s != DDP_OK || have >= end) return s;
+    return ddp__fail(err, DDP_PEER_LOST,
+                     "no member has sent the state of the run for %.3g s (%zu of %zu bytes have arrived): "
+                     "restart this worker to join again",
+                     r->j.c.peer_timeout_s, have, r->bytes);
+}
+
+ddp_status ddp__rest_take(ddp__rest *r, ddp__engine *engine, int l, int *over, ddp_error *err)
+{
+    for (int i = 0; i < r->arrays; i++) {
+        ddp__rest_array *a = &r->array[i];
+        if (a->stored || (l == DDP__REST_NOW ? a->of.flags & DDP__WORKER_LATER : l >= 0 && a->of.l != l))
+            continue;
+        DDP__TRY(ddp__rest_await(r, engine, a->from + a->bytes, err));
+        if (a->of.flags & DDP__WORKER_THERE)
+            ddp__host_upload(r->host, a->of.data, r->buffer + a->from, a->bytes);
+        else if (a->bytes)
+            memcpy(a->of.data, r->buffer + a->from, a->bytes);
+        a->stored = 1;
+        r->left--;
+    }
+    *over = r->left == 0;
+    return DDP_OK;
 }
 
 /* ==== profile/profile.c ==== [profile] */
@@ -50411,6 +50858,7 @@ struct ddp__exchanging {
     int posted_count, posted_room;
     long posted_next;
     ddp__own_state *kept;    /* arrays of ddp_keep, a list */
+    struct ddp__rest *rest;  /* joining worker: state that it still receives, or NULL */
     ddp__norm_chain norm;    /* for clip_norm */
     const ddp_sites *levels; /* sites for hierarchical averages, or NULL for flat averages */
     ddp_sites *sites;        /* memory of `levels`, or NULL before the sites are known */
@@ -50447,6 +50895,11 @@ DDP_LIB void ddp__computing_set(ddp_ctx *d, int group);
 DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* maximum number of messages that the
                                                                    strategy may post */
 DDP_LIB const ddp__own_state *ddp__kept_list(const ddp_ctx *d); /* arrays of ddp_keep, a list */
+/* Sets the state that a joining worker receives after its entry. The context owns it from then on. */
+DDP_LIB void ddp__later_set(ddp_ctx *d, struct ddp__rest *rest);
+DDP_LIB void ddp__later_close(ddp_ctx *d); /* ends the transfer */
+/* Waits until a joining worker has received a layer's part of that state, or a set of ddp__rest_take. */
+DDP_LIB ddp_status ddp__later_wait(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* sets whether all layers had a forward hook in the
                                                          last step */
 DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* residual, on host or device, or NULL */
@@ -52945,6 +53398,30 @@ float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 
     (void)ddp__keep(d, layer, name, n, equal, &data);
     return data;
+}
+
+void ddp__later_set(ddp_ctx *d, struct ddp__rest *rest) { d->exchange->rest = rest; }
+
+void ddp__later_close(ddp_ctx *d)
+{
+    ddp__rest_close(d->exchange->rest);
+    d->exchange->rest = NULL;
+}
+
+ddp_status ddp__later_wait(ddp_ctx *d, int layer, ddp_error *err)
+{
+    int over = 0;
+
+    if (!d->exchange->rest) return DDP_OK;
+    DDP__TRY(ddp__rest_take(d->exchange->rest, ddp__engine_of(d, 0), layer, &over, err));
+    if (over) ddp__later_close(d);
+    return DDP_OK;
+}
+
+int ddp_kept_wait(ddp_ctx *d, int layer)
+{
+    DDP__DO(ddp__verb_layer(d, "ddp_kept_wait", layer));
+    return (int)ddp__later_wait(d, layer, ddp__error(d));
 }
 
 ddp_blob ddp_blob_new(size_t size)
@@ -56978,6 +57455,9 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+/* Sets the order in which a joining worker receives arrays that it needs after its entry: by the next step in
+ * which the plan sends their layer, the last layers first. */
+DDP_LIB void ddp__worker_turns(ddp_ctx *d, ddp__worker *s);
 
 /* States of the program (program.c).
  *   names    writes all names, separated by commas, into out [DDP__PROGRAM_NAMES]
@@ -57166,6 +57646,19 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     return DDP_OK;
 }
 
+void ddp__worker_turns(ddp_ctx *d, ddp__worker *s)
+{
+    const ddp_plan *plan = ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
+    const int L = ddp__layers(d), rows = plan && plan->layers == L;
+
+    for (int i = 0; i < s->tensors; i++) {
+        ddp__tensor *t = &s->tensor[i];
+        const long period = rows && plan->period > 0 ? plan->period : 1;
+        const long at = rows && t->layer && t->l < L ? plan->step_of[t->l] : 0;
+        t->turn = (at + period - ddp_step(d) % period) % period * L + L - t->l;
+    }
+}
+
 ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
@@ -57173,6 +57666,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     int room = DDP__SMALL + ddp__count(ddp__kept_list(d)) + d->session->programs + 1;
 
     for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(ddp__unit_of(d, l)->block) + 3;
+    DDP__TRY(ddp__later_wait(d, DDP__REST_ALL, err));
     DDP__TRY(ddp__worker_open(s, ddp__layers(d), room, err));
     s->host = ddp__host_of(d);
     ddp__coded_fold(d);
@@ -57201,7 +57695,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int i = 0; i < ddp__count(ddp__kept_list(d)); i++) {
         const ddp__own_state *k = &ddp__kept_list(d)[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
-        const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
+        const int enters = (k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0) |
+                           (k->equal & DDP_KEPT_LATER ? DDP__WORKER_LATER : 0);
         if (k->equal & DDP_KEPT_NOWHERE) continue;
         ddp__worker_add(s, k->name, k->layer < 0 ? ddp__layers(d) : k->layer, -1, k->data, k->count,
                         own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
@@ -58022,6 +58517,23 @@ static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->session->join_ticket, err);
 }
 
+/* Joining worker: begins to receive the arrays of the state, and waits for those that the first step needs. */
+static ddp_status ddp__entry_rest(ddp_ctx *d, ddp__worker *s, ddp_error *err)
+{
+    const ddp__tls_files files = {ddp__cfg(d)->security.psk, ddp__cfg(d)->security.ca,
+                                  ddp__cfg(d)->security.cert, ddp__cfg(d)->security.key};
+    ddp__rest *rest = NULL;
+    ddp__join_config c;
+    ddp__tls *tls = NULL;
+
+    ddp__join_settings(d, &c);
+    ddp__worker_turns(d, s);
+    if (d->session->tls) DDP__TRY(ddp__tls_open(&files, c.run_id, &tls, err));
+    DDP__TRY(ddp__rest_open(&c, ddp__joiner_found(d->session->joiner), tls, s, &rest, err));
+    ddp__later_set(d, rest);
+    return ddp__later_wait(d, DDP__REST_NOW, err);
+}
+
 /* Runs the first operations of an epoch with a joining worker: it receives the state, and the plan is
  * recomputed. */
 static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
@@ -58036,6 +58548,10 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
         code = ddp__worker_apply(d, &s, 1, err);
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
         if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
+        if (code == DDP_OK) code = ddp__entry_rest(d, &s, err);
+    } else if (code == DDP_OK) {
+        ddp__worker_turns(d, &s);
+        code = ddp__join_rest(d->session->join, &s, err);
     }
     ddp__programs_release(d);
     ddp__worker_free(&s);
@@ -58074,6 +58590,7 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
+    ddp__worker_rest_drop(&s);
     if (code == DDP_OK) code = ddp__join_give(d->session->join, &s, err);
     ddp__worker_free(&s);
     return code;
@@ -58083,6 +58600,8 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
 
+    DDP__TRY(ddp__later_wait(d, DDP__REST_ALL, err)); /* the members release their copies one period later */
+    ddp__join_aged(d->session->join);
     if (ddp__join_wants(d->session->join)) DDP__TRY(ddp__admission_clone(d, err));
     if (d->session->join_ticket >= 0) {
         DDP__TRY(ddp__post_wait(d, 0, d->session->join_ticket, err));
@@ -58126,6 +58645,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp_status s = ddp__worker_list(d, &state, err);
 
     ddp__layout_fill(d, &l);
+    ddp__worker_rest_drop(&state);
     if (s == DDP_OK) s = ddp__joiner_prepare(d->session->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
     ddp__worker_free(&state);
@@ -58956,6 +59476,7 @@ void ddp_close(ddp_ctx *d)
     ddp__device_stop(d);
     if (ddp__second_of(d)) ddp__engine_close(ddp__second_of(d));
     if (ddp__engine_of(d, 0)) ddp__engine_close(ddp__engine_of(d, 0));
+    ddp__later_close(d);
     ddp__join_close(d->session->join); /* until now the coordinator's message may have been in flight */
     ddp__tls_free(d->session->tls);
     ddp__graphs_free(d);
@@ -63496,6 +64017,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
 {
     const ddp_piece *p = y->piece;
 
+    if (!y->fresh && !y->idle) DDP__DO(ddp_kept_wait(d, y->layer));
     for (size_t at = 0; at < y->count; at += p++->count) {
         float *x = y->x ? y->x + at : p->data;
         if (y->fresh || y->idle) {
@@ -63576,6 +64098,7 @@ int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
     if (y->ticket == -1) return 0;
     if (!o->mean) DDP__DO(ddp__hold_once(d, &o->layer[y->holder].told_ticket, DDP_NO_LAYER));
     DDP__DO(ddp__hold_once(d, &y->ticket, y->layer));
+    DDP__DO(ddp_kept_wait(d, y->layer));
 #ifndef DDP_NO_PLANNERS
     if (o->keep) DDP__DO(ddp__sparse_arrive(d, y));
 #endif
@@ -63648,20 +64171,21 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     if (!o->whole && !o->elastic)
         y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
     y->room = ddp__outer_room(d, y->count);
-    if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
+    if (!ddp__outer_keep(d, y, "anchor", y->count, 1 | DDP_KEPT_LATER, &y->anchor) ||
         !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0,
-                         o->whole     ? 1
-                         : o->elastic ? DDP_KEPT_HERE | DDP_KEPT_TOLD
+                         o->whole     ? 1 | DDP_KEPT_LATER
+                         : o->elastic ? DDP_KEPT_HERE | DDP_KEPT_TOLD | DDP_KEPT_LATER
                                       : DDP_KEPT_HERE,
                          &y->momentum) ||
         !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, DDP_KEPT_HERE,
                          &y->error) ||
         !ddp__outer_keep(d, y, "undo", o->elastic ? y->room * (o->mu > 0 ? 2 : 1) : 0,
                          DDP_KEPT_HERE | DDP_KEPT_NOWHERE, &y->undo) ||
-        !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
+        !ddp__outer_keep(d, y, "flight", late ? y->count : 0, eager ? 1 | DDP_KEPT_LATER : DDP_KEPT_DRAINED,
+                         &y->x) ||
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
-        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole || o->elastic,
-                         &y->previous))
+        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0,
+                         o->whole || o->elastic ? 1 | DDP_KEPT_LATER : 0, &y->previous))
         return DDP_FAILED;
     if (!late && !o->sites) y->x = o->shared; /* with overlap, x is separate until it is applied */
 #ifndef DDP_NO_PLANNERS
@@ -63890,6 +64414,7 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
     if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
+    if (o->mean && y->fresh) DDP__DO(ddp_kept_wait(d, layer));
     if (!o->mean)
         DDP__DO(ddp__outer_change(d, y, y->anchor));
     else if (y->fresh)
@@ -63961,13 +64486,13 @@ static int ddp__streaming_wait(ddp_ctx *d, void *self)
     return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
 }
 
-static int ddp__streaming_sync_all(ddp_ctx *d, void *self)
+/* Applies all pending outer steps before their time: a joining worker does not receive them. */
+static int ddp__streaming_drain(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_read(d, o));
-    DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
-    return ddp__outer_sync_all(d, self);
+    return ddp__late_land_before(d, o, LONG_MAX);
 }
 
 static int ddp__late_restart(ddp_ctx *d, void *self)
@@ -64098,7 +64623,8 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->backward_end = ddp__streaming_backward_end;
     ops->step_end = ddp__streaming_step_end;
     ops->wait = ddp__streaming_wait;
-    ops->sync_all = ddp__streaming_sync_all;
+    ops->drain = ddp__streaming_drain;
+    ops->sync_all = ddp__outer_sync_all;
     ops->restart = ddp__late_restart;
     ops->plan_make = ddp__streaming_make;
     ops->plan_take = ddp__streaming_take;
@@ -64119,6 +64645,7 @@ static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
 
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
+    DDP__DO(ddp_kept_wait(d, y->layer));
     if (y->lands >= 0) {
         if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
         DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));

@@ -231,6 +231,7 @@
 #include "member/checkpoint.c"
 #include "member/join.c"
 #include "member/joiner.c"
+#include "member/rest.c"
 #include "profile/profile.c"
 #include "profile/link.c"
 #include "profile/timer.c"

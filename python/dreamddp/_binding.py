@@ -165,6 +165,7 @@ DDP_KEPT_DRAINED = 2
 DDP_KEPT_HERE = 4
 DDP_KEPT_NOWHERE = 8
 DDP_KEPT_TOLD = 16
+DDP_KEPT_LATER = 32
 DDP_NOTE_SLOW = 0
 DDP_NOTE_EVEN = 1
 DDP_NOTE_REPLAN = 2
@@ -1223,6 +1224,7 @@ FUNCTIONS = {
     "ddp_late_apply": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_int, c_float]),
     "ddp_split": (c_int, [c_int, c_void_p, c_void_p, c_size_t, POINTER(ddp_error)]),
     "ddp_keep": (c_void_p, [c_void_p, c_int, c_char_p, c_size_t, c_int]),
+    "ddp_kept_wait": (c_int, [c_void_p, c_int]),
     "ddp_explain": (None, [c_void_p, c_char_p]),
     "ddp_layers": (c_int, [c_void_p]),
     "ddp_name_of": (c_char_p, [c_void_p, c_int]),

@@ -82,8 +82,8 @@ typedef struct ddp_strategy_ops {
     /* Complete all posted messages and start no new averages: before ddp_wait returns, and before
      * checkpoints, joins and new plans. The session then waits for the averages of layers (ddp_average). */
     int (*wait)(ddp_ctx *d, void *self);
-    /* Send and apply everything that was deferred. Called after wait, before sync_all and before another
-     * plan. NULL: nothing is deferred. */
+    /* Send and apply everything that was deferred. Called after wait, before sync_all, another plan, and the
+     * entry of a worker, and before ddp_share without a restart. NULL: nothing is deferred. */
     int (*drain)(ddp_ctx *d, void *self);
     /* Make the parameters equal on all ranks. Nothing is in flight. NULL: the parameters are averaged (only
      * the buffers if the strategy averages gradients). */

@@ -59,6 +59,7 @@ struct ddp__exchanging {
     int posted_count, posted_room;
     long posted_next;
     ddp__own_state *kept;    /* arrays of ddp_keep, a list */
+    struct ddp__rest *rest;  /* joining worker: state that it still receives, or NULL */
     ddp__norm_chain norm;    /* for clip_norm */
     const ddp_sites *levels; /* sites for hierarchical averages, or NULL for flat averages */
     ddp_sites *sites;        /* memory of `levels`, or NULL before the sites are known */
@@ -95,6 +96,11 @@ DDP_LIB void ddp__computing_set(ddp_ctx *d, int group);
 DDP_LIB int ddp__posted_room(const ddp_ctx *d);                 /* maximum number of messages that the
                                                                    strategy may post */
 DDP_LIB const ddp__own_state *ddp__kept_list(const ddp_ctx *d); /* arrays of ddp_keep, a list */
+/* Sets the state that a joining worker receives after its entry. The context owns it from then on. */
+DDP_LIB void ddp__later_set(ddp_ctx *d, struct ddp__rest *rest);
+DDP_LIB void ddp__later_close(ddp_ctx *d); /* ends the transfer */
+/* Waits until a joining worker has received a layer's part of that state, or a set of ddp__rest_take. */
+DDP_LIB ddp_status ddp__later_wait(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB void ddp__forward_hooks(ddp_ctx *d, int all); /* sets whether all layers had a forward hook in the
                                                          last step */
 DDP_LIB float *ddp__residual_memory(const ddp_ctx *d, int layer); /* residual, on host or device, or NULL */

@@ -8,6 +8,7 @@
 #include "exchange/sites.h"
 #include "exchange/update.h"
 #include "exchange/verbs.h"
+#include "member/rest.h"
 
 static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < ddp__layers(d); }
 
@@ -373,6 +374,30 @@ float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 
     (void)ddp__keep(d, layer, name, n, equal, &data);
     return data;
+}
+
+void ddp__later_set(ddp_ctx *d, struct ddp__rest *rest) { d->exchange->rest = rest; }
+
+void ddp__later_close(ddp_ctx *d)
+{
+    ddp__rest_close(d->exchange->rest);
+    d->exchange->rest = NULL;
+}
+
+ddp_status ddp__later_wait(ddp_ctx *d, int layer, ddp_error *err)
+{
+    int over = 0;
+
+    if (!d->exchange->rest) return DDP_OK;
+    DDP__TRY(ddp__rest_take(d->exchange->rest, ddp__engine_of(d, 0), layer, &over, err));
+    if (over) ddp__later_close(d);
+    return DDP_OK;
+}
+
+int ddp_kept_wait(ddp_ctx *d, int layer)
+{
+    DDP__DO(ddp__verb_layer(d, "ddp_kept_wait", layer));
+    return (int)ddp__later_wait(d, layer, ddp__error(d));
 }
 
 ddp_blob ddp_blob_new(size_t size)

@@ -213,7 +213,13 @@ DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
 
 /* Bits of `equal` of ddp_keep. */
-enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_TOLD = 16 };
+enum {
+    DDP_KEPT_DRAINED = 2,
+    DDP_KEPT_HERE = 4,
+    DDP_KEPT_NOWHERE = 8,
+    DDP_KEPT_TOLD = 16,
+    DDP_KEPT_LATER = 32
+};
 
 /* ddp_keep - allocates n floats for the strategy, zeroed, on the layers' device until ddp_close. Call it in
  * the event start. They are saved in checkpoints and sent to joining workers.
@@ -228,10 +234,19 @@ enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_T
  *     + DDP_KEPT_HERE     in host memory, which the program may access
  *     + DDP_KEPT_NOWHERE  workspace: neither saved nor sent
  *     + DDP_KEPT_TOLD     with 0: a joining worker receives the values of a member when it enters
+ *     + DDP_KEPT_LATER    with 1 or DDP_KEPT_TOLD: it may receive them while it trains already. Call
+ *                         ddp_kept_wait before each use
  *
  * Returns NULL on failure, with the context's error. Errors: DDP_ARG for the layer, the name or n; DDP_USAGE
  * outside of start; DDP_MEMORY. */
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
+
+/* ddp_kept_wait - waits until a joining worker has received the layer's values that were declared with
+ * DDP_KEPT_LATER. Returns at once on every other worker, and after the values were received. Call it in
+ * events. Returns 0 or the context's first error. Errors: DDP_ARG for a layer that does not exist, DDP_USAGE
+ * outside of events, DDP_PEER_LOST if no member sends the values, DDP_TIMEOUT if none arrive for
+ * timeout.op_s. */
+DDP_API int ddp_kept_wait(ddp_ctx *d, int layer);
 
 /* ddp_complain - stores an error of the strategy, with a printf-formatted message. Its text begins with the
  * strategy's name. Returns code, or the context's first error if there is one. Call it in events. Errors:

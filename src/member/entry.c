@@ -76,8 +76,8 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
 /* ---- a joining worker ---- */
 
-/* Broadcasts the values of worker `from`, or of the lowest live worker if that one is lost. A member's memory
- * does not change: if `from` is lost, the values come from another worker and are sent again. part:
+/* Broadcasts the small values of worker `from`, or of the lowest live worker if that one is lost. A member's
+ * memory does not change: if `from` is lost, the values come from another worker and are sent again. part:
  * [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes,
                                     unsigned char *part, ddp_error *err)
@@ -99,15 +99,9 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
         unsigned char *here = (unsigned char *)t->data + at;
         n = (size_t)count * width - at < (size_t)DDP__TELL_BYTES ? (size_t)count * width - at
                                                                  : (size_t)DDP__TELL_BYTES;
-        if (t->flags & DDP__WORKER_THERE)
-            DDP__TRY(ddp__host_download(s->host, part, here, n, err));
-        else if (at < own)
-            memcpy(part, here, n < own - at ? n : own - at);
+        if (at < own) memcpy(part, here, n < own - at ? n : own - at);
         DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
-        if (comes && (t->flags & DDP__WORKER_THERE))
-            ddp__host_upload(s->host, here, part, n);
-        else if (comes)
-            memcpy(here, part, n);
+        if (comes) memcpy(here, part, n);
     }
     if (comes) t->count = (size_t)count;
     return DDP_OK;
@@ -223,8 +217,11 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
     while (code == DDP_OK && told != from) { /* the member that sent everything must still be live
                                                 afterwards */
         told = from;
+        ddp__hello_put(part, ddp__fresh_number(), 8);
+        code = ddp__worker_say(s, DDP_BROADCAST, part, 8, from, err);
+        s->rest = ddp__hello_get(part, 8);
         for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-            if (s->tensor[i].flags & DDP__WORKER_TOLD)
+            if (s->tensor[i].flags & DDP__WORKER_TOLD && !s->tensor[i].layer)
                 code = ddp__enter_tensor(s, &s->tensor[i], from, s->rank == newcomer, part, err);
         if (code == DDP_OK) code = ddp__enter_programs(s, newcomer, from, words, part, err);
         if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);

@@ -1,5 +1,6 @@
 /* The members' side of joining: makes clones, admits workers, and serves connections with one thread each.
  * These threads do not touch the training. They leave requests for its thread and wait. */
+#include "comm/frame.h"
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -222,6 +223,68 @@ static void ddp__serve_clone(ddp__visit *v)
     pthread_mutex_unlock(&j->lock);
 }
 
+/* ---- REST ---- */
+
+size_t ddp__rest_piece(size_t bytes, size_t at)
+{
+    return bytes - at < (size_t)DDP__REST_PIECE ? bytes - at : (size_t)DDP__REST_PIECE;
+}
+
+static void ddp__rest_leave(ddp__join *j, ddp__rest_copy *c)
+{
+    int last;
+
+    if (!c) return;
+    pthread_mutex_lock(&j->lock);
+    last = --c->users == 0;
+    pthread_mutex_unlock(&j->lock);
+    if (!last) return;
+    if (c->data) DDP_FREE(c->data);
+    DDP_FREE(c);
+}
+
+/* Waits until this member has the requested copy, and becomes its user. Returns NULL if the member has
+ * another one, or had no memory for it. */
+static ddp__rest_copy *ddp__rest_use(ddp__join *j, uint64_t number)
+{
+    const double until = ddp_now() + DDP__REST_REPLY_S;
+    ddp__rest_copy *c = NULL;
+
+    pthread_mutex_lock(&j->lock);
+    while (!ddp__atomic_load(&j->stop) && j->rest_number != number && ddp_now() < until)
+        (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 0.1);
+    if (!ddp__atomic_load(&j->stop) && j->rest_number == number) c = j->rest;
+    if (c) c->users++;
+    pthread_mutex_unlock(&j->lock);
+    return c;
+}
+
+static void ddp__serve_rest(ddp__visit *v)
+{
+    const uint64_t number = ddp__hello_get(v->request + 16, 8);
+    ddp__join *j = v->j;
+    ddp__rest_copy *c = ddp__rest_use(j, number);
+    unsigned char b[DDP__JOIN_CLONE] = {0}, head[DDP__REST_HEAD];
+    size_t at = (size_t)ddp__hello_get(v->request + 8, 8), n;
+    int bad;
+
+    if (!c) return;
+    if (at > c->bytes) at = 0;
+    ddp__hello_put(b, number, 8);
+    ddp__hello_put(b + 8, c->bytes, 8);
+    ddp__hello_put(b + 16, at, 8);
+    bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
+    for (; !bad && at < c->bytes && !ddp__atomic_load(&j->stop); at += n) {
+        const double until = ddp_now() + j->c.op_timeout_s;
+        n = ddp__rest_piece(c->bytes, at);
+        ddp__hello_put(head, ddp__crc32c(0, c->data + at, n), 4);
+        bad = ddp__stream_send_all(v->tls, v->fd, head, sizeof head, until) < 0 ||
+              ddp__stream_send_all(v->tls, v->fd, c->data + at, n, until) < 0;
+    }
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when the peer closes: it has received the bytes */
+    ddp__rest_leave(j, c);
+}
+
 /* ---- connections ---- */
 
 static void *ddp__visit_main(void *arg)
@@ -234,6 +297,8 @@ static void *ddp__visit_main(void *arg)
             ddp__serve_enter(v);
         else if (ddp__hello_get(v->request, 4) == DDP__JOIN_TAKE)
             ddp__serve_clone(v);
+        else if (ddp__hello_get(v->request, 4) == DDP__JOIN_REST)
+            ddp__serve_rest(v);
     }
     pthread_mutex_lock(&j->lock);
     j->fd[v->place] = -1;
@@ -330,6 +395,7 @@ void ddp__join_close(ddp__join *j)
 {
     if (!j) return;
     ddp__join_stop(j);
+    ddp__rest_leave(j, j->rest);
     pthread_cond_destroy(&j->changed);
     pthread_mutex_destroy(&j->lock);
     if (j->snap) DDP_FREE(j->snap);
@@ -385,6 +451,48 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
     }
     pthread_mutex_unlock(&j->lock);
     return DDP_OK;
+}
+
+/* Replaces the rest that this member offers. */
+static void ddp__rest_swap(ddp__join *j, ddp__rest_copy *c, uint64_t number)
+{
+    ddp__rest_copy *old;
+
+    pthread_mutex_lock(&j->lock);
+    old = j->rest;
+    j->rest = c;
+    j->rest_number = number;
+    j->rest_age = 0;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    ddp__rest_leave(j, old);
+}
+
+ddp_status ddp__join_rest(ddp__join *j, const ddp__worker *s, ddp_error *err)
+{
+    ddp__rest_copy *c = (ddp__rest_copy *)ddp__calloc(1, sizeof *c);
+    ddp_error local = {DDP_OK, ""};
+    ddp_status code = c ? ddp__worker_rest_pack(s, &c->data, &c->bytes, &local) : DDP_MEMORY;
+
+    if (code != DDP_OK) {
+        if (c) DDP_FREE(c);
+        c = NULL;
+    }
+    if (code == DDP_MEMORY)
+        ddp__log(
+            &j->c.log, DDP_LOG_WARN,
+            "rank %d: out of memory for a copy of the state: other members send it to the joining worker",
+            s->rank);
+    if (c) c->users = 1;
+    ddp__rest_swap(j, c, s->rest);
+    if (code == DDP_OK || code == DDP_MEMORY) return DDP_OK;
+    if (err) *err = local;
+    return code;
+}
+
+void ddp__join_aged(ddp__join *j)
+{
+    if (j->rest && ++j->rest_age > 1) ddp__rest_swap(j, NULL, j->rest_number);
 }
 
 int ddp__join_next(ddp__join *j)

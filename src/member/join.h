@@ -9,7 +9,9 @@
  *                                    reached (a firewall, NAT), the coordinator relays: the joining worker
  *                                    sends it RELAY, it notifies the member, which connects to it
  *                                    (wire/callback.c)
- *   joining worker -> coordinator    ready; one or two periods later all members admit it */
+ *   joining worker -> coordinator    ready; one or two periods later all members admit it
+ *   joining worker -> any member     after its entry: REST from an offset (rest.h). If the member is lost, any
+ *                                    other member sends the remaining bytes */
 #pragma once
 
 #include "member/state.h"
@@ -22,6 +24,9 @@ enum {
     DDP__JOIN_PLACE = 2048,  /* reply to ENTER: status, id, world, addresses of the members */
     DDP__JOIN_VERDICT = 512, /* reply to the layout */
     DDP__JOIN_CLONE = 64,    /* reply to TAKE, followed by the bytes and their SHA-256 */
+    DDP__REST_HEAD = 4,      /* CRC-32C before each piece of the reply to REST, */
+    DDP__REST_PIECE = 1 << 18,
+    DDP__REST_REPLY_S = 5, /* seconds until a member has copied its state */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
     DDP__JOIN_SETTINGS = 32,
@@ -29,7 +34,7 @@ enum {
     DDP__JOIN_VISITORS = 8 /* connections that are served at a time */
 };
 
-typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
+typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE, DDP__JOIN_REST } ddp__join_verb;
 
 typedef enum ddp__join_answer_code {
     DDP__JOIN_OK,
@@ -80,6 +85,13 @@ typedef struct ddp__join_config {
 
 /* ---- members (join.c) ---- */
 
+/* The bytes of ddp__worker_rest_pack. Freed by its last user. */
+typedef struct ddp__rest_copy {
+    int users; /* this member, and connections that send it */
+    unsigned char *data;
+    size_t bytes;
+} ddp__rest_copy;
+
 typedef struct ddp__join {
     ddp__join_config c;
     /* shared, under the lock */
@@ -96,6 +108,9 @@ typedef struct ddp__join {
     unsigned char *snap;
     size_t snap_bytes;
     uint64_t snap_number;
+    ddp__rest_copy *rest; /* for the last worker that entered, or NULL */
+    uint64_t rest_number; /* ddp__worker.rest of that entry */
+    int rest_age;         /* periods since then */
 } ddp__join;
 
 /* Serves joining workers from now on. The wire must be one that can resume. */
@@ -110,6 +125,11 @@ DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the de
 DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1 if a joining worker waits for a clone */
 /* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
+/* Offers the rest of the state s to the worker that has entered, until the second call of ddp__join_aged. */
+DDP_LIB ddp_status ddp__join_rest(ddp__join *j, const ddp__worker *s, ddp_error *err);
+DDP_LIB void ddp__join_aged(ddp__join *j); /* a period has ended */
+/* Bytes of the piece of a rest of `bytes` that begins at `at`. */
+DDP_LIB size_t ddp__rest_piece(size_t bytes, size_t at);
 DDP_LIB int ddp__join_next(ddp__join *j); /* the joining worker that may enter here, or -1 */
 /* Admits a worker. Called by all members, with nothing in flight. *in: 1 = admitted, 0 = lost. Then call
  * ddp__worker_enter, as the joining worker does. */
@@ -127,6 +147,7 @@ typedef struct ddp__joiner { /* until it has joined */
     ddp__join_config c;
     int fd;         /* connection to the coordinator, or -1 */
     int connected;  /* 1: the last request reached a listener */
+    int *stop;      /* atomic, 1 ends a request. NULL: never. */
     ddp__tls *tls;  /* its own session. The wire's session belongs to another thread once the engine runs. */
     double beat_at; /* when it next reports to the coordinator that it lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* addresses of members to ask */
@@ -140,6 +161,9 @@ typedef struct ddp__joiner { /* until it has joined */
     uint64_t number; /* number of the donor's clone, or 0 */
 } ddp__joiner;
 
+/* Sends a request to a member. Returns a connection on which the n bytes of the reply have arrived, or -1. */
+DDP_LIB int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+                                unsigned char *b, size_t n, double until, char *why);
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
 DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* the place in which it enters */

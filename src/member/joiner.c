@@ -71,9 +71,8 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     }
 }
 
-/* Sends a request to a member. Returns a connection on which the n bytes of the reply have arrived, or -1. */
-static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
-                               unsigned char *b, size_t n, double until, char *why)
+int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+                        unsigned char *b, size_t n, double until, char *why)
 {
     unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST] = {0}, *request = out + DDP__HELLO_BYTES;
     int fd = ddp__joiner_dial(j, door, until, why);
@@ -91,8 +90,11 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_
     ddp__hello_put(request + 8, j->have, 8);
     ddp__hello_put(request + 16, j->number, 8);
     if (ddp__stream_send_all(j->c.tls, fd, out, sizeof out, ddp_now() + 5) == 0) {
-        while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
-        if (ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8))
+        while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until &&
+               !(j->stop && ddp__atomic_load(j->stop)))
+            ddp__joiner_beat(j);
+        if (!(j->stop && ddp__atomic_load(j->stop)) &&
+            ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8))
             return fd;
     }
     ddp__joiner_refused(j, door, b, got, why);

@@ -75,6 +75,64 @@ static size_t ddp__tensor_bytes(const ddp__tensor *t)
     return t->count * ddp_safetensors_type_bytes(t->type);
 }
 
+/* ---- arrays that a joining worker receives when it enters, or later ---- */
+
+static int ddp__is_rest(const ddp__tensor *t) { return t->layer && t->flags & DDP__WORKER_TOLD; }
+
+static long ddp__rest_turn(const ddp__tensor *t) { return t->flags & DDP__WORKER_LATER ? t->turn : -1; }
+
+int ddp__worker_rest_list(const ddp__worker *s, int *order)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->tensors; i++) {
+        const long turn = ddp__rest_turn(&s->tensor[i]);
+        int at = n;
+        if (!ddp__is_rest(&s->tensor[i])) continue;
+        for (; at > 0 && ddp__rest_turn(&s->tensor[order[at - 1]]) > turn; at--) order[at] = order[at - 1];
+        order[at] = i;
+        n++;
+    }
+    return n;
+}
+
+void ddp__worker_rest_drop(ddp__worker *s)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->tensors; i++)
+        if (!ddp__is_rest(&s->tensor[i])) s->tensor[n++] = s->tensor[i];
+    s->tensors = n;
+}
+
+ddp_status ddp__worker_rest_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
+{
+    int *order = (int *)ddp__calloc((size_t)s->tensors + 1, sizeof *order);
+    const int n = order ? ddp__worker_rest_list(s, order) : 0;
+    ddp_status code = DDP_OK;
+    size_t at = 0;
+
+    *bytes = 0;
+    for (int i = 0; i < n; i++) *bytes += ddp__tensor_bytes(&s->tensor[order[i]]);
+    *out = *bytes ? (unsigned char *)DDP_REALLOC(NULL, *bytes) : NULL;
+    if (!order || (*bytes && !*out))
+        code =
+            ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes for a joining worker", *bytes);
+    for (int i = 0; code == DDP_OK && i < n; i++) {
+        const ddp__tensor *t = &s->tensor[order[i]];
+        const size_t size = ddp__tensor_bytes(t);
+        if (t->flags & DDP__WORKER_THERE)
+            code = ddp__host_download(s->host, *out + at, t->data, size, err);
+        else if (size)
+            memcpy(*out + at, t->data, size);
+        at += size;
+    }
+    if (order) DDP_FREE(order);
+    if (code != DDP_OK && *out) DDP_FREE(*out);
+    if (code != DDP_OK) *out = NULL;
+    return code;
+}
+
 /* ---- to a file, and to memory ---- */
 
 /* notes: as in ddp__safetensors_head. */

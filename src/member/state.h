@@ -15,8 +15,9 @@ enum {
     DDP__WORKER_BLOB = 8,     /* its length may differ between workers */
     DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state). A file may lack them. */
     DDP__WORKER_LENT = 32,    /* data is the program's memory, which the state does not free */
-    DDP__WORKER_FOUND = 64    /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
+    DDP__WORKER_FOUND = 64,   /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
                                  them */
+    DDP__WORKER_LATER = 128 /* with DDP__WORKER_TOLD: not needed when it enters, but later (member/rest.h) */
 };
 
 /* Prefix of the names of the program's states in files, and the maximum number of states. */
@@ -35,6 +36,7 @@ typedef struct ddp__tensor {
     void *data;         /* borrowed. The data of small values belong to the state, until it is freed. */
     size_t count, most; /* in values. most: the largest count of a blob that another member may send. */
     int flags;
+    long turn; /* with DDP__WORKER_LATER: a joining worker receives arrays with smaller turns first */
 } ddp__tensor;
 
 /* The values that a worker has of a layer: a part of a block, which the optimizer treats as one, and its
@@ -73,6 +75,7 @@ typedef struct ddp__worker {
     int tensors, room;
     int takes_plan; /* 1 if the plan among the small values will be used, so it must fit */
     size_t part;    /* maximum bytes of a message to a joining worker (0 = 4 MiB) */
+    uint64_t rest;  /* after ddp__worker_enter: number of the state that the joining worker receives next */
     void *owner;    /* user data of check and lend */
     /* Sets data and count of a program's state to its bytes, which are borrowed. */
     ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
@@ -93,6 +96,16 @@ DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, flo
 DDP_LIB void *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type, size_t count,
                                 size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
+
+/* The arrays of layers that a joining worker receives from a member when it enters (DDP__WORKER_TOLD), or
+ * later:
+ *   list  stores their indices in order[tensors], in the order of transfer. Returns their number.
+ *   pack  copies their bytes in that order. The caller frees *out.
+ *   drop  removes them from the list: a clone needs no arrays that will be replaced. */
+DDP_LIB int ddp__worker_rest_list(const ddp__worker *s, int *order);
+DDP_LIB ddp_status ddp__worker_rest_pack(const ddp__worker *s, unsigned char **out, size_t *bytes,
+                                         ddp_error *err);
+DDP_LIB void ddp__worker_rest_drop(ddp__worker *s);
 
 /* The identity of a rank's file, as 64-bit words, since the ranks gather it. */
 typedef struct ddp__said {
@@ -144,8 +157,9 @@ DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, 
                                   ddp_error *err);
 /* Gathers 64-bit values: [world x each], of which a worker fills its own, or 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a joining worker: it alone receives the identity of the run and the
- * values that all workers share. The lowest member sends its states of the program. */
+/* The first operations of an epoch with a joining worker: it alone takes the identity of the run and the small
+ * values that all workers share. The lowest member sends its states of the program. Sets s->rest, the same
+ * number on all workers. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state and, once all files are written, the manifest ---- */

@@ -10,6 +10,7 @@
 #include "exchange/sites.h"
 #include "measure/measure.h"
 #include "measure/pace.h"
+#include "member/rest.h"
 #include "session/admission.h"
 #include "session/keep.h"
 #include "session/part.h"
@@ -86,6 +87,23 @@ static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->session->join_ticket, err);
 }
 
+/* Joining worker: begins to receive the arrays of the state, and waits for those that the first step needs. */
+static ddp_status ddp__entry_rest(ddp_ctx *d, ddp__worker *s, ddp_error *err)
+{
+    const ddp__tls_files files = {ddp__cfg(d)->security.psk, ddp__cfg(d)->security.ca,
+                                  ddp__cfg(d)->security.cert, ddp__cfg(d)->security.key};
+    ddp__rest *rest = NULL;
+    ddp__join_config c;
+    ddp__tls *tls = NULL;
+
+    ddp__join_settings(d, &c);
+    ddp__worker_turns(d, s);
+    if (d->session->tls) DDP__TRY(ddp__tls_open(&files, c.run_id, &tls, err));
+    DDP__TRY(ddp__rest_open(&c, ddp__joiner_found(d->session->joiner), tls, s, &rest, err));
+    ddp__later_set(d, rest);
+    return ddp__later_wait(d, DDP__REST_NOW, err);
+}
+
 /* Runs the first operations of an epoch with a joining worker: it receives the state, and the plan is
  * recomputed. */
 static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
@@ -100,6 +118,10 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
         code = ddp__worker_apply(d, &s, 1, err);
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
         if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
+        if (code == DDP_OK) code = ddp__entry_rest(d, &s, err);
+    } else if (code == DDP_OK) {
+        ddp__worker_turns(d, &s);
+        code = ddp__join_rest(d->session->join, &s, err);
     }
     ddp__programs_release(d);
     ddp__worker_free(&s);
@@ -138,6 +160,7 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
+    ddp__worker_rest_drop(&s);
     if (code == DDP_OK) code = ddp__join_give(d->session->join, &s, err);
     ddp__worker_free(&s);
     return code;
@@ -147,6 +170,8 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
 
+    DDP__TRY(ddp__later_wait(d, DDP__REST_ALL, err)); /* the members release their copies one period later */
+    ddp__join_aged(d->session->join);
     if (ddp__join_wants(d->session->join)) DDP__TRY(ddp__admission_clone(d, err));
     if (d->session->join_ticket >= 0) {
         DDP__TRY(ddp__post_wait(d, 0, d->session->join_ticket, err));
@@ -190,6 +215,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp_status s = ddp__worker_list(d, &state, err);
 
     ddp__layout_fill(d, &l);
+    ddp__worker_rest_drop(&state);
     if (s == DDP_OK) s = ddp__joiner_prepare(d->session->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
     ddp__worker_free(&state);

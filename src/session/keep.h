@@ -13,6 +13,9 @@
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+/* Sets the order in which a joining worker receives arrays that it needs after its entry: by the next step in
+ * which the plan sends their layer, the last layers first. */
+DDP_LIB void ddp__worker_turns(ddp_ctx *d, ddp__worker *s);
 
 /* States of the program (program.c).
  *   names    writes all names, separated by commas, into out [DDP__PROGRAM_NAMES]

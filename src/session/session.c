@@ -106,6 +106,7 @@ void ddp_close(ddp_ctx *d)
     ddp__device_stop(d);
     if (ddp__second_of(d)) ddp__engine_close(ddp__second_of(d));
     if (ddp__engine_of(d, 0)) ddp__engine_close(ddp__engine_of(d, 0));
+    ddp__later_close(d);
     ddp__join_close(d->session->join); /* until now the coordinator's message may have been in flight */
     ddp__tls_free(d->session->tls);
     ddp__graphs_free(d);

@@ -6,6 +6,7 @@
 #include "exchange/verbs.h"
 #include "measure/measure.h"
 #include "measure/timing.h"
+#include "member/rest.h"
 #include "session/keep.h"
 #include "session/part.h"
 #include "session/planning.h"
@@ -183,6 +184,19 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     return DDP_OK;
 }
 
+void ddp__worker_turns(ddp_ctx *d, ddp__worker *s)
+{
+    const ddp_plan *plan = ddp__ops(d)->plan_view ? ddp__ops(d)->plan_view(ddp__self(d)) : NULL;
+    const int L = ddp__layers(d), rows = plan && plan->layers == L;
+
+    for (int i = 0; i < s->tensors; i++) {
+        ddp__tensor *t = &s->tensor[i];
+        const long period = rows && plan->period > 0 ? plan->period : 1;
+        const long at = rows && t->layer && t->l < L ? plan->step_of[t->l] : 0;
+        t->turn = (at + period - ddp_step(d) % period) % period * L + L - t->l;
+    }
+}
+
 ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
@@ -190,6 +204,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     int room = DDP__SMALL + ddp__count(ddp__kept_list(d)) + d->session->programs + 1;
 
     for (int l = 0; l < ddp__layers(d); l++) room += ddp__count(ddp__unit_of(d, l)->block) + 3;
+    DDP__TRY(ddp__later_wait(d, DDP__REST_ALL, err));
     DDP__TRY(ddp__worker_open(s, ddp__layers(d), room, err));
     s->host = ddp__host_of(d);
     ddp__coded_fold(d);
@@ -218,7 +233,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int i = 0; i < ddp__count(ddp__kept_list(d)); i++) {
         const ddp__own_state *k = &ddp__kept_list(d)[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
-        const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
+        const int enters = (k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0) |
+                           (k->equal & DDP_KEPT_LATER ? DDP__WORKER_LATER : 0);
         if (k->equal & DDP_KEPT_NOWHERE) continue;
         ddp__worker_add(s, k->name, k->layer < 0 ? ddp__layers(d) : k->layer, -1, k->data, k->count,
                         own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));

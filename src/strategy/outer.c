@@ -132,6 +132,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
 {
     const ddp_piece *p = y->piece;
 
+    if (!y->fresh && !y->idle) DDP__DO(ddp_kept_wait(d, y->layer));
     for (size_t at = 0; at < y->count; at += p++->count) {
         float *x = y->x ? y->x + at : p->data;
         if (y->fresh || y->idle) {
@@ -212,6 +213,7 @@ int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
     if (y->ticket == -1) return 0;
     if (!o->mean) DDP__DO(ddp__hold_once(d, &o->layer[y->holder].told_ticket, DDP_NO_LAYER));
     DDP__DO(ddp__hold_once(d, &y->ticket, y->layer));
+    DDP__DO(ddp_kept_wait(d, y->layer));
 #ifndef DDP_NO_PLANNERS
     if (o->keep) DDP__DO(ddp__sparse_arrive(d, y));
 #endif
@@ -284,20 +286,21 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     if (!o->whole && !o->elastic)
         y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
     y->room = ddp__outer_room(d, y->count);
-    if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
+    if (!ddp__outer_keep(d, y, "anchor", y->count, 1 | DDP_KEPT_LATER, &y->anchor) ||
         !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0,
-                         o->whole     ? 1
-                         : o->elastic ? DDP_KEPT_HERE | DDP_KEPT_TOLD
+                         o->whole     ? 1 | DDP_KEPT_LATER
+                         : o->elastic ? DDP_KEPT_HERE | DDP_KEPT_TOLD | DDP_KEPT_LATER
                                       : DDP_KEPT_HERE,
                          &y->momentum) ||
         !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, DDP_KEPT_HERE,
                          &y->error) ||
         !ddp__outer_keep(d, y, "undo", o->elastic ? y->room * (o->mu > 0 ? 2 : 1) : 0,
                          DDP_KEPT_HERE | DDP_KEPT_NOWHERE, &y->undo) ||
-        !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
+        !ddp__outer_keep(d, y, "flight", late ? y->count : 0, eager ? 1 | DDP_KEPT_LATER : DDP_KEPT_DRAINED,
+                         &y->x) ||
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
-        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole || o->elastic,
-                         &y->previous))
+        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0,
+                         o->whole || o->elastic ? 1 | DDP_KEPT_LATER : 0, &y->previous))
         return DDP_FAILED;
     if (!late && !o->sites) y->x = o->shared; /* with overlap, x is separate until it is applied */
 #ifndef DDP_NO_PLANNERS

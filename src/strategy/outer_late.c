@@ -93,6 +93,7 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
     if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
+    if (o->mean && y->fresh) DDP__DO(ddp_kept_wait(d, layer));
     if (!o->mean)
         DDP__DO(ddp__outer_change(d, y, y->anchor));
     else if (y->fresh)
@@ -164,13 +165,13 @@ static int ddp__streaming_wait(ddp_ctx *d, void *self)
     return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
 }
 
-static int ddp__streaming_sync_all(ddp_ctx *d, void *self)
+/* Applies all pending outer steps before their time: a joining worker does not receive them. */
+static int ddp__streaming_drain(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_read(d, o));
-    DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
-    return ddp__outer_sync_all(d, self);
+    return ddp__late_land_before(d, o, LONG_MAX);
 }
 
 static int ddp__late_restart(ddp_ctx *d, void *self)
@@ -301,7 +302,8 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->backward_end = ddp__streaming_backward_end;
     ops->step_end = ddp__streaming_step_end;
     ops->wait = ddp__streaming_wait;
-    ops->sync_all = ddp__streaming_sync_all;
+    ops->drain = ddp__streaming_drain;
+    ops->sync_all = ddp__outer_sync_all;
     ops->restart = ddp__late_restart;
     ops->plan_make = ddp__streaming_make;
     ops->plan_take = ddp__streaming_take;
@@ -322,6 +324,7 @@ static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
 
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
+    DDP__DO(ddp_kept_wait(d, y->layer));
     if (y->lands >= 0) {
         if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
         DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));

@@ -10,7 +10,7 @@ static const double ddp__broken_pause = 0.8;                     /* in seconds: 
 static const double ddp__serve_most = 2e-3;  /* processor seconds of one serve. Then the engine continues. */
 static const double ddp__accept_most = 1e-3; /* processor seconds of it for new callers. Then the present
                                               * callers are read. */
-static const double ddp__rest = 3;           /* pause after a serve, in multiples of its length: a flood takes
+static const double ddp__pause = 3;          /* pause after a serve, in multiples of its length: a flood takes
                                               * a quarter of the comm thread */
 static const double ddp__longest_rest = 0.02; /* in seconds: longest pause, if other programs used the
                                                * processor during a serve */
@@ -436,5 +436,5 @@ void ddp__door_serve(ddp__door *d, double now)
         ddp__caller_hear(d, c);
     }
     served = ddp_now();
-    d->shut = fmax(d->shut, served + fmin(ddp__rest * (served - now), ddp__longest_rest));
+    d->shut = fmax(d->shut, served + fmin(ddp__pause * (served - now), ddp__longest_rest));
 }
