@@ -266,6 +266,7 @@
 #include "plan/place/matching.c"
 #include "plan/place/place_core.c"
 #include "plan/place/place_genetic.c"
+#include "plan/place/place_moves.c"
 #include "plan/place/place_anneal.c"
 #include "plan/place/place_exact.c"
 #include "plan/place/place.c"

@@ -3,6 +3,7 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "plan/place/place_genetic.c"
+#include "plan/place/place_moves.c"
 #include "plan/place/place_anneal.c"
 #include "plan/place/place_exact.c"
 #include "plan/place/place.c"
@@ -530,57 +531,6 @@ static void cyclic_passes_keep_groups_balanced(void **state)
     assert_true(changed > 100);
 }
 
-/* The costs that annealing updates from move to move equal the costs of its arrangement. */
-static void annealing_keeps_its_books(void **state)
-{
-    static const int shape[3][2] = {{4, 6}, {1, 12}, {3, 2}};
-    ddp_rng r = ddp_rng_seed(27, 0);
-    int round, k, j;
-
-    (void)state;
-    for (round = 0; round < 9; round++) {
-        const int *sh = shape[round % 3];
-        int N = sh[0] * sh[1], taken = 0;
-        ddp_network n = random_network(&r, N, sh[0], sh[1], round / 3);
-        double load[24], most[12], sum[12], data[12], top, hops, all;
-        float edge[24];
-        ddp__anneal s;
-        ddp_place_options o;
-        ddp__place p;
-        open_search(&p, &o, &n);
-        p.rng = ddp_rng_seed(1, (uint64_t)round);
-        assert_true(ddp__anneal_open(&s, &p));
-        ddp__shuffle(s.at, p.N, &p.rng);
-        ddp__anneal_rebuild(&s);
-        s.lam = 0x1p-4;
-        s.mu = 0x1p-3;
-        s.heat = 1;
-        for (k = 0; k < 3000; k++) taken += ddp__anneal_move(&s);
-        assert_true(taken > 100 && taken < 3000);
-        memcpy(load, s.load, (size_t)N * sizeof *load);
-        memcpy(edge, s.edge, (size_t)N * sizeof *edge);
-        memcpy(most, s.most, (size_t)sh[1] * sizeof *most);
-        memcpy(sum, s.sum, (size_t)sh[1] * sizeof *sum);
-        memcpy(data, s.data, (size_t)sh[1] * sizeof *data);
-        top = s.top;
-        hops = s.hops;
-        all = s.all;
-        ddp__anneal_rebuild(&s);
-        for (k = 0; k < N; k++) close_to(load[k], s.load[k]);
-        for (k = 0; k < N - sh[0]; k++) assert_true(edge[k] == s.edge[k]);
-        for (j = 0; j < sh[1]; j++) close_to(data[j], s.data[j]);
-        for (j = 0; j + 1 < sh[1]; j++) {
-            close_to(sum[j], s.sum[j]);
-            assert_true(most[j] == s.most[j]);
-        }
-        close_to(top, s.top);
-        close_to(hops, s.hops);
-        close_to(all, s.all);
-        ddp__place_close(&p);
-        ddp_network_free(&n);
-    }
-}
-
 /* Floats range from 1e-45 to 3e38. The search is the same for seconds of any size. */
 static void annealing_does_not_depend_on_the_unit_of_time(void **state)
 {
@@ -1020,7 +970,6 @@ int main(void)
         cmocka_unit_test(seeds_lead_to_different_walks),
         cmocka_unit_test(one_pipeline_and_one_stage_work_at_any_size),
         cmocka_unit_test(cyclic_passes_keep_groups_balanced),
-        cmocka_unit_test(annealing_keeps_its_books),
         cmocka_unit_test(annealing_does_not_depend_on_the_unit_of_time),
         cmocka_unit_test(progress_is_reported_and_can_stop_the_search),
         cmocka_unit_test(reporting_progress_changes_no_placement),

@@ -1,6 +1,7 @@
 /* [pure] The moves of annealing, the initial placements, and the result of descent. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "plan/place/place_moves.c"
 #include "plan/place/place_anneal.c"
 #include "plan/place/place.c"
 
@@ -15,6 +16,140 @@ extern "C" {
 
 #include "plan/place_lab.h"
 
+/* ---- the sums of a walk ---- */
+
+/* The smooth cost of an arrangement, from the definition in place_moves.h. */
+static double smooth(const ddp__moves *s, const int *at)
+{
+    const int d = s->D;
+    double top = 0, all = 0, loads = 0, hops = 0, sums = 0;
+
+    for (int j = 0; j < s->S; j++) {
+        double data = 0, hop = 0;
+        for (int a = 0; a < d; a++) {
+            double load = 0;
+            for (int b = 0; b < d; b++) load += (double)s->dp[at[j * d + a] * s->N + at[j * d + b]];
+            loads += load / 2;
+            data = fmax(data, load);
+            if (j + 1 == s->S) continue;
+            sums += (double)s->pp[at[j * d + a] * s->N + at[(j + 1) * d + a]];
+            hop = fmax(hop, (double)s->pp[at[j * d + a] * s->N + at[(j + 1) * d + a]]);
+        }
+        top = fmax(top, data);
+        all += data;
+        hops += hop;
+    }
+    return top + hops + s->lam * all + s->nu * loads + s->mu * sums;
+}
+
+/* Every move of a walk whose limit is always its heat: it stays if and only if the cost, computed from
+ * scratch, grows by less than the heat. So no lower bound rejects a good move, and no sum is wrong. */
+static void moves_are_decided_by_the_whole_cost(void **state)
+{
+    static const int shape[4][2] = {{4, 6}, {1, 24}, {12, 2}, {8, 3}};
+    static const double heats[4] = {0, 0.01, 0.1, 0.5};
+    ddp_rng r = ddp_rng_seed(61, 0);
+    int count[2] = {0, 0};
+
+    (void)state;
+    for (int round = 0; round < 16; round++) {
+        const int d = shape[round % 4][0], stages = shape[round % 4][1];
+        ddp_network n = network(&r);
+        ddp_place_options o;
+        ddp__place p;
+        ddp__moves s;
+        memset(&o, 0, sizeof o);
+        assert_int_equal(ddp__place_open(&p, &n, d, stages, NULL), DDP_OK);
+        p.o = &o;
+        ddp__place_limits(&p);
+        assert_true(ddp__moves_open(&s, &p));
+        for (int k = 0; k < DDP__MOVES_TABLE; k++) s.table[k] = 1;
+        s.heat = heats[round / 4];
+        ddp__shuffle(s.at, N, &p.rng);
+        ddp__moves_rebuild(&s);
+        for (int k = 0; k < 4000; k++) {
+            int was[N], trial[N];
+            double before = smooth(&s, s.at), after;
+            const int kind = k % 4, a = (int)ddp_rng_below(&r, N), b = (int)ddp_rng_below(&r, N);
+            int stays;
+            const int j = a / d < b / d ? a / d : b / d, l = a / d < b / d ? b / d : a / d;
+            memcpy(was, s.at, sizeof was);
+            memcpy(trial, was, sizeof was);
+            if (kind == 0) {
+                if (j == l) continue;
+                ddp__swap(trial, a, b);
+                stays = ddp__moves_exchange(&s, a, b);
+            } else if (kind == 1) {
+                const int i = a % d, back = (int)ddp_rng_below(&r, 2);
+                if (j == l) continue;
+                for (int m = j; m <= l; m++) {
+                    const int to = back ? (m == j ? l : m - 1) : (m == l ? j : m + 1);
+                    trial[to * d + i] = was[m * d + i];
+                }
+                stays = ddp__moves_rotate(&s, i, j, l, back);
+            } else if (kind == 2) {
+                if (a % d == b % d) continue;
+                for (int m = j; m <= l; m++) ddp__swap(trial, m * d + a % d, m * d + b % d);
+                stays = ddp__moves_cross(&s, a % d, b % d, j, l);
+            } else {
+                for (int m = j; m <= l; m++)
+                    memcpy(trial + m * d, was + (j + l - m) * d, (size_t)d * sizeof(int));
+                stays = ddp__moves_reverse(&s, j, l);
+            }
+            after = smooth(&s, trial);
+            assert_memory_equal(s.at, stays ? trial : was, sizeof was);
+            if (fabs(after - before - s.heat) > 1e-12)
+                assert_int_equal(stays, after - before <= 0 || after - before < s.heat);
+            count[stays]++;
+            assert_true(fabs(ddp__moves_cost(&s) - smooth(&s, s.at)) <= 1e-12 * after);
+        }
+        ddp__place_close(&p);
+        ddp_network_free(&n);
+    }
+    print_message("%d moves stay, %d do not\n", count[1], count[0]);
+    assert_true(count[0] > 5000 && count[1] > 5000);
+}
+
+/* After many moves, all sums are those of the arrangement, and the best arrangement has its cost. */
+static void walks_keep_their_books(void **state)
+{
+    static const int shape[4][2] = {{4, 6}, {1, 24}, {12, 2}, {8, 3}};
+    ddp_rng r = ddp_rng_seed(27, 0);
+
+    (void)state;
+    for (int round = 0; round < 8; round++) {
+        ddp_network n = network(&r);
+        ddp_place_options o;
+        ddp__place p;
+        ddp__moves s, fresh;
+        memset(&o, 0, sizeof o);
+        assert_int_equal(ddp__place_open(&p, &n, shape[round % 4][0], shape[round % 4][1], NULL), DDP_OK);
+        p.o = &o;
+        ddp__place_limits(&p);
+        assert_true(ddp__moves_open(&s, &p) && ddp__moves_share(&fresh, &s));
+        ddp__shuffle(s.at, N, &p.rng);
+        ddp__moves_rebuild(&s);
+        s.heat = 0.05;
+        ddp__moves_run(&s, 20000);
+        memcpy(fresh.at, s.at, N * sizeof(int));
+        ddp__moves_rebuild(&fresh);
+        for (int v = 0; v < N * s.S; v++) assert_true(fabs(s.toward[v] - fresh.toward[v]) <= 1e-12);
+        for (int j = 0; j < s.S; j++) {
+            assert_true(fabs(s.data[j] - fresh.data[j]) <= 1e-12);
+            if (j + 1 == s.S) continue;
+            assert_true(s.most[j] == fresh.most[j] && s.next[j] == fresh.next[j]);
+            assert_true(fabs(s.sum[j] - fresh.sum[j]) <= 1e-12);
+        }
+        for (int k = 0; k < N - s.D; k++) assert_true(s.edge[k] == fresh.edge[k]);
+        assert_true(fabs(s.top - fresh.top) + fabs(s.hops - fresh.hops) + fabs(s.loads - fresh.loads) <=
+                    1e-11);
+        assert_true(fabs(ldexp(s.best_cost, s.unit) - ddp__place_flat(&p, s.best, NULL, NULL)) <=
+                    1e-6 * ldexp(s.best_cost, s.unit));
+        ddp__place_close(&p);
+        ddp_network_free(&n);
+    }
+}
+
 /* With one pipeline a move exchanges two devices or reverses a run. An accepted move changes the order and
  * nothing else. */
 static void moves_of_one_pipeline_exchange_or_reverse(void **state)
@@ -23,7 +158,7 @@ static void moves_of_one_pipeline_exchange_or_reverse(void **state)
     ddp_network n = network(&r);
     ddp_place_options o;
     ddp__place p;
-    ddp__anneal s;
+    ddp__moves s;
     int turns = 0;
 
     (void)state;
@@ -34,16 +169,16 @@ static void moves_of_one_pipeline_exchange_or_reverse(void **state)
     assert_int_equal(ddp__place_open(&p, &n, 1, N, NULL), DDP_OK);
     p.o = &o;
     ddp__place_limits(&p);
-    assert_true(ddp__anneal_open(&s, &p));
+    assert_true(ddp__moves_open(&s, &p));
     ddp__shuffle(s.at, N, &p.rng);
-    ddp__anneal_rebuild(&s);
+    ddp__moves_rebuild(&s);
     s.lam = s.mu = s.nu = 0;
     s.heat = 1e30; /* accepts any cost */
     for (int k = 0; k < 2000; k++) {
         int was[N], i = 0, j = N - 1, m;
         double hops = 0;
         memcpy(was, s.at, sizeof was);
-        if (!ddp__anneal_move(&s)) continue;
+        if (!ddp__moves_try(&s)) continue;
         while (i < N && s.at[i] == was[i]) i++;
         while (j >= 0 && s.at[j] == was[j]) j--;
         assert_true(i < j);
@@ -63,7 +198,7 @@ static void moves_of_one_pipeline_exchange_or_reverse(void **state)
 }
 
 /* The kind of change: 'x' two devices of different stages exchanged, 'p' two of one pipeline, 'c' a run of
- * stages of two pipelines (*to its end), 't' a run of stages reversed. */
+ * stages of two pipelines (*to its end), 'r' a run of one pipeline rotated, 't' a run of stages reversed. */
 static char kind_of(const int *was, const int *is, int *from, int *to)
 {
     int changed = 0, first = N, last = -1, rows = 1, r;
@@ -80,6 +215,10 @@ static char kind_of(const int *was, const int *is, int *from, int *to)
     for (int j = *from; j <= *to; j++)
         for (int i = 0; i < D; i++) rows &= is[j * D + i] == was[(*from + *to - j) * D + i];
     if (rows) return 't';
+    for (int i = 0, own = 0; i <= N; i++) {
+        if (i == N && own == changed) return 'r';
+        own += i < N && was[i] != is[i] && i % D == first % D;
+    }
     for (int j = *from; j <= *to; j++) {
         r = 0;
         for (int i = 0; i < D; i++) r += was[j * D + i] != is[j * D + i];
@@ -90,8 +229,9 @@ static char kind_of(const int *was, const int *is, int *from, int *to)
     return 'c';
 }
 
-/* Of 64 moves: 36 exchanges between any stages, a quarter of them in the same pipeline, or 6 in one pipeline;
- * 18 runs: 8 of one stage, 6 from any stage to the end, 4 between any two; 4 reversals. */
+/* Of 64 moves: 36 exchanges between any stages, a quarter of them in the same pipeline; 5 in one pipeline; 3
+ * rotations, a third of which only exchange two neighbours; 17 runs: 7 of one stage, 6 from any stage to the
+ * end, 4 between any two; 3 reversals. */
 static void moves_are_of_all_kinds(void **state)
 {
     enum { MOVES = 64000 };
@@ -99,19 +239,19 @@ static void moves_are_of_all_kinds(void **state)
     ddp_network n = network(&r);
     ddp_place_options o;
     ddp__place p;
-    ddp__anneal s;
-    int x = 0, own = 0, runs = 0, single = 0, ends = 0, turns = 0, from, to, was[N];
+    ddp__moves s;
+    int x = 0, own = 0, runs = 0, single = 0, ends = 0, turns = 0, rotations = 0, from, to, was[N];
 
     (void)state;
     open_search(&p, &o, &n);
-    assert_true(ddp__anneal_open(&s, &p));
+    assert_true(ddp__moves_open(&s, &p));
     ddp__shuffle(s.at, N, &p.rng);
-    ddp__anneal_rebuild(&s);
+    ddp__moves_rebuild(&s);
     s.lam = s.mu = s.nu = 0;
     s.heat = 1e30; /* accepts any cost */
     for (int k = 0; k < MOVES; k++) {
         memcpy(was, s.at, sizeof was);
-        if (!ddp__anneal_move(&s)) continue;
+        if (!ddp__moves_try(&s)) continue;
         switch (kind_of(was, s.at, &from, &to)) {
         case 'x':
             x++;
@@ -122,21 +262,26 @@ static void moves_are_of_all_kinds(void **state)
         case 't':
             turns++;
             break;
+        case 'r':
+            rotations++;
+            break;
         default:
             runs++;
             single += from == to;
             ends += to == S - 1;
         }
     }
-    print_message("%d exchange, %d in a pipeline, %d runs (%d of one stage, %d to the end), %d turns\n", x,
-                  own, runs, single, ends, turns);
-    assert_in_range(x, 26300, 27700);    /* 27000 */
-    assert_in_range(own, 14400, 15600);  /* 9000 + 6000 */
-    assert_in_range(runs, 17400, 18600); /* 18000 */
-    assert_in_range(single, 8500, 9500); /* 8000 + 6000 / 6 */
-    /* (8000 + 8000) / 6 + 6000: the larger of two is the last with probability 1/3 */
-    assert_in_range(ends, 8200, 9100);
-    assert_in_range(turns, 3700, 4300); /* 4000 */
+    print_message(
+        "%d exchange, %d in a pipeline, %d rotations, %d runs (%d of one stage, %d to the end), %d turns\n",
+        x, own, rotations, runs, single, ends, turns);
+    assert_in_range(x, 26300, 27700);       /* 27000 */
+    assert_in_range(own, 14400, 15600);     /* 9000 + 5000 + 3000 / 3 */
+    assert_in_range(rotations, 1800, 2200); /* 3000 x 2/3 */
+    assert_in_range(runs, 16400, 17600);    /* 17000 */
+    assert_in_range(single, 7500, 8500);    /* 7000 + 6000 / 6 */
+    /* 7000 / 6 + 6000 + 4000 / 3: the larger of two is the last with probability 1/3 */
+    assert_in_range(ends, 8000, 9000);
+    assert_in_range(turns, 2700, 3300); /* 3000 */
     ddp__place_close(&p);
     ddp_network_free(&n);
 }
@@ -225,6 +370,8 @@ static void descent_returns_the_cost_that_it_computed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(moves_are_decided_by_the_whole_cost),
+        cmocka_unit_test(walks_keep_their_books),
         cmocka_unit_test(moves_of_one_pipeline_exchange_or_reverse),
         cmocka_unit_test(moves_are_of_all_kinds),
         cmocka_unit_test(starts_are_kept_in_order),

@@ -2,6 +2,7 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "plan/place/place_genetic.c"
+#include "plan/place/place_moves.c"
 #include "plan/place/place_anneal.c"
 #include "plan/place/place.c"
 
@@ -394,30 +395,33 @@ static void annealing_results_are_matched_and_ordered(void **state)
     }
 }
 
-/* The largest averaging time of all stages after an exchange, even if neither of the two stages has it. */
-static void the_top_of_an_exchange_is_that_of_all_stages(void **state)
+/* The largest averaging time of all stages after a move, even if none of the changed stages has it. */
+static void the_top_of_a_move_is_that_of_all_stages(void **state)
 {
     ddp_rng r = ddp_rng_seed(47, 0);
     ddp_network n = network(&r);
     ddp_place_options o;
     ddp__place p;
-    ddp__anneal s;
+    ddp__moves s;
     int had = 0;
 
     (void)state;
     open_search(&p, &o, &n);
-    assert_true(ddp__anneal_open(&s, &p));
+    assert_true(ddp__moves_open(&s, &p));
     for (int round = 0; round < 1000; round++) {
         const int j = (int)ddp_rng_below(&r, S), k = (j + 1 + (int)ddp_rng_below(&r, S - 1)) % S;
-        double top, dj, dk;
+        double top;
         ddp__shuffle(s.at, p.N, &p.rng);
-        ddp__anneal_rebuild(&s);
-        dj = s.data[j] * (0.5 + ddp_rng_uniform(&r));
-        dk = s.data[k] * (0.5 + ddp_rng_uniform(&r));
-        top = fmax(dj, dk);
+        ddp__moves_rebuild(&s);
+        s.trial->count = 2;
+        s.trial->pos[0] = j * D;
+        s.trial->pos[1] = k * D + 1;
+        s.trial->data[0] = s.data[j] * (0.5 + ddp_rng_uniform(&r));
+        s.trial->data[1] = s.data[k] * (0.5 + ddp_rng_uniform(&r));
+        top = fmax(s.trial->data[0], s.trial->data[1]);
         for (int m = 0; m < S; m++)
             if (m != j && m != k) top = fmax(top, s.data[m]);
-        assert_true(ddp__anneal_top(&s, j, k, dj, dk) == top);
+        assert_true(ddp__moves_top(&s) == top);
         had += top < s.top;
     }
     assert_true(had > 50);
@@ -425,8 +429,8 @@ static void the_top_of_an_exchange_is_that_of_all_stages(void **state)
     ddp_network_free(&n);
 }
 
-/* Default limits: four million moves of annealing, 5000 candidates of the others, one minute of the exact
- * search. If one limit is given, only that one applies. */
+/* Default limits: a number of moves of annealing by the size of the network, 5000 candidates of the others, one
+ * minute of the exact search. If one limit is given, only that one applies. */
 static void each_search_has_its_own_limit(void **state)
 {
     static const ddp_place_solver few[] = {DDP_PLACE_GENETIC, DDP_PLACE_GENETIC_CODE, DDP_PLACE_KL};
@@ -439,8 +443,18 @@ static void each_search_has_its_own_limit(void **state)
     p.o = &o;
     for (int i = 0; i < 2; i++) {
         o.solver = i ? DDP_PLACE_ANNEAL : DDP_PLACE_DEFAULT;
+        p.N = 24;
+        p.D = 4;
         ddp__place_limits(&p);
-        assert_true(p.limit == 4000000 && p.limit_s == DBL_MAX);
+        assert_true(p.limit == 24 * 1500000 && p.limit_s == DBL_MAX);
+        p.N = 64;
+        p.D = 8;
+        ddp__place_limits(&p);
+        assert_true(p.limit == 96000000 && p.limit_s == DBL_MAX);
+        p.N = 256;
+        p.D = 16;
+        ddp__place_limits(&p);
+        assert_true(p.limit == 48000000 && p.limit_s == DBL_MAX);
     }
     for (int i = 0; i < 3; i++) {
         o.solver = few[i];
@@ -460,62 +474,93 @@ static void each_search_has_its_own_limit(void **state)
     assert_true(p.limit == 7 && p.limit_s == DBL_MAX);
 }
 
-/* Continues within 1.5 x the best for the first hundred children, then within 1.1 x. */
-static void kl_continues_while_it_is_near_the_best(void **state)
+/* A longer search continues the shorter one, so it is never worse, at any pair of limits. */
+static void a_longer_search_is_never_worse(void **state)
 {
-    ddp__place p;
+    ddp_rng r = ddp_rng_seed(51, 0);
 
     (void)state;
-    memset(&p, 0, sizeof p);
-    p.cost = 100;
-    assert_true(ddp__place_promising(&p, 0, DBL_MAX));
-    assert_true(ddp__place_promising(&p, 99, 149) && !ddp__place_promising(&p, 99, 151));
-    assert_true(ddp__place_promising(&p, 100, 109) && !ddp__place_promising(&p, 100, 111));
+    for (int round = 0; round < 4; round++) {
+        ddp_network n = network(&r);
+        double last = DBL_MAX;
+        for (long limit = 100; limit < 1000000; limit = limit * 3 / 2 + 17) {
+            ddp_place_options o;
+            ddp__place p;
+            open_search(&p, &o, &n);
+            p.limit = limit;
+            ddp__place_anneal(&p);
+            assert_true(p.candidates <= limit && p.candidates > limit - DDP__ANNEAL_CHUNK);
+            assert_true(p.cost <= last);
+            last = p.cost;
+            ddp__place_close(&p);
+        }
+        ddp_network_free(&n);
+    }
 }
 
-static double energy(const ddp__anneal *s)
+/* A time limit ends the search after a whole number of chunks of moves: as many candidates give the same
+ * placement without a clock. */
+static int out_of_time(void *user, double seconds, double best_s)
 {
-    double sum = 0, load = 0;
-    int j;
-
-    for (j = 0; j + 1 < S; j++) sum += s->sum[j];
-    for (j = 0; j < N; j++) load += s->load[j];
-    return s->top + s->hops + 0x1p-4 * s->all + 0x1p-3 * sum + 0x1p-4 * load;
+    (void)seconds;
+    (void)best_s;
+    return --*(int *)user <= 0;
 }
 
-/* Without heat, no accepted move raises the cost with the smoothing of the last phase. */
-static void annealing_smooths_the_maxima(void **state)
+static void a_stopped_search_is_that_of_its_candidates(void **state)
+{
+    ddp_rng r = ddp_rng_seed(52, 0);
+
+    (void)state;
+    for (int calls = 1; calls < 12; calls++) {
+        ddp_network n = network(&r);
+        ddp_place_options o;
+        ddp_placement stopped, counted;
+        int left = calls;
+        memset(&o, 0, sizeof o);
+        o.seed = (uint64_t)calls;
+        o.progress = out_of_time;
+        o.user = &left;
+        o.max_candidates = 400000;
+        assert_int_equal(ddp_place(&n, &o, &stopped, NULL), DDP_OK);
+        memset(&o, 0, sizeof o);
+        o.seed = (uint64_t)calls;
+        o.max_candidates = stopped.candidates;
+        assert_int_equal(ddp_place(&n, &o, &counted, NULL), DDP_OK);
+        assert_memory_equal(stopped.assign, counted.assign, N * sizeof(int));
+        assert_int_equal(stopped.candidates, counted.candidates);
+        ddp_placement_free(&stopped);
+        ddp_placement_free(&counted);
+        ddp_network_free(&n);
+    }
+}
+
+/* The parts of a round smooth the maxima less and less. */
+static void a_round_ends_with_a_sixteenth_of_the_smoothing(void **state)
 {
     ddp_rng r = ddp_rng_seed(46, 0);
     ddp_network n = network(&r);
+    int found[N];
     ddp_place_options o;
     ddp__place p;
-    ddp__anneal s;
-    double before, now;
-    int k, level = 0;
+    ddp__moves s;
 
     (void)state;
     open_search(&p, &o, &n);
-    assert_true(ddp__anneal_open(&s, &p));
+    p.limit = 100000;
+    assert_true(ddp__moves_open(&s, &p));
     ddp__shuffle(s.at, p.N, &p.rng);
     ddp__place_offer(&p, s.at, ddp__place_flat(&p, s.at, NULL, NULL));
-    ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, 0.1);
-    assert_true(s.mu == 0x1p-3 && s.lam == 0x1p-4);
-    s.heat = 0;
-    for (k = 0; k < 10000; k++) {
-        double flat = s.top + s.hops;
-        if (k % 500 == 0) {
-            ddp__shuffle(s.at, p.N, &p.rng);
-            ddp__anneal_rebuild(&s);
-            flat = s.top + s.hops;
-        }
-        before = energy(&s);
-        if (!ddp__anneal_move(&s)) continue;
-        now = energy(&s);
-        assert_true(now <= before * (1 + 1e-12));
-        level += s.top + s.hops == flat && now < before * (1 - 1e-9);
-    }
-    assert_true(level > 10); /* moves that differ only by the smoothing */
+    assert_true(s.mu == 0x1p-3 && s.nu == 0x1p-3 && s.lam == 0x1p-4);
+    assert_true(ddp__anneal_round(&s, 0x1p-5, 8000, found));
+    assert_true(s.mu == 0x1p-7 && s.nu == 0x1p-7 && s.lam == 0x1p-8);
+    assert_int_equal(p.candidates, 8000);
+    /* the result is matched and ordered, and no better than the best */
+    assert_true(ddp__place_flat(&p, s.at, NULL, NULL) >= p.cost);
+    assert_true(fabs(ddp__place_evaluate(&p, s.at, DBL_MAX) - ddp__place_flat(&p, s.at, NULL, NULL)) <=
+                1e-12 * p.cost);
+    assert_false(ddp__anneal_round(&s, 0x1p-5, 1000000, found)); /* the limit ends it */
+    assert_true(p.candidates <= 100000 && p.candidates > 100000 - DDP__ANNEAL_CHUNK);
     ddp__place_close(&p);
     ddp_network_free(&n);
 }
@@ -528,10 +573,11 @@ int main(void)
         cmocka_unit_test(crossover_exchanges_five_devices),
         cmocka_unit_test(offspring_follow_the_replacement_rules),
         cmocka_unit_test(annealing_results_are_matched_and_ordered),
-        cmocka_unit_test(the_top_of_an_exchange_is_that_of_all_stages),
+        cmocka_unit_test(the_top_of_a_move_is_that_of_all_stages),
         cmocka_unit_test(each_search_has_its_own_limit),
-        cmocka_unit_test(kl_continues_while_it_is_near_the_best),
-        cmocka_unit_test(annealing_smooths_the_maxima),
+        cmocka_unit_test(a_longer_search_is_never_worse),
+        cmocka_unit_test(a_stopped_search_is_that_of_its_candidates),
+        cmocka_unit_test(a_round_ends_with_a_sixteenth_of_the_smoothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,6 +120,13 @@ static void ddp__place_solve(ddp__place *p)
     }
 }
 
+/* The moves of anneal without a limit, less than 10 s on one core: 1.5 million per device, for at most 64
+ * devices, and fewer for more pipelines, whose moves take longer. */
+static long ddp__place_default(const ddp__place *p)
+{
+    return 1500000 * (long)(p->N < 64 ? p->N : 64) * 8 / (p->D < 8 ? 8 : p->D);
+}
+
 static void ddp__place_limits(ddp__place *p)
 {
     const ddp_place_options *o = p->o;
@@ -131,7 +138,7 @@ static void ddp__place_limits(ddp__place *p)
         if (exact)
             p->limit_s = 60;
         else
-            p->limit = anneal ? 4000000 : 5000;
+            p->limit = anneal ? ddp__place_default(p) : 5000;
     }
     p->rng = ddp_rng_seed(o->seed, 0);
     p->start = ddp_now();
