@@ -43902,17 +43902,23 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 /* Annealing, or for large networks descent on the two-level cost. */
 DDP_LIB void ddp__place_anneal(ddp__place *p);
 
-typedef struct ddp__place_limit {
-    double seconds;
-    long candidates;
-} ddp__place_limit;
+/* The genetic search of the paper, of the authors' program, or with KL's gain. */
+DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver);
 
-/* The genetic search of the paper, of the authors' program, or with KL's gain. With
- * `more`, the search visits the same candidates at a lower cost: it updates sums in place, evaluates a
- * candidate only if a comparison needs it, and skips offspring that a bound shows to be no better than
- * their parent. Candidates then count as equivalent moves of annealing. After its own limits, the search
- * continues to the limits of `more` if its result is near the best. */
-DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more);
+/* The same search child by child, so that another search can take turns with it. It uses p->rng. */
+typedef struct ddp__place_genetic_walk ddp__place_genetic_walk;
+
+/* Fills the population. With `quick`, the search visits the same candidates at a lower cost: it updates sums in
+ * place, evaluates a candidate only if a comparison needs it, and skips offspring that a bound shows to be no
+ * better than their parent. Candidates then count as equivalent moves of annealing. The memory is from p->room.
+ * Returns NULL if it is exhausted. */
+DDP_LIB ddp__place_genetic_walk *ddp__place_genetic_open(ddp__place *p, ddp_place_solver solver, int quick);
+/* Makes one child. Returns 0 if the search is over. */
+DDP_LIB int ddp__place_genetic_child(ddp__place *p, ddp__place_genetic_walk *w);
+/* Takes its turn after `moves` moves of annealing: makes children for three times as many candidates while no
+ * other search has a better result, for twice as many at first, for a third later, and none if its result is far from
+ * the best. Returns 0 if the search is over. */
+DDP_LIB int ddp__place_genetic_turn(ddp__place *p, ddp__place_genetic_walk *w, long moves);
 /* Branch and bound over the composition of the stages. */
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* Evaluates every partition. Returns 1 if the result is proven, 0 if there are too many partitions. */
@@ -44271,58 +44277,84 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     return !ddp__scratch_failed(&room);
 }
 
-/* Returns 1 if the walk of kl may still find the best placement after `children` children, the best of
- * which costs `own`. The first hundred children halve the cost of the random ones. */
-static int ddp__place_promising(const ddp__place *p, long children, double own)
+/* How many candidates the walk of kl gets per move of annealing, as a share of 12, after `children` children, the
+ * best of which costs `own`: three while it leads, two until it has settled, then a third while it is near the
+ * best, and none after that. */
+static int ddp__place_turn(const ddp__place *p, long children, double own)
 {
-    return children == 0 || own < (children < 100 ? 1.5 : 1.1) * p->cost;
+    return own <= p->cost ? 36 : children < 2000 ? 24 : own < 1.1 * p->cost ? 4 : 0;
 }
 
-void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)
-{
-    const int released = solver != DDP_PLACE_GENETIC, quick = more != NULL;
-    size_t N = (size_t)p->N, S = (size_t)p->S;
-    ddp__place_pool pool = DDP__ZEROS;
-    ddp__place_chain c;
-    int one, two, out;
-    long children = 0;
-    double cost, own = DBL_MAX, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
+struct ddp__place_genetic_walk {
+    ddp_place_solver solver;
+    ddp__place_pool pool;
+    ddp__place_chain chain;
+    double *table; /* [S x N], or NULL if nothing is updated in place */
+    long children;
+    double own; /* the best cost of a child */
+};
 
+ddp__place_genetic_walk *ddp__place_genetic_open(ddp__place *p, ddp_place_solver solver, int quick)
+{
+    const size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__place_genetic_walk *w = (ddp__place_genetic_walk *)ddp__scratch_take(&p->room, 1, sizeof *w);
+    if (!w) return NULL;
+    w->solver = solver;
+    w->own = DBL_MAX;
+    w->table = quick ? ddp__doubles(&p->room, N * S) : NULL;
     if (quick) {
-        pool.pass = (long)(S * N * N / 128 + 1);
-        pool.whole = (long)(N * N / 8 + (S <= DDP_TOUR_EXACT ? (S * S << S) / 96 : S * S * S));
+        w->pool.pass = (long)(S * N * N / 128 + 1);
+        w->pool.whole = (long)(N * N / 8 + (S <= DDP_TOUR_EXACT ? (S * S << S) / 96 : S * S * S));
     }
-    ddp__place_pool_open(p, &pool);
-    c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
-    c.end = ddp__ints(&p->room, 2 * S);
-    c.link = ddp__doubles(&p->room, S);
-    c.mean = ddp__doubles(&p->room, 2 * S * S);
-    c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
-    for (;;) {
-        if (!ddp__place_next(p)) {
-            if (!more || p->stop == 2 || !ddp__place_promising(p, children, own)) break;
-            p->limit = more->candidates;
-            p->limit_s = more->seconds;
-            p->stop = 0;
-            more = NULL;
-            continue;
-        }
-        ddp__place_cross(p, &pool, &one, &two);
-        if (!released)
-            ddp__place_circulate(p, &c, pool.child);
-        else if (!ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table))
-            ddp__scratch_fail(&p->room);
-        for (int k = out = 0; k < pool.size; k++)
-            if (pool.cost[k] > pool.cost[out]) out = k;
-        if (released) out = one;
-        children++;
-        p->candidates += pool.pass;
-        cost = ddp__place_judge(p, &pool, pool.child, quick ? ddp__place_known(p, &pool, out) : DBL_MAX);
-        if (!(cost < pool.cost[out])) continue;
-        own = fmin(own, cost);
-        if (released) out = ddp__place_known(p, &pool, two) > pool.cost[one] ? two : one;
-        pool.cost[out] = cost;
-        memcpy(pool.label + (size_t)out * N, pool.child, N * sizeof(int));
+    ddp__place_pool_open(p, &w->pool);
+    w->chain.locked = (char *)ddp__scratch_take(&p->room, N, 1);
+    w->chain.end = ddp__ints(&p->room, 2 * S);
+    w->chain.link = ddp__doubles(&p->room, S);
+    w->chain.mean = ddp__doubles(&p->room, 2 * S * S);
+    w->chain.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *w->chain.swap);
+    return ddp__scratch_failed(&p->room) ? NULL : w;
+}
+
+int ddp__place_genetic_child(ddp__place *p, ddp__place_genetic_walk *w)
+{
+    const int released = w->solver != DDP_PLACE_GENETIC;
+    ddp__place_pool *pool = &w->pool;
+    const size_t N = (size_t)p->N;
+    int one, two, out = 0;
+    double cost;
+
+    if (!ddp__place_next(p)) return 0;
+    ddp__place_cross(p, pool, &one, &two);
+    if (!released)
+        ddp__place_circulate(p, &w->chain, pool->child);
+    else if (!ddp__place_cyclic_pass(p, pool->child, w->solver == DDP_PLACE_KL, w->table))
+        ddp__scratch_fail(&p->room);
+    for (int k = 0; k < pool->size; k++)
+        if (pool->cost[k] > pool->cost[out]) out = k;
+    if (released) out = one;
+    w->children++;
+    p->candidates += pool->pass;
+    cost = ddp__place_judge(p, pool, pool->child, w->table ? ddp__place_known(p, pool, out) : DBL_MAX);
+    if (!(cost < pool->cost[out])) return 1;
+    w->own = fmin(w->own, cost);
+    if (released) out = ddp__place_known(p, pool, two) > pool->cost[one] ? two : one;
+    pool->cost[out] = cost;
+    memcpy(pool->label + (size_t)out * N, pool->child, N * sizeof(int));
+    return 1;
+}
+
+int ddp__place_genetic_turn(ddp__place *p, ddp__place_genetic_walk *w, long moves)
+{
+    const long end = p->candidates + moves * ddp__place_turn(p, w->children, w->own) / 12;
+    while (p->candidates < end)
+        if (!ddp__place_genetic_child(p, w)) return 0;
+    return 1;
+}
+
+void ddp__place_genetic(ddp__place *p, ddp_place_solver solver)
+{
+    ddp__place_genetic_walk *w = ddp__place_genetic_open(p, solver, 0);
+    while (w && ddp__place_genetic_child(p, w)) {
     }
 }
 
@@ -45067,6 +45099,7 @@ static void ddp__place_descend(ddp__place *p)
  *   start   from an arrangement that follows the clusters of the network
  *   fresh   from a random arrangement, hot enough to forget it
  *   reheat  from the best so far, at a heat that keeps most of its clusters
+ *   KL      turns of the genetic search with KL's gain, while its result is near the best
  * The first rounds are short, so that a short search has a result too. No round depends on a limit: a search
  * that ends later continues the shorter one with the same seed, and is never worse. A limit ends the search
  * after a whole chunk of moves. A better arrangement is matched and ordered exactly when it is found.
@@ -45149,6 +45182,14 @@ static int ddp__anneal_round(ddp__moves *s, double hot, long moves, int *found)
     return 1;
 }
 
+/* Exchanges the random numbers of the search. */
+static void ddp__anneal_take(ddp__place *p, ddp_rng *own)
+{
+    const ddp_rng rng = p->rng;
+    p->rng = *own;
+    *own = rng;
+}
+
 static void ddp__anneal_rounds(ddp__moves *s, int *kept, int starts, int *found)
 {
     static const double heat[2] = {0x1.68p-8, 0x1.ecp-8}; /* 0.0055 and 0.0075 of the cost */
@@ -45156,12 +45197,22 @@ static void ddp__anneal_rounds(ddp__moves *s, int *kept, int starts, int *found)
     const size_t bytes = (size_t)p->N * sizeof(int);
     const long most = 98304 * (long)p->N;
     long moves = most >> 9;
+    ddp__place_genetic_walk *kl;
+    ddp_rng own = ddp_rng_seed(p->o->seed, 0); /* the random numbers of DDP_PLACE_KL with this seed */
+    int more;
 
     for (int k = 0; k < starts; k++) {
         memcpy(s->at, kept + (size_t)k * (size_t)p->N, bytes);
         if (!ddp__anneal_round(s, 0x1p-7, moves, found)) return;
     }
-    for (;; moves = moves < most ? 2 * moves : most) {
+    ddp__anneal_take(p, &own);
+    kl = ddp__place_genetic_open(p, DDP_PLACE_KL, 1);
+    ddp__anneal_take(p, &own);
+    for (; kl; moves = moves < most ? 2 * moves : most) {
+        ddp__anneal_take(p, &own);
+        more = ddp__place_genetic_turn(p, kl, 2 * moves);
+        ddp__anneal_take(p, &own);
+        if (!more) return;
         ddp__shuffle(s->at, p->N, &p->rng);
         if (!ddp__anneal_round(s, 0x1p-5, moves, found)) return;
         for (int k = 0; k < 2; k++) {
@@ -45192,6 +45243,7 @@ void ddp__place_anneal(ddp__place *p)
     ddp__moves s;
 
     if (!ddp__moves_open(&s, p)) return;
+    p->rng = ddp_rng_seed(p->o->seed, 1);
     starts = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
     if (p->N > DDP__ANNEAL_LARGE)
         ddp__anneal_large(&s, found);
@@ -45610,7 +45662,7 @@ static void ddp__place_solve(ddp__place *p)
     case DDP_PLACE_GENETIC:
     case DDP_PLACE_GENETIC_CODE:
     case DDP_PLACE_KL:
-        ddp__place_genetic(p, p->o->solver, NULL);
+        ddp__place_genetic(p, p->o->solver);
         break;
     case DDP_PLACE_RANDOM:
         ddp__place_random(p);

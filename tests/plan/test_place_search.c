@@ -363,7 +363,7 @@ static void offspring_follow_the_replacement_rules(void **state)
         double sum = 0;
         open_search(&p, &o, &n);
         o.solver = round % 2 ? DDP_PLACE_GENETIC : DDP_PLACE_GENETIC_CODE;
-        ddp__place_genetic(&p, o.solver, NULL);
+        ddp__place_genetic(&p, o.solver);
         assert_int_equal(p.candidates, 2000);
         for (k = 0; k < N; k++) sum += (k + 1) * p.best[k];
         assert_true(sum + p.cost == search_by_steps(&n, round % 2));
@@ -474,6 +474,22 @@ static void each_search_has_its_own_limit(void **state)
     assert_true(p.limit == 7 && p.limit_s == DBL_MAX);
 }
 
+/* Three candidates per move while KL leads, two at first, then a third within 1.1 x the best. */
+static void kl_continues_while_it_is_near_the_best(void **state)
+{
+    ddp__place p;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    p.cost = 100;
+    assert_int_equal(ddp__place_turn(&p, 0, DBL_MAX), 24);
+    assert_int_equal(ddp__place_turn(&p, 1999, 300), 24);
+    assert_int_equal(ddp__place_turn(&p, 2000, 111), 0);
+    assert_int_equal(ddp__place_turn(&p, 2000, 109), 4);
+    assert_int_equal(ddp__place_turn(&p, 50, 100), 36);
+    assert_int_equal(ddp__place_turn(&p, 5000, 100), 36);
+}
+
 /* A longer search continues the shorter one, so it is never worse, at any pair of limits. */
 static void a_longer_search_is_never_worse(void **state)
 {
@@ -575,6 +591,7 @@ int main(void)
         cmocka_unit_test(annealing_results_are_matched_and_ordered),
         cmocka_unit_test(the_top_of_a_move_is_that_of_all_stages),
         cmocka_unit_test(each_search_has_its_own_limit),
+        cmocka_unit_test(kl_continues_while_it_is_near_the_best),
         cmocka_unit_test(a_longer_search_is_never_worse),
         cmocka_unit_test(a_stopped_search_is_that_of_its_candidates),
         cmocka_unit_test(a_round_ends_with_a_sixteenth_of_the_smoothing),

@@ -105,7 +105,7 @@ static void ddp__place_solve(ddp__place *p)
     case DDP_PLACE_GENETIC:
     case DDP_PLACE_GENETIC_CODE:
     case DDP_PLACE_KL:
-        ddp__place_genetic(p, p->o->solver, NULL);
+        ddp__place_genetic(p, p->o->solver);
         break;
     case DDP_PLACE_RANDOM:
         ddp__place_random(p);

@@ -120,6 +120,7 @@ static void ddp__place_descend(ddp__place *p)
  *   start   from an arrangement that follows the clusters of the network
  *   fresh   from a random arrangement, hot enough to forget it
  *   reheat  from the best so far, at a heat that keeps most of its clusters
+ *   KL      turns of the genetic search with KL's gain, while its result is near the best
  * The first rounds are short, so that a short search has a result too. No round depends on a limit: a search
  * that ends later continues the shorter one with the same seed, and is never worse. A limit ends the search
  * after a whole chunk of moves. A better arrangement is matched and ordered exactly when it is found.
@@ -202,6 +203,14 @@ static int ddp__anneal_round(ddp__moves *s, double hot, long moves, int *found)
     return 1;
 }
 
+/* Exchanges the random numbers of the search. */
+static void ddp__anneal_take(ddp__place *p, ddp_rng *own)
+{
+    const ddp_rng rng = p->rng;
+    p->rng = *own;
+    *own = rng;
+}
+
 static void ddp__anneal_rounds(ddp__moves *s, int *kept, int starts, int *found)
 {
     static const double heat[2] = {0x1.68p-8, 0x1.ecp-8}; /* 0.0055 and 0.0075 of the cost */
@@ -209,12 +218,22 @@ static void ddp__anneal_rounds(ddp__moves *s, int *kept, int starts, int *found)
     const size_t bytes = (size_t)p->N * sizeof(int);
     const long most = 98304 * (long)p->N;
     long moves = most >> 9;
+    ddp__place_genetic_walk *kl;
+    ddp_rng own = ddp_rng_seed(p->o->seed, 0); /* the random numbers of DDP_PLACE_KL with this seed */
+    int more;
 
     for (int k = 0; k < starts; k++) {
         memcpy(s->at, kept + (size_t)k * (size_t)p->N, bytes);
         if (!ddp__anneal_round(s, 0x1p-7, moves, found)) return;
     }
-    for (;; moves = moves < most ? 2 * moves : most) {
+    ddp__anneal_take(p, &own);
+    kl = ddp__place_genetic_open(p, DDP_PLACE_KL, 1);
+    ddp__anneal_take(p, &own);
+    for (; kl; moves = moves < most ? 2 * moves : most) {
+        ddp__anneal_take(p, &own);
+        more = ddp__place_genetic_turn(p, kl, 2 * moves);
+        ddp__anneal_take(p, &own);
+        if (!more) return;
         ddp__shuffle(s->at, p->N, &p->rng);
         if (!ddp__anneal_round(s, 0x1p-5, moves, found)) return;
         for (int k = 0; k < 2; k++) {
@@ -245,6 +264,7 @@ void ddp__place_anneal(ddp__place *p)
     ddp__moves s;
 
     if (!ddp__moves_open(&s, p)) return;
+    p->rng = ddp_rng_seed(p->o->seed, 1);
     starts = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
     if (p->N > DDP__ANNEAL_LARGE)
         ddp__anneal_large(&s, found);

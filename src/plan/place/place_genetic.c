@@ -353,57 +353,83 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     return !ddp__scratch_failed(&room);
 }
 
-/* Returns 1 if the walk of kl may still find the best placement after `children` children, the best of
- * which costs `own`. The first hundred children halve the cost of the random ones. */
-static int ddp__place_promising(const ddp__place *p, long children, double own)
+/* How many candidates the walk of kl gets per move of annealing, as a share of 12, after `children` children, the
+ * best of which costs `own`: three while it leads, two until it has settled, then a third while it is near the
+ * best, and none after that. */
+static int ddp__place_turn(const ddp__place *p, long children, double own)
 {
-    return children == 0 || own < (children < 100 ? 1.5 : 1.1) * p->cost;
+    return own <= p->cost ? 36 : children < 2000 ? 24 : own < 1.1 * p->cost ? 4 : 0;
 }
 
-void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)
-{
-    const int released = solver != DDP_PLACE_GENETIC, quick = more != NULL;
-    size_t N = (size_t)p->N, S = (size_t)p->S;
-    ddp__place_pool pool = DDP__ZEROS;
-    ddp__place_chain c;
-    int one, two, out;
-    long children = 0;
-    double cost, own = DBL_MAX, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
+struct ddp__place_genetic_walk {
+    ddp_place_solver solver;
+    ddp__place_pool pool;
+    ddp__place_chain chain;
+    double *table; /* [S x N], or NULL if nothing is updated in place */
+    long children;
+    double own; /* the best cost of a child */
+};
 
+ddp__place_genetic_walk *ddp__place_genetic_open(ddp__place *p, ddp_place_solver solver, int quick)
+{
+    const size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__place_genetic_walk *w = (ddp__place_genetic_walk *)ddp__scratch_take(&p->room, 1, sizeof *w);
+    if (!w) return NULL;
+    w->solver = solver;
+    w->own = DBL_MAX;
+    w->table = quick ? ddp__doubles(&p->room, N * S) : NULL;
     if (quick) {
-        pool.pass = (long)(S * N * N / 128 + 1);
-        pool.whole = (long)(N * N / 8 + (S <= DDP_TOUR_EXACT ? (S * S << S) / 96 : S * S * S));
+        w->pool.pass = (long)(S * N * N / 128 + 1);
+        w->pool.whole = (long)(N * N / 8 + (S <= DDP_TOUR_EXACT ? (S * S << S) / 96 : S * S * S));
     }
-    ddp__place_pool_open(p, &pool);
-    c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
-    c.end = ddp__ints(&p->room, 2 * S);
-    c.link = ddp__doubles(&p->room, S);
-    c.mean = ddp__doubles(&p->room, 2 * S * S);
-    c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
-    for (;;) {
-        if (!ddp__place_next(p)) {
-            if (!more || p->stop == 2 || !ddp__place_promising(p, children, own)) break;
-            p->limit = more->candidates;
-            p->limit_s = more->seconds;
-            p->stop = 0;
-            more = NULL;
-            continue;
-        }
-        ddp__place_cross(p, &pool, &one, &two);
-        if (!released)
-            ddp__place_circulate(p, &c, pool.child);
-        else if (!ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table))
-            ddp__scratch_fail(&p->room);
-        for (int k = out = 0; k < pool.size; k++)
-            if (pool.cost[k] > pool.cost[out]) out = k;
-        if (released) out = one;
-        children++;
-        p->candidates += pool.pass;
-        cost = ddp__place_judge(p, &pool, pool.child, quick ? ddp__place_known(p, &pool, out) : DBL_MAX);
-        if (!(cost < pool.cost[out])) continue;
-        own = fmin(own, cost);
-        if (released) out = ddp__place_known(p, &pool, two) > pool.cost[one] ? two : one;
-        pool.cost[out] = cost;
-        memcpy(pool.label + (size_t)out * N, pool.child, N * sizeof(int));
+    ddp__place_pool_open(p, &w->pool);
+    w->chain.locked = (char *)ddp__scratch_take(&p->room, N, 1);
+    w->chain.end = ddp__ints(&p->room, 2 * S);
+    w->chain.link = ddp__doubles(&p->room, S);
+    w->chain.mean = ddp__doubles(&p->room, 2 * S * S);
+    w->chain.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *w->chain.swap);
+    return ddp__scratch_failed(&p->room) ? NULL : w;
+}
+
+int ddp__place_genetic_child(ddp__place *p, ddp__place_genetic_walk *w)
+{
+    const int released = w->solver != DDP_PLACE_GENETIC;
+    ddp__place_pool *pool = &w->pool;
+    const size_t N = (size_t)p->N;
+    int one, two, out = 0;
+    double cost;
+
+    if (!ddp__place_next(p)) return 0;
+    ddp__place_cross(p, pool, &one, &two);
+    if (!released)
+        ddp__place_circulate(p, &w->chain, pool->child);
+    else if (!ddp__place_cyclic_pass(p, pool->child, w->solver == DDP_PLACE_KL, w->table))
+        ddp__scratch_fail(&p->room);
+    for (int k = 0; k < pool->size; k++)
+        if (pool->cost[k] > pool->cost[out]) out = k;
+    if (released) out = one;
+    w->children++;
+    p->candidates += pool->pass;
+    cost = ddp__place_judge(p, pool, pool->child, w->table ? ddp__place_known(p, pool, out) : DBL_MAX);
+    if (!(cost < pool->cost[out])) return 1;
+    w->own = fmin(w->own, cost);
+    if (released) out = ddp__place_known(p, pool, two) > pool->cost[one] ? two : one;
+    pool->cost[out] = cost;
+    memcpy(pool->label + (size_t)out * N, pool->child, N * sizeof(int));
+    return 1;
+}
+
+int ddp__place_genetic_turn(ddp__place *p, ddp__place_genetic_walk *w, long moves)
+{
+    const long end = p->candidates + moves * ddp__place_turn(p, w->children, w->own) / 12;
+    while (p->candidates < end)
+        if (!ddp__place_genetic_child(p, w)) return 0;
+    return 1;
+}
+
+void ddp__place_genetic(ddp__place *p, ddp_place_solver solver)
+{
+    ddp__place_genetic_walk *w = ddp__place_genetic_open(p, solver, 0);
+    while (w && ddp__place_genetic_child(p, w)) {
     }
 }
