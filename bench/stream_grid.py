@@ -9,10 +9,11 @@ of the grid, and prints the mean step of each, the stall per step, and the ratio
 is faster.
 
 The mean covers three whole periods after the first four. Until then a link that limits the step time fills its queue, during which steps
-that need averages late are faster than in the steady state, and landings of the planner are moved if averages arrive late. With --repeats N the runs are interleaved, and each figure is the median
-of N runs. --faster F divides compute times and parameters by F, so a run takes 1/F of the time with the same ratio of compute to
-communication. The exit status is 1 if a pair is more than 1 % faster than the planner. --simulate runs build/simulate on its virtual clock instead, with 3 % noise in the compute times. --json FILE stores each run as
-a JSON line. A second call with the same file runs only what is missing.
+that need averages late are faster than in the steady state, and landings of the planner are moved if averages arrive late. With --repeats N
+the runs are interleaved, and each figure is the median of N runs. --faster F divides compute times and parameters by F, so a run takes 1/F
+of the time with the same ratio of compute to communication. The exit status is 1 if a pair is more than 1 % faster than the planner.
+--simulate runs build/simulate on its virtual clock instead, with 3 % noise in the compute times. --json FILE stores each run as a JSON
+line. A second call with the same file runs only what is missing.
 """
 import argparse
 import concurrent.futures
