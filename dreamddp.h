@@ -1274,6 +1274,9 @@ enum {
     DDP_WITH_PARTS = 1 << 17 /* split_params: it averages the parts of a layer in different steps */
 };
 
+/* Value of `late` in plan_adapt for a layer that needed no average. */
+enum { DDP_ARRIVAL_UNKNOWN = -128 };
+
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
  * parameters of layers first down to last, in step `step` of the period. */
 typedef struct ddp_transfer {
@@ -1366,6 +1369,13 @@ typedef struct ddp_strategy_ops {
     /* Writes the transfers of one period (*period steps) to out[room], in the order in which they are posted,
      * and returns their number. NULL means that no prediction is possible. */
     int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+    /* Moves the steps in which averages of layers are needed, in the plan in use and in *plan, the same plan
+     * in the strategy's format, whose size must not change. Called on every rank every few periods, with
+     * messages in flight. NULL: only a new plan changes them.
+     *   late   [layers] equal on all ranks. n > 0: the average of the layer arrived n steps too late for
+     *          the slack that it needs; -n: n steps early; DDP_ARRIVAL_UNKNOWN: none was needed
+     *   moved  [layers] 0 on entry. Receives the steps by which each layer was moved: later if above 0 */
+    int (*plan_adapt)(ddp_ctx *d, void *self, const int *late, ddp_blob *plan, int *moved);
 } ddp_strategy_ops;
 
 /* ==== exchange/verbs.h ==== [exchange] */
@@ -1954,6 +1964,8 @@ typedef struct ddp_stats {
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
     long replans;        /* number of new plans because the link had changed by more than 20 %, or because
                             the strategy asked for one */
+    long landing_moves;  /* stream: number of times that landings of layers were moved, because averages had
+                            arrived late, or early for several periods */
     double staleness;    /* servers: mean number of updates between a pull and the next push, */
     long staleness_most; /* and the largest number */
     double deferred_pct; /* osp: percentage of the gradient bytes that were sent late */
@@ -49493,7 +49505,8 @@ void ddp__config_free(ddp_config *c)
     X(plan_whole)      \
     X(plan_adopt)      \
     X(plan_take)       \
-    X(plan_fits)
+    X(plan_fits)       \
+    X(plan_adapt)
 
 /* clang-format off */
 typedef enum ddp__strategy_event {
@@ -53402,6 +53415,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
     case DDP__EVENT_plan_adopt:
     case DDP__EVENT_plan_take:
     case DDP__EVENT_plan_fits:
+    case DDP__EVENT_plan_adapt:
         return ddp__fail(
             ddp__error(d), DDP_USAGE,
             "strategy %s posts a message in %s: start declares state and wait "
@@ -54828,6 +54842,27 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
     return ddp__device_check(d, err);
 }
 
+/* ==== measure/arrivals.h ==== [measure] */
+/* Records when the averages of layers arrive, and how long before a layer needs them, for strategies whose
+ * averages span several steps. */
+
+DDP_LIB ddp_status ddp__arrivals_start(ddp_ctx *d, ddp_error *err);
+/* Accounts for the step that has just ended. */
+DDP_LIB void ddp__arrivals_step(ddp_ctx *d);
+/* Writes, as for ddp_strategy_ops.plan_adapt, how late the average of each layer has arrived since the
+ * last call, in whole steps of step_s seconds. The slack of ddp__arrivals_slack counts as late. Returns
+ * the seconds that this rank waited for averages since the last call. */
+DDP_LIB double ddp__arrivals_take(ddp_ctx *d, double step_s, signed char *late);
+/* Returns the slack that the average of a layer needs, in seconds: half a step, or twice the mean
+ * deviation of its transfer times, but at most one step. layer DDP_NO_LAYER: of the layer that needs most. */
+DDP_LIB double ddp__arrivals_slack(const ddp_ctx *d, int layer, double step_s);
+/* Returns the seconds from the post of the layer's last average until it arrived, or 0 for none by this
+ * plan. */
+DDP_LIB double ddp__arrivals_last(const ddp_ctx *d, int layer);
+/* Restarts the measurement, because the layer, or with DDP_NO_LAYER every layer, follows another plan from
+ * now on. Keeps the deviations. */
+DDP_LIB void ddp__arrivals_restart(ddp_ctx *d, int layer);
+
 /* ==== measure/measure.h ==== [measure] */
 /* Defines the part of a context that belongs to src/measure. */
 
@@ -54865,6 +54900,10 @@ struct ddp__measure {
     ddp_span *merge;           /* [merge_room] workspace for the hidden share */
     ddp__op_span *op_scratch;  /* [op_room] workspace for statistics and traces */
     int op_room, merge_room;
+    struct ddp__arrival *arrival; /* [layers] arrivals of the layers' averages (arrivals.c) */
+    double arrivals_until;        /* the newest arrival that is accounted for */
+    double arrivals_waited;       /* seconds that this rank waited for them since they were last taken */
+    long arrivals_span;           /* number of the next span of the clock */
     double step_begin; /* end of the previous step */
     int period;        /* steps in a period of the strategy's transfers */
     /* all: the steps since the statistics began. part: those of the current period. whole: those of whole
@@ -54886,6 +54925,151 @@ DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
 /* Stores the operations of link 0 that began since `begun` in *out, valid until the next call. Returns their
  * number. */
 DDP_LIB int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out);
+
+/* ==== measure/arrivals.c ==== [measure] */
+/* Compares the arrival of each layer's average with the moment at which the layer needs it. A late average
+ * arrives during the wait of its layer, an early one before it. */
+
+static const double ddp__least_slack = 0.5; /* steps */
+
+/* What is known about the averages of one layer. */
+struct ddp__arrival {
+    double at;              /* arrival of the newest average, or 0 if its layer has needed it */
+    double posted;          /* the call that posted its first message */
+    long step;              /* the step that posted it */
+    double since;           /* averages that were posted before follow another plan, and do not count */
+    double last;            /* seconds of its last transfer, or 0 for none by this plan */
+    double usual, deviates; /* seconds: running means of the transfer time, and of its difference from the
+                               mean */
+    double late;            /* largest time from the need until the arrival, in seconds, negative if early */
+    int needed;             /* 1 if `late` is known */
+    double need, lost;      /* the last need, and the seconds of its wait */
+};
+
+ddp_status ddp__arrivals_start(ddp_ctx *d, ddp_error *err)
+{
+    ddp__scratch *lists = ddp__lists_of(d);
+
+    d->measure->arrival =
+        (struct ddp__arrival *)ddp__scratch_take(lists, (size_t)ddp__layers(d), sizeof *d->measure->arrival);
+    if (d->measure->arrival) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the arrivals of %d layers", ddp__layers(d));
+}
+
+/* Adds a message of the average of a layer, which may have several. */
+static void ddp__arrival_add(struct ddp__arrival *a, const ddp__op_span *o)
+{
+    if (!(a->at > 0) || a->step != o->step) {
+        a->at = 0;
+        a->posted = o->submitted;
+        a->step = o->step;
+    }
+    a->at = fmax(a->at, o->end);
+    a->posted = fmin(a->posted, o->submitted);
+}
+
+/* Adds the messages that arrived since the last step. */
+static void ddp__arrivals_note(ddp_ctx *d)
+{
+    struct ddp__measure *m = d->measure;
+    double newest = m->arrivals_until;
+
+    for (int link = 0; link < ddp_links(d); link++) {
+        const int n =
+            ddp__engine_spans(ddp__engine_of(d, link), m->arrivals_until, DBL_MAX, m->op_scratch, m->op_room);
+        for (int i = 0; i < n; i++) {
+            const ddp__op_span *o = &m->op_scratch[i];
+            if (o->layer < 0 || o->layer >= ddp__layers(d) || !(o->end > m->arrivals_until)) continue;
+            newest = fmax(newest, o->end);
+            ddp__arrival_add(&m->arrival[o->layer], o);
+        }
+    }
+    m->arrivals_until = newest;
+}
+
+/* The running means of RFC 6298, which TCP uses for its round trips. */
+static void ddp__arrival_learn(struct ddp__arrival *a)
+{
+    const double takes = a->at - a->posted, error = takes - a->usual;
+
+    a->deviates = a->usual > 0 ? 0.75 * a->deviates + 0.25 * fabs(error) : a->deviates;
+    a->last = takes;
+    a->usual = a->usual > 0 ? a->usual + 0.125 * error : takes;
+}
+
+/* Accounts for the need of a layer at time `need`. If other layers waited since its average was posted, it
+ * had these seconds more. It must not rely on them, because those waits disappear when these layers are
+ * needed later. */
+static void ddp__arrival_needed(ddp_ctx *d, struct ddp__arrival *a, double need)
+{
+    double late = a->at - need;
+
+    ddp__arrival_learn(a);
+    a->lost = fmax(late, 0);
+    a->need = need;
+    for (int l = 0; l < ddp__layers(d); l++) {
+        const struct ddp__arrival *other = &d->measure->arrival[l];
+        if (other->need > a->posted && other->need < need) late += other->lost;
+    }
+    if (!a->needed || late > a->late) a->late = late;
+    a->needed = 1;
+}
+
+void ddp__arrivals_step(ddp_ctx *d)
+{
+    struct ddp__measure *m = d->measure;
+    const long oldest = ddp__clock_oldest(d), newest = ddp__clock_newest(d);
+
+    ddp__arrivals_note(d);
+    for (long i = m->arrivals_span > oldest ? m->arrivals_span : oldest; i < newest; i++) {
+        const ddp_span *s = ddp__clock_span(d, i);
+        struct ddp__arrival *a;
+        if (s->kind != DDP_SPAN_WAIT || s->layer < 0) continue;
+        m->arrivals_waited += s->end_s - s->begin_s;
+        a = &m->arrival[s->layer];
+        if (a->at > 0 && a->posted >= a->since) ddp__arrival_needed(d, a, s->begin_s);
+        a->at = 0;
+    }
+    m->arrivals_span = newest;
+}
+
+double ddp__arrivals_slack(const ddp_ctx *d, int layer, double step_s)
+{
+    double most = ddp__least_slack * step_s;
+
+    for (int l = 0; l < ddp__layers(d); l++)
+        if (layer == DDP_NO_LAYER || l == layer) most = fmax(most, 2 * d->measure->arrival[l].deviates);
+    return most < step_s ? most : step_s;
+}
+
+double ddp__arrivals_last(const ddp_ctx *d, int layer) { return d->measure->arrival[layer].last; }
+
+double ddp__arrivals_take(ddp_ctx *d, double step_s, signed char *late)
+{
+    const double waited = d->measure->arrivals_waited;
+
+    d->measure->arrivals_waited = 0;
+    for (int l = 0; l < ddp__layers(d); l++) {
+        struct ddp__arrival *a = &d->measure->arrival[l];
+        const double steps = step_s > 0 ? ceil((a->late + ddp__arrivals_slack(d, l, step_s)) / step_s) : 0;
+
+        late[l] = (signed char)(!a->needed ? (int)DDP_ARRIVAL_UNKNOWN : (int)fmin(fmax(steps, -127), 127));
+        a->needed = 0;
+    }
+    return waited;
+}
+
+void ddp__arrivals_restart(ddp_ctx *d, int layer)
+{
+    for (int l = 0; l < ddp__layers(d); l++) {
+        struct ddp__arrival *a = &d->measure->arrival[l];
+        if (layer != DDP_NO_LAYER && l != layer) continue;
+        a->needed = 0;
+        a->since = ddp_now();
+        if (layer == DDP_NO_LAYER) a->last = a->usual = 0; /* other transfers are ahead of it */
+    }
+    if (layer == DDP_NO_LAYER) d->measure->arrivals_waited = 0;
+}
 
 /* ==== measure/account.h ==== [measure] */
 /* Divides the time of a step into compute, communication and waiting. */
@@ -54989,6 +55173,7 @@ ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)
     m->pace = (ddp__pace_word *)ddp__scratch_take(lists, world, sizeof *m->pace);
     m->pace_sorted = ddp__doubles(lists, world);
     m->pace_ticket = -1;
+    DDP__TRY(ddp__arrivals_start(d, err));
     if (!ddp__scratch_failed(lists)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", ddp__layers(d));
 }
@@ -56408,6 +56593,21 @@ typedef struct ddp__passes {
     int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
 } ddp__passes;
 
+/* Moves of landings (landing.c). */
+typedef struct ddp__landing {
+    /* [team x (layers + 2)] how late the averages of each rank arrived, and its wait in two bytes */
+    signed char *word;
+    int *late,
+        *moved;      /* [layers] of the ranks that wait least, and the steps by which each layer was moved */
+    long ticket;     /* exchange of the words, or -1 */
+    long plans;      /* the plan that they are about */
+    long due;        /* the step after which the words are exchanged, or read if they are on their way */
+    double asked;    /* time of the last exchange, or of the plan ... */
+    long asked_step; /* ... and its step */
+    int least;       /* wait of the ranks that waited least */
+    int moved_later, futile; /* 1 if the last move made a layer needed later. Such moves without effect. */
+} ddp__landing;
+
 struct ddp__session {
     ddp__passes *turn;      /* [layers], exists once the session has started */
     const ddp__cut *cut;    /* borrowed, or NULL if each rank has the whole model */
@@ -56433,6 +56633,8 @@ struct ddp__session {
         int again;
         ddp_link link[2];
     } drift_word;
+    ddp__landing landing;
+    long plans;      /* number of plans used so far */
     long timed_from; /* first step of those that are measured for the plan */
     /* measured: the plan comes from measured times and is updated when the link changes. plan_final: no
      * measured plan will replace it. */
@@ -56936,6 +57138,14 @@ DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_pr
 
 /* Checks after each step whether a new plan is needed, and makes it (planning.c). */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
+
+/* Moves the steps in which averages of layers are needed, if they arrived late (landing.c).
+ *   open  allocates its lists, when the team is known
+ *   step  call it after each step
+ *   wait  completes its message. The result is dropped */
+DDP_LIB ddp_status ddp__landing_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__landing_step(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__landing_wait(ddp_ctx *d, ddp_error *err);
 
 /* With two links, sends each message over the link that should complete it first (planning.c). The team uses
  * the choice of its first rank. p: profile of measured times, or NULL for nominal times. No message may be in
@@ -57525,6 +57735,7 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->session->plan);
     d->session->plan = own;
+    d->session->plans++;
     DDP__TRY(DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->session->plan, p)));
     ddp__account_period(d, ddp__period_of(d));
     return DDP_OK;
@@ -57547,7 +57758,9 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     /* the first rank may be lost before it has sent its plan */
     if (ddp__team_place(d) == 0 || ddp__cfg(d)->elastic.min_world)
         DDP__TRY(DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 1, &plan)));
-    return ddp__plan_set(d, &plan, p, err);
+    DDP__TRY(ddp__plan_set(d, &plan, p, err));
+    ddp__arrivals_restart(d, DDP_NO_LAYER);
+    return DDP_OK;
 }
 
 /* Passes a plan to the strategy. From a plan of the whole model passes only the rows of this stage. Frees the
@@ -57785,6 +57998,216 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * ddp__mean_layer_bytes(d),
                   is.alpha_s + is.beta_s * ddp__mean_layer_bytes(d));
     return ddp__plan_again(d, err);
+}
+
+/* ==== session/landing.c ==== [session] */
+/* Moves the steps in which averages of layers are needed, for strategies whose averages span several
+ * steps. Half a period after a plan was made or moved, the ranks exchange how late averages arrived. They
+ * read the result when it has arrived, at most a period later. Every rank then moves the plan by the
+ * largest value of all ranks. */
+
+/* If the measured time of a period differs by at most this share from the time that its transfers occupy
+ * the link by the profile, the link limits the step time. Averages that are needed later do not shorten
+ * the period. */
+static const double ddp__link_full = 0.05;
+
+/* Units of a wait in the exchange: parts of a step, for each step. Ranks wait alike if they differ by at most
+ * ALIKE, and hardly if they wait for less than LEAST. FUTILE: moves in succession that did not make the waits
+ * shorter, after which no layer is needed later until there is another plan. */
+enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_ALIKE = 50, DDP__WAIT_LEAST = 20, DDP__MOVES_FUTILE = 2 };
+
+static int ddp__landing_moves(const ddp_ctx *d)
+{
+    return ddp__ops(d)->plan_adapt && ddp__engine_of(d, 0) && !ddp__has_nccl(d);
+}
+
+ddp_status ddp__landing_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__scratch *lists = ddp__lists_of(d);
+    const size_t L = (size_t)ddp__layers(d);
+
+    d->session->landing.ticket = -1;
+    if (!ddp__landing_moves(d)) return DDP_OK;
+    d->session->landing.word =
+        (signed char *)ddp__scratch_take(lists, (size_t)ddp__team_size(d), L + sizeof(int16_t));
+    d->session->landing.late = ddp__ints(lists, L);
+    d->session->landing.moved = ddp__ints(lists, L);
+    if (!ddp__scratch_failed(lists)) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the arrivals of %d layers", ddp__layers(d));
+}
+
+/* Returns the compute time of a step by the profile. *link_s receives the time that a period's transfers
+ * occupy the link. */
+static double ddp__landing_times(const ddp_ctx *d, double *link_s)
+{
+    const ddp_profile *p = &d->session->profile;
+    double step = p->between_s;
+
+    *link_s = 0;
+    for (int l = 0; l < p->layers; l++) {
+        step += (p->forward_s ? p->forward_s[l] : 0) + p->backward_s[l];
+        *link_s += p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0;
+    }
+    return step;
+}
+
+/* Returns the steps after which the exchange has arrived on every rank: all messages of a period may be ahead
+ * of it, and the delay is doubled. */
+static long ddp__landing_takes(const ddp_ctx *d, double step_s, double link_s)
+{
+    const long period = ddp__cfg(d)->period;
+    const double steps = step_s > 0 ? ceil((link_s + 2 * d->session->profile.alpha_s) / step_s) + 1 : 1;
+
+    return steps < (double)period ? (long)steps : period;
+}
+
+static int ddp__landing_link_full(const ddp_ctx *d, double steps, double link_s)
+{
+    const double took_s = ddp_now() - d->session->landing.asked,
+                 busy_s = link_s * steps / ddp__cfg(d)->period;
+
+    return fabs(took_s - busy_s) <= ddp__link_full * took_s;
+}
+
+/* Each rank sends, for each layer, how late its average arrived, and how long the rank waited. */
+static ddp_status ddp__landing_ask(ddp_ctx *d, ddp_error *err)
+{
+    ddp__landing *g = &d->session->landing;
+    const size_t L = (size_t)ddp__layers(d), each = L + sizeof(int16_t),
+                 all = (size_t)ddp__team_size(d) * each;
+    const double steps = (double)(ddp_step(d) - g->asked_step);
+    signed char *own = g->word + (size_t)ddp__team_place(d) * each;
+    double link_s, waited_s, step_s = ddp__landing_times(d, &link_s);
+    int16_t waited;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), g->word, all);
+
+    memset(g->word, (int)DDP_ARRIVAL_UNKNOWN, all); /* a lost rank sends no message */
+    waited_s = ddp__arrivals_take(d, step_s, own);
+    waited = (int16_t)(step_s > 0 ? fmin(waited_s / steps / step_s * DDP__WAIT_PARTS, INT16_MAX) : 0);
+    memcpy(own + L, &waited, sizeof waited);
+    if (ddp__landing_link_full(d, steps, link_s)) memset(own, (int)DDP_ARRIVAL_UNKNOWN, L);
+    g->asked = ddp_now();
+    g->asked_step = ddp_step(d);
+    g->due = ddp_step(d) + ddp__landing_takes(d, step_s, link_s);
+    m.priority = 0;
+    return ddp__post(d, &m, 0, &g->ticket, err);
+}
+
+/* Returns the wait of a rank of the team, negative if it is lost. */
+static int ddp__landing_waited(const ddp_ctx *d, int r)
+{
+    const size_t L = (size_t)ddp__layers(d);
+    int16_t waited;
+
+    memcpy(&waited, d->session->landing.word + (size_t)r * (L + sizeof waited) + L, sizeof waited);
+    return waited;
+}
+
+/* Sets late[] to the largest lateness of the ranks that wait least, because only their waits make all steps
+ * longer: other ranks also wait for them. Returns their wait. */
+static int ddp__landing_late(const ddp_ctx *d, int *late)
+{
+    const int L = ddp__layers(d), ranks = ddp__team_size(d);
+    int least = INT16_MAX;
+
+    for (int r = 0; r < ranks; r++)
+        if (ddp__landing_waited(d, r) >= 0 && ddp__landing_waited(d, r) < least)
+            least = ddp__landing_waited(d, r);
+    for (int l = 0; l < L; l++) {
+        int all = (int)DDP_ARRIVAL_UNKNOWN;
+        late[l] = all;
+        for (int r = 0; r < ranks; r++) {
+            const int x = d->session->landing.word[r * (L + (int)sizeof(int16_t)) + l],
+                      waited = ddp__landing_waited(d, r);
+            all = x > all ? x : all;
+            if (waited >= 0 && waited <= least + DDP__WAIT_ALIKE && x > late[l]) late[l] = x;
+        }
+        if (late[l] < 0) late[l] = all < 0 ? all : 0;
+    }
+    return least;
+}
+
+/* Returns 1 if layers that are late may be needed later: the ranks wait, and the last moves have made their
+ * waits shorter. */
+static int ddp__landing_helps(ddp_ctx *d, int least)
+{
+    ddp__landing *g = &d->session->landing;
+
+    if (g->moved_later && least < g->least - g->least / 32)
+        g->futile = 0;
+    else
+        g->futile += g->moved_later;
+    g->moved_later = 0;
+    g->least = least;
+    return least >= DDP__WAIT_LEAST && g->futile < DDP__MOVES_FUTILE;
+}
+
+/* "step 40: 3 of 26 layers are applied later, by up to 2 steps: their averages arrived late" */
+static void ddp__landing_tell(ddp_ctx *d, int layers, int most)
+{
+    if (!ddp__leads(d)) return;
+    ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: %d of %d layers are applied %s, by up to %d step%s%s",
+             ddp_step(d), layers, ddp__layers(d), most > 0 ? "later" : "earlier", abs(most),
+             abs(most) == 1 ? "" : "s", most > 0 ? ": their averages arrived late" : "");
+}
+
+static ddp_status ddp__landing_read(ddp_ctx *d)
+{
+    const int L = ddp__layers(d);
+    ddp__landing *g = &d->session->landing;
+    int layers[2] = {0, 0}, most[2] = {0, 0};
+    const int helps = ddp__landing_helps(d, ddp__landing_late(d, g->late));
+
+    for (int l = 0; l < L; l++) {
+        g->moved[l] = 0;
+        if (g->late[l] > 0 && !helps) g->late[l] = 0;
+    }
+    DDP__TRY(DDP__EVENT(d, plan_adapt, (d, ddp__self(d), g->late, &d->session->plan, g->moved)));
+    for (int l = 0; l < L; l++) {
+        const int earlier = g->moved[l] < 0;
+        if (!g->moved[l]) continue;
+        ddp__arrivals_restart(d, l);
+        layers[earlier]++;
+        if (abs(g->moved[l]) > abs(most[earlier])) most[earlier] = g->moved[l];
+    }
+    g->moved_later = layers[0] > 0;
+    for (int k = 0; k < 2; k++)
+        if (layers[k]) ddp__landing_tell(d, layers[k], most[k]);
+    ddp__stats(d)->landing_moves += layers[0] + layers[1] > 0;
+    return DDP_OK;
+}
+
+ddp_status ddp__landing_wait(ddp_ctx *d, ddp_error *err)
+{
+    const long ticket = d->session->landing.ticket;
+
+    d->session->landing.ticket = -1;
+    return ticket < 0 ? DDP_OK : ddp__post_wait(d, 0, ticket, err);
+}
+
+/* Half a period, so that a layer that is late is needed later within two periods. */
+static long ddp__landing_every(const ddp_ctx *d) { return (ddp__cfg(d)->period + 1) / 2; }
+
+ddp_status ddp__landing_step(ddp_ctx *d, ddp_error *err)
+{
+    ddp__landing *g = &d->session->landing;
+
+    if (!ddp__landing_moves(d) || !ddp__follows(d)) return DDP_OK;
+    ddp__arrivals_step(d);
+    if (g->plans != d->session->plans) { /* a message in flight is about another plan */
+        DDP__TRY(ddp__landing_wait(d, err));
+        g->plans = d->session->plans;
+        g->due = ddp_step(d) + ddp__landing_every(d);
+        g->asked = ddp_now();
+        g->asked_step = ddp_step(d);
+        g->moved_later = g->futile = 0;
+    }
+    if (ddp_step(d) < g->due) return DDP_OK;
+    if (g->ticket < 0) return ddp__landing_ask(d, err);
+    DDP__TRY(ddp__landing_wait(d, err));
+    g->due = ddp_step(d) + ddp__landing_every(d);
+    return ddp__landing_read(d);
 }
 
 /* ==== session/keep.h ==== [session] */
@@ -58917,6 +59340,7 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
         DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     if (ddp__follows(d)) d->session->drift_ticket = -1;
     DDP__TRY(ddp__pace_wait(d, err));
+    DDP__TRY(ddp__landing_wait(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     DDP__TRY(ddp__join_admit(d->session->join, id, &in, err));
@@ -59168,6 +59592,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__units_describe(d, err));
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
+    DDP__TRY(ddp__landing_open(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
     DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
@@ -59580,6 +60005,7 @@ int ddp_step_end(ddp_ctx *d)
             s = ddp__plan_measured(d, ddp__error(d));
         else if (s == DDP_OK && ddp__follows(d))
             s = ddp__drift_step(d, ddp__error(d));
+        if (s == DDP_OK) s = ddp__landing_step(d, ddp__error(d));
         d->session->admission_due = d->session->join && ddp_step(d) % ddp__cfg(d)->period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }
@@ -62384,6 +62810,10 @@ typedef struct ddp__outer_layer {
 typedef struct ddp__outer {
     ddp__partial partial; /* stream: when each layer is sent. Must be the first member, as in local.c. */
     int *landing;         /* [layers] stream: steps from sending to applying */
+    /* [layers] stream: the number of periods in which a layer's average arrived at least two steps early, and
+     * the fewest such steps as a negative number */
+    int *early_periods, *early;
+    int patience; /* stream: such periods after which a landing is moved earlier */
     /* [layers] step in which each pending layer is applied, as saved. Read: it was read since start or
      * load. */
     float *late;
@@ -62410,8 +62840,9 @@ typedef struct ddp__outer {
 
 /* Posts the mean of the layer's other arrays: buffers, optimizer state. */
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
-/* Waits for the posted delta. Afterwards x, or the array in place of the parameters, is the outer step. */
-DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
+/* Waits for the posted delta. layer: the layer that the wait counts for, or DDP_NO_LAYER. Afterwards x, or
+ * the array in place of the parameters, is the outer step. */
+DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y, int layer);
 
 /* Posts, before the deltas, whether this rank has a delta of layers first down to last. If all ranks skipped
  * a layer for a whole period, no rank has one and there is no outer step. The previous deltas must have
@@ -64435,14 +64866,14 @@ static int ddp__outer_made(ddp_ctx *d, ddp__outer_layer *y)
     return 0;
 }
 
-int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
+int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y, int layer)
 {
     const ddp__outer *o = y->all;
     const ddp_piece *p = y->piece;
 
     if (y->ticket == -1) return 0;
-    if (!o->mean) DDP__DO(ddp__hold_once(d, &o->layer[y->holder].told_ticket, DDP_NO_LAYER));
-    DDP__DO(ddp__hold_once(d, &y->ticket, y->layer));
+    if (!o->mean) DDP__DO(ddp__hold_once(d, &o->layer[y->holder].told_ticket, layer));
+    DDP__DO(ddp__hold_once(d, &y->ticket, layer));
     DDP__DO(ddp_kept_wait(d, y->layer));
 #ifndef DDP_NO_PLANNERS
     if (o->keep) DDP__DO(ddp__sparse_arrive(d, y));
@@ -64625,7 +65056,7 @@ int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
         DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
-        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l], l));
         DDP__DO(ddp__outer_land(d, &o->layer[l]));
     }
     return ddp__clip_and_update(d, 1);
@@ -64705,7 +65136,7 @@ static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
     const ddp__outer *o = y->all;
     const ddp_piece *p = y->piece;
 
-    DDP__DO(ddp__outer_arrive(d, y));
+    DDP__DO(ddp__outer_arrive(d, y, y->layer));
     if (!(*y->trained > 0)) return ddp__late_set(d, y, -1); /* no rank has a delta: the layer is unchanged */
     DDP__DO(o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1));
     for (size_t at = 0; at < y->count; at += p++->count)
@@ -64722,7 +65153,9 @@ static int ddp__late_land_before(ddp_ctx *d, ddp__outer *o, long step)
 
 static int ddp__late_others(ddp_ctx *d, ddp__outer *o)
 {
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
+    /* these waits are not about a landing, so they count for no layer */
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, DDP_NO_LAYER));
     return 0;
 }
 
@@ -64731,7 +65164,9 @@ static int ddp__late_start(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     o->late = ddp_keep(d, DDP_NO_LAYER, "late", (size_t)ddp_layers(d), 1);
-    o->landing = (int *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->landing);
+    o->landing = (int *)ddp__lists(d, 3 * (size_t)ddp_layers(d), sizeof *o->landing);
+    o->early = o->landing + ddp_layers(d);
+    o->early_periods = o->early + ddp_layers(d);
     return o->late && o->landing ? ddp__outer_start(d, self) : DDP_FAILED;
 }
 
@@ -64744,7 +65179,7 @@ static int ddp__late_wait(ddp_ctx *d, void *self)
     DDP__DO(ddp__late_others(d, o));
     for (int l = ddp_layers(d) - 1; l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
-        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l], DDP_NO_LAYER));
     }
     return 0;
 }
@@ -64782,7 +65217,7 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     ddp__outer_layer *y = &o->layer[layer];
 
     DDP__DO(ddp__late_read(d, o));
-    DDP__DO(ddp__hold_once(d, &y->other_ticket, layer));
+    DDP__DO(ddp__hold_once(d, &y->other_ticket, DDP_NO_LAYER));
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
@@ -64870,20 +65305,47 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
     return 0;
 }
 
-/* Slack of a landing, as a fraction of a step. Without it, a step slightly shorter than the measured one
- * would wait for the transfer. */
-#define DDP__LANDING_SLACK 0.1
-
-static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int *landing,
-                               double *exposed_s)
+/* Returns the landing of layer l that the transfer of its last average needs, in steps of step_s seconds. */
+static int ddp__landing_seen(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int l, double step_s,
+                             double slack_s)
 {
+    const double takes = ddp__arrivals_last(d, l);
+    double lasts = takes + slack_s + p->between_s;
+
+    if (!(takes > 0)) return 0;
+    for (int k = 0; k < p->layers; k++) {
+        if (p->forward_s && (k >= l || plan->cost != DDP_COST_WINDOW)) lasts += p->forward_s[k];
+        if (k >= l) lasts += p->backward_s[k];
+    }
+    return (int)fmin(ceil(lasts / step_s), plan->period) - 1;
+}
+
+/* A delta may be sent only after the message of ddp__outer_tell has arrived, so the delay of the link counts
+ * twice. An elastic world does not wait for that message, but has the same plan.
+ *
+ * Landings have slack for transfers that take longer than the model says, and for steps that are shorter. A
+ * new plan in a running training may come from a model that is still wrong. So landings are also those that
+ * the last transfers need, up to the largest landing in use. */
+static int ddp__streaming_land(ddp_ctx *d, const ddp__outer *o, const ddp_profile *p, const ddp_plan *plan,
+                               int *landing, double *exposed_s)
+{
+    double step = p->between_s, slack;
     ddp_profile later = *p;
+    int most = 0;
     ddp_error err;
 
-    if (!ddp_settings(d)->deterministic) later.alpha_s += DDP__LANDING_SLACK * p->between_s;
-    for (int l = 0; !ddp_settings(d)->deterministic && l < p->layers; l++)
-        later.alpha_s += DDP__LANDING_SLACK * (p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0));
-    return ddp_plan_landing(&later, plan, landing, exposed_s, &err) ? ddp__plan_failed(d, &err) : 0;
+    for (int l = 0; l < p->layers; l++) {
+        step += p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0);
+        if (o->landing[l] > most) most = o->landing[l];
+    }
+    slack = ddp_settings(d)->deterministic ? 0 : ddp__arrivals_slack(d, DDP_NO_LAYER, step);
+    later.alpha_s += slack + (o->mean ? 0 : p->alpha_s);
+    if (ddp_plan_landing(&later, plan, landing, exposed_s, &err)) return ddp__plan_failed(d, &err);
+    for (int l = 0; l < p->layers && slack > 0; l++) {
+        const int seen = ddp__landing_seen(d, p, plan, l, step + *exposed_s / plan->period, slack);
+        if (seen > landing[l]) landing[l] = seen < most ? seen : most > landing[l] ? most : landing[l];
+    }
+    return 0;
 }
 
 static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
@@ -64893,13 +65355,16 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     int *landing = (int *)ddp__calloc(L, sizeof *landing), bad;
     double exposed_s = 0;
     ddp_plan plan = DDP__ZEROS;
+    ddp_profile soon = *p;
 
-    (void)self;
+    soon.alpha_s = 0; /* no step waits for the delay of its messages: landings include it */
     if (!landing)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad = c->outer.fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
+    bad =
+        c->outer.fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, &soon, !measured, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->outer.landing;
-    if (!bad && !c->outer.fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
+    if (!bad && !c->outer.fragments)
+        bad = ddp__streaming_land(d, (const ddp__outer *)self, p, &plan, landing, &exposed_s);
     if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
     if (!bad) {
         memcpy(out->bytes + out->size - more, &exposed_s, sizeof exposed_s);
@@ -64943,6 +65408,11 @@ static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     return bad;
 }
 
+/* Periods in which a layer's averages must arrive at least two steps early before its landing is moved
+ * earlier. One of these steps remains as slack, and each such move doubles the number, so that landings do
+ * not move forth and back. */
+enum { DDP__LANDING_PATIENCE = 4, DDP__LANDING_PATIENCE_MOST = 1 << 20 };
+
 static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
 {
     const ddp_blob partial = ddp__streaming_partial(d, blob);
@@ -64956,12 +65426,45 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
     memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s,
            (size_t)ddp_layers(d) * sizeof *o->landing);
+    memset(o->early_periods, 0, (size_t)ddp_layers(d) * sizeof *o->early_periods);
+    o->patience = DDP__LANDING_PATIENCE;
+    return 0;
+}
+
+static int ddp__streaming_moves(ddp__outer *o, int l, int late)
+{
+    const int most = o->partial.plan.period - 1 - o->landing[l];
+
+    if (late > -2) o->early_periods[l] = 0;
+    if (late > 0) return late < most ? late : most;
+    if (late > -2) return 0;
+    if (!o->early_periods[l] || late > o->early[l]) o->early[l] = late;
+    if (++o->early_periods[l] < o->patience) return 0;
+    o->early_periods[l] = 0;
+    return o->early[l] + 1 > -o->landing[l] ? o->early[l] + 1 : -o->landing[l];
+}
+
+static int ddp__streaming_adapt(ddp_ctx *d, void *self, const int *late, ddp_blob *plan, int *moved)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    const ddp_blob partial = ddp__streaming_partial(d, plan);
+    int earlier = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        if (late[l] == (int)DDP_ARRIVAL_UNKNOWN) continue;
+        moved[l] = ddp__streaming_moves(o, l, late[l]);
+        o->landing[l] += moved[l];
+        earlier |= moved[l] < 0;
+    }
+    if (earlier && o->patience < (int)DDP__LANDING_PATIENCE_MOST) o->patience *= 2;
+    memcpy(plan->bytes + partial.size + sizeof o->exposed_s, o->landing,
+           (size_t)ddp_layers(d) * sizeof *o->landing);
     return 0;
 }
 
 static double ddp__streaming_exposed(const void *self) { return ((const ddp__outer *)self)->exposed_s; }
 
-static void ddp__outer_stream(ddp_strategy_ops *ops)
+static void ddp__outer_stream(ddp_strategy_ops *ops, const ddp_config *c)
 {
     ops->start = ddp__late_start;
     ops->forward_begin = ddp__streaming_forward_begin;
@@ -64976,6 +65479,7 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->plan_fits = ddp__streaming_fits;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__streaming_exposed;
+    if (!c->outer.fragments && !c->deterministic) ops->plan_adapt = ddp__streaming_adapt;
     ops->transfers = ddp__partial_transfers;
 }
 
@@ -65011,7 +65515,7 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
     DDP__DO(ddp__clip_and_update(d, 0));
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
-        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l], l));
     }
     if (ddp__period_ends(d)) DDP__DO(ddp__outer_tell(d, o, ddp_layers(d) - 1, 0));
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--)
@@ -65077,7 +65581,7 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
                          "overlap to eager, "
                          "or remove compensation",
                          ops->name, c->outer.compensation);
-    if (c->outer.overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
+    if (c->outer.overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops, c);
     if (c->outer.overlap == DDP_OVERLAP_EAGER) {
         ops->start = ddp__late_start;
         ops->step_end = ddp__eager_step_end;

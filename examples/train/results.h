@@ -140,6 +140,8 @@ static void write_results(const program *p, ddp_jsonl *j)
         ddp_jsonl_number(j, "slow_ratio", r->rank[r->leader].stats.slow_ratio);
     }
     ddp_jsonl_integer(j, "replans", r->rank[r->leader].stats.replans);
+    if (r->rank[r->leader].stats.landing_moves > 0)
+        ddp_jsonl_integer(j, "landing_moves", r->rank[r->leader].stats.landing_moves);
     if (r->rank[r->leader].stats.updates)
         ddp_jsonl_number(j, "update_frequency",
                          (double)r->rank[r->leader].stats.updates / (double)(r->steps - r->first));

@@ -157,6 +157,7 @@ DDP_WITH_ALL = 294656
 DDP_WITH_INT4 = 32768
 DDP_WITH_TOPK = 65536
 DDP_WITH_PARTS = 131072
+DDP_ARRIVAL_UNKNOWN = -128
 DDP_SERVE_SAVE = -1
 DDP_LATE_MIX = 0
 DDP_LATE_OWN = 1
@@ -808,7 +809,8 @@ ddp_strategy_ops._fields_ = [
     ("plan_view", CFUNCTYPE(POINTER(ddp_plan), c_void_p)),
     ("plan_stale", CFUNCTYPE(c_int, c_void_p, c_void_p)),
     ("plan_exposed", CFUNCTYPE(c_double, c_void_p)),
-    ("transfers", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_int), POINTER(ddp_transfer), c_int))]
+    ("transfers", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_int), POINTER(ddp_transfer), c_int)),
+    ("plan_adapt", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_int), POINTER(ddp_blob), POINTER(c_int)))]
 ddp_link._fields_ = [
     ("alpha_s", c_double), ("beta_s", c_double)]
 ddp_linkfit._fields_ = [
@@ -828,11 +830,11 @@ ddp_stats._fields_ = [
     ("wait_s", c_double), ("comm_s", c_double), ("exposed_s", c_double), ("hidden_pct", c_double),
     ("peer_wait_s", c_double), ("bytes_sent", c_int64), ("bytes_as", c_int64 * 7),
     ("comm_cpu_s", c_double), ("predicted_step_s", c_double), ("predicted_hidden_pct", c_double),
-    ("divergence", c_double), ("link", ddp_link), ("replans", c_long), ("staleness", c_double),
-    ("staleness_most", c_long), ("deferred_pct", c_double), ("updates", c_long),
-    ("compute_s", c_double), ("median_compute_s", c_double), ("slowest_rank", c_int),
-    ("slow_ratio", c_double), ("optimizer_bytes", c_size_t), ("not_finite", c_long),
-    ("counted_from", c_long), ("counted_periods", c_long), ("period", c_int),
+    ("divergence", c_double), ("link", ddp_link), ("replans", c_long), ("landing_moves", c_long),
+    ("staleness", c_double), ("staleness_most", c_long), ("deferred_pct", c_double),
+    ("updates", c_long), ("compute_s", c_double), ("median_compute_s", c_double),
+    ("slowest_rank", c_int), ("slow_ratio", c_double), ("optimizer_bytes", c_size_t),
+    ("not_finite", c_long), ("counted_from", c_long), ("counted_periods", c_long), ("period", c_int),
     ("wait_total_s", c_double)]
 ddp_note._fields_ = [
     ("kind", c_int), ("step", c_long), ("time_s", c_double), ("rank", c_int), ("workers", c_int),

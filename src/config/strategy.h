@@ -44,6 +44,9 @@ enum {
     DDP_WITH_PARTS = 1 << 17 /* split_params: it averages the parts of a layer in different steps */
 };
 
+/* Value of `late` in plan_adapt for a layer that needed no average. */
+enum { DDP_ARRIVAL_UNKNOWN = -128 };
+
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
  * parameters of layers first down to last, in step `step` of the period. */
 typedef struct ddp_transfer {
@@ -136,4 +139,11 @@ typedef struct ddp_strategy_ops {
     /* Writes the transfers of one period (*period steps) to out[room], in the order in which they are posted,
      * and returns their number. NULL means that no prediction is possible. */
     int (*transfers)(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+    /* Moves the steps in which averages of layers are needed, in the plan in use and in *plan, the same plan
+     * in the strategy's format, whose size must not change. Called on every rank every few periods, with
+     * messages in flight. NULL: only a new plan changes them.
+     *   late   [layers] equal on all ranks. n > 0: the average of the layer arrived n steps too late for
+     *          the slack that it needs; -n: n steps early; DDP_ARRIVAL_UNKNOWN: none was needed
+     *   moved  [layers] 0 on entry. Receives the steps by which each layer was moved: later if above 0 */
+    int (*plan_adapt)(ddp_ctx *d, void *self, const int *late, ddp_blob *plan, int *moved);
 } ddp_strategy_ops;

@@ -30,7 +30,8 @@
     X(plan_whole)      \
     X(plan_adopt)      \
     X(plan_take)       \
-    X(plan_fits)
+    X(plan_fits)       \
+    X(plan_adapt)
 
 /* clang-format off */
 typedef enum ddp__strategy_event {

@@ -50,6 +50,8 @@ typedef struct ddp_stats {
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
     long replans;        /* number of new plans because the link had changed by more than 20 %, or because
                             the strategy asked for one */
+    long landing_moves;  /* stream: number of times that landings of layers were moved, because averages had
+                            arrived late, or early for several periods */
     double staleness;    /* servers: mean number of updates between a pull and the next push, */
     long staleness_most; /* and the largest number */
     double deferred_pct; /* osp: percentage of the gradient bytes that were sent late */

@@ -33,6 +33,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
     case DDP__EVENT_plan_adopt:
     case DDP__EVENT_plan_take:
     case DDP__EVENT_plan_fits:
+    case DDP__EVENT_plan_adapt:
         return ddp__fail(
             ddp__error(d), DDP_USAGE,
             "strategy %s posts a message in %s: start declares state and wait "

@@ -38,6 +38,10 @@ struct ddp__measure {
     ddp_span *merge;           /* [merge_room] workspace for the hidden share */
     ddp__op_span *op_scratch;  /* [op_room] workspace for statistics and traces */
     int op_room, merge_room;
+    struct ddp__arrival *arrival; /* [layers] arrivals of the layers' averages (arrivals.c) */
+    double arrivals_until;        /* the newest arrival that is accounted for */
+    double arrivals_waited;       /* seconds that this rank waited for them since they were last taken */
+    long arrivals_span;           /* number of the next span of the clock */
     double step_begin; /* end of the previous step */
     int period;        /* steps in a period of the strategy's transfers */
     /* all: the steps since the statistics began. part: those of the current period. whole: those of whole

@@ -2,6 +2,7 @@
 #include "measure/measure.h"
 #include "context/clock.h"
 #include "measure/account.h"
+#include "measure/arrivals.h"
 #include "measure/pace.h"
 #include "measure/timing.h"
 
@@ -27,6 +28,7 @@ ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)
     m->pace = (ddp__pace_word *)ddp__scratch_take(lists, world, sizeof *m->pace);
     m->pace_sorted = ddp__doubles(lists, world);
     m->pace_ticket = -1;
+    DDP__TRY(ddp__arrivals_start(d, err));
     if (!ddp__scratch_failed(lists)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", ddp__layers(d));
 }

@@ -246,6 +246,7 @@ int ddp_step_end(ddp_ctx *d)
             s = ddp__plan_measured(d, ddp__error(d));
         else if (s == DDP_OK && ddp__follows(d))
             s = ddp__drift_step(d, ddp__error(d));
+        if (s == DDP_OK) s = ddp__landing_step(d, ddp__error(d));
         d->session->admission_due = d->session->join && ddp_step(d) % ddp__cfg(d)->period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }

@@ -12,6 +12,21 @@ typedef struct ddp__passes {
     int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
 } ddp__passes;
 
+/* Moves of landings (landing.c). */
+typedef struct ddp__landing {
+    /* [team x (layers + 2)] how late the averages of each rank arrived, and its wait in two bytes */
+    signed char *word;
+    int *late,
+        *moved;      /* [layers] of the ranks that wait least, and the steps by which each layer was moved */
+    long ticket;     /* exchange of the words, or -1 */
+    long plans;      /* the plan that they are about */
+    long due;        /* the step after which the words are exchanged, or read if they are on their way */
+    double asked;    /* time of the last exchange, or of the plan ... */
+    long asked_step; /* ... and its step */
+    int least;       /* wait of the ranks that waited least */
+    int moved_later, futile; /* 1 if the last move made a layer needed later. Such moves without effect. */
+} ddp__landing;
+
 struct ddp__session {
     ddp__passes *turn;      /* [layers], exists once the session has started */
     const ddp__cut *cut;    /* borrowed, or NULL if each rank has the whole model */
@@ -37,6 +52,8 @@ struct ddp__session {
         int again;
         ddp_link link[2];
     } drift_word;
+    ddp__landing landing;
+    long plans;      /* number of plans used so far */
     long timed_from; /* first step of those that are measured for the plan */
     /* measured: the plan comes from measured times and is updated when the link changes. plan_final: no
      * measured plan will replace it. */

@@ -8,6 +8,7 @@
 #include "exchange/post.h"
 #include "exchange/verbs.h"
 #include "measure/account.h"
+#include "measure/arrivals.h"
 #include "measure/measure.h"
 #include "measure/pace.h"
 #include "measure/timing.h"
@@ -264,6 +265,7 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->session->plan);
     d->session->plan = own;
+    d->session->plans++;
     DDP__TRY(DDP__EVENT(d, plan_take, (d, ddp__self(d), &d->session->plan, p)));
     ddp__account_period(d, ddp__period_of(d));
     return DDP_OK;
@@ -286,7 +288,9 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     /* the first rank may be lost before it has sent its plan */
     if (ddp__team_place(d) == 0 || ddp__cfg(d)->elastic.min_world)
         DDP__TRY(DDP__EVENT(d, plan_make, (d, ddp__self(d), p, 1, &plan)));
-    return ddp__plan_set(d, &plan, p, err);
+    DDP__TRY(ddp__plan_set(d, &plan, p, err));
+    ddp__arrivals_restart(d, DDP_NO_LAYER);
+    return DDP_OK;
 }
 
 /* Passes a plan to the strategy. From a plan of the whole model passes only the rows of this stage. Frees the

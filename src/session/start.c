@@ -138,6 +138,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__units_describe(d, err));
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
+    DDP__TRY(ddp__landing_open(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
     DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));

@@ -205,14 +205,14 @@ static int ddp__outer_made(ddp_ctx *d, ddp__outer_layer *y)
     return 0;
 }
 
-int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
+int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y, int layer)
 {
     const ddp__outer *o = y->all;
     const ddp_piece *p = y->piece;
 
     if (y->ticket == -1) return 0;
-    if (!o->mean) DDP__DO(ddp__hold_once(d, &o->layer[y->holder].told_ticket, DDP_NO_LAYER));
-    DDP__DO(ddp__hold_once(d, &y->ticket, y->layer));
+    if (!o->mean) DDP__DO(ddp__hold_once(d, &o->layer[y->holder].told_ticket, layer));
+    DDP__DO(ddp__hold_once(d, &y->ticket, layer));
     DDP__DO(ddp_kept_wait(d, y->layer));
 #ifndef DDP_NO_PLANNERS
     if (o->keep) DDP__DO(ddp__sparse_arrive(d, y));
@@ -395,7 +395,7 @@ int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
         DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
-        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l], l));
         DDP__DO(ddp__outer_land(d, &o->layer[l]));
     }
     return ddp__clip_and_update(d, 1);

@@ -51,6 +51,10 @@ typedef struct ddp__outer_layer {
 typedef struct ddp__outer {
     ddp__partial partial; /* stream: when each layer is sent. Must be the first member, as in local.c. */
     int *landing;         /* [layers] stream: steps from sending to applying */
+    /* [layers] stream: the number of periods in which a layer's average arrived at least two steps early, and
+     * the fewest such steps as a negative number */
+    int *early_periods, *early;
+    int patience; /* stream: such periods after which a landing is moved earlier */
     /* [layers] step in which each pending layer is applied, as saved. Read: it was read since start or
      * load. */
     float *late;
@@ -77,8 +81,9 @@ typedef struct ddp__outer {
 
 /* Posts the mean of the layer's other arrays: buffers, optimizer state. */
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
-/* Waits for the posted delta. Afterwards x, or the array in place of the parameters, is the outer step. */
-DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
+/* Waits for the posted delta. layer: the layer that the wait counts for, or DDP_NO_LAYER. Afterwards x, or
+ * the array in place of the parameters, is the outer step. */
+DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y, int layer);
 
 /* Posts, before the deltas, whether this rank has a delta of layers first down to last. If all ranks skipped
  * a layer for a whole period, no rank has one and there is no outer step. The previous deltas must have

@@ -1,6 +1,7 @@
 /* The overlapped variants of diloco. Streaming (arXiv:2501.18512) sends each layer in its own step and
  * applies the result some steps later. Eager (arXiv:2502.12996) overlaps a transfer with the whole next
  * period. */
+#include "measure/arrivals.h"
 #include "strategy/outer.h"
 
 /* ---- pending outer steps ---- */
@@ -39,7 +40,7 @@ static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
     const ddp__outer *o = y->all;
     const ddp_piece *p = y->piece;
 
-    DDP__DO(ddp__outer_arrive(d, y));
+    DDP__DO(ddp__outer_arrive(d, y, y->layer));
     if (!(*y->trained > 0)) return ddp__late_set(d, y, -1); /* no rank has a delta: the layer is unchanged */
     DDP__DO(o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1));
     for (size_t at = 0; at < y->count; at += p++->count)
@@ -56,7 +57,9 @@ static int ddp__late_land_before(ddp_ctx *d, ddp__outer *o, long step)
 
 static int ddp__late_others(ddp_ctx *d, ddp__outer *o)
 {
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
+    /* these waits are not about a landing, so they count for no layer */
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, DDP_NO_LAYER));
     return 0;
 }
 
@@ -65,7 +68,9 @@ static int ddp__late_start(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     o->late = ddp_keep(d, DDP_NO_LAYER, "late", (size_t)ddp_layers(d), 1);
-    o->landing = (int *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->landing);
+    o->landing = (int *)ddp__lists(d, 3 * (size_t)ddp_layers(d), sizeof *o->landing);
+    o->early = o->landing + ddp_layers(d);
+    o->early_periods = o->early + ddp_layers(d);
     return o->late && o->landing ? ddp__outer_start(d, self) : DDP_FAILED;
 }
 
@@ -78,7 +83,7 @@ static int ddp__late_wait(ddp_ctx *d, void *self)
     DDP__DO(ddp__late_others(d, o));
     for (int l = ddp_layers(d) - 1; l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
-        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l], DDP_NO_LAYER));
     }
     return 0;
 }
@@ -116,7 +121,7 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     ddp__outer_layer *y = &o->layer[layer];
 
     DDP__DO(ddp__late_read(d, o));
-    DDP__DO(ddp__hold_once(d, &y->other_ticket, layer));
+    DDP__DO(ddp__hold_once(d, &y->other_ticket, DDP_NO_LAYER));
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
@@ -204,20 +209,47 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
     return 0;
 }
 
-/* Slack of a landing, as a fraction of a step. Without it, a step slightly shorter than the measured one
- * would wait for the transfer. */
-#define DDP__LANDING_SLACK 0.1
-
-static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int *landing,
-                               double *exposed_s)
+/* Returns the landing of layer l that the transfer of its last average needs, in steps of step_s seconds. */
+static int ddp__landing_seen(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int l, double step_s,
+                             double slack_s)
 {
+    const double takes = ddp__arrivals_last(d, l);
+    double lasts = takes + slack_s + p->between_s;
+
+    if (!(takes > 0)) return 0;
+    for (int k = 0; k < p->layers; k++) {
+        if (p->forward_s && (k >= l || plan->cost != DDP_COST_WINDOW)) lasts += p->forward_s[k];
+        if (k >= l) lasts += p->backward_s[k];
+    }
+    return (int)fmin(ceil(lasts / step_s), plan->period) - 1;
+}
+
+/* A delta may be sent only after the message of ddp__outer_tell has arrived, so the delay of the link counts
+ * twice. An elastic world does not wait for that message, but has the same plan.
+ *
+ * Landings have slack for transfers that take longer than the model says, and for steps that are shorter. A
+ * new plan in a running training may come from a model that is still wrong. So landings are also those that
+ * the last transfers need, up to the largest landing in use. */
+static int ddp__streaming_land(ddp_ctx *d, const ddp__outer *o, const ddp_profile *p, const ddp_plan *plan,
+                               int *landing, double *exposed_s)
+{
+    double step = p->between_s, slack;
     ddp_profile later = *p;
+    int most = 0;
     ddp_error err;
 
-    if (!ddp_settings(d)->deterministic) later.alpha_s += DDP__LANDING_SLACK * p->between_s;
-    for (int l = 0; !ddp_settings(d)->deterministic && l < p->layers; l++)
-        later.alpha_s += DDP__LANDING_SLACK * (p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0));
-    return ddp_plan_landing(&later, plan, landing, exposed_s, &err) ? ddp__plan_failed(d, &err) : 0;
+    for (int l = 0; l < p->layers; l++) {
+        step += p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0);
+        if (o->landing[l] > most) most = o->landing[l];
+    }
+    slack = ddp_settings(d)->deterministic ? 0 : ddp__arrivals_slack(d, DDP_NO_LAYER, step);
+    later.alpha_s += slack + (o->mean ? 0 : p->alpha_s);
+    if (ddp_plan_landing(&later, plan, landing, exposed_s, &err)) return ddp__plan_failed(d, &err);
+    for (int l = 0; l < p->layers && slack > 0; l++) {
+        const int seen = ddp__landing_seen(d, p, plan, l, step + *exposed_s / plan->period, slack);
+        if (seen > landing[l]) landing[l] = seen < most ? seen : most > landing[l] ? most : landing[l];
+    }
+    return 0;
 }
 
 static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
@@ -227,13 +259,16 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     int *landing = (int *)ddp__calloc(L, sizeof *landing), bad;
     double exposed_s = 0;
     ddp_plan plan = DDP__ZEROS;
+    ddp_profile soon = *p;
 
-    (void)self;
+    soon.alpha_s = 0; /* no step waits for the delay of its messages: landings include it */
     if (!landing)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad = c->outer.fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
+    bad =
+        c->outer.fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, &soon, !measured, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->outer.landing;
-    if (!bad && !c->outer.fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
+    if (!bad && !c->outer.fragments)
+        bad = ddp__streaming_land(d, (const ddp__outer *)self, p, &plan, landing, &exposed_s);
     if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
     if (!bad) {
         memcpy(out->bytes + out->size - more, &exposed_s, sizeof exposed_s);
@@ -277,6 +312,11 @@ static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     return bad;
 }
 
+/* Periods in which a layer's averages must arrive at least two steps early before its landing is moved
+ * earlier. One of these steps remains as slack, and each such move doubles the number, so that landings do
+ * not move forth and back. */
+enum { DDP__LANDING_PATIENCE = 4, DDP__LANDING_PATIENCE_MOST = 1 << 20 };
+
 static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
 {
     const ddp_blob partial = ddp__streaming_partial(d, blob);
@@ -290,12 +330,45 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
     memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s,
            (size_t)ddp_layers(d) * sizeof *o->landing);
+    memset(o->early_periods, 0, (size_t)ddp_layers(d) * sizeof *o->early_periods);
+    o->patience = DDP__LANDING_PATIENCE;
+    return 0;
+}
+
+static int ddp__streaming_moves(ddp__outer *o, int l, int late)
+{
+    const int most = o->partial.plan.period - 1 - o->landing[l];
+
+    if (late > -2) o->early_periods[l] = 0;
+    if (late > 0) return late < most ? late : most;
+    if (late > -2) return 0;
+    if (!o->early_periods[l] || late > o->early[l]) o->early[l] = late;
+    if (++o->early_periods[l] < o->patience) return 0;
+    o->early_periods[l] = 0;
+    return o->early[l] + 1 > -o->landing[l] ? o->early[l] + 1 : -o->landing[l];
+}
+
+static int ddp__streaming_adapt(ddp_ctx *d, void *self, const int *late, ddp_blob *plan, int *moved)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    const ddp_blob partial = ddp__streaming_partial(d, plan);
+    int earlier = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        if (late[l] == (int)DDP_ARRIVAL_UNKNOWN) continue;
+        moved[l] = ddp__streaming_moves(o, l, late[l]);
+        o->landing[l] += moved[l];
+        earlier |= moved[l] < 0;
+    }
+    if (earlier && o->patience < (int)DDP__LANDING_PATIENCE_MOST) o->patience *= 2;
+    memcpy(plan->bytes + partial.size + sizeof o->exposed_s, o->landing,
+           (size_t)ddp_layers(d) * sizeof *o->landing);
     return 0;
 }
 
 static double ddp__streaming_exposed(const void *self) { return ((const ddp__outer *)self)->exposed_s; }
 
-static void ddp__outer_stream(ddp_strategy_ops *ops)
+static void ddp__outer_stream(ddp_strategy_ops *ops, const ddp_config *c)
 {
     ops->start = ddp__late_start;
     ops->forward_begin = ddp__streaming_forward_begin;
@@ -310,6 +383,7 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->plan_fits = ddp__streaming_fits;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__streaming_exposed;
+    if (!c->outer.fragments && !c->deterministic) ops->plan_adapt = ddp__streaming_adapt;
     ops->transfers = ddp__partial_transfers;
 }
 
@@ -345,7 +419,7 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
     DDP__DO(ddp__clip_and_update(d, 0));
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
-        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l], l));
     }
     if (ddp__period_ends(d)) DDP__DO(ddp__outer_tell(d, o, ddp_layers(d) - 1, 0));
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--)
@@ -411,7 +485,7 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
                          "overlap to eager, "
                          "or remove compensation",
                          ops->name, c->outer.compensation);
-    if (c->outer.overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
+    if (c->outer.overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops, c);
     if (c->outer.overlap == DDP_OVERLAP_EAGER) {
         ops->start = ddp__late_start;
         ops->step_end = ddp__eager_step_end;
