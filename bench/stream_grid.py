@@ -4,7 +4,7 @@
     bench/stream_grid.py [--quick] [--simulate] [--only WORD] [--faster F] [--repeats N] [--jobs N] [--json FILE]
 
 Four workers of build/train_gpt --emulate-compute sleep for the layer times of a GPT with 4.9 million parameters (20 MB) and a step of 0.3 s,
-as a GPU would compute it. They average over emulated links with H = 20. The script runs the planner and each pair --fragments F --landing T
+as a GPU would compute it. They average over emulated links with H = 20; one link becomes slower after planning. The script runs the planner and each pair --fragments F --landing T
 of the grid, and prints the mean step of each, the stall per step, and the ratio planner / best pair. A ratio above 1 means that a fixed pair
 is faster.
 
@@ -26,10 +26,11 @@ import tempfile
 
 import overlap
 
-SIMULATE = os.path.join(overlap.HERE, "..", "build", "simulate")
+SIMULATE = os.path.join(overlap.HERE, "..", os.environ.get("BUILD", "build"), "simulate")
 WIDTH, BLOCKS, VOCAB, SEQ, STEP = 256, 6, 256, 64, 0.3
 WORKERS, H, PROFILE_STEPS, WARM, PERIODS = 4, 20, 10, 3, 3
-LINKS = ["100mbit,5ms", "20mbit,5ms"]
+LINKS = ["100mbit,5ms", "20mbit,5ms", "50mbit,5ms then 42mbit"]  # the last one changes after planning, by less than makes a new plan
+CHANGE_S = 22
 GRID = [(f, t) for f in (2, 4, 8, 16) for t in (1, 2, 5, 9, 15)]
 QUICK_GRID = [(2, 5), (4, 5)]
 
@@ -63,12 +64,23 @@ def simulate(options):
     return result
 
 
-def measure(emulated, net, pair, periods, simulated):
+def changes(folder, rate, faster):
+    """Writes a script that changes the rate of all links."""
+    path = os.path.join(folder, f"to_{rate}.txt")
+    with open(path, "w") as f:
+        f.writelines(f"t={CHANGE_S / faster} slow {r} to {rate}\n" for r in range(WORKERS))
+    return path
+
+
+def measure(folder, faster, link, pair, periods, simulated):
     begin = (1 + (1 if periods == 1 else WARM)) * H
+    emulated, (net, _, then) = os.path.join(folder, "stream.csv"), link.partition(" then ")
     options = ["--strategy", "diloco", "--overlap", "stream", "--period", str(H), "--net", net, "--profile-steps", str(PROFILE_STEPS),
                "--steps", str(begin + periods * H)]
     if pair:
         options += ["--fragments", str(pair[0]), "--landing", str(pair[1])]
+    if then:
+        options += ["--faults" if simulated else "--net-script", changes(folder, then, faster)]
     r = simulate(["--profile", emulated, *options]) if simulated else overlap.run(["--emulate-compute", emulated, *options], WORKERS, False)
     counted = r["steps_ms"][begin:]
     return {"step_ms": sum(counted) / len(counted), "longest_ms": max(counted), "hidden_pct": r["hidden_pct"],
@@ -122,14 +134,13 @@ def main():
 
     print("idle cores " + ("stay awake" if awake else "may sleep, and wake up late"))
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        emulated = profile(folder, faster)
+        profile(folder, faster)
         todo = {}
         for i in range(args.repeats):
             for cell in cells:
                 for p, pair in plans.items():
                     if (cell, p, i) not in runs and (not args.only or args.only in f"{cell} {p}"):
-                        todo[pool.submit(measure, emulated, cell.split(" / ")[0], pair, periods,
-                                         args.simulate)] = (cell, p, i)
+                        todo[pool.submit(measure, folder, faster, cell.split(" / ")[0], pair, periods, args.simulate)] = (cell, p, i)
         for done in concurrent.futures.as_completed(todo):
             cell, p, i = todo[done]
             runs[cell, p, i] = {"cell": cell, "plan": p, "repeat": i, "load": os.getloadavg()[0], **done.result()}

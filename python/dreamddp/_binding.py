@@ -830,12 +830,12 @@ ddp_stats._fields_ = [
     ("wait_s", c_double), ("comm_s", c_double), ("exposed_s", c_double), ("hidden_pct", c_double),
     ("peer_wait_s", c_double), ("bytes_sent", c_int64), ("bytes_as", c_int64 * 7),
     ("comm_cpu_s", c_double), ("predicted_step_s", c_double), ("predicted_hidden_pct", c_double),
-    ("divergence", c_double), ("link", ddp_link), ("replans", c_long), ("landing_moves", c_long),
-    ("staleness", c_double), ("staleness_most", c_long), ("deferred_pct", c_double),
-    ("updates", c_long), ("compute_s", c_double), ("median_compute_s", c_double),
-    ("slowest_rank", c_int), ("slow_ratio", c_double), ("optimizer_bytes", c_size_t),
-    ("not_finite", c_long), ("counted_from", c_long), ("counted_periods", c_long), ("period", c_int),
-    ("wait_total_s", c_double)]
+    ("divergence", c_double), ("link", ddp_link), ("replans", c_long), ("staleness", c_double),
+    ("staleness_most", c_long), ("deferred_pct", c_double), ("updates", c_long),
+    ("compute_s", c_double), ("median_compute_s", c_double), ("slowest_rank", c_int),
+    ("slow_ratio", c_double), ("optimizer_bytes", c_size_t), ("not_finite", c_long),
+    ("counted_from", c_long), ("counted_periods", c_long), ("period", c_int),
+    ("wait_total_s", c_double), ("landing_moves", c_long)]
 ddp_note._fields_ = [
     ("kind", c_int), ("step", c_long), ("time_s", c_double), ("rank", c_int), ("workers", c_int),
     ("before", c_double), ("now", c_double)]

@@ -50,8 +50,6 @@ typedef struct ddp_stats {
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
     long replans;        /* number of new plans because the link had changed by more than 20 %, or because
                             the strategy asked for one */
-    long landing_moves;  /* stream: number of times that landings of layers were moved, because averages had
-                            arrived late, or early for several periods */
     double staleness;    /* servers: mean number of updates between a pull and the next push, */
     long staleness_most; /* and the largest number */
     double deferred_pct; /* osp: percentage of the gradient bytes that were sent late */
@@ -68,6 +66,8 @@ typedef struct ddp_stats {
     long counted_periods;    /* whole periods in the counted_steps, or 0 if no period was complete */
     int period;              /* number of steps in a period, at least 1 */
     double wait_total_s;     /* time for which this rank waited for communication in the whole run */
+    long landing_moves; /* stream: number of times that landings of layers were moved, because averages had
+                                arrived late, or early for several periods */
 } ddp_stats;
 
 /* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */

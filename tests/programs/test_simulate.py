@@ -70,6 +70,14 @@ def step_time_matches_the_formula(folder):
 
 
 @case
+def no_fixed_landing_is_faster_than_the_plan_of_streaming_diloco(folder):
+    """Also if the link becomes slower after planning, by less than makes a new plan."""
+    r = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "stream_grid.py"), "--simulate"], capture_output=True, text=True,
+                       timeout=300, cwd=folder)
+    expect(r.returncode == 0 and r.stdout.count("planner / best pair") == 3, r.stdout[-2000:] + r.stderr[-300:])
+
+
+@case
 def target_gives_time_and_cost(folder):
     o = one(folder, "--workers", 4, "--steps", 20, "--tokens", 1000, "--target", 1e9, "--price", 2)
     hours = 1e9 / 4000 * o["step_ms"] / 1e3 / 3600
