@@ -305,6 +305,31 @@ DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
  * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_skip(ddp_ctx *d, int layer);
 
+/* ddp_backward_rest - passes the layers that have had no call in this micro-batch, from the last to the
+ * first: as ddp_skip where skips[layer] is not 0, and as ddp_backward_end elsewhere. A program calls it once
+ * at the end of its backward pass, for the layers that ddp_due does not list. It does nothing if the step has
+ * all its calls. The times of the layers that it passes are not measured one by one.
+ *
+ *   skips  [layers] 1 for each layer without a gradient. NULL means that all layers have one. Borrowed for
+ *          the call.
+ *
+ * Returns 0 or the context's first error. Errors: DDP_ARG without a layer; DDP_USAGE on a server rank;
+ * DDP_NUMERIC for a NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it
+ * starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED. */
+DDP_API int ddp_backward_rest(ddp_ctx *d, const unsigned char *skips);
+
+/* ddp_due - lists the layers that need their own ddp_backward_end or ddp_skip in the current step, as soon as
+ * their gradient is complete: the strategy sends them during the backward pass, or their times are measured.
+ * ddp_backward_rest passes the others. The list is valid until the next ddp_step_end.
+ *
+ *   due  [layers] receives 1 for each of these layers and 0 for the others. May be NULL.
+ *
+ * Returns their number, or 0 for NULL. The strategies ssgd, localsgd, diloco and sparseloco send nothing
+ * during the backward pass, unless outer.overlap is stream. Before the session starts, while it measures, and
+ * with an optimizer of the library, all layers are listed. Local. */
+DDP_API int ddp_due(const ddp_ctx *d, unsigned char *due);
+
 /* ddp_left_out - returns 1 if the last update of the layer was omitted, else 0. An update is omitted if no
  * rank had a gradient, or if this rank skipped the layer under a strategy that averages parameters or
  * parameter deltas. A program with its own update must then leave the layer unchanged. Always 0 on a device.
@@ -938,14 +963,16 @@ DDP_API int ddp_links(const ddp_ctx *d);
 typedef enum ddp_dtype { DDP_F32, DDP_I32 } ddp_dtype;
 
 typedef enum ddp_block_kind {
-    DDP_PARAMS, /* updated by the optimizer; grads NULL: frozen, timed but never updated */
-    DDP_BUFFERS /* running statistics: averaged with the layer, never updated by the optimizer */
+    DDP_PARAMS,    /* updated by the optimizer; grads NULL: frozen, timed but never updated */
+    DDP_BUFFERS,   /* running statistics: averaged with the layer, never updated by the optimizer */
+    DDP_OWN_PARAMS /* updated by the program (ddp_own_update), which keeps their gradients: grads is NULL.
+                    * Only with strategies that average parameters or parameter deltas, without clip_norm */
 } ddp_block_kind;
 
 /* One contiguous array of a layer. The memory is borrowed until ddp_close. */
 typedef struct ddp_block {
     float *params;
-    float *grads; /* `count` floats, or NULL */
+    float *grads; /* `count` floats, or NULL: frozen, or see kind */
     size_t count; /* floats */
     ddp_block_kind kind;
 } ddp_block;
@@ -1376,6 +1403,10 @@ typedef struct ddp_strategy_ops {
      *          the slack that it needs; -n: n steps early; DDP_ARRIVAL_UNKNOWN: none was needed
      *   moved  [layers] 0 on entry. Receives the steps by which each layer was moved: later if above 0 */
     int (*plan_adapt)(ddp_ctx *d, void *self, const int *late, ddp_blob *plan, int *moved);
+    /* Returns 1 if backward_end of this layer may post a message in the current step, also one of another
+     * layer that waits for this call. It changes nothing, and may be called between two steps. A program may
+     * then pass the other layers later (ddp_due). NULL: backward_end may post one in every step. */
+    int (*due)(const ddp_ctx *d, const void *self, int layer);
 } ddp_strategy_ops;
 
 /* ==== exchange/verbs.h ==== [exchange] */
@@ -1649,7 +1680,7 @@ DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
 
 /* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages, or NULL and 0
- * if there are none. Borrowed until ddp_close. Local. */
+ * if there are none. A piece of DDP_OWN_PARAMS has no data. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 
 /* ddp_parameters_of - returns all arrays that averaging the layer transfers, as a list of *count pieces, or
@@ -49575,10 +49606,11 @@ typedef struct ddp__unit {
                                     bucket uses the link of its last layer. */
     size_t count;                /* floats that averaging transfers, without optimizer state */
     float *state;                /* [state_count] state of the optimizer */
-    size_t state_count, trained; /* trained: floats with gradients */
+    size_t state_count, trained; /* trained: floats that are updated */
     ddp_piece *average;          /* [averages] arrays that averaging the layer transfers */
     ddp_piece *gradient,
-        *trains;       /* [gradients] gradients, and their parameters, divided as the optimizer takes them */
+        *trains; /* [gradients] gradients (data is NULL for DDP_OWN_PARAMS), and their parameters, divided
+                          as the optimizer takes them */
     ddp_matrix *shape; /* [gradients] shapes, with rows 0 if it is not a matrix */
     ddp_piece *other;  /* [others] further arrays that averaging transfers: buffers, optimizer state */
     int averages, gradients, others;
@@ -49682,6 +49714,7 @@ DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may joi
 /* ---- layers.c: the registered layers ----
  *
  *   unit_of         returns layer l
+ *   block_is_frozen returns 1 for parameters that are never updated
  *   unit_add        checks and registers a layer. unit_add_block: another block of layer l
  *   unit_named      returns the number of a layer, or -1
  *   units_describe  runs when all layers are registered: assigns shared weights to the first of their layers,
@@ -49689,6 +49722,7 @@ DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may joi
  *   units_state     allocates the state of the optimizer
  *   unit_link_set   sets the link of the layer's messages */
 DDP_LIB const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l);
+DDP_LIB int ddp__block_is_frozen(const ddp_block *b);
 DDP_LIB ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err);
 DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0 if out of memory */
 DDP_LIB int ddp__unit_named(const ddp_ctx *d, const char *name);
@@ -50675,6 +50709,8 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 
 /* ---- memory of the layers ---- */
 
+int ddp__block_is_frozen(const ddp_block *b) { return b->kind == DDP_PARAMS && !b->grads; }
+
 /* Returns the first matrix of a block at or after `at`. Returns NULL if there is none, or if the rule treats
  * all arrays the same. */
 static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
@@ -50701,7 +50737,7 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
             n = x->rows * x->columns;
         }
         u->trains[u->gradients].data = k->params + at;
-        u->gradient[u->gradients].data = k->grads + at;
+        u->gradient[u->gradients].data = k->grads ? k->grads + at : NULL;
         u->trains[u->gradients].count = u->gradient[u->gradients].count = n;
         u->state_count += n * (size_t)ddp__piece_state(d, u, u->gradients++);
     }
@@ -50723,10 +50759,10 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     for (int b = 0; b < ddp__count(u->block); b++) {
         const ddp_block *k = &u->block[b];
         const ddp_piece values = {{k->params}, k->count};
-        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal on all ranks from the start */
+        if (ddp__block_is_frozen(k)) continue; /* equal on all ranks from the start */
         u->average[u->averages++] = values;
         u->count += k->count;
-        if (k->kind == DDP_PARAMS)
+        if (k->kind != DDP_BUFFERS)
             ddp__unit_trains(d, u, k);
         else
             u->other[u->others++] = values;
@@ -50764,6 +50800,11 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
                          name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+                         d->layers, name);
+    if (b->kind == DDP_OWN_PARAMS && b->grads)
+        return ddp__fail(err, DDP_ARG,
+                         "layer %d (%s): the program keeps the gradients of a block of DDP_OWN_PARAMS; leave "
+                         "grads NULL",
                          d->layers, name);
     return DDP_OK;
 }
@@ -51597,7 +51638,7 @@ void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u)
     ddp__floats_none(&none, 1);
     for (int k = 0; k < u->gradients; k++) {
         float *x = u->gradient[k].data;
-        if (ddp__on_paper(ddp__host_of(d), x)) continue;
+        if (!x || ddp__on_paper(ddp__host_of(d), x)) continue;
         if (ddp__backend_of(d))
             ddp__backend_of(d)->fill(ddp__device_of(d), x, u->gradient[k].count, none);
         else
@@ -51615,8 +51656,8 @@ void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
 }
 
 /* Returns 1 if an update has no gradient. from: the averaged gradient, or NULL for the layer's own. On a
- * device the update kernel checks an averaged gradient. For its own gradient, the rank has recorded whether
- * the layer was skipped. */
+ * device the update kernel checks an averaged gradient. For its own gradient there, and for gradients that
+ * the program keeps, the rank has recorded whether the layer was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -51626,8 +51667,10 @@ static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from
                !(ddp__ops(d)->traits & DDP_NEEDS_SERVERS);
     if (!u->gradients || ddp__on_paper(ddp__host_seen(d), u->gradient[0].data)) return 0;
     if (from) return ddp_no_gradient(from, u->trained);
-    for (int i = 0; i < u->gradients; i++)
-        if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
+    for (int i = 0; i < u->gradients; i++) {
+        const float *x = u->gradient[i].data;
+        if (x ? !ddp_no_gradient(x, u->gradient[i].count) : !d->exchange->sending[layer].skipped) return 0;
+    }
     return 1;
 }
 
@@ -51666,7 +51709,8 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     y->left_out = ddp__nothing_to_update(d, layer, from);
     if (y->left_out) {
         for (int i = 0; i < u->gradients; i++)
-            ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
+            if (u->gradient[i].data)
+                ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
         return;
     }
     if (!ddp__optimizer(d)->update) { /* own update of the program: the gradients must be in its arrays */
@@ -51768,7 +51812,7 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
     for (int i = 0; i < u->gradients; i++) {
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
         size_t at;
-        if (ddp__on_paper(ddp__host_of(d), s.x)) continue;
+        if (!s.x || ddp__on_paper(ddp__host_of(d), s.x)) continue;
         ddp__pool_run(ddp__pool_of(d), (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
                       ddp__finite_some, &s);
         if (!s.found) continue;
@@ -54788,7 +54832,7 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
         size_t layer = u->count + u->state_count;
 
         for (int k = 0; k < ddp__count(u->block); k++) /* frozen arrays are broadcast once */
-            if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
+            if (ddp__block_is_frozen(&u->block[k])) layer += u->block[k].count;
         total += layer;
         if (layer > largest) largest = layer;
     }
@@ -58281,7 +58325,7 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
             l, b, d->session->cut ? d->session->cut->whole[l] : l, buffers, 0, (int64_t)at, 0, -1, 0, 0, 0};
         n = k->count - at;
         h.from = (int64_t)ddp__share_from(d, l, buffers, w->at[buffers], &n);
-        if (!buffers && k->grads) {
+        if (!buffers && !ddp__block_is_frozen(k)) {
             const size_t whole = u->trains[w->piece].count;
             const int states = ddp__piece_state(d, u, w->piece);
             if (n > whole - w->in_piece) n = whole - w->in_piece;
@@ -59567,6 +59611,26 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
                      ddp__ops(d)->name, ddp__layers(d));
 }
 
+/* Checks that no part of the run reads the gradients of DDP_OWN_PARAMS. */
+static ddp_status ddp__gradients_kept(const ddp_ctx *d, ddp_error *err)
+{
+    const char *reader = ddp__optimizer(d)->update                         ? "the optimizer updates with them"
+                         : ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "the strategy averages them"
+                         : ddp__ops(d)->traits & DDP_NEEDS_SERVERS         ? "the strategy sends them"
+                         : ddp__cfg(d)->clip_norm > 0                      ? "clip_norm clips them"
+                                                                           : NULL;
+
+    for (int l = 0; reader && l < ddp__layers(d); l++)
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++)
+            if (ddp__unit_of(d, l)->block[b].kind == DDP_OWN_PARAMS)
+                return ddp__fail(
+                    err, DDP_UNSUPPORTED,
+                    "layer %d (%s) has DDP_OWN_PARAMS, without gradients, but %s: register them as "
+                    "DDP_PARAMS with gradients",
+                    l, ddp__unit_of(d, l)->name, reader);
+    return DDP_OK;
+}
+
 /* Checks that the program has registered the state of its own optimizer. A joining worker whose optimizer
  * began at zero would take different steps than the members, without an error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
@@ -59594,6 +59658,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__landing_open(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
+    DDP__TRY(ddp__gradients_kept(d, err));
     DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
     if (ddp__engine_of(d, 0)) {
@@ -59870,8 +59935,9 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
     ddp__skipped_set(d, layer, turn->skipped == turn->passes);
     if (turn->skipped < turn->passes) ddp__gradients_some(d, u);
     for (int i = 0; ddp__cfg(d)->micro_batches > 1 && i < u->gradients; i++)
-        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
-                         1.0f / (float)ddp__cfg(d)->micro_batches);
+        if (u->gradient[i].data)
+            ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
+                             1.0f / (float)ddp__cfg(d)->micro_batches);
     DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
     DDP__TRY(ddp__plan_early(d, ddp__error(d)));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
@@ -59902,6 +59968,47 @@ int ddp_skip(ddp_ctx *d, int layer)
     s = ddp__enter_layer(d, layer, "ddp_skip", DDP__AFTER_BACKWARD);
     if (s == DDP_OK) s = ddp__gradient_ready(d, layer, 1);
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
+}
+
+int ddp_backward_rest(ddp_ctx *d, const unsigned char *skips)
+{
+    const int layers = d ? ddp__layers(d) : 0;
+    int most = 0, last = layers - 1;
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, 0, "ddp_backward_rest", DDP__AFTER_BACKWARD);
+    if (s != DDP_OK) return ddp__leave(d, s, DDP__AFTER_BACKWARD, 0);
+    for (int l = 0; l < layers; l++)
+        if (d->session->turn[l].passes > most) most = d->session->turn[l].passes;
+    /* layers with `most` calls have had theirs, unless all have as many: then the next micro-batch begins */
+    while (last >= 0 && d->session->turn[last].passes == most) last--;
+    if (last < 0 && most < ddp__cfg(d)->micro_batches) most++;
+    for (int l = layers - 1; l >= 0 && s == DDP_OK; l--)
+        if (d->session->turn[l].passes < most) s = ddp__gradient_ready(d, l, skips && skips[l]);
+    return ddp__leave(d, s, DDP__AFTER_BACKWARD, 0);
+}
+
+/* 1 if the gradients of a step are passed one by one in any case: a built-in optimizer updates each layer in
+ * its own call, and times are measured. */
+static int ddp__all_are_due(const ddp_ctx *d)
+{
+    return !ddp__started(d) || !d->session->plan_final || ddp__optimizer(d)->update ||
+           (ddp__ops(d)->plan_make && !d->session->plan.bytes);
+}
+
+int ddp_due(const ddp_ctx *d, unsigned char *due)
+{
+    const int all = d && ddp__all_are_due(d);
+    int n = 0;
+
+    for (int l = 0; d && l < ddp__layers(d); l++) {
+        const ddp_strategy_ops *o = ddp__ops(d);
+        const int is = all || (o->backward_end && (!o->due || o->due(d, ddp__self(d), l)));
+        if (due) due[l] = (unsigned char)is;
+        n += is;
+    }
+    return n;
 }
 
 int ddp_left_out(const ddp_ctx *d, int layer)
@@ -60887,6 +60994,8 @@ DDP_LIB int ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
 /* 1 if all layers are updated at the end of the step, because clipping needs all gradients or average_first
  * is set. */
 DDP_LIB int ddp__updates_last(const ddp_ctx *d);
+/* ddp_strategy_ops.due of strategies that send at the end of a step. */
+DDP_LIB int ddp__local_due(const ddp_ctx *d, const void *self, int layer);
 /* Clips and updates all layers if updates are made last. averaged: 0 before the averages of this step, 1
  * after them. average_first selects one of the two calls. */
 DDP_LIB int ddp__clip_and_update(ddp_ctx *d, int averaged);
@@ -60905,10 +61014,12 @@ typedef struct ddp__partial {
 } ddp__partial;
 /* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip
  * different layers at different moments.
+ * ddp__partial_due returns 1 if the plan sends the layer, or a part of it, in the current step.
  * ddp__turn_ready marks a layer as ready. ddp__turn_next returns the next layer to send, or -1 if it is not
  * ready. ddp__turn_again starts a new step. */
+DDP_LIB int ddp__partial_due(const ddp_ctx *d, const void *self, int layer);
 DDP_LIB void ddp__turn_ready(ddp__partial *x, int layer);
-DDP_LIB int ddp__turn_next(ddp__partial *x);
+DDP_LIB int ddp__turn_next(const ddp_ctx *d, ddp__partial *x);
 DDP_LIB void ddp__turn_again(const ddp_ctx *d, ddp__partial *x);
 /* Computes a plan. unmeasured: assigns equal numbers of layers to the steps, as enp always does, without
  * slack for measured times. */
@@ -61310,6 +61421,14 @@ int ddp__clip_and_update(ddp_ctx *d, int averaged)
 
 int ddp__period_ends(const ddp_ctx *d) { return (ddp_step(d) + 1) % ddp_settings(d)->period == 0; }
 
+int ddp__local_due(const ddp_ctx *d, const void *self, int layer)
+{
+    (void)d;
+    (void)self;
+    (void)layer;
+    return 0;
+}
+
 static int ddp__hold_all(ddp_ctx *d)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_hold(d, l));
@@ -61348,13 +61467,36 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
     ops->backward_end = ddp__local_backward_end;
     ops->step_end = ddp__local_step_end;
     ops->transfers = ddp__local_transfers;
+    ops->due = ddp__local_due;
 }
 
 /* ---- enp, dreamddp: average each layer, or each part of it, once per period by a plan ---- */
 
+/* The marks of a layer's parts in a table of the plan, for the current step. */
+static const unsigned char *ddp__marks_of(const ddp_ctx *d, const ddp__partial *x, const unsigned char *table,
+                                          int layer)
+{
+    const size_t h = (size_t)(ddp_step(d) % x->plan.period);
+
+    return table + h * (size_t)x->plan.layers + (size_t)x->first[layer];
+}
+
+int ddp__partial_due(const ddp_ctx *d, const void *self, int layer)
+{
+    const ddp__partial *x = (const ddp__partial *)self;
+    const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
+
+    return memchr(ddp__marks_of(d, x, x->due, layer), 1, parts) ||
+           memchr(ddp__marks_of(d, x, x->plan.fill, layer), 1, parts);
+}
+
 void ddp__turn_ready(ddp__partial *x, int layer) { x->ready[layer] = 1; }
 
-int ddp__turn_next(ddp__partial *x) { return x->next >= 0 && x->ready[x->next] ? x->next-- : -1; }
+int ddp__turn_next(const ddp_ctx *d, ddp__partial *x)
+{
+    while (x->next >= 0 && !ddp__partial_due(d, x, x->next)) x->next--;
+    return x->next >= 0 && x->ready[x->next] ? x->next-- : -1;
+}
 
 void ddp__turn_again(const ddp_ctx *d, ddp__partial *x)
 {
@@ -61367,15 +61509,15 @@ static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
     const ddp_plan *p = &x->plan;
     /* the first layer of the next forward has the highest priority. The paper sends first come, first
      * served. */
-    const int priority = ddp_settings(d)->plan.paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
-    const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
+    const int priority = ddp_settings(d)->plan.paper ? 0 : layer;
+    const unsigned char *due = ddp__marks_of(d, x, x->due, layer),
+                        *fill = ddp__marks_of(d, x, p->fill, layer);
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
     /* one message per layer: parts that only fill idle time are skipped if other parts of the layer are
      * due */
-    if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
-    if (memchr(p->fill + at, 1, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
-    return 0;
+    if (memchr(due, 1, parts)) return ddp_average_parts(d, layer, due, priority, 0);
+    return ddp_average_parts(d, layer, fill, priority, 1);
 }
 
 static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
@@ -61385,7 +61527,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
     /* Eq. 5 as printed updates, then averages. average_first averages the parameters before the update. */
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     ddp__turn_ready(x, layer);
-    for (int l; (l = ddp__turn_next(x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
+    for (int l; (l = ddp__turn_next(d, x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
     return 0;
 }
 
@@ -61697,6 +61839,7 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__partial_exposed;
     ops->transfers = ddp__partial_transfers;
+    ops->due = ddp__partial_due;
 }
 
 /* ==== strategy/server.h ==== [strategy] */
@@ -65235,9 +65378,14 @@ static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     if (ddp__sends_last(d)) return 0;
     ddp__turn_ready(&o->partial, layer);
-    for (int l; (l = ddp__turn_next(&o->partial)) >= 0;)
+    for (int l; (l = ddp__turn_next(d, &o->partial)) >= 0;)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
     return 0;
+}
+
+static int ddp__streaming_is_due(const ddp_ctx *d, const void *self, int layer)
+{
+    return !ddp__sends_last(d) && ddp__partial_due(d, self, layer);
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
@@ -65481,6 +65629,7 @@ static void ddp__outer_stream(ddp_strategy_ops *ops, const ddp_config *c)
     ops->plan_exposed = ddp__streaming_exposed;
     if (!c->outer.fragments && !c->deterministic) ops->plan_adapt = ddp__streaming_adapt;
     ops->transfers = ddp__partial_transfers;
+    ops->due = ddp__streaming_is_due;
 }
 
 /* ---- eager ---- */
@@ -65612,6 +65761,7 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->restart = ddp__outer_restart;
     ops->close = ddp__partial_close;
     ops->transfers = ddp__local_transfers;
+    ops->due = ddp__local_due;
 }
 
 /* ==== strategy/table.c ==== [strategy] */

@@ -3,12 +3,16 @@
 Layers are passed from the last to the first, because all ranks need the same order. A layer that is ready early waits for
 its turn. When a pass ends, layers without a gradient are skipped, and the library's step ends. The averages are then
 complete when loss.backward() returns, so that a program may clip or inspect gradients, in any order of modules.
+
+Strategies that average parameters do not read gradients, and send only some layers during a backward pass: those that are
+due. The others are passed together when the pass ends (_hooks).
 """
-import functools
+import ctypes
 import sys
 
 import torch
 
+from ._hooks import Hooks
 from ._library import UsageError
 
 _APPLY = torch.autograd.function.BackwardCFunction.apply.__code__
@@ -37,11 +41,9 @@ class Backward:
         self.wrapped, self.layers, self.context = wrapped, layers, wrapped.context
         self.call, self.lib = self.context._call, self.context.lib
         self.micro = self.context.micro_batches
-        self.alone = self.context.world == 1
-        self.averages_gradients = wrapped.averages_gradients
-        # strategies that average parameters do not read gradients; on a device a copy would need memory
-        self.collects = self.averages_gradients or self.context.device != "cpu" or self.context.clips
-        self.hooks, self.nodes = [], []
+        self.reads, self.averages_gradients = wrapped.reads_gradients, wrapped.averages_gradients
+        self.exchanges = self.averages_gradients and self.context.world > 1  # gradients come back from other ranks
+        self.thins = not self.reads and self.micro == 1  # some steps need only some hooks
         self.done, self.stepped, self.touched = False, [], False
         self.number = 0       # number of this backward pass
         self.running = False  # this pass has begun
@@ -52,45 +54,41 @@ class Backward:
         # From the second step on, layers that were never used do not delay the others. If gradients are averaged they still
         # do, because a late gradient could no longer be averaged.
         self.skips_early = False
+        self.hook()
         self.reset()
 
     # ---- hooks ----
 
     def hook(self):
-        for layer in self.layers.list:
-            for p in layer.params:
-                fired = functools.partial(self.fired, p, layer)
-                if hasattr(p.tensor, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 or later
-                    self.hooks.append(p.tensor.register_post_accumulate_grad_hook(fired))
-                else:
-                    with torch.enable_grad():
-                        node = p.tensor.expand_as(p.tensor).grad_fn.next_functions[0][0]
-                    self.nodes.append(node)  # the hooks exist as long as the node
-                    self.hooks.append(node.register_hook(fired))
+        self.hooks = Hooks(self.layers, self.fired)
+        self.marks = (ctypes.c_ubyte * len(self.layers.list))()  # for each layer: it is due, or has no gradient
 
     def hook_again(self):
         self.unhook()
         self.hook()
-        self.next = len(self.layers.list) - 1
+        self.at = 0
 
     def unhook(self):
-        for h in self.hooks:
-            h.remove()
-        self.hooks.clear()
-        self.nodes.clear()
+        self.hooks.remove_all()
+
+    def hook_next(self, regular):
+        """Chooses the hooks of the next step."""
+        due = self.lib.ddp_due(self.context.ptr, self.marks)
+        layers = [layer for layer in reversed(self.layers.list) if self.marks[layer.index]] if due else []
+        self.hooks.next_step(layers, self.number, regular)
 
     # ---- one step ----
 
     def reset(self):
         """Begins a new step with the next gradient."""
         self.done, self.started, self.passes = False, False, 0
-        self.next = len(self.layers.list) - 1
+        self.at = 0  # index in hooks.due of the layer that is passed next
         for layer in self.layers.list:
             layer.told, layer.given, layer.fired = 0, False, 0
 
     def fired(self, p, layer, *_):
         """Called when the gradient of p is complete in this backward pass."""
-        self.touched = True
+        self.touched = layer.used = True
         if not self.wrapped.synchronises():
             self.mark(p)
             return
@@ -100,13 +98,12 @@ class Backward:
             self.queue()
         if not self.queued:
             self.mark(p)
-        if not self.collects:
-            p.given = p.tensor.grad
-            p.version = p.given._version
+        if not self.reads:
+            p.note()
         if self.again:
             return
         if p.seen == self.number:  # a second time, in another nested pass
-            if layer.given and not p.hidden and self.averages_gradients and not self.alone:
+            if layer.given and not p.hidden and self.exchanges:
                 raise UsageError("%s had a second gradient while the first one was being averaged: use "
                                  "checkpoint(use_reentrant=False)" % p.name)
             return
@@ -117,8 +114,9 @@ class Backward:
 
     def mark(self, p):
         """Records the gradient of p, which may stay local to this rank until opt.step()."""
-        p.local = p.tensor.grad
-        p.local_version = p.local._version
+        if self.exchanges:
+            p.local = p.tensor.grad
+            p.local_version = p.local._version
 
     def begin(self, p, layer):
         """Begins a backward pass with the gradient of p. Returns p and its layer, which may be new objects."""
@@ -126,7 +124,7 @@ class Backward:
             raise UsageError("an earlier backward pass of this step ended with an exception after gradients had been sent: it "
                              "cannot be repeated; restart from a checkpoint")
         if self.done:
-            self.again = not self.stepped and self.adds_to(p)
+            self.again = not self.stepped and p.added()
             if self.again and self.micro > 1:
                 raise UsageError("%s had more than micro_batches=%d gradients in one step: call opt.step() after them, or put "
                                  "passes that only accumulate into `with dreamddp.no_sync():`" % (p.name, self.micro))
@@ -137,7 +135,9 @@ class Backward:
         self.number += 1
         self.running, self.queued = True, False
         for each in self.layers.list:
-            each.fired, each.expected = 0, sum(q.tensor.requires_grad for q in each.params)
+            each.fired = 0
+        for each in self.hooks.due:
+            each.expected = sum(q.tensor.requires_grad for q in each.params)
         self.queue()
         return p, layer
 
@@ -147,12 +147,6 @@ class Backward:
             return False
         self.started = True
         return self.wrapped.step_begins()
-
-    @staticmethod
-    def adds_to(p):
-        """True if the gradient of p is the averaged one plus the gradient of this pass: it was neither replaced
-        nor zeroed."""
-        return p.given is not None and p.tensor.grad is p.given and p.given._version == p.version + 1
 
     def queue(self):
         if not _is_nested():
@@ -164,22 +158,22 @@ class Backward:
             layer.told += 1
             self.call("ddp_backward_end", layer.index)
             return
-        while self.next >= 0:
-            layer = self.layers.list[self.next]
+        while self.at < len(self.hooks.due):
+            layer = self.hooks.due[self.at]
             complete = layer.expected > 0 and layer.fired >= layer.expected
             if layer.params and not complete and not (self.skips_early and not layer.used):
                 return
             self.give(layer, complete or not layer.params)
-        if not self.queued:  # there is no callback when the outermost pass ends
+        if not self.queued and self.hooks.complete:  # there is no callback when the outermost pass ends
             self.finish()
 
     def give(self, layer, has_gradient):
-        self.next -= 1
+        self.at += 1
         layer.given = True
         layer.used = layer.used or has_gradient
-        self.layers.buffers.gather(layer)
-        if has_gradient and self.collects:
-            hides = self.queued and self.averages_gradients and not self.alone
+        self.copy_in(layer)
+        if has_gradient and self.reads:
+            hides = self.queued and self.exchanges
             for p in layer.params:
                 p.take()
                 p.hidden = False
@@ -187,18 +181,40 @@ class Backward:
                     p.hide()
                 elif p.given is not None:
                     p.version = p.given._version
+        for _ in range(layer.told, self.micro):
+            self.call("ddp_backward_end" if has_gradient else "ddp_skip", layer.index)
+
+    def give_late(self):
+        """Passes the layers that were not due. Returns False if one that has a lasting hook was not used."""
+        regular = True
+        ctypes.memset(self.marks, 0, len(self.marks))
+        for layer in self.hooks.late:
+            if not layer.fired:
+                regular = regular and not layer.regular
+                self.marks[layer.index] = not self.has_gradient(layer)
+        for layer in self.layers.copied:
+            if not layer.given:
+                self.copy_in(layer)
+        self.call("ddp_backward_rest", self.marks)
+        return regular
+
+    def copy_in(self, layer):
+        """Copies values that the program keeps elsewhere to the memory of the library."""
+        self.layers.buffers.gather(layer)
         if not self.averages_gradients:
             for p in layer.masters:
                 p.pull()
-        for _ in range(layer.told, self.micro):
-            self.call("ddp_backward_end" if has_gradient else "ddp_skip", layer.index)
+
+    @staticmethod
+    def has_gradient(layer):
+        return any(p.tensor.requires_grad and p.tensor.grad is not None for p in layer.params)
 
     def finish(self):
         """Ends a backward pass."""
         self.running = False
         if self.again:
             self.again = self.touched = False
-            if self.averages_gradients and not self.alone:
+            if self.exchanges:
                 self.average_again()
             return
         self.passes += 1
@@ -208,24 +224,24 @@ class Backward:
     def close(self):
         """Ends the library's step, and skips layers without a gradient."""
         self.start()
-        if self.averages_gradients and not self.alone and not self.queued:
+        if self.exchanges and not self.queued:
             self.check_unchanged()
-        while self.next >= 0:
-            layer = self.layers.list[self.next]
-            self.give(layer, any(p.tensor.requires_grad and p.tensor.grad is not None for p in layer.params))
+        while self.at < len(self.hooks.due):
+            layer = self.hooks.due[self.at]
+            self.give(layer, self.has_gradient(layer))
+        regular = (self.hooks.complete or self.give_late()) and self.queued
         self.call("ddp_step_end")
         self.done, self.running, self.touched, self.queued = True, False, False, False
         self.skips_early = not self.averages_gradients and not self.context.deterministic
         self.stepped.clear()
-        for p in self.layers.params:
-            p.local = None
-        if not self.averages_gradients:
-            self.layers.push()
-            self.finish_local()
-        elif self.alone:
-            self.finish_local()
-        else:
+        if self.exchanges:
             self.put_back()
+        else:
+            if not self.averages_gradients:
+                self.layers.push()
+            self.finish_local()
+        if self.thins:
+            self.hook_next(regular)
 
     def check_unchanged(self):
         """Raises an error if the program changed gradients that were not averaged when its backward pass ended."""
@@ -239,15 +255,17 @@ class Backward:
 
     def finish_local(self):
         """Divides gradients that only this rank uses by the number of micro-batches, as the library does."""
+        if not self.reads and self.micro == 1:
+            return
         for p in self.layers.params:
             grad = p.tensor.grad
-            if self.collects:
+            if self.reads:
                 if p.given is not None and grad is p.given and grad is not p.grad:
                     p.put()
-            elif self.micro > 1 and grad is not None:
+            elif grad is not None:
                 with torch.no_grad():
                     grad.div_(self.micro)
-                p.given, p.version = grad, grad._version
+                p.note()
 
     # ---- averaged gradients ----
 
@@ -255,6 +273,8 @@ class Backward:
         """Makes the averaged gradients the parameters' gradients. A gradient that no rank had becomes None, so
         that the optimizer skips it."""
         more = []
+        for p in self.layers.params:
+            p.local = None
         for layer in self.layers.list:
             left_out = self.lib.ddp_left_out(self.context.ptr, layer.index)
             for p in layer.params:

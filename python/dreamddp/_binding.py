@@ -116,6 +116,7 @@ DDP_F32 = 0
 DDP_I32 = 1
 DDP_PARAMS = 0
 DDP_BUFFERS = 1
+DDP_OWN_PARAMS = 2
 DDP_LR_CONSTANT = 0
 DDP_LR_COSINE = 1
 DDP_LR_STEP = 2
@@ -810,7 +811,8 @@ ddp_strategy_ops._fields_ = [
     ("plan_stale", CFUNCTYPE(c_int, c_void_p, c_void_p)),
     ("plan_exposed", CFUNCTYPE(c_double, c_void_p)),
     ("transfers", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_int), POINTER(ddp_transfer), c_int)),
-    ("plan_adapt", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_int), POINTER(ddp_blob), POINTER(c_int)))]
+    ("plan_adapt", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_int), POINTER(ddp_blob), POINTER(c_int))),
+    ("due", CFUNCTYPE(c_int, c_void_p, c_void_p, c_int))]
 ddp_link._fields_ = [
     ("alpha_s", c_double), ("beta_s", c_double)]
 ddp_linkfit._fields_ = [
@@ -1147,6 +1149,8 @@ FUNCTIONS = {
     "ddp_backward_begin": (c_int, [c_void_p, c_int]),
     "ddp_backward_end": (c_int, [c_void_p, c_int]),
     "ddp_skip": (c_int, [c_void_p, c_int]),
+    "ddp_backward_rest": (c_int, [c_void_p, POINTER(c_ubyte)]),
+    "ddp_due": (c_int, [c_void_p, POINTER(c_ubyte)]),
     "ddp_left_out": (c_int, [c_void_p, c_int]),
     "ddp_report": (c_int, [c_void_p, POINTER(ddp_step_info)]),
     "ddp_step_end": (c_int, [c_void_p]),

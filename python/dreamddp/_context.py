@@ -20,6 +20,8 @@ RULES = {  # arguments of the C function, with their defaults
     "own": ("ddp_own_update", {}),
 }
 
+KEPT = object()  # instead of a gradient in add_layer: the program trains the array, and the library does not read its gradient
+
 
 def address_of(array, what, device="cpu"):
     """Returns (address, number of values) of a contiguous float32 array of numpy or torch, or a writable buffer."""
@@ -221,12 +223,14 @@ class Context(Collectives, Beside):
         blocks = []
         for i, (p, g) in enumerate(zip(params, grads)):
             at, count = address_of(p, "array %d of layer %s" % (i, name), self.device)
-            to, same = None, count
-            if g is not None:
+            to, same, kind = None, count, c.DDP_PARAMS
+            if g is KEPT:
+                kind = c.DDP_OWN_PARAMS
+            elif g is not None:
                 to, same = address_of(g, "gradient %d of layer %s" % (i, name), self.device)
             if same != count:
                 raise InvalidArgument("layer %s: array %d has %d values, its gradient %d" % (name, i, count, same))
-            blocks.append(c.ddp_block(at, to, count, c.DDP_PARAMS))
+            blocks.append(c.ddp_block(at, to, count, kind))
         for i, b in enumerate(buffers):
             at, count = address_of(b, "buffer %d of layer %s" % (i, name), self.device)
             blocks.append(c.ddp_block(at, None, count, c.DDP_BUFFERS))

@@ -5,15 +5,17 @@ dimensions. Every other parameter (bfloat16, float16, a view with gaps, memory t
 master copy, which the library averages.
 """
 import bisect
+import operator
 import zlib
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from ._context import address_of
+from ._context import KEPT, address_of
 from ._library import InvalidArgument, Unsupported, UsageError
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_data_ptr, _requires_grad = torch.Tensor.data_ptr, operator.attrgetter("requires_grad")
 
 
 def is_dense(tensor):
@@ -50,31 +52,47 @@ class Spans:
 class Param:
     """A trained parameter.
 
-    flat, grad_flat: the arrays of the library, float32 without gaps. grad: grad_flat in the parameter's shape.
+    flat, grad_flat: the arrays of the library, float32 without gaps. grad: grad_flat in the parameter's shape. Both are None
+    if the library does not read gradients (reads).
     has_master: flat is a copy; pull and push exchange values with the tensor.
     """
 
-    def __init__(self, name, tensor, spans):
+    def __init__(self, name, tensor, spans, reads):
         self.name, self.tensor = name, tensor
         size = tensor.numel() * tensor.element_size()
         in_place = tensor.dtype == torch.float32 and is_dense(tensor) and \
             spans.add(tensor.data_ptr(), tensor.data_ptr() + size)
         self.has_master = not in_place
-        self.grad_flat = torch.zeros(tensor.numel(), dtype=torch.float32, device=tensor.device)
+        self.grad_flat = torch.zeros(tensor.numel(), dtype=torch.float32, device=tensor.device) if reads else None
+        self.grad = None
         if in_place:
             self.flat = flat_view(tensor)  # keeps the memory alive even if the program replaces tensor.data
-            self.grad = self.grad_flat.as_strided(tensor.shape, tensor.stride())
             self.pointer = tensor.data_ptr()
         else:
             self.flat = tensor.detach().reshape(-1).to(torch.float32, copy=True)
-            self.grad = self.grad_flat.view(tensor.shape)
             self.pointer = None
-        self.seen = 0        # number of the last backward pass with a gradient
+        if reads:
+            self.grad = self.grad_flat.as_strided(tensor.shape, tensor.stride()) if in_place else \
+                self.grad_flat.view(tensor.shape)
+        self.seen = -1       # number of the last backward pass with a gradient
+        self.identity = None  # id of the gradient tensor, if the library does not read it
         self.given = None    # the program's gradient tensor while the library has its values
         self.empty = False   # the program had no gradient
         self.hidden = False  # tensor.grad is None until the average is complete
-        self.version = 0     # version of the program's gradient tensor when the library got or returned its values
+        self.version = 0     # version of the program's gradient tensor when the library got, returned or noted it
         self.local, self.local_version = None, 0  # a gradient that is not averaged yet, and its version after the pass
+
+    def note(self):
+        """Records the gradient tensor, without keeping its memory alive."""
+        g = self.tensor.grad
+        self.identity = id(g)  # stays the same as long as it is the parameter's gradient
+        self.version = 0 if g is None else g._version
+
+    def added(self):
+        """True if the gradient is the one that was noted, put or taken, plus one more: it was neither replaced nor zeroed."""
+        g = self.tensor.grad
+        same = id(g) == self.identity if self.grad is None else g is self.given
+        return same and g is not None and g._version == self.version + 1
 
     def take(self):
         """Copies the gradient to the library's array."""
@@ -136,20 +154,21 @@ class Layer:
         self.frozen = []     # (name, tensor)
         self.buffers = []    # (key, tensor) of averaged buffers
         self.masters = []    # params with a master copy
-        self.expected = 0    # gradients expected in this backward pass
+        self.expected = 0    # gradients expected in this backward pass, if the layer is due
         self.fired = 0       # gradients that are complete
         self.told = 0        # calls of ddp_backward_end or ddp_skip in this step
         self.given = False   # the library has the gradients of this step
         self.used = False    # it had a gradient in some step
+        self.regular = False  # it had one in the last complete step (_hooks)
 
 
 class Layers:
     """All layers in the order in which modules are registered, which is usually the order of the forward pass."""
 
-    def __init__(self, context, model, trained, buffers):
+    def __init__(self, context, model, trained, buffers, reads):
         """trained: ids of the parameters that an optimizer updates. buffers: Buffers, which stores the other
-        tensors."""
-        self.context, self.model, self.trained, self.buffers = context, model, trained, buffers
+        tensors. reads: the library reads gradients."""
+        self.context, self.model, self.trained, self.buffers, self.reads = context, model, trained, buffers, reads
         self.build()
 
     def build(self):
@@ -160,14 +179,20 @@ class Layers:
         self.buffers.clear()
         for name, module in model.named_modules():
             self.add(name, module, trained)
-        # (dict, key, value): where the model stores modules and trained parameters
-        self.places = [(m._modules, key, child) for m in model.modules() for key, child in m._modules.items()]
-        self.places += [(layer.module._parameters, key, p.tensor) for layer in self.list for p in layer.params
-                        for key in (p.name.rpartition(".")[2].rpartition(" ")[2],)]
         self.params = [p for layer in self.list for p in layer.params]
         self.masters = [p for p in self.params if p.has_master]
+        self.copied = [layer for layer in self.list if layer.masters or layer.buffers]
+        self.frozen = [tensor for layer in self.list for _, tensor in layer.frozen]
+        self.pointers = [p.pointer for p in self.params if p.pointer is not None]
+        self.in_place = [p.tensor for p in self.params if p.pointer is not None]
         if not self.params:
             raise InvalidArgument("wrap: no parameter of the model requires a gradient")
+        places = [(m._modules, key, child) for m in model.modules() for key, child in m._modules.items()]
+        places += [(layer.module._parameters, key, p.tensor) for layer in self.list for p in layer.params
+                   for key in (p.name.rpartition(".")[2].rpartition(" ")[2],)]
+        self.places = tuple(zip(*places))  # owners, keys, values: where the model stores modules and trained parameters
+        plain = all(isinstance(owner, dict) for owner in self.places[0])
+        self.get = dict.get if plain else lambda owner, key: owner.get(key)  # owners of a ScriptModule are no dicts
         for layer in self.list:
             self.register(layer)
 
@@ -205,7 +230,7 @@ class Layers:
             raise InvalidArgument("%s requires a gradient, but no optimizer that was passed to wrap updates it: pass all of "
                                   "them as a list, wrap(model, [opt1, opt2]), or freeze it (requires_grad_(False))" % name)
         if tensor.requires_grad:
-            layer.params.append(Param(name, tensor, self.spans))
+            layer.params.append(Param(name, tensor, self.spans, self.reads))
             return
         layer.frozen.append((name, tensor))
         size = tensor.numel() * tensor.element_size()
@@ -218,7 +243,7 @@ class Layers:
         shared = {id(t) for _, t in self.buffers.frozen}
         name = layer.name
         params = [p.flat for p in layer.params]
-        grads = [p.grad_flat for p in layer.params]
+        grads = [p.grad_flat if self.reads else KEPT for p in layer.params]
         for p in layer.params:
             if not p.has_master and not p.tensor.is_contiguous():
                 name += " (strides %s)" % ",".join(map(str, p.tensor.stride()))
@@ -246,7 +271,11 @@ class Layers:
 
     def check_memory(self):
         """Raises an error if parameters or their memory were replaced since wrap."""
-        for owner, key, value in self.places:
+        owners, keys, values = self.places
+        if all(map(operator.is_, map(self.get, owners, keys), values)) and \
+                list(map(_data_ptr, self.in_place)) == self.pointers:
+            return  # map runs no Python code for a parameter
+        for owner, key, value in zip(owners, keys, values):
             if owner.get(key) is not value:
                 raise UsageError("the %s '%s' of the model was replaced since wrap (by assignment, or load_state_dict(assign=True)): "
                                  "replace it before wrap, or copy values into its parameters (p.data.copy_(...))" % (
@@ -258,4 +287,4 @@ class Layers:
 
     def thawed(self):
         """True if a parameter that was frozen when layers were registered requires a gradient now."""
-        return any(tensor.requires_grad for layer in self.list for _, tensor in layer.frozen)
+        return any(map(_requires_grad, self.frozen))

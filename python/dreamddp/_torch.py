@@ -41,17 +41,18 @@ class Wrapped:
         self.local = 0        # > 0: inside no_sync
         self.joining = False  # inside join
         self.averages_gradients = context.strategy() not in AVERAGES_PARAMETERS
+        # strategies that average parameters do not read gradients. On a device the library's copy replaces the program's
+        self.reads_gradients = self.averages_gradients or context.device != "cpu" or context.clips
         optimizers = _optimizers.listed(optimizer)
         trained = self.check_arguments(model, optimizers)
         if context.strategy() in UPDATES_ITSELF:
             raise Unsupported("wrap does not support strategy %s, which updates parameters itself, late or on a server: choose "
                               "wfbp, dreamddp, localsgd or diloco" % context.strategy())
         self.buffers = Buffers(context)
-        self.registered = Layers(context, model, trained, self.buffers)
+        self.registered = Layers(context, model, trained, self.buffers, self.reads_gradients)
         self.optimizers = _optimizers.Optimizers(self, optimizers)
         self.start()
         self.backward = Backward(self, self.registered)
-        self.backward.hook()
         self.optimizers.take()
         self.loads = Loads(model)
         self.loads.hook()
@@ -86,11 +87,6 @@ class Wrapped:
     def layers(self):
         """All layers in the library's order."""
         return self.registered.list
-
-    @property
-    def next(self):
-        """The layer that is passed to the library next. -1 means that it has all layers of this step."""
-        return self.backward.next
 
     def undo(self):
         self.backward.unhook()

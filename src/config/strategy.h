@@ -146,4 +146,8 @@ typedef struct ddp_strategy_ops {
      *          the slack that it needs; -n: n steps early; DDP_ARRIVAL_UNKNOWN: none was needed
      *   moved  [layers] 0 on entry. Receives the steps by which each layer was moved: later if above 0 */
     int (*plan_adapt)(ddp_ctx *d, void *self, const int *late, ddp_blob *plan, int *moved);
+    /* Returns 1 if backward_end of this layer may post a message in the current step, also one of another
+     * layer that waits for this call. It changes nothing, and may be called between two steps. A program may
+     * then pass the other layers later (ddp_due). NULL: backward_end may post one in every step. */
+    int (*due)(const ddp_ctx *d, const void *self, int layer);
 } ddp_strategy_ops;

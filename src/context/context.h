@@ -100,10 +100,11 @@ typedef struct ddp__unit {
                                     bucket uses the link of its last layer. */
     size_t count;                /* floats that averaging transfers, without optimizer state */
     float *state;                /* [state_count] state of the optimizer */
-    size_t state_count, trained; /* trained: floats with gradients */
+    size_t state_count, trained; /* trained: floats that are updated */
     ddp_piece *average;          /* [averages] arrays that averaging the layer transfers */
     ddp_piece *gradient,
-        *trains;       /* [gradients] gradients, and their parameters, divided as the optimizer takes them */
+        *trains; /* [gradients] gradients (data is NULL for DDP_OWN_PARAMS), and their parameters, divided
+                          as the optimizer takes them */
     ddp_matrix *shape; /* [gradients] shapes, with rows 0 if it is not a matrix */
     ddp_piece *other;  /* [others] further arrays that averaging transfers: buffers, optimizer state */
     int averages, gradients, others;
@@ -207,6 +208,7 @@ DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may joi
 /* ---- layers.c: the registered layers ----
  *
  *   unit_of         returns layer l
+ *   block_is_frozen returns 1 for parameters that are never updated
  *   unit_add        checks and registers a layer. unit_add_block: another block of layer l
  *   unit_named      returns the number of a layer, or -1
  *   units_describe  runs when all layers are registered: assigns shared weights to the first of their layers,
@@ -214,6 +216,7 @@ DDP_LIB int ddp__met(const ddp_ctx *d); /* ranks at the start, if others may joi
  *   units_state     allocates the state of the optimizer
  *   unit_link_set   sets the link of the layer's messages */
 DDP_LIB const ddp__unit *ddp__unit_of(const ddp_ctx *d, int l);
+DDP_LIB int ddp__block_is_frozen(const ddp_block *b);
 DDP_LIB ddp_status ddp__unit_add(ddp_ctx *d, const ddp_layer *layer, ddp_error *err);
 DDP_LIB int ddp__unit_add_block(ddp_ctx *d, int l, const ddp_block *block); /* 0 if out of memory */
 DDP_LIB int ddp__unit_named(const ddp_ctx *d, const char *name);

@@ -88,6 +88,8 @@ static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 
 /* ---- memory of the layers ---- */
 
+int ddp__block_is_frozen(const ddp_block *b) { return b->kind == DDP_PARAMS && !b->grads; }
+
 /* Returns the first matrix of a block at or after `at`. Returns NULL if there is none, or if the rule treats
  * all arrays the same. */
 static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
@@ -114,7 +116,7 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
             n = x->rows * x->columns;
         }
         u->trains[u->gradients].data = k->params + at;
-        u->gradient[u->gradients].data = k->grads + at;
+        u->gradient[u->gradients].data = k->grads ? k->grads + at : NULL;
         u->trains[u->gradients].count = u->gradient[u->gradients].count = n;
         u->state_count += n * (size_t)ddp__piece_state(d, u, u->gradients++);
     }
@@ -136,10 +138,10 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     for (int b = 0; b < ddp__count(u->block); b++) {
         const ddp_block *k = &u->block[b];
         const ddp_piece values = {{k->params}, k->count};
-        if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal on all ranks from the start */
+        if (ddp__block_is_frozen(k)) continue; /* equal on all ranks from the start */
         u->average[u->averages++] = values;
         u->count += k->count;
-        if (k->kind == DDP_PARAMS)
+        if (k->kind != DDP_BUFFERS)
             ddp__unit_trains(d, u, k);
         else
             u->other[u->others++] = values;
@@ -177,6 +179,11 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
                          name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+                         d->layers, name);
+    if (b->kind == DDP_OWN_PARAMS && b->grads)
+        return ddp__fail(err, DDP_ARG,
+                         "layer %d (%s): the program keeps the gradients of a block of DDP_OWN_PARAMS; leave "
+                         "grads NULL",
                          d->layers, name);
     return DDP_OK;
 }

@@ -307,7 +307,7 @@ ddp_status ddp__device_start(ddp_ctx *d, int edge_messages, size_t edge_bytes, d
         size_t layer = u->count + u->state_count;
 
         for (int k = 0; k < ddp__count(u->block); k++) /* frozen arrays are broadcast once */
-            if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
+            if (ddp__block_is_frozen(&u->block[k])) layer += u->block[k].count;
         total += layer;
         if (layer > largest) largest = layer;
     }

@@ -120,7 +120,7 @@ void ddp__gradients_none(ddp_ctx *d, const ddp__unit *u)
     ddp__floats_none(&none, 1);
     for (int k = 0; k < u->gradients; k++) {
         float *x = u->gradient[k].data;
-        if (ddp__on_paper(ddp__host_of(d), x)) continue;
+        if (!x || ddp__on_paper(ddp__host_of(d), x)) continue;
         if (ddp__backend_of(d))
             ddp__backend_of(d)->fill(ddp__device_of(d), x, u->gradient[k].count, none);
         else
@@ -138,8 +138,8 @@ void ddp__gradients_some(ddp_ctx *d, const ddp__unit *u)
 }
 
 /* Returns 1 if an update has no gradient. from: the averaged gradient, or NULL for the layer's own. On a
- * device the update kernel checks an averaged gradient. For its own gradient, the rank has recorded whether
- * the layer was skipped. */
+ * device the update kernel checks an averaged gradient. For its own gradient there, and for gradients that
+ * the program keeps, the rank has recorded whether the layer was skipped. */
 static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from)
 {
     const ddp__unit *u = ddp__unit_of(d, layer);
@@ -149,8 +149,10 @@ static int ddp__nothing_to_update(const ddp_ctx *d, int layer, const float *from
                !(ddp__ops(d)->traits & DDP_NEEDS_SERVERS);
     if (!u->gradients || ddp__on_paper(ddp__host_seen(d), u->gradient[0].data)) return 0;
     if (from) return ddp_no_gradient(from, u->trained);
-    for (int i = 0; i < u->gradients; i++)
-        if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
+    for (int i = 0; i < u->gradients; i++) {
+        const float *x = u->gradient[i].data;
+        if (x ? !ddp_no_gradient(x, u->gradient[i].count) : !d->exchange->sending[layer].skipped) return 0;
+    }
     return 1;
 }
 
@@ -189,7 +191,8 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from, float rate)
     y->left_out = ddp__nothing_to_update(d, layer, from);
     if (y->left_out) {
         for (int i = 0; i < u->gradients; i++)
-            ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
+            if (u->gradient[i].data)
+                ddp__host_zero(ddp__host_of(d), u->gradient[i].data, u->gradient[i].count * sizeof(float));
         return;
     }
     if (!ddp__optimizer(d)->update) { /* own update of the program: the gradients must be in its arrays */
@@ -291,7 +294,7 @@ ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
     for (int i = 0; i < u->gradients; i++) {
         ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
         size_t at;
-        if (ddp__on_paper(ddp__host_of(d), s.x)) continue;
+        if (!s.x || ddp__on_paper(ddp__host_of(d), s.x)) continue;
         ddp__pool_run(ddp__pool_of(d), (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1,
                       ddp__finite_some, &s);
         if (!s.found) continue;

@@ -273,7 +273,7 @@ DDP_API const char *ddp_name_of(const ddp_ctx *d, int layer);
 DDP_API int ddp_parts_of(const ddp_ctx *d, int layer);
 
 /* ddp_gradients_of - returns the gradients of a layer as a list of *count pieces for messages, or NULL and 0
- * if there are none. Borrowed until ddp_close. Local. */
+ * if there are none. A piece of DDP_OWN_PARAMS has no data. Borrowed until ddp_close. Local. */
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 
 /* ddp_parameters_of - returns all arrays that averaging the layer transfers, as a list of *count pieces, or

@@ -6,14 +6,16 @@
 typedef enum ddp_dtype { DDP_F32, DDP_I32 } ddp_dtype;
 
 typedef enum ddp_block_kind {
-    DDP_PARAMS, /* updated by the optimizer; grads NULL: frozen, timed but never updated */
-    DDP_BUFFERS /* running statistics: averaged with the layer, never updated by the optimizer */
+    DDP_PARAMS,    /* updated by the optimizer; grads NULL: frozen, timed but never updated */
+    DDP_BUFFERS,   /* running statistics: averaged with the layer, never updated by the optimizer */
+    DDP_OWN_PARAMS /* updated by the program (ddp_own_update), which keeps their gradients: grads is NULL.
+                    * Only with strategies that average parameters or parameter deltas, without clip_norm */
 } ddp_block_kind;
 
 /* One contiguous array of a layer. The memory is borrowed until ddp_close. */
 typedef struct ddp_block {
     float *params;
-    float *grads; /* `count` floats, or NULL */
+    float *grads; /* `count` floats, or NULL: frozen, or see kind */
     size_t count; /* floats */
     ddp_block_kind kind;
 } ddp_block;

@@ -111,8 +111,9 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
     ddp__skipped_set(d, layer, turn->skipped == turn->passes);
     if (turn->skipped < turn->passes) ddp__gradients_some(d, u);
     for (int i = 0; ddp__cfg(d)->micro_batches > 1 && i < u->gradients; i++)
-        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
-                         1.0f / (float)ddp__cfg(d)->micro_batches);
+        if (u->gradient[i].data)
+            ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
+                             1.0f / (float)ddp__cfg(d)->micro_batches);
     DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
     DDP__TRY(ddp__plan_early(d, ddp__error(d)));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
@@ -143,6 +144,47 @@ int ddp_skip(ddp_ctx *d, int layer)
     s = ddp__enter_layer(d, layer, "ddp_skip", DDP__AFTER_BACKWARD);
     if (s == DDP_OK) s = ddp__gradient_ready(d, layer, 1);
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
+}
+
+int ddp_backward_rest(ddp_ctx *d, const unsigned char *skips)
+{
+    const int layers = d ? ddp__layers(d) : 0;
+    int most = 0, last = layers - 1;
+    ddp_status s;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, 0, "ddp_backward_rest", DDP__AFTER_BACKWARD);
+    if (s != DDP_OK) return ddp__leave(d, s, DDP__AFTER_BACKWARD, 0);
+    for (int l = 0; l < layers; l++)
+        if (d->session->turn[l].passes > most) most = d->session->turn[l].passes;
+    /* layers with `most` calls have had theirs, unless all have as many: then the next micro-batch begins */
+    while (last >= 0 && d->session->turn[last].passes == most) last--;
+    if (last < 0 && most < ddp__cfg(d)->micro_batches) most++;
+    for (int l = layers - 1; l >= 0 && s == DDP_OK; l--)
+        if (d->session->turn[l].passes < most) s = ddp__gradient_ready(d, l, skips && skips[l]);
+    return ddp__leave(d, s, DDP__AFTER_BACKWARD, 0);
+}
+
+/* 1 if the gradients of a step are passed one by one in any case: a built-in optimizer updates each layer in
+ * its own call, and times are measured. */
+static int ddp__all_are_due(const ddp_ctx *d)
+{
+    return !ddp__started(d) || !d->session->plan_final || ddp__optimizer(d)->update ||
+           (ddp__ops(d)->plan_make && !d->session->plan.bytes);
+}
+
+int ddp_due(const ddp_ctx *d, unsigned char *due)
+{
+    const int all = d && ddp__all_are_due(d);
+    int n = 0;
+
+    for (int l = 0; d && l < ddp__layers(d); l++) {
+        const ddp_strategy_ops *o = ddp__ops(d);
+        const int is = all || (o->backward_end && (!o->due || o->due(d, ddp__self(d), l)));
+        if (due) due[l] = (unsigned char)is;
+        n += is;
+    }
+    return n;
 }
 
 int ddp_left_out(const ddp_ctx *d, int layer)

@@ -94,6 +94,31 @@ DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
  * also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_skip(ddp_ctx *d, int layer);
 
+/* ddp_backward_rest - passes the layers that have had no call in this micro-batch, from the last to the
+ * first: as ddp_skip where skips[layer] is not 0, and as ddp_backward_end elsewhere. A program calls it once
+ * at the end of its backward pass, for the layers that ddp_due does not list. It does nothing if the step has
+ * all its calls. The times of the layers that it passes are not measured one by one.
+ *
+ *   skips  [layers] 1 for each layer without a gradient. NULL means that all layers have one. Borrowed for
+ *          the call.
+ *
+ * Returns 0 or the context's first error. Errors: DDP_ARG without a layer; DDP_USAGE on a server rank;
+ * DDP_NUMERIC for a NaN or an infinity; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or DDP_MEMORY if it
+ * starts the session. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or
+ * DDP_ABORTED. */
+DDP_API int ddp_backward_rest(ddp_ctx *d, const unsigned char *skips);
+
+/* ddp_due - lists the layers that need their own ddp_backward_end or ddp_skip in the current step, as soon as
+ * their gradient is complete: the strategy sends them during the backward pass, or their times are measured.
+ * ddp_backward_rest passes the others. The list is valid until the next ddp_step_end.
+ *
+ *   due  [layers] receives 1 for each of these layers and 0 for the others. May be NULL.
+ *
+ * Returns their number, or 0 for NULL. The strategies ssgd, localsgd, diloco and sparseloco send nothing
+ * during the backward pass, unless outer.overlap is stream. Before the session starts, while it measures, and
+ * with an optimizer of the library, all layers are listed. Local. */
+DDP_API int ddp_due(const ddp_ctx *d, unsigned char *due);
+
 /* ddp_left_out - returns 1 if the last update of the layer was omitted, else 0. An update is omitted if no
  * rank had a gradient, or if this rank skipped the layer under a strategy that averages parameters or
  * parameter deltas. A program with its own update must then leave the layer unchanged. Always 0 on a device.

@@ -113,6 +113,26 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
                      ddp__ops(d)->name, ddp__layers(d));
 }
 
+/* Checks that no part of the run reads the gradients of DDP_OWN_PARAMS. */
+static ddp_status ddp__gradients_kept(const ddp_ctx *d, ddp_error *err)
+{
+    const char *reader = ddp__optimizer(d)->update                         ? "the optimizer updates with them"
+                         : ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? "the strategy averages them"
+                         : ddp__ops(d)->traits & DDP_NEEDS_SERVERS         ? "the strategy sends them"
+                         : ddp__cfg(d)->clip_norm > 0                      ? "clip_norm clips them"
+                                                                           : NULL;
+
+    for (int l = 0; reader && l < ddp__layers(d); l++)
+        for (int b = 0; b < ddp__count(ddp__unit_of(d, l)->block); b++)
+            if (ddp__unit_of(d, l)->block[b].kind == DDP_OWN_PARAMS)
+                return ddp__fail(
+                    err, DDP_UNSUPPORTED,
+                    "layer %d (%s) has DDP_OWN_PARAMS, without gradients, but %s: register them as "
+                    "DDP_PARAMS with gradients",
+                    l, ddp__unit_of(d, l)->name, reader);
+    return DDP_OK;
+}
+
 /* Checks that the program has registered the state of its own optimizer. A joining worker whose optimizer
  * began at zero would take different steps than the members, without an error. */
 static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
@@ -140,6 +160,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__landing_open(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
+    DDP__TRY(ddp__gradients_kept(d, err));
     DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
     if (ddp__engine_of(d, 0)) {

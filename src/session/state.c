@@ -51,7 +51,7 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
             l, b, d->session->cut ? d->session->cut->whole[l] : l, buffers, 0, (int64_t)at, 0, -1, 0, 0, 0};
         n = k->count - at;
         h.from = (int64_t)ddp__share_from(d, l, buffers, w->at[buffers], &n);
-        if (!buffers && k->grads) {
+        if (!buffers && !ddp__block_is_frozen(k)) {
             const size_t whole = u->trains[w->piece].count;
             const int states = ddp__piece_state(d, u, w->piece);
             if (n > whole - w->in_piece) n = whole - w->in_piece;

@@ -25,6 +25,14 @@ int ddp__clip_and_update(ddp_ctx *d, int averaged)
 
 int ddp__period_ends(const ddp_ctx *d) { return (ddp_step(d) + 1) % ddp_settings(d)->period == 0; }
 
+int ddp__local_due(const ddp_ctx *d, const void *self, int layer)
+{
+    (void)d;
+    (void)self;
+    (void)layer;
+    return 0;
+}
+
 static int ddp__hold_all(ddp_ctx *d)
 {
     for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_hold(d, l));
@@ -63,13 +71,36 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
     ops->backward_end = ddp__local_backward_end;
     ops->step_end = ddp__local_step_end;
     ops->transfers = ddp__local_transfers;
+    ops->due = ddp__local_due;
 }
 
 /* ---- enp, dreamddp: average each layer, or each part of it, once per period by a plan ---- */
 
+/* The marks of a layer's parts in a table of the plan, for the current step. */
+static const unsigned char *ddp__marks_of(const ddp_ctx *d, const ddp__partial *x, const unsigned char *table,
+                                          int layer)
+{
+    const size_t h = (size_t)(ddp_step(d) % x->plan.period);
+
+    return table + h * (size_t)x->plan.layers + (size_t)x->first[layer];
+}
+
+int ddp__partial_due(const ddp_ctx *d, const void *self, int layer)
+{
+    const ddp__partial *x = (const ddp__partial *)self;
+    const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
+
+    return memchr(ddp__marks_of(d, x, x->due, layer), 1, parts) ||
+           memchr(ddp__marks_of(d, x, x->plan.fill, layer), 1, parts);
+}
+
 void ddp__turn_ready(ddp__partial *x, int layer) { x->ready[layer] = 1; }
 
-int ddp__turn_next(ddp__partial *x) { return x->next >= 0 && x->ready[x->next] ? x->next-- : -1; }
+int ddp__turn_next(const ddp_ctx *d, ddp__partial *x)
+{
+    while (x->next >= 0 && !ddp__partial_due(d, x, x->next)) x->next--;
+    return x->next >= 0 && x->ready[x->next] ? x->next-- : -1;
+}
 
 void ddp__turn_again(const ddp_ctx *d, ddp__partial *x)
 {
@@ -82,15 +113,15 @@ static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
     const ddp_plan *p = &x->plan;
     /* the first layer of the next forward has the highest priority. The paper sends first come, first
      * served. */
-    const int priority = ddp_settings(d)->plan.paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
-    const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
+    const int priority = ddp_settings(d)->plan.paper ? 0 : layer;
+    const unsigned char *due = ddp__marks_of(d, x, x->due, layer),
+                        *fill = ddp__marks_of(d, x, p->fill, layer);
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
     /* one message per layer: parts that only fill idle time are skipped if other parts of the layer are
      * due */
-    if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
-    if (memchr(p->fill + at, 1, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
-    return 0;
+    if (memchr(due, 1, parts)) return ddp_average_parts(d, layer, due, priority, 0);
+    return ddp_average_parts(d, layer, fill, priority, 1);
 }
 
 static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
@@ -100,7 +131,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
     /* Eq. 5 as printed updates, then averages. average_first averages the parameters before the update. */
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     ddp__turn_ready(x, layer);
-    for (int l; (l = ddp__turn_next(x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
+    for (int l; (l = ddp__turn_next(d, x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
     return 0;
 }
 
@@ -412,4 +443,5 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__partial_exposed;
     ops->transfers = ddp__partial_transfers;
+    ops->due = ddp__partial_due;
 }

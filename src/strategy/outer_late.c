@@ -139,9 +139,14 @@ static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     if (ddp__sends_last(d)) return 0;
     ddp__turn_ready(&o->partial, layer);
-    for (int l; (l = ddp__turn_next(&o->partial)) >= 0;)
+    for (int l; (l = ddp__turn_next(d, &o->partial)) >= 0;)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
     return 0;
+}
+
+static int ddp__streaming_is_due(const ddp_ctx *d, const void *self, int layer)
+{
+    return !ddp__sends_last(d) && ddp__partial_due(d, self, layer);
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
@@ -385,6 +390,7 @@ static void ddp__outer_stream(ddp_strategy_ops *ops, const ddp_config *c)
     ops->plan_exposed = ddp__streaming_exposed;
     if (!c->outer.fragments && !c->deterministic) ops->plan_adapt = ddp__streaming_adapt;
     ops->transfers = ddp__partial_transfers;
+    ops->due = ddp__streaming_is_due;
 }
 
 /* ---- eager ---- */
@@ -516,4 +522,5 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->restart = ddp__outer_restart;
     ops->close = ddp__partial_close;
     ops->transfers = ddp__local_transfers;
+    ops->due = ddp__local_due;
 }

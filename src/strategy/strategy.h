@@ -52,6 +52,8 @@ DDP_LIB int ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
 /* 1 if all layers are updated at the end of the step, because clipping needs all gradients or average_first
  * is set. */
 DDP_LIB int ddp__updates_last(const ddp_ctx *d);
+/* ddp_strategy_ops.due of strategies that send at the end of a step. */
+DDP_LIB int ddp__local_due(const ddp_ctx *d, const void *self, int layer);
 /* Clips and updates all layers if updates are made last. averaged: 0 before the averages of this step, 1
  * after them. average_first selects one of the two calls. */
 DDP_LIB int ddp__clip_and_update(ddp_ctx *d, int averaged);
@@ -70,10 +72,12 @@ typedef struct ddp__partial {
 } ddp__partial;
 /* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip
  * different layers at different moments.
+ * ddp__partial_due returns 1 if the plan sends the layer, or a part of it, in the current step.
  * ddp__turn_ready marks a layer as ready. ddp__turn_next returns the next layer to send, or -1 if it is not
  * ready. ddp__turn_again starts a new step. */
+DDP_LIB int ddp__partial_due(const ddp_ctx *d, const void *self, int layer);
 DDP_LIB void ddp__turn_ready(ddp__partial *x, int layer);
-DDP_LIB int ddp__turn_next(ddp__partial *x);
+DDP_LIB int ddp__turn_next(const ddp_ctx *d, ddp__partial *x);
 DDP_LIB void ddp__turn_again(const ddp_ctx *d, ddp__partial *x);
 /* Computes a plan. unmeasured: assigns equal numbers of layers to the steps, as enp always does, without
  * slack for measured times. */
