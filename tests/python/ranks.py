@@ -529,6 +529,57 @@ def evaluation_does_not_call_the_library():
 
 
 @worker
+def step_without_an_average_has_one_hook_per_module():
+    for strategy, period in (("localsgd", 100), ("diloco", 100), ("dreamddp", 100)):
+        with world(strategy=strategy, period=period, deterministic=True) as rank:
+            context = dreamddp.context()
+            model = model_of()
+            model, opt = dreamddp.wrap(model, adamw(model))
+            hooks = context.models[0].backward.hooks
+            expect(len(hooks.handles) == 6, "%d hooks" % len(hooks.handles))
+            for step in range(4):
+                opt.zero_grad()
+                loss_of(model, rank, step).backward()
+                opt.step()
+            expect(not hooks.due and len(hooks.handles) == 3, "%s: %d hooks in step 4" % (strategy, len(hooks.handles)))
+            listed = context.lib = context.models[0].backward.lib = Listed(context.lib)
+            opt.zero_grad()
+            loss_of(model, rank, 4).backward()
+            opt.step()
+            expect(listed.calls == ["ddp_backward_rest", "ddp_step_end", "ddp_due"], "a step: %s" % listed.calls)
+
+
+@worker
+def any_pattern_of_gradients_trains_as_with_all_hooks():
+    def run(settings, every):
+        with world(deterministic=True, period=3, **settings) as rank:
+            model = Odd(5 + rank)
+            model, opt = dreamddp.wrap(model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05))
+            hooks = dreamddp.context().models[0].backward.hooks
+            if every:
+                hooks.next_step = lambda *_: None
+            for s in range(24):
+                opt.zero_grad(set_to_none=s % 5 > 0)
+                x, y = batch(rank, s)
+                # steps of equal gradients, then other layers, an unused layer, a second pass, a step without a pass
+                loss = torch.nn.functional.mse_loss(model(x, s < 8 or (rank + s) % 3 > 0), y)
+                if s == 20:
+                    loss = loss + model.never(x).pow(2).sum()
+                if s != 22:
+                    loss.backward(retain_graph=s % 4 == 3)
+                if s % 4 == 3:
+                    loss.backward()
+                opt.step()
+            expect(dreamddp.step() == 24, "the library counted %d steps" % dreamddp.step())
+            dreamddp.sync_all()
+            return flat(model)
+
+    for settings in ({"strategy": "localsgd"}, {"strategy": "dreamddp"}, {"strategy": "diloco"},
+                     {"strategy": "diloco", "overlap": "stream", "fragments": 3}):
+        expect(torch.equal(run(settings, False), run(settings, True)), "%s: other parameters" % settings)
+
+
+@worker
 def copy_of_the_model_trains_without_the_library():
     with world(strategy="wfbp") as rank:
         model = model_of()

@@ -1,5 +1,5 @@
 /* ddp_due, ddp_backward_rest and blocks of DDP_OWN_PARAMS: a program that passes only the layers that are due
- * during its backward pass, and keeps its gradients, trains bit-identically to one that passes all gradients. */
+ * during its backward pass, and keeps its gradients, trains bit-identically to one that passes all layers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
