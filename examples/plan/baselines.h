@@ -319,7 +319,7 @@ static int plan_baselines(int argc, char **argv)
 
     if (code < 0) code = baselines_mistake(&a);
     if (code >= 0) return code;
-    if (a.candidates < 0) a.candidates = 0;
+    if (a.candidates < 0) a.candidates = 4000000;
     memset(&c, 0, sizeof c);
     c.a = &a;
     status = ddp_network_read(a.network, a.variant, &c.n, &err);

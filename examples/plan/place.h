@@ -409,7 +409,8 @@ static int plan_place(int argc, char **argv)
          "anneal, genetic, genetic-code, kl, random, exact or all (default: anneal)"},
         {"--seconds", CLI_REAL, &a.seconds, "T", "time limit of a solver, in seconds"},
         {"--candidates", CLI_COUNT, &a.candidates, "N",
-         "largest number of candidates (default: 5000; anneal: 4000000 moves; exact: 60 s)"},
+         "largest number of candidates (default: 5000; anneal: 1500000 moves per device, at most 10 s; "
+         "exact: 60 s)"},
         {"--seed", CLI_COUNT, &a.seed, "N",
          "seed of the search; the same seed and --candidates give the same placement (default: 0)"},
         {"Output", CLI_GROUP, NULL, NULL, NULL},

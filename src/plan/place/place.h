@@ -6,9 +6,9 @@
 /* Solvers of ddp_place. */
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, then annealing, KL's search and
-                               re-matching. With more than 256 devices mostly descent by exchanges and
-                               re-matching */
+    DDP_PLACE_ANNEAL,       /* annealing from the clusters of the network, from random placements and from the
+                               best so far, in turns with KL's search. With more than 256 devices mostly
+                               descent by exchanges and re-matching */
     DDP_PLACE_GENETIC,      /* the genetic search of the paper, section 3.4 */
     DDP_PLACE_GENETIC_CODE, /* the genetic search in the authors' released program */
     DDP_PLACE_KL,           /* the same with the Kernighan-Lin gain of that program */
@@ -22,8 +22,8 @@ typedef struct ddp_place_options {
     int pipelines, stages;   /* D_dp, D_pp (default: as in the network) */
     uint64_t seed;           /* seed of the search (default: 0) */
     double time_limit_s;     /* 0 = no limit (exact: 60 s) */
-    long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 4,000,000, exact: no
-                            limit) */
+    long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 1,500,000 per device,
+                            of at most 64 devices, divided by D_dp/8 if that is above 1; exact: no limit) */
     /* Called at each improvement and about ten times a second, on the caller's thread. A nonzero return
      * value stops the search, which then returns the best placement found so far. */
     int (*progress)(void *user, double seconds, double best_s);
@@ -70,9 +70,11 @@ typedef struct ddp_placement {
  *                 worse parent, which is the effect of the released test. The last cycle is retained
  *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b. The delay cancels
  *
- * The same seed and candidate limit give the same placement on every platform. A time limit makes the result
- * depend on the clock, and anneal adapts its cooling schedule to it. The search may exceed the time limit by
- * up to a tenth to finish properly. If the network is too large for one evaluation within the limit, the
+ * The same seed and candidate limit give the same placement on every platform. With a time limit, the number of
+ * candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and its placement is
+ * that of the same seed with `candidates` as the limit. A longer search of anneal continues the shorter one
+ * with the same seed, and is never worse. The search may exceed the time limit by up to a tenth to finish
+ * properly. If the network is too large for one evaluation within the limit, the
  * first evaluated placement is returned, and the search for its tour is cut short. With few partitions,
  * anneal and exact try all of them and set `proven`: up to 20,000 partitions, which covers any network of up
  * to 10 devices and always one stage. With one pipeline of up to 16 stages, the tour alone is exact and
