@@ -481,6 +481,7 @@ def profile_plan_and_stats_can_be_read():
         model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)])
         model, opt = dreamddp.wrap(model, adamw(model))
         expect(dreamddp.profile() is None, "a profile before the first step")
+        expect(dreamddp.stats()["predicted_step_s"] is None and dreamddp.stats()["predicted_hidden_pct"] is None, "a prediction before the first step")
         for s in range(12):
             opt.zero_grad()
             model(torch.ones(4, 64)).sum().backward()
@@ -490,6 +491,7 @@ def profile_plan_and_stats_can_be_read():
         expect(q.period == 3 and sorted(sum(q.sets, [])) == list(range(6)), str(q))
         st = dreamddp.stats()
         expect(st["strategy"] == "dreamddp" and st["steps"] == 12 and st["bytes_sent"] > 0, str(st))
+        expect((st["counted_from"], st["counted_steps"], st["counted_periods"], st["period"]) == (9, 3, 1, 3) and st["predicted_step_s"] > 0, str(st))
         best, rows = dreamddp.choose()
         expect(len(rows) > 10 and best["choose"] in [r["strategy"] for r in rows], str(best))
         dreamddp.report(loss=1.5)
