@@ -54950,8 +54950,8 @@ struct ddp__measure {
     double arrivals_until;        /* the newest arrival that is accounted for */
     double arrivals_waited;       /* seconds that this rank waited for them since they were last taken */
     long arrivals_span;           /* number of the next span of the clock */
-    double step_begin; /* end of the previous step */
-    int period;        /* steps in a period of the strategy's transfers */
+    double step_begin;            /* end of the previous step */
+    int period;                   /* steps in a period of the strategy's transfers */
     /* all: the steps since the statistics began. part: those of the current period. whole: those of whole
      * periods. begun, whole_from: the first step of all, and of whole */
     ddp__totals all, part, whole;

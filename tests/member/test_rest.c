@@ -38,7 +38,8 @@ typedef struct member {
 
 static float value(int array, int i) { return (float)(array * 1000 + i % 997); }
 
-/* Arrays of layers 0 to LAYERS - 1 that are needed later, in the order 2, 0, 1, and one that is needed now. */
+/* Arrays of layers 0 to LAYERS - 1 that are needed later, in the order 2, 0, 1, and one that is needed
+ * now. */
 static void state_open(ddp__worker *s, float *memory)
 {
     static const long turn[LAYERS] = {2, 3, 1};

@@ -429,8 +429,8 @@ static void the_top_of_a_move_is_that_of_all_stages(void **state)
     ddp_network_free(&n);
 }
 
-/* Default limits: a number of moves of annealing by the size of the network, 5000 candidates of the others, one
- * minute of the exact search. If one limit is given, only that one applies. */
+/* Default limits: a number of moves of annealing by the size of the network, 5000 candidates of the others,
+ * one minute of the exact search. If one limit is given, only that one applies. */
 static void each_search_has_its_own_limit(void **state)
 {
     static const ddp_place_solver few[] = {DDP_PLACE_GENETIC, DDP_PLACE_GENETIC_CODE, DDP_PLACE_KL};
