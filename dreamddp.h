@@ -30019,8 +30019,8 @@ const ddp__algorithm *ddp__direct_way(int whole)
 
 #define DDP__SPREAD_BYTES ((size_t)256 << 10) /* without emulated links */
 
-/* Minimum of the bytes that the root saves: their transfer takes longer than the second delay and a chunk more
- * on each of the two hops. */
+/* Minimum of the bytes that the root saves: their transfer takes longer than the second delay and a chunk
+ * more on each of the two hops. */
 size_t ddp__spread_bytes(const ddp__engine *e)
 {
     const size_t chunk = e->chunk * sizeof(float);
@@ -59331,7 +59331,8 @@ static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->session->join_ticket, err);
 }
 
-/* Joining worker: begins to receive the arrays of the state, and waits for those that the first step needs. */
+/* Joining worker: begins to receive the arrays of the state, and waits for those that the first step
+ * needs. */
 static ddp_status ddp__entry_rest(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const ddp__tls_files files = {ddp__cfg(d)->security.psk, ddp__cfg(d)->security.ca,

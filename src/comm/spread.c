@@ -11,8 +11,8 @@
 
 #define DDP__SPREAD_BYTES ((size_t)256 << 10) /* without emulated links */
 
-/* Minimum of the bytes that the root saves: their transfer takes longer than the second delay and a chunk more
- * on each of the two hops. */
+/* Minimum of the bytes that the root saves: their transfer takes longer than the second delay and a chunk
+ * more on each of the two hops. */
 size_t ddp__spread_bytes(const ddp__engine *e)
 {
     const size_t chunk = e->chunk * sizeof(float);

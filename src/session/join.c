@@ -87,7 +87,8 @@ static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->session->join_ticket, err);
 }
 
-/* Joining worker: begins to receive the arrays of the state, and waits for those that the first step needs. */
+/* Joining worker: begins to receive the arrays of the state, and waits for those that the first step
+ * needs. */
 static ddp_status ddp__entry_rest(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const ddp__tls_files files = {ddp__cfg(d)->security.psk, ddp__cfg(d)->security.ca,
