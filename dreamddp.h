@@ -3272,15 +3272,14 @@ typedef struct ddp_placement {
  *                 worse parent, which is the effect of the released test. The last cycle is retained
  *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b. The delay cancels
  *
- * The same seed and candidate limit give the same placement on every platform. With a time limit, the number of
- * candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and its placement is
- * that of the same seed with `candidates` as the limit. A longer search of anneal continues the shorter one
- * with the same seed, and is never worse. The search may exceed the time limit by up to a tenth to finish
- * properly. If the network is too large for one evaluation within the limit, the
- * first evaluated placement is returned, and the search for its tour is cut short. With few partitions,
- * anneal and exact try all of them and set `proven`: up to 20,000 partitions, which covers any network of up
- * to 10 devices and always one stage. With one pipeline of up to 16 stages, the tour alone is exact and
- * proven.
+ * The same seed and candidate limit give the same placement on every platform. With a time limit, the number
+ * of candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and its
+ * placement is that of the same seed with `candidates` as the limit. A longer search of anneal continues the
+ * shorter one with the same seed, and is never worse. The search may exceed the time limit by up to a tenth
+ * to finish properly. If the network is too large for one evaluation within the limit, the first evaluated
+ * placement is returned, and the search for its tour is cut short. With few partitions, anneal and exact try
+ * all of them and set `proven`: up to 20,000 partitions, which covers any network of up to 10 devices and
+ * always one stage. With one pipeline of up to 16 stages, the tour alone is exact and proven.
  *
  * *out is overwritten, not freed. Unchanged on error. Pure except for ddp_now. Safe from any thread. Errors:
  * DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC, DDP_MEMORY. */
@@ -43953,16 +43952,16 @@ DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver);
 /* The same search child by child, so that another search can take turns with it. It uses p->rng. */
 typedef struct ddp__place_genetic_walk ddp__place_genetic_walk;
 
-/* Fills the population. With `quick`, the search visits the same candidates at a lower cost: it updates sums in
- * place, evaluates a candidate only if a comparison needs it, and skips offspring that a bound shows to be no
- * better than their parent. Candidates then count as equivalent moves of annealing. The memory is from p->room.
- * Returns NULL if it is exhausted. */
+/* Fills the population. With `quick`, the search visits the same candidates at a lower cost: it updates sums
+ * in place, evaluates a candidate only if a comparison needs it, and skips offspring that a bound shows to
+ * be no better than their parent. Candidates then count as equivalent moves of annealing. The memory is from
+ * p->room. Returns NULL if it is exhausted. */
 DDP_LIB ddp__place_genetic_walk *ddp__place_genetic_open(ddp__place *p, ddp_place_solver solver, int quick);
 /* Makes one child. Returns 0 if the search is over. */
 DDP_LIB int ddp__place_genetic_child(ddp__place *p, ddp__place_genetic_walk *w);
-/* Takes its turn after `moves` moves of annealing: makes children for three times as many candidates while no
- * other search has a better result, for twice as many at first, for a third later, and none if its result is far from
- * the best. Returns 0 if the search is over. */
+/* Takes its turn after `moves` moves of annealing: makes children for three times as many candidates while
+ * no other search has a better result, for twice as many at first, for a third later, and none if its result
+ * is far from the best. Returns 0 if the search is over. */
 DDP_LIB int ddp__place_genetic_turn(ddp__place *p, ddp__place_genetic_walk *w, long moves);
 /* Branch and bound over the composition of the stages. */
 DDP_LIB void ddp__place_exact(ddp__place *p);
@@ -44322,9 +44321,9 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     return !ddp__scratch_failed(&room);
 }
 
-/* How many candidates the walk of kl gets per move of annealing, as a share of 12, after `children` children, the
- * best of which costs `own`: three while it leads, two until it has settled, then a third while it is near the
- * best, and none after that. */
+/* How many candidates the walk of kl gets per move of annealing, as a share of 12, after `children`
+ * children, the best of which costs `own`: three while it leads, two until it has settled, then a third
+ * while it is near the best, and none after that. */
 static int ddp__place_turn(const ddp__place *p, long children, double own)
 {
     return own <= p->cost ? 36 : children < 2000 ? 24 : own < 1.1 * p->cost ? 4 : 0;
@@ -45139,8 +45138,8 @@ static void ddp__place_descend(ddp__place *p)
 }
 
 /* Annealing with restarts. Long runs are hardly better than short ones: a run that has cooled to the level
- * where clusters form keeps its clusters. So the search consists of rounds of one length, and retains the best
- * of all:
+ * where clusters form keeps its clusters. So the search consists of rounds of one length, and retains the
+ * best of all:
  *   start   from an arrangement that follows the clusters of the network
  *   fresh   from a random arrangement, hot enough to forget it
  *   reheat  from the best so far, at a heat that keeps most of its clusters
@@ -45149,17 +45148,17 @@ static void ddp__place_descend(ddp__place *p)
  * that ends later continues the shorter one with the same seed, and is never worse. A limit ends the search
  * after a whole chunk of moves. A better arrangement is matched and ordered exactly when it is found.
  *
- * A round cools with the whole smoothing of the maxima first, then with a quarter and a sixteenth of it, each
- * part from the best of the last one by true cost. Smoothing leads over plateaus, but its optimum is not that
- * of the true cost. */
+ * A round cools with the whole smoothing of the maxima first, then with a quarter and a sixteenth of it,
+ * each part from the best of the last one by true cost. Smoothing leads over plateaus, but its optimum is
+ * not that of the true cost. */
 
 enum { DDP__ANNEAL_CHUNK = 512, DDP__ANNEAL_STARTS = 4 };
 #define DDP__ANNEAL_COLD  0x1.8p-10 /* below this share of the cost, walks stay where they are */
 #define DDP__ANNEAL_LARGE 256       /* with more devices, no budget suffices to change the structure */
 
-/* Offers the result of a chunk: an arrangement better than the best, or at the end of a part the best of that
- * part, matched and ordered. Returns 0 if the search is late. The chunk then counts as not done, so the result
- * is that of a search with as many candidates. */
+/* Offers the result of a chunk: an arrangement better than the best, or at the end of a part the best of
+ * that part, matched and ordered. Returns 0 if the search is late. The chunk then counts as not done, so the
+ * result is that of a search with as many candidates. */
 static int ddp__anneal_commit(ddp__moves *s, const int *found, int end, long chunk)
 {
     ddp__place *p = s->p;
@@ -45193,7 +45192,7 @@ static int ddp__anneal_cool(ddp__moves *s, double hot, double cold, long moves, 
     s->heat = hot * ldexp(p->cost, -s->unit);
     ddp__moves_rebuild(s);
     for (long done = 0, chunk; done < moves; done += chunk) {
-        chunk = moves - done < DDP__ANNEAL_CHUNK ? moves - done : DDP__ANNEAL_CHUNK;
+        chunk = moves - done < DDP__ANNEAL_CHUNK ? moves - done : (long)DDP__ANNEAL_CHUNK;
         if (chunk > p->limit - p->candidates || p->stop || ddp__scratch_failed(&p->room)) return 0;
         for (; level < (int)((double)done / (double)moves * levels); level++) s->heat *= ratio;
         ddp__moves_run(s, chunk);
@@ -45267,8 +45266,8 @@ static void ddp__anneal_rounds(ddp__moves *s, int *kept, int starts, int *found)
     }
 }
 
-/* With more than LARGE devices, annealing refines the best start at a heat that suits the smaller share of one
- * device in the cost, and descent continues. */
+/* With more than LARGE devices, annealing refines the best start at a heat that suits the smaller share of
+ * one device in the cost, and descent continues. */
 static void ddp__anneal_large(ddp__moves *s, int *found)
 {
     ddp__place *p = s->p;

@@ -70,15 +70,14 @@ typedef struct ddp_placement {
  *                 worse parent, which is the effect of the released test. The last cycle is retained
  *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b. The delay cancels
  *
- * The same seed and candidate limit give the same placement on every platform. With a time limit, the number of
- * candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and its placement is
- * that of the same seed with `candidates` as the limit. A longer search of anneal continues the shorter one
- * with the same seed, and is never worse. The search may exceed the time limit by up to a tenth to finish
- * properly. If the network is too large for one evaluation within the limit, the
- * first evaluated placement is returned, and the search for its tour is cut short. With few partitions,
- * anneal and exact try all of them and set `proven`: up to 20,000 partitions, which covers any network of up
- * to 10 devices and always one stage. With one pipeline of up to 16 stages, the tour alone is exact and
- * proven.
+ * The same seed and candidate limit give the same placement on every platform. With a time limit, the number
+ * of candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and its
+ * placement is that of the same seed with `candidates` as the limit. A longer search of anneal continues the
+ * shorter one with the same seed, and is never worse. The search may exceed the time limit by up to a tenth
+ * to finish properly. If the network is too large for one evaluation within the limit, the first evaluated
+ * placement is returned, and the search for its tour is cut short. With few partitions, anneal and exact try
+ * all of them and set `proven`: up to 20,000 partitions, which covers any network of up to 10 devices and
+ * always one stage. With one pipeline of up to 16 stages, the tour alone is exact and proven.
  *
  * *out is overwritten, not freed. Unchanged on error. Pure except for ddp_now. Safe from any thread. Errors:
  * DDP_ARG (as ddp_network_check; D_dp x D_pp is not N; negative limits), DDP_NUMERIC, DDP_MEMORY. */

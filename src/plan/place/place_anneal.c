@@ -115,8 +115,8 @@ static void ddp__place_descend(ddp__place *p)
 }
 
 /* Annealing with restarts. Long runs are hardly better than short ones: a run that has cooled to the level
- * where clusters form keeps its clusters. So the search consists of rounds of one length, and retains the best
- * of all:
+ * where clusters form keeps its clusters. So the search consists of rounds of one length, and retains the
+ * best of all:
  *   start   from an arrangement that follows the clusters of the network
  *   fresh   from a random arrangement, hot enough to forget it
  *   reheat  from the best so far, at a heat that keeps most of its clusters
@@ -125,17 +125,17 @@ static void ddp__place_descend(ddp__place *p)
  * that ends later continues the shorter one with the same seed, and is never worse. A limit ends the search
  * after a whole chunk of moves. A better arrangement is matched and ordered exactly when it is found.
  *
- * A round cools with the whole smoothing of the maxima first, then with a quarter and a sixteenth of it, each
- * part from the best of the last one by true cost. Smoothing leads over plateaus, but its optimum is not that
- * of the true cost. */
+ * A round cools with the whole smoothing of the maxima first, then with a quarter and a sixteenth of it,
+ * each part from the best of the last one by true cost. Smoothing leads over plateaus, but its optimum is
+ * not that of the true cost. */
 
 enum { DDP__ANNEAL_CHUNK = 512, DDP__ANNEAL_STARTS = 4 };
 #define DDP__ANNEAL_COLD  0x1.8p-10 /* below this share of the cost, walks stay where they are */
 #define DDP__ANNEAL_LARGE 256       /* with more devices, no budget suffices to change the structure */
 
-/* Offers the result of a chunk: an arrangement better than the best, or at the end of a part the best of that
- * part, matched and ordered. Returns 0 if the search is late. The chunk then counts as not done, so the result
- * is that of a search with as many candidates. */
+/* Offers the result of a chunk: an arrangement better than the best, or at the end of a part the best of
+ * that part, matched and ordered. Returns 0 if the search is late. The chunk then counts as not done, so the
+ * result is that of a search with as many candidates. */
 static int ddp__anneal_commit(ddp__moves *s, const int *found, int end, long chunk)
 {
     ddp__place *p = s->p;
@@ -169,7 +169,7 @@ static int ddp__anneal_cool(ddp__moves *s, double hot, double cold, long moves, 
     s->heat = hot * ldexp(p->cost, -s->unit);
     ddp__moves_rebuild(s);
     for (long done = 0, chunk; done < moves; done += chunk) {
-        chunk = moves - done < DDP__ANNEAL_CHUNK ? moves - done : DDP__ANNEAL_CHUNK;
+        chunk = moves - done < DDP__ANNEAL_CHUNK ? moves - done : (long)DDP__ANNEAL_CHUNK;
         if (chunk > p->limit - p->candidates || p->stop || ddp__scratch_failed(&p->room)) return 0;
         for (; level < (int)((double)done / (double)moves * levels); level++) s->heat *= ratio;
         ddp__moves_run(s, chunk);
@@ -243,8 +243,8 @@ static void ddp__anneal_rounds(ddp__moves *s, int *kept, int starts, int *found)
     }
 }
 
-/* With more than LARGE devices, annealing refines the best start at a heat that suits the smaller share of one
- * device in the cost, and descent continues. */
+/* With more than LARGE devices, annealing refines the best start at a heat that suits the smaller share of
+ * one device in the cost, and descent continues. */
 static void ddp__anneal_large(ddp__moves *s, int *found)
 {
     ddp__place *p = s->p;

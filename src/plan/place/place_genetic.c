@@ -353,9 +353,9 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     return !ddp__scratch_failed(&room);
 }
 
-/* How many candidates the walk of kl gets per move of annealing, as a share of 12, after `children` children, the
- * best of which costs `own`: three while it leads, two until it has settled, then a third while it is near the
- * best, and none after that. */
+/* How many candidates the walk of kl gets per move of annealing, as a share of 12, after `children`
+ * children, the best of which costs `own`: three while it leads, two until it has settled, then a third
+ * while it is near the best, and none after that. */
 static int ddp__place_turn(const ddp__place *p, long children, double own)
 {
     return own <= p->cost ? 36 : children < 2000 ? 24 : own < 1.1 * p->cost ? 4 : 0;
