@@ -1986,10 +1986,10 @@ typedef struct ddp_stats {
     double comm_cpu_s;                   /* CPU time of the comm threads in the whole run, without
                                             transfers that blocking calls made on the caller's thread, or 0 if
                                             this system does not provide it */
-    double predicted_step_s;             /* step time that the plan predicts, forward included, or 0 for no
-                                          * prediction */
-    double predicted_hidden_pct;         /* hidden communication that the plan predicts, in %. 0 for no
-                                          * prediction */
+    double predicted_step_s;             /* step time that was predicted when the plan was adopted, forward
+                                          * included, or 0 for no prediction */
+    double predicted_hidden_pct;         /* hidden communication that was predicted when the plan was
+                                          * adopted, in %. 0 for no prediction */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
                             own|^2 at their last averaging. The mean over ranks is Gamma. */
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
@@ -2013,6 +2013,8 @@ typedef struct ddp_stats {
     double wait_total_s;     /* time for which this rank waited for communication in the whole run */
     long landing_moves; /* stream: number of times that landings of layers were moved, because averages had
                                 arrived late, or early for several periods */
+    double corrected_step_s; /* predicted_step_s for the rate of the link that training has observed since the
+                                plan, updated every period */
 } ddp_stats;
 
 /* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */
@@ -2334,17 +2336,18 @@ typedef struct ddp_link_stats {
     int64_t operations;    /* number of operations on the link */
     double busy_s;         /* time in which at least one operation of the link was in flight */
     ddp_link link;         /* measured cost, else nominal cost, or 0 if there is neither */
-    double gap_s;          /* per-message overhead in seconds (ddp_profile), or 0 before planning */
+    double gap_s;          /* per-message overhead in seconds (ddp_profile), or 0 if not measured */
     double mu;             /* beta of this link / beta of link 0, or 0 if unknown */
     const char *algorithm; /* algorithm of the last all-reduce: "full", "direct", "ring" or "nccl", or "none"
                               if there was none */
 } ddp_link_stats;
 
-/* ddp_measure_links - times averages on each link, one link at a time, and stores the measured alpha and beta
- * of each link. Collective, between steps. Returns 0 or the context's first error. Errors: DDP_USAGE for a
- * worker that joined before the end of its first step; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
- * DDP_MEMORY if it starts the session (with nccl). Communication may also fail with DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
+/* ddp_measure_links - times averages on each link, one link at a time, for about three seconds, and stores
+ * the measured alpha and beta of each link. On a link that is not emulated it also chooses the all-reduce
+ * algorithm of large messages. Collective, between steps. Returns 0 or the context's first error. Errors:
+ * DDP_USAGE for a worker that joined before the end of its first step; DDP_MISMATCH, DDP_UNSUPPORTED,
+ * DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session (with nccl). Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_measure_links(ddp_ctx *d);
 
 /* ddp_get_link_stats - stores the statistics of link 0 or 1 in *out, which is zero on error. Local. Returns 0
@@ -2358,7 +2361,7 @@ typedef struct ddp_pair {
     double ping_s;        /* half the shortest round trip, seconds */
     double ping_median_s; /* half the median round trip */
     ddp_link link;        /* one way, by least squares: n bytes arrive after alpha_s + beta_s n seconds */
-    double rate;          /* bytes per second of the largest transfer, without latency */
+    double rate;          /* sustained bytes per second: the second half of the longest transfer */
     double offset_s;      /* wall clock of the receiver minus wall clock of the sender, in seconds,
                              measured on the shortest round trip. The error is at most half of that round
                              trip. */
@@ -2374,12 +2377,13 @@ typedef struct ddp_probe_result {
     double seconds;   /* duration of the measurement */
 } ddp_probe_result;
 
-/* ddp_probe - measures every pair of ranks in both directions, in world - 1 rounds (world rounds if world is
- * odd) of disjoint pairs that work at the same time. Each pair sends 20 pings (8 if they take more than 3 s),
- * then transfers of 64 KiB and of the size that fits in 0.25 s, at most 1 MiB. Each transfer runs three
- * times. If a busy machine or other traffic disturbs it, it is repeated until the two fastest agree to 3 %,
- * at most 16 times or for 3 s. The caller frees *out with ddp_probe_free. Collective, between steps. Returns
- * 0 or the context's first error. Errors: DDP_ARG for NULL, DDP_USAGE with one worker, DDP_UNSUPPORTED if a
+/* ddp_probe - measures every pair of ranks in both directions, in world - 1 rounds (world rounds if world
+ * is odd) of disjoint pairs that work at the same time. Each pair sends 20 pings (8 if they take more than
+ * 3 s), then transfers of 8 KiB to 4 MiB, until one takes 0.25 s. The second half of the longest transfer
+ * gives the rate, because a token bucket lets the first bytes pass faster. That transfer runs three times.
+ * If a busy machine or other traffic disturbs it, it is repeated until the two fastest agree to 3 %, at
+ * most 16 times or for 3 s. The caller frees *out with ddp_probe_free. Collective, between steps. Returns 0
+ * or the context's first error. Errors: DDP_ARG for NULL, DDP_USAGE with one worker, DDP_UNSUPPORTED if a
  * worker is missing, or DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
  * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_probe(ddp_ctx *d, ddp_probe_result *out);
@@ -27194,6 +27198,20 @@ DDP_LIB size_t ddp__engine_window(const ddp__engine *e);
  * an all-reduce for it, in bytes (0 = as opened, SIZE_MAX = never). Must be the same on all ranks, before any
  * of them submits again. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
+/* Returns the letter of the algorithm (ddp__op_span.algorithm) of a message like *m with n values. */
+DDP_LIB char ddp__engine_algorithm(const ddp__engine *e, const ddp_message *m, size_t n);
+/* The sizes in bytes that decide about an all-reduce: up to `full`, the all-to-all exchange, from `ring` on
+ * the ring (0 and SIZE_MAX: never), otherwise the direct algorithm. */
+typedef struct ddp__sizes {
+    size_t full, ring;
+} ddp__sizes;
+DDP_LIB ddp__sizes ddp__engine_sizes(const ddp__engine *e);
+/* Sets these sizes. Must be the same on all ranks, before any of them submits again. Errors: DDP_USAGE while
+ * an all-reduce is in flight. */
+DDP_LIB ddp_status ddp__engine_choose(ddp__engine *e, ddp__sizes sizes, ddp_error *err);
+/* Returns 1 if the ring is possible: three or more ranks, no membership, and neither the configuration nor
+ * emulated links decide about the algorithm. */
+DDP_LIB int ddp__engine_may_ring(const ddp__engine *e);
 /* Makes room for messages of up to `pieces` pieces. The initial room is 2048, or 512 if very many engines are
  * in the same process. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
@@ -28096,6 +28114,17 @@ const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
 
     while (e->ways[i]->fits && !e->ways[i]->fits(e, op)) i++;
     return e->ways[i];
+}
+
+char ddp__engine_algorithm(const ddp__engine *e, const ddp_message *m, size_t n)
+{
+    ddp__op op;
+
+    memset(&op, 0, sizeof op);
+    op.m = *m;
+    op.unit = m->bytes ? 1 : sizeof(float);
+    op.n = n;
+    return ddp__way_of(e, &op)->letter;
 }
 
 int ddp__sums(const ddp__op *op) { return op->m.verb == DDP_ALL_REDUCE || op->m.verb == DDP_REDUCE_SCATTER; }
@@ -29578,6 +29607,40 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
     }
     pthread_mutex_unlock(&e->lock);
     return status;
+}
+
+ddp__sizes ddp__engine_sizes(const ddp__engine *e)
+{
+    const ddp__sizes sizes = {e->full_bytes, e->ring_bytes};
+
+    return sizes;
+}
+
+ddp_status ddp__engine_choose(ddp__engine *e, ddp__sizes sizes, ddp_error *err)
+{
+    long sums = 0;
+    ddp_status status = DDP_OK;
+
+    pthread_mutex_lock(&e->lock);
+    for (long t = e->first; t < e->submitted; t++) {
+        const ddp__op *op = &e->ops[t % e->cfg.queue];
+        sums += !op->done && op->m.verb == DDP_ALL_REDUCE;
+    }
+    if (sums > 0) {
+        status = ddp__fail(err, DDP_USAGE, "cannot choose the algorithm while %ld all-reduces are in flight",
+                           sums);
+    } else {
+        e->full_bytes = sizes.full;
+        e->ring_bytes = sizes.ring;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+int ddp__engine_may_ring(const ddp__engine *e)
+{
+    return e->members > 2 && !e->membership && !e->shaped && !e->cfg.deterministic && !e->cfg.coding &&
+           !e->cfg.ring_bytes;
 }
 
 /* Operations of groups never use the ring: ranks may submit operations of different groups in different
@@ -54908,6 +54971,44 @@ DDP_LIB double ddp__arrivals_last(const ddp_ctx *d, int layer);
  * now on. Keeps the deviations. */
 DDP_LIB void ddp__arrivals_restart(ddp_ctx *d, int layer);
 
+/* ==== measure/lines.h ==== [measure] */
+/* The cost of averages over a link: one line for each algorithm, corrected by the transfers of training. */
+
+/* Algorithms with a line of their own. A line through sizes of different algorithms would fit none of them:
+ * the all-to-all exchange takes one delay and more bytes, the direct algorithm two delays, and the ring
+ * 2 (n - 1) delays. */
+enum { DDP__LINE_FULL, DDP__LINE_DIRECT, DDP__LINE_RING, DDP__LINES };
+
+/* Follows a link during training: the logarithm of the observed over the modelled time of its bytes, as a
+ * mean in which the weight of a step halves every three steps. All-zero: no observation. */
+typedef struct ddp__follow {
+    double weight, sum;
+} ddp__follow;
+
+/* What operations show about a link: the seconds for which they occupied it, the same by the model, and the
+ * latency that the model subtracted. All-zero: nothing yet. */
+typedef struct ddp__observed {
+    double seconds, modelled_s, alpha_s;
+} ddp__observed;
+
+/* Adds an observation. Returns the factor by which it changes the time of a byte. */
+DDP_LIB void ddp__follow_add(ddp__follow *f, const ddp__observed *o);
+DDP_LIB double ddp__follow_scale(const ddp__follow *f);
+
+/* The lines of all algorithms if the direct one has the line *direct: the same bytes per second, other
+ * numbers of bytes and delays. */
+DDP_LIB void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES]);
+/* The line of an operation, by the letter of its algorithm. */
+DDP_LIB ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter);
+
+/* Adds to *out the busy periods of a link that ended after `since`, and whose operations all began after
+ * `from`. ops: [n], reordered. gap_s: per-message overhead. */
+DDP_LIB void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n,
+                                double from, double since, ddp__observed *out);
+/* The same for a link that is never idle, so that no busy period ends. */
+DDP_LIB void ddp__lines_saturated(const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *ops,
+                                  int n, double since, ddp__observed *out);
+
 /* ==== measure/measure.h ==== [measure] */
 /* Defines the part of a context that belongs to src/measure. */
 
@@ -54927,9 +55028,9 @@ typedef struct ddp__totals {
 } ddp__totals;
 
 struct ddp__measure {
-    ddp_link link[2];   /* measured */
-    double gap_s[2];    /* per-message overhead of each link (ddp_profile), or 0 if not measured */
-    ddp_linkfit fit[2]; /* follows each link while training */
+    ddp_link line[2][DDP__LINES]; /* cost of an average over each link, by its algorithm */
+    double gap_s[2];              /* per-message overhead of each link (ddp_profile), or 0 if not measured */
+    ddp__follow follow[2];        /* follows each link while training, from these costs */
     double mean_layer_bytes;
     int follows;          /* 1 if the plan comes from measured times */
     double compute_sum_s; /* compute time of this rank, without waits */
@@ -54965,7 +55066,8 @@ DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
 /* Returns 1 if the plan comes from measured times. The links are then followed during training. */
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
-DDP_LIB ddp_link ddp__link_followed(const ddp_ctx *d, int link);
+/* Returns the factor by which the time of a byte has changed since the plan. */
+DDP_LIB double ddp__link_followed(const ddp_ctx *d, int link);
 DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
 /* Stores the operations of link 0 that began since `begun` in *out, valid until the next call. Returns their
  * number. */
@@ -55116,6 +55218,166 @@ void ddp__arrivals_restart(ddp_ctx *d, int layer)
     if (layer == DDP_NO_LAYER) d->measure->arrivals_waited = 0;
 }
 
+/* ==== measure/lines.c ==== [measure] */
+/* The cost of averages over a link by algorithm, and its correction by the transfers of training. */
+
+static const double ddp__follow_fade = 0.7937;    /* 2^(-1/3) */
+static const double ddp__follow_prior = 0.1;      /* weight of the model itself, which never fades */
+static const double ddp__follow_most = 2.7725887; /* log 16: one stalled transfer is no new rate */
+
+void ddp__follow_add(ddp__follow *f, const ddp__observed *o)
+{
+    /* transfers that consist mostly of latency say little about the rate */
+    const double part = o->modelled_s / (o->modelled_s + o->alpha_s);
+    double change;
+
+    if (!(o->modelled_s > 0) || !ddp__finite(o->seconds)) return;
+    change = o->seconds > 0 ? log(o->seconds / o->modelled_s) : -ddp__follow_most;
+    change = fmax(-ddp__follow_most, fmin(change, ddp__follow_most));
+    f->weight = ddp__follow_fade * f->weight + part * part;
+    f->sum = ddp__follow_fade * f->sum + part * part * change;
+}
+
+double ddp__follow_scale(const ddp__follow *f) { return exp(f->sum / (f->weight + ddp__follow_prior)); }
+
+void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES])
+{
+    line[DDP__LINE_DIRECT] = line[DDP__LINE_FULL] = line[DDP__LINE_RING] = direct;
+    line[DDP__LINE_FULL].alpha_s = direct.alpha_s / 2;
+    line[DDP__LINE_FULL].beta_s = direct.beta_s * members / 2;
+    line[DDP__LINE_RING].alpha_s = direct.alpha_s * (members > 2 ? members - 1 : 1);
+}
+
+ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter)
+{
+    ddp_link gather = line[DDP__LINE_DIRECT]; /* its sizes are those of an all-reduce that takes as long */
+
+    gather.alpha_s = line[DDP__LINE_FULL].alpha_s;
+    if (letter == 'f') return line[DDP__LINE_FULL];
+    if (letter == 'r') return line[DDP__LINE_RING];
+    return letter == 'p' ? gather : line[DDP__LINE_DIRECT];
+}
+
+/* ---- observations ---- */
+
+enum { DDP__CONTROL_BYTES = 1024 }; /* control messages up to this size take no time of the link */
+
+/* Returns the bytes of a message as sent. */
+static double ddp__span_bytes(const ddp__op_span *o)
+{
+    const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
+    const double bytes = (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
+
+    /* an all-gather of n blocks takes as long as an all-reduce of half of their bytes */
+    return o->verb == DDP_ALL_GATHER ? bytes / 2 : bytes;
+}
+
+static int ddp__span_is_word(const ddp__op_span *o)
+{
+    return o->layer < 0 && o->layer != (int)DDP_ALL_LAYERS && o->size <= (int64_t)DDP__CONTROL_BYTES;
+}
+
+/* Returns 1 for averages of layers. */
+static int ddp__span_counts(const ddp__op_span *o)
+{
+    return (o->layer >= 0 || o->layer == (int)DDP_ALL_LAYERS) &&
+           (o->verb == DDP_ALL_REDUCE || o->verb == DDP_ALL_GATHER);
+}
+
+static ddp_link ddp__span_line(const ddp_link line[DDP__LINES], const ddp__op_span *o)
+{
+    return ddp__line_of(line, (char)(o->verb == DDP_ALL_GATHER ? 'p' : o->algorithm));
+}
+
+/* Operations that follow each other without a pause of the link. */
+typedef struct ddp__busy {
+    double begin, submitted, free; /* free: when the last byte had left the link, alpha before its arrival */
+    double end, takes, gaps, alpha;
+    int ops, partly; /* partly: an operation runs, or is no average */
+} ddp__busy;
+
+static void ddp__busy_count(const ddp__busy *b, double from, double since, ddp__observed *out)
+{
+    /* waiting for a slower rank is not communication, and the second delay of the direct algorithm may
+     * overlap with other messages: times that the model could have had are no evidence against it */
+    const double least = fmax(b->free - b->begin - b->gaps, 0), most = b->free + b->alpha / 2 - b->submitted;
+
+    if (b->ops == 0 || b->partly || b->submitted < from || b->end <= since) return;
+    out->seconds += fmax(least, fmin(b->takes, most));
+    out->modelled_s += b->takes;
+    out->alpha_s += b->alpha + b->gaps;
+}
+
+/* Sorts by submission. The operations are nearly sorted. */
+static void ddp__ops_sort(ddp__op_span *o, int n)
+{
+    for (int i = 1; i < n; i++) {
+        const ddp__op_span x = o[i];
+        int j = i;
+        for (; j > 0 && o[j - 1].submitted > x.submitted; j--) o[j] = o[j - 1];
+        o[j] = x;
+    }
+}
+
+void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n, double from,
+                        double since, ddp__observed *out)
+{
+    ddp__busy b = DDP__ZEROS;
+
+    ddp__ops_sort(ops, n);
+    for (int i = 0; i < n; i++) {
+        const ddp__op_span *o = &ops[i];
+        const ddp_link own = ddp__span_line(line, o);
+        const double bytes = ddp__span_bytes(o);
+        if (ddp__span_is_word(o)) continue;
+        if (b.ops == 0 || o->submitted > b.free) {
+            ddp__busy_count(&b, from, since, out);
+            memset(&b, 0, sizeof b);
+            b.begin = fmax(o->submitted, o->begin + o->peer_wait);
+            b.submitted = o->submitted;
+        }
+        b.ops++;
+        b.takes += own.beta_s * bytes;
+        b.gaps += gap_s;
+        if (o->end < 0 || !ddp__span_counts(o)) b.partly = 1;
+        if (o->end < 0) b.free = DBL_MAX;
+        if (o->end > b.end) {
+            b.end = o->end;
+            b.alpha = fmax(own.alpha_s - gap_s, 0);
+            b.free = fmax(b.free, o->end - b.alpha);
+        }
+    }
+    ddp__busy_count(&b, from, since, out);
+}
+
+void ddp__lines_saturated(const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o, int n,
+                          double since, ddp__observed *out)
+{
+    double begin = -1, end = -1, takes = 0, gaps = 0, waited = 0, covered, next;
+
+    for (int j = 0; j < n; j++)
+        if (o[j].end > begin && o[j].end <= since) begin = o[j].end;
+    for (int j = 0; j < n && begin >= 0; j++) {
+        if (o[j].end <= begin || ddp__span_is_word(&o[j])) continue;
+        if (!ddp__span_counts(&o[j])) return;
+        if (o[j].end > end) end = o[j].end;
+        takes += ddp__span_line(line, &o[j]).beta_s * ddp__span_bytes(&o[j]);
+        gaps += gap_s;
+        waited += o[j].peer_wait;
+    }
+    for (covered = begin; covered < end; covered = next) {
+        next = covered;
+        for (int j = 0; j < n; j++)
+            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
+                next = o[j].end < 0 ? end : o[j].end;
+        if (next <= covered) return;
+    }
+    if (!(takes > 0) || waited >= 0.1 * (end - begin)) return;
+    out->seconds += fmax(end - begin - gaps, 0);
+    out->modelled_s += takes;
+    out->alpha_s += gaps;
+}
+
 /* ==== measure/account.h ==== [measure] */
 /* Divides the time of a step into compute, communication and waiting. */
 
@@ -55153,8 +55415,17 @@ typedef struct ddp__layer_cost {
     double holders;                /* number of stages that have some of the trained floats */
 } ddp__layer_cost;
 
-/* Cost of the links, measured, else nominal: averaging n bytes takes alpha + beta n seconds. gap: per-message
- * overhead in seconds. */
+/* Cost of the links, measured, else nominal: averaging n bytes takes alpha + beta n seconds (part.c).
+ *   algorithm_for  the letter of the algorithm of an average of `bytes` bytes by the strategy
+ *   for            the cost of such an average
+ *   control        the cost of an all-reduce of a few floats
+ *   is, set        the cost by the direct algorithm. set sets the same cost for the others
+ *   scale          multiplies the time of a byte
+ *   gap            per-message overhead in seconds */
+DDP_LIB char ddp__algorithm_for(const ddp_ctx *d, int link, double bytes);
+DDP_LIB ddp_link ddp__link_for(const ddp_ctx *d, int link, double bytes);
+DDP_LIB ddp_link ddp__link_control(const ddp_ctx *d, int link);
+DDP_LIB void ddp__link_scale(ddp_ctx *d, int link, double scale);
 DDP_LIB ddp_link ddp__link_is(const ddp_ctx *d, int link);
 DDP_LIB double ddp__gap_is(const ddp_ctx *d, int link);
 DDP_LIB void ddp__link_set(ddp_ctx *d, int link, ddp_link is);
@@ -55165,7 +55436,7 @@ DDP_LIB void ddp__gap_set(ddp_ctx *d, int link, double seconds);
  *   nominal   fills in times without measuring: 10 GFLOP/s, the link as configured
  *   between   sets the compute time of all micro-batches but one
  *   measured  makes a profile of measured times, equal on all ranks of the team
- *   link      fills in the transfer times, from d->measure->link[0] */
+ *   link      fills in the transfer times, from the cost of link 0 */
 DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB void ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
@@ -55173,14 +55444,18 @@ DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *
 DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
 DDP_LIB double ddp__nominal_flops(double flops, double count); /* FLOPs of a layer's forward pass. flops is 0
                                                                   if unknown. */
+/* Returns how long one message of an average occupies link 0, in seconds. *alpha: how much later it
+ * arrives. */
+DDP_LIB double ddp__message_takes(const ddp_ctx *d, double bytes, double *alpha);
 /* Makes a profile of all layers of a model that is cut into stages, without measuring. */
 DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
                                       ddp_error *err);
 
-/* Returns the cost of a link as configured. */
+/* Returns the cost of a link as configured, by the direct algorithm. */
 DDP_LIB ddp_link ddp__link_nominal(const ddp_ctx *d, int link);
 /* Meter: transfers of one size after the other. Each size is repeated until its fastest times agree
- * (timing.c, probe.c). */
+ * (link_probe.c, probe.c). */
+enum { DDP__METER_MOST = 16 }; /* repetitions of a size */
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
     int n, first; /* measurements. Those from `first` on have the current size. */
@@ -55189,9 +55464,10 @@ typedef struct ddp__meter {
 /* Adds a measurement. Returns 1 if the current size is complete: its two fastest times agree, or the time for
  * it is over. */
 DDP_LIB int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
-/* Times averages over one link, of at most DDP__PROBE_MOST times DDP__PROBE_FLOATS floats. All ranks receive
- * the first rank's fit. */
-DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err);
+/* Measures one link with averages of at most DDP__PROBE_MOST times DDP__PROBE_FLOATS floats, its per-message
+ * overhead if layers are known, and chooses between the direct algorithm and the ring. Takes about limit_s
+ * seconds, or 2 % of the steps so far if that is longer. All ranks receive the first rank's result. */
+DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, double limit_s, ddp_error *err);
 
 /* ==== measure/part.c ==== [measure] */
 /* Allocates the part of a context that belongs to src/measure. */
@@ -55226,11 +55502,81 @@ ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)
 int ddp__follows(const ddp_ctx *d) { return d->measure->follows; }
 void ddp__follows_set(ddp_ctx *d, int follows) { d->measure->follows = follows; }
 
-ddp_link ddp__link_is(const ddp_ctx *d, int link) { return d->measure->link[link]; }
+/* ---- the cost of a link ---- */
+
+double ddp_described_rate(const ddp_ctx *d, double *delay_s)
+{
+    *delay_s = ddp__links_of(d, 0)->plan_delay_s;
+    return ddp__links_of(d, 0)->plan_rate > 0 ? ddp__links_of(d, 0)->plan_rate : 0;
+}
+
+/* 1 Gbit/s if no link is described. */
+static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
+
+double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
+
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, in each direction. */
+ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
+{
+    const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
+    ddp_link k;
+
+    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(ddp__links_of(d, link));
+    k.alpha_s = n > 1 ? 2 * ddp__links_of(d, link)->plan_delay_s : 0;
+    return k;
+}
+
+/* The letter of the algorithm of an all-reduce over the team. like: its coding and owner. */
+static char ddp__algorithm_of(const ddp_ctx *d, int link, const ddp_message *like, double bytes)
+{
+    const ddp__engine *e = ddp__engine_of(d, link);
+    ddp_message m = *like;
+
+    if (!e || (ddp__has_nccl(d) && link == 0)) return 'd';
+    m.verb = DDP_ALL_REDUCE;
+    m.group = ddp__team_group(d);
+    return ddp__engine_algorithm(e, &m, (size_t)(bytes / sizeof(float)));
+}
+
+char ddp__algorithm_for(const ddp_ctx *d, int link, double bytes)
+{
+    const ddp_owner rule = DDP__ZEROS;
+    ddp_message m = DDP__ZEROS;
+
+    if (ddp__cfg(d)->wire == DDP_WIRE_TOPK) return 'p';
+    m.coding = ddp__wire_coding(ddp__cfg(d)->wire);
+    if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES) m.owner = &rule;
+    return ddp__algorithm_of(d, link, &m, bytes);
+}
+
+ddp_link ddp__link_control(const ddp_ctx *d, int link)
+{
+    const ddp_message m = DDP__ZEROS;
+
+    return ddp__line_of(d->measure->line[link], ddp__algorithm_of(d, link, &m, sizeof(float)));
+}
+
+ddp_link ddp__link_for(const ddp_ctx *d, int link, double bytes)
+{
+    return ddp__line_of(d->measure->line[link], ddp__algorithm_for(d, link, bytes));
+}
+
+ddp_link ddp__link_is(const ddp_ctx *d, int link) { return d->measure->line[link][DDP__LINE_DIRECT]; }
+
+/* Plans without measurements must not depend on the algorithms, which differ in an elastic world. */
+void ddp__link_set(ddp_ctx *d, int link, ddp_link is)
+{
+    for (int k = 0; k < (int)DDP__LINES; k++) d->measure->line[link][k] = is;
+}
+
+void ddp__link_scale(ddp_ctx *d, int link, double scale)
+{
+    for (int k = 0; k < (int)DDP__LINES; k++) d->measure->line[link][k].beta_s *= scale;
+}
+
 double ddp__gap_is(const ddp_ctx *d, int link) { return d->measure->gap_s[link]; }
-void ddp__link_set(ddp_ctx *d, int link, ddp_link is) { d->measure->link[link] = is; }
 void ddp__gap_set(ddp_ctx *d, int link, double seconds) { d->measure->gap_s[link] = seconds; }
-ddp_link ddp__link_followed(const ddp_ctx *d, int link) { return d->measure->fit[link].link; }
+double ddp__link_followed(const ddp_ctx *d, int link) { return ddp__follow_scale(&d->measure->follow[link]); }
 double ddp__mean_layer_bytes(const ddp_ctx *d) { return d->measure->mean_layer_bytes; }
 
 int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out)
@@ -55242,8 +55588,8 @@ int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out)
 }
 
 /* ==== measure/account.c ==== [measure] */
-/* Accounts for the time of a step: spans, the layer timer, the hidden share, and the cost of the link in
- * use. */
+/* Accounts for the time of a step: spans, the layer timer, the hidden share, and the rate of the
+ * links in use. */
 
 /* Copies the operations of both links into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
@@ -55332,92 +55678,22 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
     }
 }
 
-/* ---- cost of the link, from operations ---- */
-
-/* Returns the bytes of a message as sent. */
-static double ddp__span_bytes(const ddp__op_span *o)
-{
-    const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
-
-    return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
-}
-
-/* Collects operations that overlap. They share the link, so only together they give a time for their bytes.
- * Extends the cluster that begins with operation i. Returns its number of operations, or 0 if i is not the
- * first one or the cluster is not complete. */
-static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
-{
-    int before = -1, size = 0;
-
-    *begin = o[i].begin;
-    *end = o[i].end;
-    while (size != before) { /* until no further operation overlaps */
-        before = size;
-        size = 0;
-        *bytes = 0;
-        for (int j = 0; j < ops; j++) {
-            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
-            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
-            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
-            if (o[j].end > *end) *end = o[j].end;
-            *bytes += ddp__span_bytes(&o[j]);
-            size++;
-        }
-    }
-    return size;
-}
-
-/* Measures a link that is never idle, whose clusters do not end. Uses the bytes of the operations that ended
- * after `since`, and the time from the last end before them. alpha is overlapped there. Returns the number of
- * operations, or 0 if the link was idle in between, or operations waited for slower peers. */
-static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
-                          double *bytes)
-{
-    double covered, next, waited = 0;
-    int j, n = 0;
-
-    *begin = *end = -1;
-    *bytes = 0;
-    for (j = 0; j < ops; j++)
-        if (o[j].end > *begin && o[j].end <= since) *begin = o[j].end;
-    for (j = 0; j < ops && *begin >= 0; j++) {
-        if (o[j].end <= *begin) continue;
-        if (o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
-        if (o[j].end > *end) *end = o[j].end;
-        *bytes += ddp__span_bytes(&o[j]);
-        waited += o[j].peer_wait;
-        n++;
-    }
-    for (covered = *begin; covered < *end; covered = next) {
-        for (next = covered, j = 0; j < ops; j++)
-            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
-                next = o[j].end < 0 ? *end : o[j].end;
-        if (next <= covered) return 0;
-    }
-    return waited < 0.1 * (*end - *begin) ? n : 0;
-}
+/* ---- the rate of the links, from operations ---- */
 
 static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
+    struct ddp__measure *m = d->measure;
+
     if (ddp__has_nccl(d)) return; /* the engine's operations do not measure the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
-        /* one more step than is new, so that every cluster includes its beginning */
-        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->measure->op_scratch,
-                                    d->measure->op_room),
-            n, seen = 0;
-        ddp_linkfit *fit = &d->measure->fit[link];
-        double begin, end, bytes;
-        for (int i = 0; i < ops; i++) {
-            n = d->measure->op_scratch[i].end < 0
-                    ? 0
-                    : ddp__cluster(d->measure->op_scratch, ops, i, &begin, &end, &bytes);
-            if (n == 0 || !(end > since)) continue;
-            /* the fit is for one message: subtract the overhead of the others */
-            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->measure->gap_s[link]);
-            seen++;
-        }
-        n = seen ? 0 : ddp__saturated(d->measure->op_scratch, ops, since, &begin, &end, &bytes);
-        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->measure->gap_s[link]);
+        /* one more step than is new, so that every busy period includes its beginning */
+        const double from = 2 * since - now;
+        const int ops = ddp__engine_spans(ddp__engine_of(d, link), from, now, m->op_scratch, m->op_room);
+        ddp__observed seen = DDP__ZEROS;
+        ddp__lines_observe(m->line[link], m->gap_s[link], m->op_scratch, ops, from, since, &seen);
+        if (!(seen.modelled_s > 0))
+            ddp__lines_saturated(m->line[link], m->gap_s[link], m->op_scratch, ops, since, &seen);
+        ddp__follow_add(&m->follow[link], &seen);
     }
 }
 
@@ -55427,8 +55703,7 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
     d->measure->mean_layer_bytes = bytes;
-    for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->measure->fit[link], d->measure->link[link], bytes, 4.0 * ddp__layers(d));
+    memset(d->measure->follow, 0, sizeof d->measure->follow);
 }
 
 /* ---- steps and statistics ---- */
@@ -55528,6 +55803,8 @@ static void ddp__counted(const struct ddp__measure *m, ddp_stats *out)
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
+    double largest = 0;
+
     memset(out, 0, sizeof *out);
     if (!d) return;
     if (!ddp__host_forked(ddp__host_of(d))) {
@@ -55553,7 +55830,9 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         out->divergence += ddp__divergence_of(d, l);
         out->optimizer_bytes += ddp__unit_of(d, l)->state_count * sizeof(float);
     }
-    out->link = ddp__follows(d) ? d->measure->fit[0].link : d->measure->link[0];
+    for (int l = 0; l < ddp__layers(d); l++) largest = fmax(largest, (double)ddp__layer_bytes(d, l));
+    out->link = ddp__link_for(d, 0, largest);
+    if (ddp__follows(d)) out->link.beta_s *= ddp__link_followed(d, 0);
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
@@ -55595,15 +55874,20 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     return n;
 }
 
-/* ==== measure/timing.c ==== [measure] */
-/* Determines the times of layers and links: from FLOPs and the configured links, or as measured by hooks and
- * probes, equal on all ranks. Contains the meter: transfers of one size after the other, each repeated until
- * its fastest times agree. */
+/* ==== measure/link_probe.c ==== [measure] */
+/* Measures what averages over a link cost: their latency by short messages, and the sustained rate by trains,
+ * of which the first half or a shorter train does not count, because a token bucket lets the first bytes pass
+ * at a higher rate. Contains the meter: transfers of one size, each repeated until its fastest times agree.
+ *
+ * The first rank decides what is measured next, within a limit of time, because all ranks wait meanwhile. */
 
 enum {
     DDP__METER_LEAST = 3,
-    DDP__METER_MOST = 16,
-    DDP__PROBE_MEDIUM = 16, /* pieces */
+    DDP__TRAIN = 4,          /* messages of a train, which are in flight together */
+    DDP__SHORT_FLOATS = 64,  /* of a message that measures the latency */
+    DDP__FIRST_FLOATS = 256, /* of a train's messages if no transfer gives an estimate of the rate */
+    DDP__GROWTH = 4,         /* a train is at most this times as long as the transfers that determined it */
+    DDP__SPANS_SEEN = 256,   /* operations of the steps before */
     DDP__BURST = 16,
     DDP__BURSTS = 5
 };
@@ -55611,9 +55895,10 @@ enum {
 #define DDP__METER_AGREE \
     0.03 /* interference only delays: if the two fastest of some transfers differ by more, the fastest was
             probably delayed too */
-#define DDP__PROBE_LAST_S 0.12 /* seconds for the last size, where a late wake-up has little effect */
+#define DDP__PROBE_LAST_S 0.12 /* seconds for a train, where a late wake-up has little effect */
 #endif
-static const double ddp__meter_patience_s = 3; /* seconds for repeating one size */
+static const double ddp__meter_patience_s = 3;    /* seconds for repeating one size */
+static const double ddp__probe_limit_part = 0.02; /* share of the steps that are measured */
 
 int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 {
@@ -55640,101 +55925,377 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     return 1;
 }
 
-/* Returns the number of pieces to average next, or 0 for enough. */
-static int ddp__probe_next(int pieces, double fastest)
-{
-    double in_time;
+/* ---- what is measured ---- */
 
-    if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
-    if (pieces > DDP__PROBE_MEDIUM) return 0;
-    in_time = DDP__PROBE_LAST_S / fastest * pieces;
-    if (in_time < 2 * DDP__PROBE_MEDIUM) return 2 * DDP__PROBE_MEDIUM;
-    return in_time < (double)DDP__PROBE_MOST ? (int)in_time : (int)DDP__PROBE_MOST;
+/* Pieces to send. They are the same few zeros again and again, so that the largest message needs no memory.
+ * */
+typedef struct ddp__probe_list {
+    float x[DDP__PROBE_FLOATS];
+    ddp_piece piece[DDP__PROBE_MOST + 1];
+} ddp__probe_list;
+
+/* Times of one algorithm. */
+typedef struct ddp__probed {
+    double short_s[2]; /* the two fastest short messages */
+    int shorts, trains;
+    double floats;            /* in a message of the last train */
+    double half_s;            /* of the fastest train of that size: seconds until half of it was done, */
+    double train_s, second_s; /* and all of it. The same of the fastest train but one */
+    double rest_s[DDP__METER_MOST]; /* [same] of the trains of that size: seconds of their second half */
+    int same;
+    double small_floats, small_s; /* size of the trains before, and their fastest, or 0 */
+} ddp__probed;
+
+typedef enum ddp__probe_kind {
+    DDP__PROBE_OVER, /* 0: also the sum of no values, if the first rank is lost */
+    DDP__PROBE_SHORT,
+    DDP__PROBE_TRAIN
+} ddp__probe_kind;
+
+/* The next transfer, as the first rank sends it. All others send zeros. */
+typedef struct ddp__probe_turn {
+    float kind, floats;
+} ddp__probe_turn;
+
+typedef struct ddp__link_prober {
+    ddp_ctx *d;
+    int link, members;
+    int messages; /* of a train */
+    ddp__probe_list *list;
+    ddp__op_span *spans;         /* [DDP__OPLOG] workspace */
+    ddp__sizes sizes;            /* of the engine before the measurement */
+    int chooses;                 /* the sizes can be set */
+    double begun, limit_s;       /* of the measurement */
+    double word_s;               /* fastest control message */
+    double rough_s, rough_bytes; /* seconds per byte of the longest transfers so far, and their bytes, or 0 */
+    ddp__probed of[DDP__LINES];
+} ddp__link_prober;
+
+static int ddp__over_nccl(const ddp_ctx *d, int link)
+{
+    return ddp__has_nccl(d) && link == 0 && !ddp__team_group(d);
 }
 
-static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
+/* An all-reduce of `floats` values. gathers: the all-gather that takes as long. Its messages are all sent at
+ * once, so that their arrivals follow each other at the rate of the link. In an all-reduce, the sums of early
+ * messages compete with the values of later ones. */
+static ddp_message ddp__probe_message(ddp__link_prober *q, double floats, int gathers)
 {
-    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
-    long ticket;
-
-    m.group = ddp__team_group(d);
-    m.overlap = 1;
-    m.mean = 1;
-    m.link = link;
-    DDP__TRY(ddp__post_flush(d, err));
-    if (ddp__has_nccl(d) && ddp__nccl_takes(d, &m)) {
-        DDP__TRY(ddp__nccl_post(d, &m, &ticket, err));
-        DDP__TRY(ddp__nccl_hold(d, ticket, err));
-        return ddp__device_wait(d, err);
-    }
-    DDP__TRY(ddp__post_here(d, &m, &ticket, err));
-    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-}
-
-/* Times averages of increasing size. They send the same few zeros again and again, so that the largest size
- * needs no memory. *pieces: pieces of the last size. */
-static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
-                                   int *pieces, ddp_error *err)
-{
-    float next = 1;
+    const size_t block = (size_t)fmax(1, floor(2 * floats / q->members)),
+                 n = gathers ? block * (size_t)q->members : (size_t)floats,
+                 whole = n / (size_t)DDP__PROBE_FLOATS, rest = n % (size_t)DDP__PROBE_FLOATS;
     ddp_message m;
-    ddp_piece p;
 
-    while (next > 0) {
-        const double begin = ddp_now();
-        double fastest;
-        *pieces = (int)next;
-        DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
-        next = 0; /* stays 0 if the first rank is lost */
-        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin,
-                           &fastest)) {
-            if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
-        } else if (ddp__leads(d)) {
-            next = (float)*pieces;
+    for (size_t i = 0; i < whole; i++) q->list->piece[i].count = DDP__PROBE_FLOATS;
+    q->list->piece[whole].count = rest;
+    m = ddp__message(q->d, gathers ? DDP_ALL_GATHER : DDP_ALL_REDUCE, q->list->piece,
+                     (int)(whole + (rest > 0)), DDP__OWN_WORD);
+    m.group = ddp__team_group(q->d);
+    m.overlap = m.mean = !gathers;
+    m.link = q->link;
+    return m;
+}
+
+/* Sets at[i] to the time at which message i of the newest train was due, if the comm thread recorded it:
+ * this thread may wake up late. */
+static void ddp__train_recorded(const ddp__link_prober *q, double begin, ddp_verb verb, int messages,
+                                double *at)
+{
+    ddp__op_span seen[2 * DDP__TRAIN];
+    int n = ddp__engine_spans(ddp__engine_of(q->d, q->link), begin, ddp_now(), seen, 2 * DDP__TRAIN);
+
+    for (int i = messages; i > 0 && n > 0; n--)
+        if (seen[n - 1].verb == verb && seen[n - 1].submitted >= begin && seen[n - 1].due >= begin)
+            at[--i] = seen[n - 1].due - begin;
+}
+
+/* Sends `messages` equal messages together. at[i]: seconds until message i was done. */
+static ddp_status ddp__train_run(ddp__link_prober *q, double floats, int gathers, int messages, double *at,
+                                 ddp_error *err)
+{
+    const double begin = ddp_now();
+    long ticket[DDP__TRAIN];
+    const ddp_message m = ddp__probe_message(q, floats, gathers);
+    ddp_ctx *d = q->d;
+    const int nccl = ddp__over_nccl(d, q->link) && ddp__nccl_takes(d, &m);
+
+    DDP__TRY(ddp__post_flush(d, err));
+    for (int i = 0; i < messages; i++)
+        DDP__TRY(nccl ? ddp__nccl_post(d, &m, &ticket[i], err) : ddp__post_here(d, &m, &ticket[i], err));
+    for (int i = 0; i < messages; i++) {
+        if (nccl) {
+            DDP__TRY(ddp__nccl_hold(d, ticket[i], err));
+            DDP__TRY(ddp__device_wait(d, err));
+        } else {
+            DDP__TRY(ddp__engine_wait(ddp__engine_of(d, q->link), ticket[i], err));
         }
-        /* the first rank decides. This also synchronises the ranks, as far as the link allows. */
-        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, ddp__team_group(d), &next, 1);
-        m.bytes = 0;
-        m.link = link;
-        DDP__TRY(ddp__run(d, &m, 0, err));
+        at[i] = ddp_now() - begin;
+    }
+    if (!nccl) ddp__train_recorded(q, begin, m.verb, messages, at);
+    return DDP_OK;
+}
+
+/* Lets all all-reduces but control messages use one algorithm. */
+static ddp_status ddp__probe_force(ddp__link_prober *q, int line, ddp_error *err)
+{
+    const size_t word = sizeof(ddp__probe_turn);
+    ddp__sizes sizes = {q->sizes.full < word ? q->sizes.full : word, SIZE_MAX};
+
+    if (!q->chooses) return DDP_OK;
+    if (line == (int)DDP__LINE_RING) sizes.ring = word + 1;
+    return ddp__engine_choose(ddp__engine_of(q->d, q->link), sizes, err);
+}
+
+static void ddp__probed_short(ddp__probed *x, double seconds)
+{
+    if (x->shorts++ == 0) x->short_s[0] = x->short_s[1] = DBL_MAX;
+    if (seconds < x->short_s[0]) {
+        x->short_s[1] = x->short_s[0];
+        x->short_s[0] = seconds;
+    } else if (seconds < x->short_s[1]) {
+        x->short_s[1] = seconds;
+    }
+}
+
+static void ddp__probed_train(ddp__probed *x, double floats, int messages, const double *at)
+{
+    const double last = at[messages - 1], half = messages > 1 ? at[messages / 2 - 1] : 0;
+
+    if (floats != x->floats || x->trains == 0) {
+        x->small_floats = x->floats;
+        x->small_s = x->train_s;
+        x->train_s = x->second_s = DBL_MAX;
+        x->same = 0;
+    }
+    x->floats = floats;
+    x->trains++;
+    if (x->same < DDP__METER_MOST) x->rest_s[x->same++] = last - half;
+    if (last >= x->train_s) {
+        x->second_s = fmin(x->second_s, last);
+        return;
+    }
+    x->second_s = x->train_s;
+    x->train_s = last;
+    x->half_s = half;
+}
+
+/* Seconds per byte of an algorithm. On an emulated link, all-gathers arrive one after the other, so the
+ * second half of a train gives the rate. The median is used, because a rank that wakes up late reads the
+ * last messages together. On a real link, trains of two sizes differ by what a token bucket does not let
+ * pass faster. */
+static double ddp__probed_beta(const ddp__link_prober *q, int line)
+{
+    const ddp__probed *x = &q->of[line];
+    const double bytes = sizeof(float) * x->floats * q->messages, small = x->small_floats / x->floats;
+    double rest[DDP__METER_MOST], beta = fmax(x->train_s - x->short_s[0], 0) / bytes;
+
+    if (line != (int)DDP__LINE_FULL && x->small_s > 0) /* interference may have delayed the shorter train */
+        return fmax(beta, (x->train_s - x->small_s) / (bytes * (1 - small)));
+    if (line != (int)DDP__LINE_FULL) return beta;
+    memcpy(rest, x->rest_s, sizeof rest);
+    qsort(rest, (size_t)x->same, sizeof *rest, ddp__rising);
+    return fmax(rest[x->same / 2], 1e-9) * q->messages / (bytes * (q->messages - q->messages / 2));
+}
+
+/* ---- what to measure next ---- */
+
+/* The rest of the limit, without the control messages that follow the last transfer. */
+static double ddp__probe_left(const ddp__link_prober *q)
+{
+    return q->begun + q->limit_s - ddp_now() - 3 * (q->word_s < DBL_MAX ? q->word_s : 0);
+}
+
+static ddp__probe_turn ddp__turn_train(double floats)
+{
+    const double most =
+        0.5 * DDP__PROBE_MOST * DDP__PROBE_FLOATS; /* an all-gather has twice as many values */
+    const ddp__probe_turn t = {DDP__PROBE_TRAIN, (float)floor(fmin(fmax(floats, DDP__SHORT_FLOATS), most))};
+
+    return t;
+}
+
+/* Decides whether to send another short message: repeated while that takes a small part of the limit. */
+static ddp__probe_turn ddp__turn_short(const ddp__link_prober *q, const ddp__probed *x)
+{
+    const ddp__probe_turn over = DDP__ZEROS, more = {DDP__PROBE_SHORT, 0};
+    const int agree =
+        x->shorts >= DDP__METER_LEAST && x->short_s[1] <= (1 + DDP__METER_AGREE) * x->short_s[0];
+
+    return agree || x->shorts >= DDP__METER_MOST ||
+                   (x->shorts + 1) * (x->short_s[0] + q->word_s) > 0.1 * q->limit_s
+               ? over
+               : more;
+}
+
+/* The first train of an algorithm: as long as it should take by the transfers so far. */
+static ddp__probe_turn ddp__turn_first(const ddp__link_prober *q, double latency, double wanted)
+{
+    const ddp__probe_turn over = DDP__ZEROS;
+    double bytes = 4.0 * DDP__FIRST_FLOATS * q->messages;
+
+    if (q->rough_s > 0) bytes = fmin(wanted / q->rough_s, DDP__GROWTH * q->rough_bytes);
+    /* on a link with a long delay the transfers of training give the rate */
+    if (q->rough_s > 0 && latency + q->word_s + 0.5 * wanted > ddp__probe_left(q)) return over;
+    return ddp__turn_train(bytes / sizeof(float) / q->messages);
+}
+
+/* Decides after a train: a longer one if this one is shorter than `wanted`, or longer == 1, which the limit
+ * of time may prevent. Otherwise the same again until the two fastest agree. */
+static ddp__probe_turn ddp__turn_further(const ddp__link_prober *q, const ddp__probed *x, double latency,
+                                         double wanted, int longer)
+{
+    const ddp__probe_turn over = DDP__ZEROS;
+    const double took = fmax(x->train_s - latency, 1e-9), left = ddp__probe_left(q);
+    const double growth = fmin(DDP__GROWTH, fmax(2, wanted / took));
+    const ddp__probe_turn next = ddp__turn_train(growth * x->floats);
+
+    if ((took < wanted || longer) && next.floats > (float)x->floats &&
+        latency + growth * took + q->word_s < left)
+        return next;
+    return x->second_s > (1 + DDP__METER_AGREE) * x->train_s && x->same < DDP__METER_LEAST &&
+                   x->train_s + q->word_s < left
+               ? ddp__turn_train(x->floats)
+               : over;
+}
+
+static ddp__probe_turn ddp__turn_of(const ddp__link_prober *q, int line)
+{
+    const ddp__probed *x = &q->of[line];
+    const int gathers = line == (int)DDP__LINE_FULL;
+    const double latency = gathers ? q->word_s : x->short_s[0];
+    /* only in long transfers of a real link, messages that meet at a rank are lost and sent again */
+    const double least = gathers || !(DDP__PROBE_LAST_S > 1e-3) ? DDP__PROBE_LAST_S : q->limit_s / 5;
+    const double wanted = fmin(fmax(least, latency), fmax(ddp__probe_left(q) / 2, 1e-6));
+    const double took = x->train_s - latency;
+    ddp__probe_turn t;
+
+    if (x->trains == 0) return ddp__turn_first(q, latency, gathers ? wanted : wanted / 2);
+    /* within the burst of a token bucket the first messages are faster than the last */
+    if (gathers)
+        return ddp__turn_further(q, x, latency, 0.7 * wanted,
+                                 x->half_s - latency < 0.85 * (x->train_s - x->half_s));
+    /* the two sizes that count are measured more than once */
+    if (took < 0.35 * wanted) return ddp__turn_further(q, x, latency, 0.5 * wanted, 0);
+    t = ddp__turn_further(q, x, latency, 0, 0);
+    if (t.kind > 0) return t;
+    return ddp__turn_further(q, x, latency, 0.7 * wanted,
+                             !(x->small_s > 0) ||
+                                 x->train_s * x->small_floats > 1.2 * x->small_s * x->floats);
+}
+
+/* Sends the first rank's decision to all. This also synchronises the ranks, as far as the link allows, and it
+ * is the shortest message, so its time is a latency too. */
+static ddp_status ddp__probe_agree(ddp__link_prober *q, ddp__probe_turn *t, int counts, ddp_error *err)
+{
+    const double begin = ddp_now();
+    ddp_piece p;
+    ddp_message m;
+
+    if (!ddp__leads(q->d)) memset(t, 0, sizeof *t);
+    m = ddp__own_word(q->d, &p, DDP_ALL_REDUCE, ddp__team_group(q->d), t, sizeof *t / sizeof(float));
+    m.bytes = 0;
+    m.link = q->link;
+    DDP__TRY(ddp__run(q->d, &m, 0, err));
+    if (counts) q->word_s = fmin(q->word_s, ddp_now() - begin);
+    return DDP_OK;
+}
+
+static ddp_status ddp__probe_shorts(ddp__link_prober *q, int line, ddp_error *err)
+{
+    ddp__probe_turn t = {DDP__PROBE_SHORT, 0};
+    double at;
+
+    DDP__TRY(ddp__probe_force(q, line, err));
+    while (t.kind > 0) {
+        DDP__TRY(ddp__train_run(q, DDP__SHORT_FLOATS, 0, 1, &at, err));
+        ddp__probed_short(&q->of[line], at);
+        t = ddp__turn_short(q, &q->of[line]);
+        DDP__TRY(ddp__probe_agree(q, &t, 1, err));
     }
     return DDP_OK;
 }
 
-/* Pieces to send, or x if they are in host memory. */
-typedef struct ddp__probe_list {
-    float x[DDP__PROBE_FLOATS];
-    ddp_piece piece[DDP__PROBE_MOST];
-} ddp__probe_list;
-
-static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, ddp_link *out, ddp_error *err)
+static ddp_status ddp__probe_trains(ddp__link_prober *q, int line, ddp_error *err)
 {
-    ddp__meter meter = DDP__ZEROS;
-    int pieces = 0;
+    double at[DDP__TRAIN];
 
-    DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
-    if (pieces < 2 * DDP__PROBE_MEDIUM)
-        *out = ddp__link_nominal(d, 0); /* the first rank was lost */
-    else
-        DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
-    return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
-}
-
-ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_error *err)
-{
-    ddp__probe_list *list = (ddp__probe_list *)ddp__calloc(1, sizeof *list);
-    ddp_status s;
-
-    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory to measure link %d", link);
-    for (int i = 0; i < DDP__PROBE_MOST; i++) {
-        list->piece[i].data =
-            ddp__has_nccl(d) && link == 0 && !ddp__team_group(d) ? ddp__nccl_zeros(d) : list->x;
-        list->piece[i].count = DDP__PROBE_FLOATS;
+    for (;;) {
+        ddp__probe_turn t = ddp__turn_of(q, line);
+        DDP__TRY(ddp__probe_agree(q, &t, 1, err));
+        if (!(t.kind > 0)) return DDP_OK;
+        DDP__TRY(ddp__train_run(q, (double)t.floats, line == (int)DDP__LINE_FULL, q->messages, at, err));
+        ddp__probed_train(&q->of[line], (double)t.floats, q->messages, at);
     }
-    s = ddp__probe_fit(d, link, list->piece, &d->measure->link[link], err);
-    DDP_FREE(list);
-    return s;
 }
+
+/* ---- from times to lines ---- */
+
+/* Estimates the rate from the longest transfers before, to choose the length of the first train. */
+static void ddp__probe_rough(ddp__link_prober *q)
+{
+    ddp__op_span *s = q->spans;
+    const int n = ddp__engine_spans(ddp__engine_of(q->d, q->link), -1, DBL_MAX, s, DDP__SPANS_SEEN);
+    const double latency = q->of[DDP__LINE_DIRECT].short_s[0];
+    double bytes = 0;
+
+    for (int i = 0; i < n; i++)
+        if (s[i].verb == DDP_ALL_REDUCE && s[i].end >= 0) bytes = fmax(bytes, (double)s[i].size);
+    for (int i = 0; i < n; i++) {
+        const double took = s[i].end - s[i].begin - s[i].peer_wait, size = (double)s[i].size;
+        const double rough = fmax(took - latency, 0.25 * took) / size;
+        if (s[i].verb != DDP_ALL_REDUCE || s[i].end < 0 || size < bytes / 2 || !(took > 0)) continue;
+        if (q->rough_bytes > 0 && rough >= q->rough_s) continue;
+        q->rough_s = rough;
+        q->rough_bytes = size;
+    }
+}
+
+/* The line of the direct algorithm or the ring. On an emulated link, and if there was no time for trains, the
+ * rate follows from the all-gathers, or the transfers before. */
+static ddp_link ddp__probed_line(const ddp__link_prober *q, int line)
+{
+    const ddp__probed *x = &q->of[line];
+    ddp_link k = {0, q->rough_s};
+
+    if (q->of[DDP__LINE_FULL].trains) k.beta_s = ddp__probed_beta(q, DDP__LINE_FULL);
+    if (x->trains) k.beta_s = ddp__probed_beta(q, line);
+    k.alpha_s = fmax(x->short_s[0] - k.beta_s * sizeof(float) * DDP__SHORT_FLOATS, 0);
+    return k;
+}
+
+/* The ring is used from the size on at which its bytes save more time than its delays cost. */
+static size_t ddp__ring_from(const ddp_link *line)
+{
+    const ddp_link direct = line[DDP__LINE_DIRECT], ring = line[DDP__LINE_RING];
+    const double less = direct.beta_s - ring.beta_s;
+    const double bytes = less > 0 ? fmax(ring.alpha_s - direct.alpha_s, 0) / less : DBL_MAX;
+
+    return bytes < 1e18 ? (size_t)fmax(bytes, 65536) : SIZE_MAX;
+}
+
+/* Whether the strategy's averages may use the ring, and nothing else decides about it. */
+static int ddp__ring_is_possible(const ddp__link_prober *q)
+{
+    const ddp__engine *e = ddp__engine_of(q->d, q->link);
+    ddp_message m = DDP__ZEROS;
+
+    if (!q->chooses || ddp__team_group(q->d) || !ddp__engine_may_ring(e) ||
+        ddp__ops(q->d)->averages == DDP_AVERAGES_CHANGES)
+        return 0;
+    m.verb = DDP_ALL_REDUCE; /* threads of one process may sum in shared memory instead */
+    return ddp__engine_algorithm(e, &m, (size_t)1 << 20) == 'd';
+}
+
+/* Whether the ring is worth measuring: messages are long enough, and there is time. */
+static int ddp__ring_is_open(const ddp__link_prober *q)
+{
+    const ddp__probed *x = &q->of[DDP__LINE_DIRECT];
+
+    return x->trains && sizeof(float) * x->floats >= 65536 &&
+           2 * x->train_s + 2 * x->short_s[0] * q->members < ddp__probe_left(q);
+}
+
+/* ---- the per-message overhead ---- */
 
 /* Starts the first `messages` of the list at once, each as its own average, and waits for all. */
 static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, int messages, double *seconds,
@@ -55771,58 +56332,188 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
     for (; i < n; i++) list[i].count = 1; /* no layer is averaged */
 }
 
-/* Measures the per-message overhead from bursts of messages as large as layers. All ranks receive the result
- * of the first rank. A burst has no more messages than may be in flight at a time, so that the delay of
- * further ones does not count. Short messages use another algorithm than long ones, so a burst is a sample of
- * the layers. Long messages are shortened so that the overhead remains visible. The median is used, because a
- * busy machine increases the work per message, unlike the time per byte, in the run as well. */
-static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
+/* Measures the per-message overhead from bursts of messages as large as layers, as many as the limit of time
+ * permits. A burst has no more messages than may be in flight at a time, so that the delay of further ones
+ * does not count. Long messages are shortened so that the overhead remains visible. The median is used,
+ * because a busy machine increases the work per message, unlike the time per byte, in the run as well. */
+static ddp_status ddp__probe_gap(ddp__link_prober *q, const ddp_link *line, double *out, ddp_error *err)
 {
-    const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
-    double one, all, more[DDP__BURSTS], bytes = 0;
+    ddp_ctx *d = q->d;
+    const int width = ddp__engine_width(ddp__engine_of(d, q->link)),
+              n = width < DDP__BURST ? width : DDP__BURST;
+    double one, all, more[DDP__BURSTS], takes = 0;
     ddp_piece list[DDP__BURST];
-    float x[DDP__PROBE_FLOATS];
+    ddp__probe_turn t = DDP__ZEROS;
 
     *out = 0;
-    if (n < 2 || (ddp__has_nccl(d) && link == 0)) return DDP_OK;
-    memset(x, 0, sizeof x);
+    if (n < 2 || ddp__layers(d) == 0 || ddp__over_nccl(d, q->link)) return DDP_OK;
     ddp__burst_sizes(d, list, n);
     for (int i = 0; i < n; i++) {
-        list[i].data = x;
-        if (i > 0) bytes += (double)(list[i].count * sizeof *x);
+        const double bytes = (double)(list[i].count * sizeof(float));
+        list[i].data = q->list->x;
+        if (i > 0) takes += ddp__line_of(line, ddp__algorithm_for(d, q->link, bytes)).beta_s * bytes;
     }
-    for (int i = 0; i < DDP__BURSTS; i++) {
-        DDP__TRY(ddp__probe_burst(d, link, list, 1, &one, err));
-        DDP__TRY(ddp__probe_burst(d, link, list, n, &all, err));
+    t.floats =
+        (float)fmax(0, floor(ddp__probe_left(q) / (2 * line[DDP__LINE_DIRECT].alpha_s + takes + 1e-9)));
+    t.floats = fminf(t.floats, DDP__BURSTS);
+    DDP__TRY(ddp__probe_agree(q, &t, 0, err));
+    for (int i = 0; i < (int)t.floats; i++) {
+        DDP__TRY(ddp__probe_burst(d, q->link, list, 1, &one, err));
+        DDP__TRY(ddp__probe_burst(d, q->link, list, n, &all, err));
         more[i] = all - one;
     }
-    qsort(more, DDP__BURSTS, sizeof *more, ddp__rising);
-    *out = (more[DDP__BURSTS / 2] - fit.beta_s * bytes) / (n - 1);
-    if (!(*out > 0)) *out = 0;
-    return ddp__tell(d, ddp__team_group(d), out, sizeof *out, err);
+    if (!(t.floats > 0)) return DDP_OK;
+    qsort(more, (size_t)t.floats, sizeof *more, ddp__rising);
+    *out = fmax(0, (more[(int)t.floats / 2] - takes) / (n - 1));
+    return DDP_OK;
 }
 
-double ddp_described_rate(const ddp_ctx *d, double *delay_s)
+/* ---- a link ---- */
+
+/* The result, which all ranks receive from the first one. */
+typedef struct ddp__probe_result_word {
+    ddp_link line[DDP__LINES];
+    double gap_s;
+    uint64_t ring;
+} ddp__probe_result_word;
+
+static ddp_status ddp__probe_measure(ddp__link_prober *q, ddp__probe_result_word *out, ddp_error *err)
 {
-    *delay_s = ddp__links_of(d, 0)->plan_delay_s;
-    return ddp__links_of(d, 0)->plan_rate > 0 ? ddp__links_of(d, 0)->plan_rate : 0;
+    ddp_ctx *d = q->d;
+    const int nccl = ddp__over_nccl(d, q->link), real = nccl || !ddp__links_of(d, q->link)->path;
+    const int ring = real && ddp__ring_is_possible(q);
+    const double limit_s = q->limit_s;
+    ddp__probe_turn t = DDP__ZEROS;
+
+    DDP__TRY(ddp__probe_agree(q, &t, 0, err)); /* all ranks begin now */
+    q->begun = ddp_now();
+    if (ring) q->limit_s = 0.55 * limit_s;
+    DDP__TRY(ddp__probe_shorts(q, DDP__LINE_DIRECT, err));
+    ddp__probe_rough(q);
+    /* on a real link, messages that meet at a rank may take longer than their bytes */
+    DDP__TRY(ddp__probe_trains(q, real ? DDP__LINE_DIRECT : DDP__LINE_FULL, err));
+    ddp__lines_derive(ddp__probed_line(q, DDP__LINE_DIRECT), q->members, out->line);
+    if (!(out->line[DDP__LINE_DIRECT].beta_s > 0)) /* the first rank was lost */
+        ddp__lines_derive(ddp__link_nominal(d, q->link), q->members, out->line);
+    q->limit_s = limit_s;
+    if (ring) {
+        t.kind = (float)ddp__ring_is_open(q);
+        DDP__TRY(ddp__probe_agree(q, &t, 1, err));
+    }
+    if (t.kind > 0) {
+        DDP__TRY(ddp__probe_shorts(q, DDP__LINE_RING, err));
+        DDP__TRY(ddp__probe_trains(q, DDP__LINE_RING, err));
+        if (q->of[DDP__LINE_RING].trains) out->line[DDP__LINE_RING] = ddp__probed_line(q, DDP__LINE_RING);
+    }
+    if (q->sizes.full >= sizeof t && !ddp__team_group(d) && !nccl)
+        out->line[DDP__LINE_FULL].alpha_s = fmin(q->word_s, out->line[DDP__LINE_DIRECT].alpha_s);
+    if (ddp__cfg(d)->algorithm != DDP_ALGORITHM_DEFAULT) /* all sizes use the algorithm that was measured */
+        out->line[DDP__LINE_FULL] = out->line[DDP__LINE_RING] = out->line[DDP__LINE_DIRECT];
+    if (q->chooses) DDP__TRY(ddp__engine_choose(ddp__engine_of(d, q->link), q->sizes, err));
+    return ddp__probe_gap(q, out->line, &out->gap_s, err);
 }
 
-/* 1 Gbit/s if no link is described. */
-static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
-
-double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
-
-/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, in each direction. */
-ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
+/* Corrects the lines by the transfers of the steps before. In training, ranks also compute, and the messages
+ * are those that the plan is for. The first step does not count, because it loads and warms up. Direct
+ * transfers say nothing about the ring on a real link, where they may disturb each other. */
+static void ddp__probe_correct(const ddp__link_prober *q, ddp__probe_result_word *w)
 {
-    const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
-    ddp_link k;
+    ddp__op_span *s = q->spans;
+    const int n = ddp__engine_spans(ddp__engine_of(q->d, q->link), -1, DBL_MAX, s, DDP__SPANS_SEEN);
+    int kept = 0;
+    ddp__follow f = DDP__ZEROS;
+    ddp__observed seen = DDP__ZEROS;
+    long first = LONG_MAX;
+    int ring = ddp__links_of(q->d, q->link)->path != NULL;
 
-    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(ddp__links_of(d, link));
-    k.alpha_s = n > 1 ? 2 * ddp__links_of(d, link)->plan_delay_s : 0;
-    return k;
+    for (int i = 0; i < n; i++)
+        if (s[i].layer >= 0 || s[i].layer == (int)DDP_ALL_LAYERS)
+            first = s[i].step < first ? s[i].step : first;
+    for (int i = 0; i < n; i++)
+        if (s[i].step > first) {
+            ring |= s[i].algorithm == 'r';
+            s[kept++] = s[i];
+        }
+    ddp__lines_observe(w->line, w->gap_s, s, kept, -DBL_MAX, -1, &seen);
+    ddp__follow_add(&f, &seen);
+    for (int k = 0; k < (int)DDP__LINES; k++)
+        if (k != (int)DDP__LINE_RING || ring) w->line[k].beta_s *= ddp__follow_scale(&f);
 }
+
+/* "step 6: measured the link in 0.42 s: an average takes 0.21 ms + 120.1 ns per byte (direct), ..." */
+static void ddp__probe_tell(const ddp__link_prober *q, const ddp__probe_result_word *w)
+{
+    static const char *const names[] = {"full", "direct", "ring"};
+    char text[256] = "";
+    size_t at = 0;
+
+    for (int k = 0; k < (int)DDP__LINES; k++) {
+        if (k == (int)DDP__LINE_FULL && q->sizes.full == 0) continue;
+        if (k == (int)DDP__LINE_RING && !q->of[k].trains) continue;
+        at +=
+            (size_t)ddp__format(text + at, sizeof text - at, "%s%.3g ms + %.4g ns per byte (%s)",
+                                at ? ", " : "", 1e3 * w->line[k].alpha_s, 1e9 * w->line[k].beta_s, names[k]);
+    }
+    ddp__log(ddp__log_of(q->d), DDP_LOG_INFO, "step %ld: measured %s in %.2f s: an average takes %s",
+             ddp_step(q->d), q->link ? "the second link" : "the link", ddp_now() - q->begun, text);
+}
+
+static ddp_status ddp__probe_run(ddp__link_prober *q, double limit_s, ddp_error *err)
+{
+    ddp_ctx *d = q->d;
+    ddp__engine *e = ddp__engine_of(d, q->link);
+    ddp__probe_result_word w = DDP__ZEROS;
+
+    q->sizes = ddp__engine_sizes(e);
+    q->chooses = ddp__cfg(d)->algorithm == DDP_ALGORITHM_DEFAULT && !ddp__cfg(d)->elastic.min_world &&
+                 !ddp__over_nccl(d, q->link);
+    q->messages = ddp__over_nccl(d, q->link) ? 1 : (int)DDP__TRAIN;
+    if (ddp__engine_width(e) < q->messages) q->messages = ddp__engine_width(e);
+    q->members = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
+    q->word_s = DBL_MAX;
+    q->limit_s = fmax(limit_s, ddp__probe_limit_part * d->measure->sum_step_s) / ddp_links(d);
+    if (ddp__leads(d))
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: measuring %s, for about %.1f s", ddp_step(d),
+                 q->link ? "the second link" : "the link", q->limit_s);
+    DDP__TRY(ddp__probe_measure(q, &w, err));
+    if (ddp__leads(d)) ddp__probe_correct(q, &w);
+    if (q->of[DDP__LINE_RING].trains) w.ring = ddp__ring_from(w.line);
+    DDP__TRY(ddp__tell(d, ddp__team_group(d), &w, sizeof w, err));
+    memcpy(d->measure->line[q->link], w.line, sizeof w.line);
+    d->measure->gap_s[q->link] = w.gap_s;
+    if (w.ring) {
+        q->sizes.ring = w.ring < SIZE_MAX ? (size_t)w.ring : SIZE_MAX;
+        DDP__TRY(ddp__engine_choose(e, q->sizes, err));
+    }
+    if (ddp__leads(d)) ddp__probe_tell(q, &w);
+    return DDP_OK;
+}
+
+ddp_status ddp__probe_link(ddp_ctx *d, int link, double limit_s, ddp_error *err)
+{
+    ddp__link_prober q = DDP__ZEROS;
+    ddp_status s;
+
+    q.d = d;
+    q.link = link;
+    q.list = (ddp__probe_list *)ddp__calloc(1, sizeof *q.list);
+    q.spans = (ddp__op_span *)ddp__calloc(DDP__SPANS_SEEN, sizeof *q.spans);
+    if (!q.list || !q.spans) {
+        DDP_FREE(q.list);
+        DDP_FREE(q.spans);
+        return ddp__fail(err, DDP_MEMORY, "out of memory to measure link %d", link);
+    }
+    for (int i = 0; i <= DDP__PROBE_MOST; i++)
+        q.list->piece[i].data = ddp__over_nccl(d, link) ? ddp__nccl_zeros(d) : q.list->x;
+    s = ddp__probe_run(&q, limit_s, err);
+    DDP_FREE(q.list);
+    DDP_FREE(q.spans);
+    return s;
+}
+
+/* ==== measure/timing.c ==== [measure] */
+/* Determines the times of layers and links: from FLOPs and the configured links, or as measured by hooks and
+ * probes, equal on all ranks. */
 
 /* ---- layers ---- */
 
@@ -55844,30 +56535,41 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* Returns how long the average of a layer of `bytes` bytes occupies the link, in seconds. */
+/* Returns how long an average of `bytes` bytes occupies the link, in seconds. */
 static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
+    const ddp_link k = ddp__link_for(d, 0, bytes);
     /* the number of operations in flight is limited, and each takes at least alpha */
     const double least =
-        ddp__engine_of(d, 0)
-            ? d->measure->link[0].alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->measure->gap_s[0]
-            : 0;
-    const double seconds = d->measure->link[0].beta_s * bytes;
+        ddp__engine_of(d, 0) ? k.alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->measure->gap_s[0] : 0;
+    const double seconds = k.beta_s * bytes;
 
     return bytes > 0 && seconds < least ? least : seconds;
 }
 
-static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
+double ddp__message_takes(const ddp_ctx *d, double bytes, double *alpha)
+{
+    *alpha = fmax(ddp__link_for(d, 0, bytes).alpha_s - d->measure->gap_s[0], 0); /* one message takes both */
+    return bytes > 0 ? ddp__occupancy(d, bytes) + d->measure->gap_s[0] : 0;
+}
+
+/* The planners know one latency for all layers: the longest. */
+static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p, double alpha)
 {
     p->gap_s = d->measure->gap_s[0];
-    p->alpha_s = d->measure->link[0].alpha_s > p->gap_s ? d->measure->link[0].alpha_s - p->gap_s
-                                                        : 0; /* one message takes both */
+    p->alpha_s = fmax(alpha - p->gap_s, 0); /* one message takes both */
 }
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
-    ddp__profile_startup(d, p);
-    for (int l = 0; l < ddp__layers(d); l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
+    double alpha = 0;
+
+    for (int l = 0; l < ddp__layers(d); l++) {
+        const double bytes = (double)ddp__layer_bytes(d, l);
+        p->comm_s[l] = ddp__occupancy(d, bytes);
+        if (bytes > 0) alpha = fmax(alpha, ddp__link_for(d, 0, bytes).alpha_s);
+    }
+    ddp__profile_startup(d, p, alpha);
 }
 
 /* Estimates without measuring: 10 GFLOP/s, backward twice the forward, the nominal link. */
@@ -55887,7 +56589,7 @@ static void ddp__nominal_times(ddp_profile *p, int l, double flops)
 
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
-    d->measure->link[0] = ddp__link_nominal(d, 0);
+    ddp__link_set(d, 0, ddp__link_nominal(d, 0));
     d->measure->gap_s[0] = d->measure->gap_s[1] = 0;
     for (int l = 0; l < ddp__layers(d); l++) ddp__nominal_times(p, l, ddp__unit_flops(ddp__unit_of(d, l)));
     ddp__profile_link(d, p);
@@ -55896,17 +56598,21 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
                               ddp_error *err)
 {
+    double alpha = 0;
+
     DDP__TRY(ddp_profile_new(layers, p, err));
-    d->measure->link[0] = ddp__link_nominal(d, 0);
+    ddp__link_set(d, 0, ddp__link_nominal(d, 0));
     d->measure->gap_s[0] = d->measure->gap_s[1] = 0;
-    ddp__profile_startup(d, p);
     for (int l = 0; l < p->layers; l++) {
         const ddp__layer_cost *c = &model[l];
+        const double bytes =
+            (double)ddp__average_bytes(d, ddp__team_group(d), (size_t)c->trained, (size_t)c->others);
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
-        p->comm_s[l] = ddp__occupancy(
-            d, (double)ddp__average_bytes(d, ddp__team_group(d), (size_t)c->trained, (size_t)c->others));
+        p->comm_s[l] = ddp__occupancy(d, bytes);
+        if (bytes > 0) alpha = fmax(alpha, ddp__link_for(d, 0, bytes).alpha_s);
     }
+    ddp__profile_startup(d, p, alpha);
     return DDP_OK;
 }
 
@@ -56007,10 +56713,7 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_local(d, p);
     if (ddp__engine_of(d, 0)) {
-        for (int k = 0; k < ddp_links(d); k++) {
-            DDP__TRY(ddp__probe_link(d, k, err));
-            DDP__TRY(ddp__probe_gap(d, k, d->measure->link[k], &d->measure->gap_s[k], err));
-        }
+        for (int k = 0; k < ddp_links(d); k++) DDP__TRY(ddp__probe_link(d, k, 1, err));
         DDP__TRY(ddp__profile_agree(d, p, err));
     }
     ddp__profile_link(d, p);
@@ -56236,17 +56939,21 @@ ddp_status ddp__pace_wait(ddp_ctx *d, ddp_error *err)
 enum {
     DDP__PINGS = 20,
     DDP__PINGS_LEAST = 8,
-    DDP__PROBE_SMALL = 65536, /* bytes */
-    DDP__PROBE_LARGE = 1048576,
+    DDP__PARTS_SENT = 4,        /* messages of a transfer */
+    DDP__PROBE_SMALL = 8192,    /* bytes of the first transfer */
+    DDP__PROBE_LARGE = 4194304, /* bytes of the longest transfer */
+    DDP__PROBE_GROWTH = 4,
     DDP__PROBE_SPANS = 16,
-    DDP__PROBE_SIZES = 3 /* sizes in the fit of a pair: a ping, small, large */
+    DDP__PROBE_SIZES = 2 /* sizes in the fit of a pair: a ping, and the longest transfer */
 };
+static const double ddp__pair_s = 0.25; /* wanted duration of a transfer, in seconds */
 
 /* Control message between transfers. */
 typedef struct ddp__probe_word {
     double next;   /* bytes of the next transfer, 0 for a ping, or negative for the end */
     double wall_s; /* wall clock of the answering rank, or in the last message the time of a ping */
     double lay_s;  /* seconds that the question waited until the rank woke up */
+    double part_s[DDP__PARTS_SENT]; /* when each message of a transfer was received, after the first one */
 } ddp__probe_word;
 
 typedef struct ddp__prober {
@@ -56329,59 +57036,101 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
     return 0;
 }
 
-/* ---- transfers ---- */
+/* ---- transfers ----
+ *
+ * A transfer is a few messages that follow each other without a pause. Only the second half of them counts,
+ * because a token bucket lets the first bytes pass at a higher rate. Their receiver measures how long it
+ * takes to receive them, so that delays cancel out. */
 
-/* Times a transfer. The answer's way back, half a round trip, is subtracted. */
-static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
+/* Sends or receives the messages of a transfer. */
+static int ddp__probe_parts(ddp__prober *q, ddp_verb verb, size_t bytes, int peer)
 {
-    ddp__probe_word w;
+    long ticket[DDP__PARTS_SENT];
+    ddp_error *err = ddp__error(q->d);
+
+    for (int i = 0; i < DDP__PARTS_SENT; i++) {
+        ddp_piece p;
+        ddp_message m = ddp__own_word(q->d, &p, verb, 0, q->x, bytes / DDP__PARTS_SENT);
+        m.peer = peer;
+        if (ddp__post_here(q->d, &m, &ticket[i], err)) return ddp__ctx_fail(q->d, err);
+    }
+    for (int i = 0; i < DDP__PARTS_SENT; i++)
+        if (ddp__engine_wait(ddp__engine_of(q->d, 0), ticket[i], err)) return ddp__ctx_fail(q->d, err);
+    return 0;
+}
+
+/* Stores when the parts of the newest transfer were received. */
+static void ddp__parts_received(ddp__prober *q, double since, double part_s[DDP__PARTS_SENT])
+{
+    ddp__op_span seen[DDP__PROBE_SPANS];
+    int n = ddp__engine_spans(ddp__engine_of(q->d, 0), since, ddp_now(), seen, DDP__PROBE_SPANS);
+
+    for (int i = DDP__PARTS_SENT; i > 0 && n > 0; n--)
+        if (seen[n - 1].verb == DDP_RECEIVE && seen[n - 1].end >= 0) part_s[--i] = seen[n - 1].due;
+    for (int i = DDP__PARTS_SENT; i-- > 0;) part_s[i] -= part_s[0];
+}
+
+/* Times a transfer. w->part_s receives when its messages were received, and *seconds its duration without the
+ * answer's way back, half a round trip. */
+static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, ddp__probe_word *w,
+                         double *seconds)
+{
     double since;
 
-    memset(&w, 0, sizeof w);
-    w.next = (double)bytes;
-    DDP__DO(ddp__say(q, &w, peer));
+    memset(w, 0, sizeof *w);
+    w->next = (double)bytes;
+    DDP__DO(ddp__say(q, w, peer));
     since = ddp_now();
-    DDP__DO(ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer));
-    DDP__DO(ddp__hear(q, &w, peer));
-    *seconds = ddp__recorded(q, DDP_RECEIVE, since).due - ddp__recorded(q, DDP_SEND, since).submitted -
-               w.lay_s - back_s;
+    DDP__DO(ddp__probe_parts(q, DDP_SEND, bytes, peer));
+    DDP__DO(ddp__hear(q, w, peer));
+    *seconds = ddp__recorded(q, DDP_RECEIVE, since).due - since - w->lay_s - back_s;
     if (*seconds < 1e-9) *seconds = 1e-9;
     return 0;
 }
 
-static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, double *fastest)
+/* Returns the size of the next transfer if this one was too short, or contained the burst of a token bucket:
+ * its first messages arrived faster than its last ones. */
+static size_t ddp__transfer_next(size_t bytes, double seconds, const double *part_s)
 {
-    ddp__meter meter = DDP__ZEROS;
-    double seconds;
+    const int last = DDP__PARTS_SENT - 1;
+    const double begun = part_s[1], ended = part_s[last] - part_s[last - 1];
+    double growth = fmin(DDP__PROBE_GROWTH, ddp__pair_s / seconds);
 
-    do {
-        DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
-    } while (!ddp__meter_add(&meter, (double)bytes, seconds, fastest));
-    q->bytes[q->n] = (double)bytes;
-    q->seconds[q->n++] = *fastest;
-    return 0;
+    if (begun < 0.85 * ended && seconds < 2 * ddp__pair_s) growth = fmax(growth, 2);
+    if (growth < 1.25) return bytes;
+    return (size_t)fmin(growth * (double)bytes, DDP__PROBE_LARGE) / DDP__PARTS_SENT * DDP__PARTS_SENT;
 }
 
+/* Measures the rate to a peer: transfers that grow, and then repetitions of the longest. */
 static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
-    const int first = q->n;
-    ddp__probe_word over = {-1, out->ping_s, 0};
-    double best, data;
-    size_t bytes = DDP__PROBE_SMALL;
+    const int first = q->n, last = DDP__PARTS_SENT - 1, half = DDP__PARTS_SENT / 2;
+    ddp__probe_word over = DDP__ZEROS, w;
+    ddp__meter meter = DDP__ZEROS;
+    double seconds, fastest, counted_s[DDP__METER_MOST];
+    int times = 0;
+    size_t bytes = DDP__PROBE_SMALL, next;
 
-    q->bytes[q->n] = sizeof(ddp__probe_word);
-    q->seconds[q->n++] = out->ping_s;
-    DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
-    data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
-    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in 0.25 s */
-    bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
-    if (bytes > DDP__PROBE_SMALL)
-        DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
-    else
-        bytes = DDP__PROBE_SMALL;
+    over.next = -1;
+    over.wall_s = out->ping_s;
+    for (;; bytes = next) {
+        DDP__DO(ddp__transfer(q, peer, bytes, out->ping_s, &w, &seconds));
+        next = ddp__transfer_next(bytes, seconds, w.part_s);
+        if (next == bytes) break;
+    }
+    for (;;) {
+        if (times < DDP__METER_MOST) counted_s[times++] = fmax(w.part_s[last] - w.part_s[half - 1], 1e-9);
+        if (ddp__meter_add(&meter, (double)bytes, seconds, &fastest)) break;
+        DDP__DO(ddp__transfer(q, peer, bytes, out->ping_s, &w, &seconds));
+    }
     DDP__DO(ddp__say(q, &over, peer));
-    data = best - out->ping_s;
-    out->rate = (double)bytes / (data > best / 2 ? data : best);
+    /* the median: a receiver that wakes up late reads the last messages together, at no rate of the link */
+    qsort(counted_s, (size_t)times, sizeof *counted_s, ddp__rising);
+    out->rate = (double)(bytes / DDP__PARTS_SENT) * (DDP__PARTS_SENT - half) / counted_s[times / 2];
+    q->bytes[q->n] = sizeof w;
+    q->seconds[q->n++] = out->ping_s;
+    q->bytes[q->n] = (double)bytes;
+    q->seconds[q->n++] = out->ping_s + (double)bytes / out->rate;
     return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link,
                              ddp__error(q->d));
 }
@@ -56393,7 +57142,10 @@ static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
         const double since = ddp_now();
         DDP__DO(ddp__hear(q, w, peer));
         if (!(w->next >= 0 && w->next <= (double)DDP__PROBE_LARGE)) return 0;
-        if (w->next > 0) DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w->next, peer));
+        if (w->next > 0) {
+            DDP__DO(ddp__probe_parts(q, DDP_RECEIVE, (size_t)w->next, peer));
+            ddp__parts_received(q, since, w->part_s);
+        }
         w->lay_s = ddp__lay(q, since);
         w->wall_s = ddp__wall();
         DDP__DO(ddp__say(q, w, peer));
@@ -56673,10 +57425,13 @@ struct ddp__session {
     ddp_blob plan;              /* current plan, empty if there is none */
     ddp_profile profile;        /* profile.layers 0 = none yet */
     int plan_steps;             /* steps in a period of the strategy's messages */
-    long drift_ticket;          /* ticket of the first rank's message about a new plan, or -1 */
+    ddp_transfer *transfer;     /* [transfers] these messages, or NULL if the strategy does not list them */
+    int transfers;
+    double exposed_s;  /* exposed seconds of these messages in a period, when the plan was made */
+    long drift_ticket; /* ticket of the first rank's message about a new plan, or -1 */
     struct {
         int again;
-        ddp_link link[2];
+        double scale[2]; /* by which the time of a byte changed, of each link */
     } drift_word;
     ddp__landing landing;
     long plans;      /* number of plans used so far */
@@ -57532,9 +58287,9 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
  * it is recomputed when the link has changed by more than 20 %. Only the strategy interprets a plan. This
  * file treats it as bytes. */
 
-/* Periods between two messages of the team's first rank about a new plan, and the reason for a new plan:
+/* Fewest steps between two messages of the team's first rank about a new plan, and the reason for a new plan:
  * DDP__LINK_MOVED + number of the link that changed. */
-enum { DDP__DRIFT_PERIODS = 4 };
+enum { DDP__DRIFT_STEPS = 4 };
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
 static const double ddp__drift_limit = 0.2;
 
@@ -57654,26 +58409,56 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 
 /* ---- prediction ---- */
 
+/* Returns how long a message occupies the link, in seconds, if a byte takes `scale` times as long as when the
+ * plan was made. The cost follows from the size of the whole message, because that selects the algorithm.
+ * *alpha: how much later it arrives. */
+static double ddp__transfer_takes(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, double scale,
+                                  double *alpha)
+{
+    double bytes = 0, comm = 0, takes;
+
+    for (int l = t->first; l >= t->last; l--) {
+        bytes += (double)ddp__layer_bytes(d, l);
+        comm += p->comm_s[l];
+    }
+    takes = ddp__message_takes(d, bytes, alpha);
+    if (ddp__cfg(d)->profile_path) { /* the profile may have measured times */
+        *alpha = p->alpha_s;
+        takes = comm > 0 ? comm + p->gap_s : 0;
+    }
+    return takes > p->gap_s ? (takes - p->gap_s) * scale + p->gap_s : takes;
+}
+
+/* Strategies that average deltas first exchange which layers were trained. Packed deltas do not wait for
+ * it. */
+static double ddp__transfers_wait(const ddp_ctx *d)
+{
+    const ddp_link k = ddp__link_control(d, 0);
+
+    return ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && ddp__cfg(d)->wire != DDP_WIRE_TOPK ? k.alpha_s
+                                                                                               : 0;
+}
+
 /* Returns the exposed seconds of a period's transfers, outside of the backward passes. *comm receives the
  * total seconds. */
-static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
-                                     double backward, double *comm)
+static double ddp__transfers_exposed(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
+                                     double scale, double *comm)
 {
-    double exposed = 0, free_at = 0, behind;
+    double exposed = 0, free_at = 0, arrives = 0, backward = 0;
     int i;
 
+    for (int l = 0; l < p->layers; l++) backward += p->backward_s[l];
     for (i = 0, *comm = 0; i < n; i++) {
-        double takes = 0;
-        for (int l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
-        if (takes > 0) takes += p->gap_s;
-        (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]), takes);
+        double alpha;
+        const double takes = ddp__transfer_takes(d, p, &t[i], scale, &alpha);
+        (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]) + ddp__transfers_wait(d), takes);
+        if (takes > 0) arrives = fmax(arrives, free_at + alpha);
         *comm += takes;
         if (i + 1 < n && t[i + 1].step == t[i].step) continue;
-        behind = free_at + p->alpha_s - backward;
-        if (free_at > 0 && behind > 0) exposed += behind;
-        free_at = 0;
+        if (arrives > backward) exposed += arrives - backward;
+        free_at = arrives = 0;
     }
-    return ddp__ops(d)->plan_exposed ? ddp__ops(d)->plan_exposed(ddp__self(d)) : exposed;
+    return exposed;
 }
 
 /* "step 6: dreamddp sends 12 messages in 5 steps (3 2 3 2 2); a step should take 41.2 ms, 93 % of .." */
@@ -57695,30 +58480,41 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
              1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
-/* Stores the predicted step time in the statistics. */
+/* Stores the predicted step time in the statistics, and the list of messages for corrections of it. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->session->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int n, steps;
-    ddp_transfer *t;
 
-    DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
+    ddp__array_free(d->session->transfer);
+    DDP__TRY(ddp__transfers(d, &d->session->transfer, &n, &steps, err));
     for (int l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
     }
-    if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
+    if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, d->session->transfer, n, 1, &comm);
+    d->session->transfers = n;
+    d->session->exposed_s = exposed;
     d->session->plan_steps = steps;
-    if (ddp__ops(d)->transfers) { /* without a list of messages there is no prediction */
-        ddp__stats(d)->predicted_step_s = forward + p->between_s + backward + exposed / steps;
-        ddp__stats(d)->predicted_hidden_pct = !(comm > 0)      ? 100
-                                              : exposed < comm ? 100 * (1 - exposed / comm)
-                                                               : 0;
-        if (ddp__team_size(d) > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
-    }
-    ddp__array_free(t);
+    if (!ddp__ops(d)->transfers) return DDP_OK; /* without a list of messages there is no prediction */
+    if (ddp__ops(d)->plan_exposed) exposed = ddp__ops(d)->plan_exposed(ddp__self(d));
+    ddp__stats(d)->predicted_step_s = ddp__stats(d)->corrected_step_s =
+        forward + p->between_s + backward + exposed / steps;
+    ddp__stats(d)->predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
+    if (ddp__team_size(d) > 1 && ddp__leads(d)) ddp__plan_tell(d, d->session->transfer, n, steps);
     return DDP_OK;
+}
+
+/* Corrects the prediction by the rates that training has observed since the plan. */
+static void ddp__predict_again(ddp_ctx *d)
+{
+    double comm;
+    const double exposed = ddp__transfers_exposed(d, &d->session->profile, d->session->transfer,
+                                                  d->session->transfers, ddp__link_followed(d, 0), &comm);
+
+    ddp__stats(d)->corrected_step_s =
+        fmax(0, ddp__stats(d)->predicted_step_s + (exposed - d->session->exposed_s) / d->session->plan_steps);
 }
 
 /* ---- one plan for all ---- */
@@ -57992,7 +58788,8 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 
 /* ---- drift ---- */
 
-/* Posts the first rank's message about a new plan at normal priority. It is read one plan length later. */
+/* Posts the first rank's message about a new plan at normal priority. It is read one period later,
+ * before the next one. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
@@ -58004,31 +58801,41 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     d->session->drift_word.again =
         ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d)) ? DDP__PLAN_STALE : 0;
     for (int link = 0; link < 2; link++) {
-        double moved = fabs(ddp_link_drift(ddp__link_is(d, link), ddp__link_followed(d, link), &bytes, 1));
+        const ddp_link was = ddp__link_for(d, link, bytes);
+        ddp_link is = was;
+        double moved;
+        d->session->drift_word.scale[link] = ddp__link_followed(d, link);
+        is.beta_s *= d->session->drift_word.scale[link];
+        moved = fabs(ddp_link_drift(was, is, &bytes, 1));
         if (moved > most) d->session->drift_word.again = DDP__LINK_MOVED + link;
         most = fmax(most, moved);
-        d->session->drift_word.link[link] = ddp__link_followed(d, link);
     }
     return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
 }
 
+/* Steps between two messages about a new plan: one period, but not more than one in some steps. */
+static long ddp__drift_steps(const ddp_ctx *d)
+{
+    long steps = d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period;
+
+    return steps > DDP__DRIFT_STEPS ? steps : (long)DDP__DRIFT_STEPS;
+}
+
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    long every =
-        (long)(d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period) *
-        DDP__DRIFT_PERIODS;
     ddp_link was, is;
     int link;
 
-    if (!ddp__engine_of(d, 0) || !ddp__ops(d)->plan_make || ddp__has_nccl(d)) return DDP_OK;
-    if (ddp_step(d) % every == 0) return ddp__drift_ask(d, err);
-    if (d->session->drift_ticket < 0 || ddp_step(d) % every != d->session->plan_steps) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || ddp__has_nccl(d) || ddp_step(d) % ddp__drift_steps(d)) return DDP_OK;
+    ddp__predict_again(d);
+    if (!ddp__ops(d)->plan_make) return DDP_OK;
+    if (d->session->drift_ticket < 0) return ddp__drift_ask(d, err);
     DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     d->session->drift_ticket = -1;
-    if (!d->session->drift_word.again) return DDP_OK;
+    if (!d->session->drift_word.again) return ddp__drift_ask(d, err);
     link = d->session->drift_word.again == DDP__LINK_MOVED + 1;
-    was = ddp__link_is(d, link);
-    is = d->session->drift_word.link[link];
+    was = is = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
+    is.beta_s *= d->session->drift_word.scale[link];
     if (d->session->drift_word.again == DDP__PLAN_STALE)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
                  ddp__ops(d)->name);
@@ -58038,7 +58845,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
                  "%.2f ms + %.1f ns): planning again",
                  ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
-    for (int k = 0; k < 2; k++) ddp__link_set(d, k, d->session->drift_word.link[k]);
+    for (int k = 0; k < 2; k++) ddp__link_scale(d, k, d->session->drift_word.scale[k]);
     ddp__stats(d)->replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * ddp__mean_layer_bytes(d),
                   is.alpha_s + is.beta_s * ddp__mean_layer_bytes(d));
@@ -60366,6 +61173,7 @@ void ddp_close(ddp_ctx *d)
     ddp__units_free(d);
     ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
+    ddp__array_free(d->session->transfer);
     ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }
@@ -60515,7 +61323,7 @@ int ddp_measure_links(ddp_ctx *d)
     if (ddp__cfg(d)->device.nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
+        if (ddp__probe_link(d, link, 3, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     return 0;
 }
 
@@ -60536,7 +61344,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
         out->busy_s = net.busy_s;
         out->algorithm = ddp__algorithm_name(net.algorithm);
     }
-    out->link = ddp__link_is(d, link);
+    out->link = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
     out->gap_s = ddp__gap_is(d, link);
     if (link == 0)
         out->mu = 1;

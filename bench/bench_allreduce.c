@@ -20,7 +20,8 @@ enum { BENCH_WARMUP = 2 };
 typedef struct bench {
     long bytes, iters;
     ddp_wire wire;
-    int alone; /* this process is one rank and prints; else rank 0 prints for all */
+    int alone;   /* this process is one rank and prints; else rank 0 prints for all */
+    int chooses; /* 1: the links are measured first, by which the library chooses the algorithm */
 } bench;
 
 /* Value i of a rank, in -1..1, different on each rank. */
@@ -157,7 +158,8 @@ static int bench_worker(ddp_ctx *d, void *user)
 
     if (value && ms) {
         bench_fill(value, n, ddp_rank(d));
-        bad = bench_measure(d, b, value, value + n, n, ms);
+        bad = b->chooses ? ddp_measure_links(d) : 0;
+        if (!bad) bad = bench_measure(d, b, value, value + n, n, ms);
     }
     free(value);
     free(ms);
@@ -174,7 +176,7 @@ int main(int argc, char **argv)
 {
     const char *algorithm = "auto", *wire = "f32";
     int deterministic = 0, quick = 0, code, count;
-    bench b = {16777216, 20, DDP_WIRE_DEFAULT, 0};
+    bench b = {16777216, 20, DDP_WIRE_DEFAULT, 0, 0};
     connection meet;
     ddp_config cfg;
     ddp_error err;
@@ -185,7 +187,8 @@ int main(int argc, char **argv)
         {"--bytes", CLI_COUNT, &b.bytes, "B", "size of the array, a multiple of 4 [16777216]"},
         {"--iters", CLI_COUNT, &b.iters, "N", "timed iterations, after two of warm-up [20]"},
         {"--wire", CLI_TEXT, &wire, "NAME", "f32, bf16: half the bytes, int8: 0.27, rounded [f32]"},
-        {"--algorithm", CLI_TEXT, &algorithm, "NAME", "auto (by size and link), full, direct or ring [auto]"},
+        {"--algorithm", CLI_TEXT, &algorithm, "NAME",
+         "auto (by size and measured link), full, direct or ring [auto]"},
         {"--deterministic", CLI_FLAG, &deterministic, "",
          "sums in rank order: equal bits on every transport"},
         {"--quick", CLI_FLAG, &quick, "", "five iterations"},
@@ -216,6 +219,7 @@ int main(int argc, char **argv)
     code = connect_configure("bench_allreduce", &meet, &cfg);
     if (code) return code;
     b.alone = meet.rank >= 0;
+    b.chooses = cfg.algorithm == DDP_ALGORITHM_DEFAULT && !deterministic;
     cfg.wire = b.wire;
     cfg.deterministic = deterministic;
     cli_catch_interrupt();

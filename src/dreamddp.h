@@ -304,8 +304,10 @@
 #include "device/stager.c"
 #include "device/device.c"
 #include "measure/arrivals.c"
+#include "measure/lines.c"
 #include "measure/part.c"
 #include "measure/account.c"
+#include "measure/link_probe.c"
 #include "measure/timing.c"
 #include "measure/pace.c"
 #ifndef DDP_NO_PLANNERS

@@ -24,6 +24,7 @@ RECORDS = {
     "ddp__epoch_info": "a result: the members of an epoch",
     "ddp__frame": "a message on the wire",
     "ddp__hello": "a message on the wire",
+    "ddp__sizes": "two values: the sizes that decide about an all-reduce",
     "ddp__incidents": "lines of a script",
     "ddp__incident": "a line of a script",
     "ddp__join_config": "filled by the caller that opens the admission of workers",

@@ -24,6 +24,8 @@ typedef struct progress {
  * progress_step - call it after step `done` (1..total). loss NAN: unknown. tokens: tokens or images of this
  * step over all workers, 0: not shown. Does not allocate.
  *
+ * progress_says - on a terminal, shows after the line why the next step takes longer, until then.
+ *
  * progress_end - ends the line, so that later output starts on a new one. */
 static void progress_start(progress *p, FILE *out, const char *label, long total)
 {
@@ -87,6 +89,14 @@ static void progress_step(progress *p, long done, double loss, double tokens)
         fprintf(p->out, "%s\n", line);
     p->width = n;
     fflush(p->out);
+}
+
+static void progress_says(progress *p, const char *why)
+{
+    if (!p->out || !p->terminal) return;
+    fprintf(p->out, "  %s", why);
+    fflush(p->out);
+    p->width += 2 + (int)strlen(why);
 }
 
 static void progress_end(progress *p)

@@ -1079,6 +1079,8 @@ static int training_loop(ddp_ctx *d, void *user)
             info.epoch =
                 (double)(step * training_workers(d, t)) * (double)info.samples / (double)t->data_length;
         if (!bad) bad = ddp_report(d, &info);
+        if (training_leads(d) && ddp_workers(d) > 1 && step + 1 - first == ddp_settings(d)->profile_steps)
+            progress_says(&line, "measuring the link");
         if (!bad) bad = ddp_step_end(d);
         if (bad) break;
         ddp_get_stats(d, &s);

@@ -133,6 +133,8 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_number(j, p->t.task ? "images_per_s" : "tokens_per_s", r->samples_per_s);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
     ddp_jsonl_number(j, "predicted_step_ms", predicted_step_ms(p));
+    if (p->stages == 1)
+        ddp_jsonl_number(j, "corrected_step_ms", 1e3 * r->rank[r->leader].stats.corrected_step_s);
     ddp_jsonl_number(j, "predicted_hidden_pct", predicted_hidden_pct(p));
     ddp_jsonl_number(j, "wait_ms", 1e3 * r->rank[r->leader].stats.wait_s);
     if (r->rank[r->leader].stats.slow_ratio > 0) {

@@ -837,7 +837,7 @@ ddp_stats._fields_ = [
     ("compute_s", c_double), ("median_compute_s", c_double), ("slowest_rank", c_int),
     ("slow_ratio", c_double), ("optimizer_bytes", c_size_t), ("not_finite", c_long),
     ("counted_from", c_long), ("counted_periods", c_long), ("period", c_int),
-    ("wait_total_s", c_double), ("landing_moves", c_long)]
+    ("wait_total_s", c_double), ("landing_moves", c_long), ("corrected_step_s", c_double)]
 ddp_note._fields_ = [
     ("kind", c_int), ("step", c_long), ("time_s", c_double), ("rank", c_int), ("workers", c_int),
     ("before", c_double), ("now", c_double)]

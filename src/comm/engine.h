@@ -154,6 +154,20 @@ DDP_LIB size_t ddp__engine_window(const ddp__engine *e);
  * an all-reduce for it, in bytes (0 = as opened, SIZE_MAX = never). Must be the same on all ranks, before any
  * of them submits again. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
+/* Returns the letter of the algorithm (ddp__op_span.algorithm) of a message like *m with n values. */
+DDP_LIB char ddp__engine_algorithm(const ddp__engine *e, const ddp_message *m, size_t n);
+/* The sizes in bytes that decide about an all-reduce: up to `full`, the all-to-all exchange, from `ring` on
+ * the ring (0 and SIZE_MAX: never), otherwise the direct algorithm. */
+typedef struct ddp__sizes {
+    size_t full, ring;
+} ddp__sizes;
+DDP_LIB ddp__sizes ddp__engine_sizes(const ddp__engine *e);
+/* Sets these sizes. Must be the same on all ranks, before any of them submits again. Errors: DDP_USAGE while
+ * an all-reduce is in flight. */
+DDP_LIB ddp_status ddp__engine_choose(ddp__engine *e, ddp__sizes sizes, ddp_error *err);
+/* Returns 1 if the ring is possible: three or more ranks, no membership, and neither the configuration nor
+ * emulated links decide about the algorithm. */
+DDP_LIB int ddp__engine_may_ring(const ddp__engine *e);
 /* Makes room for messages of up to `pieces` pieces. The initial room is 2048, or 512 if very many engines are
  * in the same process. Errors: DDP_USAGE while messages are in flight. */
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);

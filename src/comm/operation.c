@@ -170,6 +170,17 @@ const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
     return e->ways[i];
 }
 
+char ddp__engine_algorithm(const ddp__engine *e, const ddp_message *m, size_t n)
+{
+    ddp__op op;
+
+    memset(&op, 0, sizeof op);
+    op.m = *m;
+    op.unit = m->bytes ? 1 : sizeof(float);
+    op.n = n;
+    return ddp__way_of(e, &op)->letter;
+}
+
 int ddp__sums(const ddp__op *op) { return op->m.verb == DDP_ALL_REDUCE || op->m.verb == DDP_REDUCE_SCATTER; }
 
 int ddp__root(const ddp__engine *e, const ddp__op *op)

@@ -83,6 +83,40 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
     return status;
 }
 
+ddp__sizes ddp__engine_sizes(const ddp__engine *e)
+{
+    const ddp__sizes sizes = {e->full_bytes, e->ring_bytes};
+
+    return sizes;
+}
+
+ddp_status ddp__engine_choose(ddp__engine *e, ddp__sizes sizes, ddp_error *err)
+{
+    long sums = 0;
+    ddp_status status = DDP_OK;
+
+    pthread_mutex_lock(&e->lock);
+    for (long t = e->first; t < e->submitted; t++) {
+        const ddp__op *op = &e->ops[t % e->cfg.queue];
+        sums += !op->done && op->m.verb == DDP_ALL_REDUCE;
+    }
+    if (sums > 0) {
+        status = ddp__fail(err, DDP_USAGE, "cannot choose the algorithm while %ld all-reduces are in flight",
+                           sums);
+    } else {
+        e->full_bytes = sizes.full;
+        e->ring_bytes = sizes.ring;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+int ddp__engine_may_ring(const ddp__engine *e)
+{
+    return e->members > 2 && !e->membership && !e->shaped && !e->cfg.deterministic && !e->cfg.coding &&
+           !e->cfg.ring_bytes;
+}
+
 /* Operations of groups never use the ring: ranks may submit operations of different groups in different
  * orders, and rings must wait for each other in one order. */
 static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)

@@ -41,10 +41,10 @@ typedef struct ddp_stats {
     double comm_cpu_s;                   /* CPU time of the comm threads in the whole run, without
                                             transfers that blocking calls made on the caller's thread, or 0 if
                                             this system does not provide it */
-    double predicted_step_s;             /* step time that the plan predicts, forward included, or 0 for no
-                                          * prediction */
-    double predicted_hidden_pct;         /* hidden communication that the plan predicts, in %. 0 for no
-                                          * prediction */
+    double predicted_step_s;             /* step time that was predicted when the plan was adopted, forward
+                                          * included, or 0 for no prediction */
+    double predicted_hidden_pct;         /* hidden communication that was predicted when the plan was
+                                          * adopted, in %. 0 for no prediction */
     double divergence;   /* this rank's share of Gamma, DreamDDP section 2.4: sum over layers of |average -
                             own|^2 at their last averaging. The mean over ranks is Gamma. */
     ddp_link link;       /* measured: averaging n bytes takes alpha_s + beta_s n seconds */
@@ -68,6 +68,8 @@ typedef struct ddp_stats {
     double wait_total_s;     /* time for which this rank waited for communication in the whole run */
     long landing_moves; /* stream: number of times that landings of layers were moved, because averages had
                                 arrived late, or early for several periods */
+    double corrected_step_s; /* predicted_step_s for the rate of the link that training has observed since the
+                                plan, updated every period */
 } ddp_stats;
 
 /* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */

@@ -142,17 +142,18 @@ typedef struct ddp_link_stats {
     int64_t operations;    /* number of operations on the link */
     double busy_s;         /* time in which at least one operation of the link was in flight */
     ddp_link link;         /* measured cost, else nominal cost, or 0 if there is neither */
-    double gap_s;          /* per-message overhead in seconds (ddp_profile), or 0 before planning */
+    double gap_s;          /* per-message overhead in seconds (ddp_profile), or 0 if not measured */
     double mu;             /* beta of this link / beta of link 0, or 0 if unknown */
     const char *algorithm; /* algorithm of the last all-reduce: "full", "direct", "ring" or "nccl", or "none"
                               if there was none */
 } ddp_link_stats;
 
-/* ddp_measure_links - times averages on each link, one link at a time, and stores the measured alpha and beta
- * of each link. Collective, between steps. Returns 0 or the context's first error. Errors: DDP_USAGE for a
- * worker that joined before the end of its first step; DDP_MISMATCH, DDP_UNSUPPORTED, DDP_IO, DDP_FORMAT or
- * DDP_MEMORY if it starts the session (with nccl). Communication may also fail with DDP_PEER_LOST,
- * DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
+/* ddp_measure_links - times averages on each link, one link at a time, for about three seconds, and stores
+ * the measured alpha and beta of each link. On a link that is not emulated it also chooses the all-reduce
+ * algorithm of large messages. Collective, between steps. Returns 0 or the context's first error. Errors:
+ * DDP_USAGE for a worker that joined before the end of its first step; DDP_MISMATCH, DDP_UNSUPPORTED,
+ * DDP_IO, DDP_FORMAT or DDP_MEMORY if it starts the session (with nccl). Communication may also fail with
+ * DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET, DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_measure_links(ddp_ctx *d);
 
 /* ddp_get_link_stats - stores the statistics of link 0 or 1 in *out, which is zero on error. Local. Returns 0
@@ -166,7 +167,7 @@ typedef struct ddp_pair {
     double ping_s;        /* half the shortest round trip, seconds */
     double ping_median_s; /* half the median round trip */
     ddp_link link;        /* one way, by least squares: n bytes arrive after alpha_s + beta_s n seconds */
-    double rate;          /* bytes per second of the largest transfer, without latency */
+    double rate;          /* sustained bytes per second: the second half of the longest transfer */
     double offset_s;      /* wall clock of the receiver minus wall clock of the sender, in seconds,
                              measured on the shortest round trip. The error is at most half of that round
                              trip. */
@@ -182,12 +183,13 @@ typedef struct ddp_probe_result {
     double seconds;   /* duration of the measurement */
 } ddp_probe_result;
 
-/* ddp_probe - measures every pair of ranks in both directions, in world - 1 rounds (world rounds if world is
- * odd) of disjoint pairs that work at the same time. Each pair sends 20 pings (8 if they take more than 3 s),
- * then transfers of 64 KiB and of the size that fits in 0.25 s, at most 1 MiB. Each transfer runs three
- * times. If a busy machine or other traffic disturbs it, it is repeated until the two fastest agree to 3 %,
- * at most 16 times or for 3 s. The caller frees *out with ddp_probe_free. Collective, between steps. Returns
- * 0 or the context's first error. Errors: DDP_ARG for NULL, DDP_USAGE with one worker, DDP_UNSUPPORTED if a
+/* ddp_probe - measures every pair of ranks in both directions, in world - 1 rounds (world rounds if world
+ * is odd) of disjoint pairs that work at the same time. Each pair sends 20 pings (8 if they take more than
+ * 3 s), then transfers of 8 KiB to 4 MiB, until one takes 0.25 s. The second half of the longest transfer
+ * gives the rate, because a token bucket lets the first bytes pass faster. That transfer runs three times.
+ * If a busy machine or other traffic disturbs it, it is repeated until the two fastest agree to 3 %, at
+ * most 16 times or for 3 s. The caller frees *out with ddp_probe_free. Collective, between steps. Returns 0
+ * or the context's first error. Errors: DDP_ARG for NULL, DDP_USAGE with one worker, DDP_UNSUPPORTED if a
  * worker is missing, or DDP_MEMORY. Communication may also fail with DDP_PEER_LOST, DDP_TIMEOUT, DDP_NET,
  * DDP_MISMATCH or DDP_ABORTED. */
 DDP_API int ddp_probe(ddp_ctx *d, ddp_probe_result *out);

@@ -1,11 +1,11 @@
-/* Accounts for the time of a step: spans, the layer timer, the hidden share, and the cost of the link in
- * use. */
-#include "comm/frame.h"
+/* Accounts for the time of a step: spans, the layer timer, the hidden share, and the rate of the
+ * links in use. */
 #include "context/clock.h"
 #include "context/context.h"
 #include "exchange/exchange.h"
 #include "measure/account.h"
 #include "measure/measure.h"
+#include "measure/timing.h"
 
 /* Copies the operations of both links into op_scratch. */
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
@@ -94,92 +94,22 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
     }
 }
 
-/* ---- cost of the link, from operations ---- */
-
-/* Returns the bytes of a message as sent. */
-static double ddp__span_bytes(const ddp__op_span *o)
-{
-    const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
-
-    return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
-}
-
-/* Collects operations that overlap. They share the link, so only together they give a time for their bytes.
- * Extends the cluster that begins with operation i. Returns its number of operations, or 0 if i is not the
- * first one or the cluster is not complete. */
-static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
-{
-    int before = -1, size = 0;
-
-    *begin = o[i].begin;
-    *end = o[i].end;
-    while (size != before) { /* until no further operation overlaps */
-        before = size;
-        size = 0;
-        *bytes = 0;
-        for (int j = 0; j < ops; j++) {
-            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
-            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
-            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
-            if (o[j].end > *end) *end = o[j].end;
-            *bytes += ddp__span_bytes(&o[j]);
-            size++;
-        }
-    }
-    return size;
-}
-
-/* Measures a link that is never idle, whose clusters do not end. Uses the bytes of the operations that ended
- * after `since`, and the time from the last end before them. alpha is overlapped there. Returns the number of
- * operations, or 0 if the link was idle in between, or operations waited for slower peers. */
-static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end,
-                          double *bytes)
-{
-    double covered, next, waited = 0;
-    int j, n = 0;
-
-    *begin = *end = -1;
-    *bytes = 0;
-    for (j = 0; j < ops; j++)
-        if (o[j].end > *begin && o[j].end <= since) *begin = o[j].end;
-    for (j = 0; j < ops && *begin >= 0; j++) {
-        if (o[j].end <= *begin) continue;
-        if (o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
-        if (o[j].end > *end) *end = o[j].end;
-        *bytes += ddp__span_bytes(&o[j]);
-        waited += o[j].peer_wait;
-        n++;
-    }
-    for (covered = *begin; covered < *end; covered = next) {
-        for (next = covered, j = 0; j < ops; j++)
-            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
-                next = o[j].end < 0 ? *end : o[j].end;
-        if (next <= covered) return 0;
-    }
-    return waited < 0.1 * (*end - *begin) ? n : 0;
-}
+/* ---- the rate of the links, from operations ---- */
 
 static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
+    struct ddp__measure *m = d->measure;
+
     if (ddp__has_nccl(d)) return; /* the engine's operations do not measure the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
-        /* one more step than is new, so that every cluster includes its beginning */
-        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->measure->op_scratch,
-                                    d->measure->op_room),
-            n, seen = 0;
-        ddp_linkfit *fit = &d->measure->fit[link];
-        double begin, end, bytes;
-        for (int i = 0; i < ops; i++) {
-            n = d->measure->op_scratch[i].end < 0
-                    ? 0
-                    : ddp__cluster(d->measure->op_scratch, ops, i, &begin, &end, &bytes);
-            if (n == 0 || !(end > since)) continue;
-            /* the fit is for one message: subtract the overhead of the others */
-            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->measure->gap_s[link]);
-            seen++;
-        }
-        n = seen ? 0 : ddp__saturated(d->measure->op_scratch, ops, since, &begin, &end, &bytes);
-        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->measure->gap_s[link]);
+        /* one more step than is new, so that every busy period includes its beginning */
+        const double from = 2 * since - now;
+        const int ops = ddp__engine_spans(ddp__engine_of(d, link), from, now, m->op_scratch, m->op_room);
+        ddp__observed seen = DDP__ZEROS;
+        ddp__lines_observe(m->line[link], m->gap_s[link], m->op_scratch, ops, from, since, &seen);
+        if (!(seen.modelled_s > 0))
+            ddp__lines_saturated(m->line[link], m->gap_s[link], m->op_scratch, ops, since, &seen);
+        ddp__follow_add(&m->follow[link], &seen);
     }
 }
 
@@ -189,8 +119,7 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
     d->measure->mean_layer_bytes = bytes;
-    for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->measure->fit[link], d->measure->link[link], bytes, 4.0 * ddp__layers(d));
+    memset(d->measure->follow, 0, sizeof d->measure->follow);
 }
 
 /* ---- steps and statistics ---- */
@@ -290,6 +219,8 @@ static void ddp__counted(const struct ddp__measure *m, ddp_stats *out)
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
+    double largest = 0;
+
     memset(out, 0, sizeof *out);
     if (!d) return;
     if (!ddp__host_forked(ddp__host_of(d))) {
@@ -315,7 +246,9 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         out->divergence += ddp__divergence_of(d, l);
         out->optimizer_bytes += ddp__unit_of(d, l)->state_count * sizeof(float);
     }
-    out->link = ddp__follows(d) ? d->measure->fit[0].link : d->measure->link[0];
+    for (int l = 0; l < ddp__layers(d); l++) largest = fmax(largest, (double)ddp__layer_bytes(d, l));
+    out->link = ddp__link_for(d, 0, largest);
+    if (ddp__follows(d)) out->link.beta_s *= ddp__link_followed(d, 0);
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)

@@ -3,6 +3,7 @@
 
 #include "context/context.h"
 #include "device/device.h"
+#include "measure/lines.h"
 
 enum { DDP__NOTES = 64 };
 
@@ -20,9 +21,9 @@ typedef struct ddp__totals {
 } ddp__totals;
 
 struct ddp__measure {
-    ddp_link link[2];   /* measured */
-    double gap_s[2];    /* per-message overhead of each link (ddp_profile), or 0 if not measured */
-    ddp_linkfit fit[2]; /* follows each link while training */
+    ddp_link line[2][DDP__LINES]; /* cost of an average over each link, by its algorithm */
+    double gap_s[2];              /* per-message overhead of each link (ddp_profile), or 0 if not measured */
+    ddp__follow follow[2];        /* follows each link while training, from these costs */
     double mean_layer_bytes;
     int follows;          /* 1 if the plan comes from measured times */
     double compute_sum_s; /* compute time of this rank, without waits */
@@ -58,7 +59,8 @@ DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
 /* Returns 1 if the plan comes from measured times. The links are then followed during training. */
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
-DDP_LIB ddp_link ddp__link_followed(const ddp_ctx *d, int link);
+/* Returns the factor by which the time of a byte has changed since the plan. */
+DDP_LIB double ddp__link_followed(const ddp_ctx *d, int link);
 DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
 /* Stores the operations of link 0 that began since `begun` in *out, valid until the next call. Returns their
  * number. */

@@ -1,6 +1,8 @@
 /* Allocates the part of a context that belongs to src/measure. */
 #include "measure/measure.h"
 #include "context/clock.h"
+#include "device/device.h"
+#include "exchange/verbs.h"
 #include "measure/account.h"
 #include "measure/arrivals.h"
 #include "measure/pace.h"
@@ -36,11 +38,81 @@ ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err)
 int ddp__follows(const ddp_ctx *d) { return d->measure->follows; }
 void ddp__follows_set(ddp_ctx *d, int follows) { d->measure->follows = follows; }
 
-ddp_link ddp__link_is(const ddp_ctx *d, int link) { return d->measure->link[link]; }
+/* ---- the cost of a link ---- */
+
+double ddp_described_rate(const ddp_ctx *d, double *delay_s)
+{
+    *delay_s = ddp__links_of(d, 0)->plan_delay_s;
+    return ddp__links_of(d, 0)->plan_rate > 0 ? ddp__links_of(d, 0)->plan_rate : 0;
+}
+
+/* 1 Gbit/s if no link is described. */
+static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
+
+double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
+
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, in each direction. */
+ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
+{
+    const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
+    ddp_link k;
+
+    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(ddp__links_of(d, link));
+    k.alpha_s = n > 1 ? 2 * ddp__links_of(d, link)->plan_delay_s : 0;
+    return k;
+}
+
+/* The letter of the algorithm of an all-reduce over the team. like: its coding and owner. */
+static char ddp__algorithm_of(const ddp_ctx *d, int link, const ddp_message *like, double bytes)
+{
+    const ddp__engine *e = ddp__engine_of(d, link);
+    ddp_message m = *like;
+
+    if (!e || (ddp__has_nccl(d) && link == 0)) return 'd';
+    m.verb = DDP_ALL_REDUCE;
+    m.group = ddp__team_group(d);
+    return ddp__engine_algorithm(e, &m, (size_t)(bytes / sizeof(float)));
+}
+
+char ddp__algorithm_for(const ddp_ctx *d, int link, double bytes)
+{
+    const ddp_owner rule = DDP__ZEROS;
+    ddp_message m = DDP__ZEROS;
+
+    if (ddp__cfg(d)->wire == DDP_WIRE_TOPK) return 'p';
+    m.coding = ddp__wire_coding(ddp__cfg(d)->wire);
+    if (ddp__ops(d)->averages == DDP_AVERAGES_CHANGES) m.owner = &rule;
+    return ddp__algorithm_of(d, link, &m, bytes);
+}
+
+ddp_link ddp__link_control(const ddp_ctx *d, int link)
+{
+    const ddp_message m = DDP__ZEROS;
+
+    return ddp__line_of(d->measure->line[link], ddp__algorithm_of(d, link, &m, sizeof(float)));
+}
+
+ddp_link ddp__link_for(const ddp_ctx *d, int link, double bytes)
+{
+    return ddp__line_of(d->measure->line[link], ddp__algorithm_for(d, link, bytes));
+}
+
+ddp_link ddp__link_is(const ddp_ctx *d, int link) { return d->measure->line[link][DDP__LINE_DIRECT]; }
+
+/* Plans without measurements must not depend on the algorithms, which differ in an elastic world. */
+void ddp__link_set(ddp_ctx *d, int link, ddp_link is)
+{
+    for (int k = 0; k < (int)DDP__LINES; k++) d->measure->line[link][k] = is;
+}
+
+void ddp__link_scale(ddp_ctx *d, int link, double scale)
+{
+    for (int k = 0; k < (int)DDP__LINES; k++) d->measure->line[link][k].beta_s *= scale;
+}
+
 double ddp__gap_is(const ddp_ctx *d, int link) { return d->measure->gap_s[link]; }
-void ddp__link_set(ddp_ctx *d, int link, ddp_link is) { d->measure->link[link] = is; }
 void ddp__gap_set(ddp_ctx *d, int link, double seconds) { d->measure->gap_s[link] = seconds; }
-ddp_link ddp__link_followed(const ddp_ctx *d, int link) { return d->measure->fit[link].link; }
+double ddp__link_followed(const ddp_ctx *d, int link) { return ddp__follow_scale(&d->measure->follow[link]); }
 double ddp__mean_layer_bytes(const ddp_ctx *d) { return d->measure->mean_layer_bytes; }
 
 int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out)

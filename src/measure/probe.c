@@ -16,17 +16,21 @@
 enum {
     DDP__PINGS = 20,
     DDP__PINGS_LEAST = 8,
-    DDP__PROBE_SMALL = 65536, /* bytes */
-    DDP__PROBE_LARGE = 1048576,
+    DDP__PARTS_SENT = 4,        /* messages of a transfer */
+    DDP__PROBE_SMALL = 8192,    /* bytes of the first transfer */
+    DDP__PROBE_LARGE = 4194304, /* bytes of the longest transfer */
+    DDP__PROBE_GROWTH = 4,
     DDP__PROBE_SPANS = 16,
-    DDP__PROBE_SIZES = 3 /* sizes in the fit of a pair: a ping, small, large */
+    DDP__PROBE_SIZES = 2 /* sizes in the fit of a pair: a ping, and the longest transfer */
 };
+static const double ddp__pair_s = 0.25; /* wanted duration of a transfer, in seconds */
 
 /* Control message between transfers. */
 typedef struct ddp__probe_word {
     double next;   /* bytes of the next transfer, 0 for a ping, or negative for the end */
     double wall_s; /* wall clock of the answering rank, or in the last message the time of a ping */
     double lay_s;  /* seconds that the question waited until the rank woke up */
+    double part_s[DDP__PARTS_SENT]; /* when each message of a transfer was received, after the first one */
 } ddp__probe_word;
 
 typedef struct ddp__prober {
@@ -109,59 +113,101 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
     return 0;
 }
 
-/* ---- transfers ---- */
+/* ---- transfers ----
+ *
+ * A transfer is a few messages that follow each other without a pause. Only the second half of them counts,
+ * because a token bucket lets the first bytes pass at a higher rate. Their receiver measures how long it
+ * takes to receive them, so that delays cancel out. */
 
-/* Times a transfer. The answer's way back, half a round trip, is subtracted. */
-static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
+/* Sends or receives the messages of a transfer. */
+static int ddp__probe_parts(ddp__prober *q, ddp_verb verb, size_t bytes, int peer)
 {
-    ddp__probe_word w;
+    long ticket[DDP__PARTS_SENT];
+    ddp_error *err = ddp__error(q->d);
+
+    for (int i = 0; i < DDP__PARTS_SENT; i++) {
+        ddp_piece p;
+        ddp_message m = ddp__own_word(q->d, &p, verb, 0, q->x, bytes / DDP__PARTS_SENT);
+        m.peer = peer;
+        if (ddp__post_here(q->d, &m, &ticket[i], err)) return ddp__ctx_fail(q->d, err);
+    }
+    for (int i = 0; i < DDP__PARTS_SENT; i++)
+        if (ddp__engine_wait(ddp__engine_of(q->d, 0), ticket[i], err)) return ddp__ctx_fail(q->d, err);
+    return 0;
+}
+
+/* Stores when the parts of the newest transfer were received. */
+static void ddp__parts_received(ddp__prober *q, double since, double part_s[DDP__PARTS_SENT])
+{
+    ddp__op_span seen[DDP__PROBE_SPANS];
+    int n = ddp__engine_spans(ddp__engine_of(q->d, 0), since, ddp_now(), seen, DDP__PROBE_SPANS);
+
+    for (int i = DDP__PARTS_SENT; i > 0 && n > 0; n--)
+        if (seen[n - 1].verb == DDP_RECEIVE && seen[n - 1].end >= 0) part_s[--i] = seen[n - 1].due;
+    for (int i = DDP__PARTS_SENT; i-- > 0;) part_s[i] -= part_s[0];
+}
+
+/* Times a transfer. w->part_s receives when its messages were received, and *seconds its duration without the
+ * answer's way back, half a round trip. */
+static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, ddp__probe_word *w,
+                         double *seconds)
+{
     double since;
 
-    memset(&w, 0, sizeof w);
-    w.next = (double)bytes;
-    DDP__DO(ddp__say(q, &w, peer));
+    memset(w, 0, sizeof *w);
+    w->next = (double)bytes;
+    DDP__DO(ddp__say(q, w, peer));
     since = ddp_now();
-    DDP__DO(ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer));
-    DDP__DO(ddp__hear(q, &w, peer));
-    *seconds = ddp__recorded(q, DDP_RECEIVE, since).due - ddp__recorded(q, DDP_SEND, since).submitted -
-               w.lay_s - back_s;
+    DDP__DO(ddp__probe_parts(q, DDP_SEND, bytes, peer));
+    DDP__DO(ddp__hear(q, w, peer));
+    *seconds = ddp__recorded(q, DDP_RECEIVE, since).due - since - w->lay_s - back_s;
     if (*seconds < 1e-9) *seconds = 1e-9;
     return 0;
 }
 
-static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, double *fastest)
+/* Returns the size of the next transfer if this one was too short, or contained the burst of a token bucket:
+ * its first messages arrived faster than its last ones. */
+static size_t ddp__transfer_next(size_t bytes, double seconds, const double *part_s)
 {
-    ddp__meter meter = DDP__ZEROS;
-    double seconds;
+    const int last = DDP__PARTS_SENT - 1;
+    const double begun = part_s[1], ended = part_s[last] - part_s[last - 1];
+    double growth = fmin(DDP__PROBE_GROWTH, ddp__pair_s / seconds);
 
-    do {
-        DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
-    } while (!ddp__meter_add(&meter, (double)bytes, seconds, fastest));
-    q->bytes[q->n] = (double)bytes;
-    q->seconds[q->n++] = *fastest;
-    return 0;
+    if (begun < 0.85 * ended && seconds < 2 * ddp__pair_s) growth = fmax(growth, 2);
+    if (growth < 1.25) return bytes;
+    return (size_t)fmin(growth * (double)bytes, DDP__PROBE_LARGE) / DDP__PARTS_SENT * DDP__PARTS_SENT;
 }
 
+/* Measures the rate to a peer: transfers that grow, and then repetitions of the longest. */
 static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
-    const int first = q->n;
-    ddp__probe_word over = {-1, out->ping_s, 0};
-    double best, data;
-    size_t bytes = DDP__PROBE_SMALL;
+    const int first = q->n, last = DDP__PARTS_SENT - 1, half = DDP__PARTS_SENT / 2;
+    ddp__probe_word over = DDP__ZEROS, w;
+    ddp__meter meter = DDP__ZEROS;
+    double seconds, fastest, counted_s[DDP__METER_MOST];
+    int times = 0;
+    size_t bytes = DDP__PROBE_SMALL, next;
 
-    q->bytes[q->n] = sizeof(ddp__probe_word);
-    q->seconds[q->n++] = out->ping_s;
-    DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
-    data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
-    data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in 0.25 s */
-    bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
-    if (bytes > DDP__PROBE_SMALL)
-        DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
-    else
-        bytes = DDP__PROBE_SMALL;
+    over.next = -1;
+    over.wall_s = out->ping_s;
+    for (;; bytes = next) {
+        DDP__DO(ddp__transfer(q, peer, bytes, out->ping_s, &w, &seconds));
+        next = ddp__transfer_next(bytes, seconds, w.part_s);
+        if (next == bytes) break;
+    }
+    for (;;) {
+        if (times < DDP__METER_MOST) counted_s[times++] = fmax(w.part_s[last] - w.part_s[half - 1], 1e-9);
+        if (ddp__meter_add(&meter, (double)bytes, seconds, &fastest)) break;
+        DDP__DO(ddp__transfer(q, peer, bytes, out->ping_s, &w, &seconds));
+    }
     DDP__DO(ddp__say(q, &over, peer));
-    data = best - out->ping_s;
-    out->rate = (double)bytes / (data > best / 2 ? data : best);
+    /* the median: a receiver that wakes up late reads the last messages together, at no rate of the link */
+    qsort(counted_s, (size_t)times, sizeof *counted_s, ddp__rising);
+    out->rate = (double)(bytes / DDP__PARTS_SENT) * (DDP__PARTS_SENT - half) / counted_s[times / 2];
+    q->bytes[q->n] = sizeof w;
+    q->seconds[q->n++] = out->ping_s;
+    q->bytes[q->n] = (double)bytes;
+    q->seconds[q->n++] = out->ping_s + (double)bytes / out->rate;
     return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link,
                              ddp__error(q->d));
 }
@@ -173,7 +219,10 @@ static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
         const double since = ddp_now();
         DDP__DO(ddp__hear(q, w, peer));
         if (!(w->next >= 0 && w->next <= (double)DDP__PROBE_LARGE)) return 0;
-        if (w->next > 0) DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w->next, peer));
+        if (w->next > 0) {
+            DDP__DO(ddp__probe_parts(q, DDP_RECEIVE, (size_t)w->next, peer));
+            ddp__parts_received(q, since, w->part_s);
+        }
         w->lay_s = ddp__lay(q, since);
         w->wall_s = ddp__wall();
         DDP__DO(ddp__say(q, w, peer));

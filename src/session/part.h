@@ -47,10 +47,13 @@ struct ddp__session {
     ddp_blob plan;              /* current plan, empty if there is none */
     ddp_profile profile;        /* profile.layers 0 = none yet */
     int plan_steps;             /* steps in a period of the strategy's messages */
-    long drift_ticket;          /* ticket of the first rank's message about a new plan, or -1 */
+    ddp_transfer *transfer;     /* [transfers] these messages, or NULL if the strategy does not list them */
+    int transfers;
+    double exposed_s;  /* exposed seconds of these messages in a period, when the plan was made */
+    long drift_ticket; /* ticket of the first rank's message about a new plan, or -1 */
     struct {
         int again;
-        ddp_link link[2];
+        double scale[2]; /* by which the time of a byte changed, of each link */
     } drift_word;
     ddp__landing landing;
     long plans;      /* number of plans used so far */

@@ -17,9 +17,9 @@
 #include "session/part.h"
 #include "session/planning.h"
 
-/* Periods between two messages of the team's first rank about a new plan, and the reason for a new plan:
+/* Fewest steps between two messages of the team's first rank about a new plan, and the reason for a new plan:
  * DDP__LINK_MOVED + number of the link that changed. */
-enum { DDP__DRIFT_PERIODS = 4 };
+enum { DDP__DRIFT_STEPS = 4 };
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
 static const double ddp__drift_limit = 0.2;
 
@@ -139,26 +139,56 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 
 /* ---- prediction ---- */
 
+/* Returns how long a message occupies the link, in seconds, if a byte takes `scale` times as long as when the
+ * plan was made. The cost follows from the size of the whole message, because that selects the algorithm.
+ * *alpha: how much later it arrives. */
+static double ddp__transfer_takes(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, double scale,
+                                  double *alpha)
+{
+    double bytes = 0, comm = 0, takes;
+
+    for (int l = t->first; l >= t->last; l--) {
+        bytes += (double)ddp__layer_bytes(d, l);
+        comm += p->comm_s[l];
+    }
+    takes = ddp__message_takes(d, bytes, alpha);
+    if (ddp__cfg(d)->profile_path) { /* the profile may have measured times */
+        *alpha = p->alpha_s;
+        takes = comm > 0 ? comm + p->gap_s : 0;
+    }
+    return takes > p->gap_s ? (takes - p->gap_s) * scale + p->gap_s : takes;
+}
+
+/* Strategies that average deltas first exchange which layers were trained. Packed deltas do not wait for
+ * it. */
+static double ddp__transfers_wait(const ddp_ctx *d)
+{
+    const ddp_link k = ddp__link_control(d, 0);
+
+    return ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && ddp__cfg(d)->wire != DDP_WIRE_TOPK ? k.alpha_s
+                                                                                               : 0;
+}
+
 /* Returns the exposed seconds of a period's transfers, outside of the backward passes. *comm receives the
  * total seconds. */
-static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
-                                     double backward, double *comm)
+static double ddp__transfers_exposed(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
+                                     double scale, double *comm)
 {
-    double exposed = 0, free_at = 0, behind;
+    double exposed = 0, free_at = 0, arrives = 0, backward = 0;
     int i;
 
+    for (int l = 0; l < p->layers; l++) backward += p->backward_s[l];
     for (i = 0, *comm = 0; i < n; i++) {
-        double takes = 0;
-        for (int l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
-        if (takes > 0) takes += p->gap_s;
-        (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]), takes);
+        double alpha;
+        const double takes = ddp__transfer_takes(d, p, &t[i], scale, &alpha);
+        (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]) + ddp__transfers_wait(d), takes);
+        if (takes > 0) arrives = fmax(arrives, free_at + alpha);
         *comm += takes;
         if (i + 1 < n && t[i + 1].step == t[i].step) continue;
-        behind = free_at + p->alpha_s - backward;
-        if (free_at > 0 && behind > 0) exposed += behind;
-        free_at = 0;
+        if (arrives > backward) exposed += arrives - backward;
+        free_at = arrives = 0;
     }
-    return ddp__ops(d)->plan_exposed ? ddp__ops(d)->plan_exposed(ddp__self(d)) : exposed;
+    return exposed;
 }
 
 /* "step 6: dreamddp sends 12 messages in 5 steps (3 2 3 2 2); a step should take 41.2 ms, 93 % of .." */
@@ -180,30 +210,41 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
              1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
-/* Stores the predicted step time in the statistics. */
+/* Stores the predicted step time in the statistics, and the list of messages for corrections of it. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->session->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int n, steps;
-    ddp_transfer *t;
 
-    DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
+    ddp__array_free(d->session->transfer);
+    DDP__TRY(ddp__transfers(d, &d->session->transfer, &n, &steps, err));
     for (int l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
     }
-    if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
+    if (ddp__team_size(d) > 1) exposed = ddp__transfers_exposed(d, p, d->session->transfer, n, 1, &comm);
+    d->session->transfers = n;
+    d->session->exposed_s = exposed;
     d->session->plan_steps = steps;
-    if (ddp__ops(d)->transfers) { /* without a list of messages there is no prediction */
-        ddp__stats(d)->predicted_step_s = forward + p->between_s + backward + exposed / steps;
-        ddp__stats(d)->predicted_hidden_pct = !(comm > 0)      ? 100
-                                              : exposed < comm ? 100 * (1 - exposed / comm)
-                                                               : 0;
-        if (ddp__team_size(d) > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
-    }
-    ddp__array_free(t);
+    if (!ddp__ops(d)->transfers) return DDP_OK; /* without a list of messages there is no prediction */
+    if (ddp__ops(d)->plan_exposed) exposed = ddp__ops(d)->plan_exposed(ddp__self(d));
+    ddp__stats(d)->predicted_step_s = ddp__stats(d)->corrected_step_s =
+        forward + p->between_s + backward + exposed / steps;
+    ddp__stats(d)->predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
+    if (ddp__team_size(d) > 1 && ddp__leads(d)) ddp__plan_tell(d, d->session->transfer, n, steps);
     return DDP_OK;
+}
+
+/* Corrects the prediction by the rates that training has observed since the plan. */
+static void ddp__predict_again(ddp_ctx *d)
+{
+    double comm;
+    const double exposed = ddp__transfers_exposed(d, &d->session->profile, d->session->transfer,
+                                                  d->session->transfers, ddp__link_followed(d, 0), &comm);
+
+    ddp__stats(d)->corrected_step_s =
+        fmax(0, ddp__stats(d)->predicted_step_s + (exposed - d->session->exposed_s) / d->session->plan_steps);
 }
 
 /* ---- one plan for all ---- */
@@ -477,7 +518,8 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 
 /* ---- drift ---- */
 
-/* Posts the first rank's message about a new plan at normal priority. It is read one plan length later. */
+/* Posts the first rank's message about a new plan at normal priority. It is read one period later,
+ * before the next one. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
@@ -489,31 +531,41 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     d->session->drift_word.again =
         ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d)) ? DDP__PLAN_STALE : 0;
     for (int link = 0; link < 2; link++) {
-        double moved = fabs(ddp_link_drift(ddp__link_is(d, link), ddp__link_followed(d, link), &bytes, 1));
+        const ddp_link was = ddp__link_for(d, link, bytes);
+        ddp_link is = was;
+        double moved;
+        d->session->drift_word.scale[link] = ddp__link_followed(d, link);
+        is.beta_s *= d->session->drift_word.scale[link];
+        moved = fabs(ddp_link_drift(was, is, &bytes, 1));
         if (moved > most) d->session->drift_word.again = DDP__LINK_MOVED + link;
         most = fmax(most, moved);
-        d->session->drift_word.link[link] = ddp__link_followed(d, link);
     }
     return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
 }
 
+/* Steps between two messages about a new plan: one period, but not more than one in some steps. */
+static long ddp__drift_steps(const ddp_ctx *d)
+{
+    long steps = d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period;
+
+    return steps > DDP__DRIFT_STEPS ? steps : (long)DDP__DRIFT_STEPS;
+}
+
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    long every =
-        (long)(d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period) *
-        DDP__DRIFT_PERIODS;
     ddp_link was, is;
     int link;
 
-    if (!ddp__engine_of(d, 0) || !ddp__ops(d)->plan_make || ddp__has_nccl(d)) return DDP_OK;
-    if (ddp_step(d) % every == 0) return ddp__drift_ask(d, err);
-    if (d->session->drift_ticket < 0 || ddp_step(d) % every != d->session->plan_steps) return DDP_OK;
+    if (!ddp__engine_of(d, 0) || ddp__has_nccl(d) || ddp_step(d) % ddp__drift_steps(d)) return DDP_OK;
+    ddp__predict_again(d);
+    if (!ddp__ops(d)->plan_make) return DDP_OK;
+    if (d->session->drift_ticket < 0) return ddp__drift_ask(d, err);
     DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     d->session->drift_ticket = -1;
-    if (!d->session->drift_word.again) return DDP_OK;
+    if (!d->session->drift_word.again) return ddp__drift_ask(d, err);
     link = d->session->drift_word.again == DDP__LINK_MOVED + 1;
-    was = ddp__link_is(d, link);
-    is = d->session->drift_word.link[link];
+    was = is = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
+    is.beta_s *= d->session->drift_word.scale[link];
     if (d->session->drift_word.again == DDP__PLAN_STALE)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
                  ddp__ops(d)->name);
@@ -523,7 +575,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
                  "%.2f ms + %.1f ns): planning again",
                  ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
-    for (int k = 0; k < 2; k++) ddp__link_set(d, k, d->session->drift_word.link[k]);
+    for (int k = 0; k < 2; k++) ddp__link_scale(d, k, d->session->drift_word.scale[k]);
     ddp__stats(d)->replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * ddp__mean_layer_bytes(d),
                   is.alpha_s + is.beta_s * ddp__mean_layer_bytes(d));

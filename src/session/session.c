@@ -116,6 +116,7 @@ void ddp_close(ddp_ctx *d)
     ddp__units_free(d);
     ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
+    ddp__array_free(d->session->transfer);
     ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }
@@ -265,7 +266,7 @@ int ddp_measure_links(ddp_ctx *d)
     if (ddp__cfg(d)->device.nccl && !ddp__started(d) && ddp__session_start(d, ddp__error(d)))
         return ddp__ctx_fail(d, ddp__error(d));
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
+        if (ddp__probe_link(d, link, 3, ddp__error(d))) return ddp__ctx_fail(d, ddp__error(d));
     return 0;
 }
 
@@ -286,7 +287,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
         out->busy_s = net.busy_s;
         out->algorithm = ddp__algorithm_name(net.algorithm);
     }
-    out->link = ddp__link_is(d, link);
+    out->link = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
     out->gap_s = ddp__gap_is(d, link);
     if (link == 0)
         out->mu = 1;

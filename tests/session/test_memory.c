@@ -525,7 +525,7 @@ static void step_with_an_adopted_plan_allocates_nothing(void **state)
                     trial_new(&t, all_strategies[s], world);
                     t.cfg.transport = (ddp_transport)transport;
                     t.cfg.period =
-                        5; /* the first check for link drift, which may recompute the plan, comes later */
+                        8; /* the first answer about link drift, which may recompute the plan, comes later */
                     t.cfg.plan.fill = DDP_FILL_EXACT;
                     if (all_strategies[s] == DDP_DREAMDDP) t.cfg.average.split_params = 50;
                     t.cfg.average.state_period[0] = 2;
@@ -562,7 +562,7 @@ static void step_of_a_pipeline_allocates_nothing(void **state)
         t.schedule = (ddp_pipeline)(DDP_PIPELINE_GPIPE + k / 3);
         t.cfg.micro_batches = 3;
         t.cfg.transport = k % 2 ? DDP_TCP : DDP_THREADS;
-        t.cfg.period = 5;
+        t.cfg.period = 8;
         t.cfg.debug.trace_spans = k % 2 ? 0 : 1000;
         t.cfg.clip_norm = k % 3 ? 0 : 1.0f;
         t.steady_after = 6;

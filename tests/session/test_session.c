@@ -1015,11 +1015,12 @@ static int sends_a_burst(ddp_ctx *d, trial *t)
         if (ddp__engine_wait(d->engine, ticket[i], &err)) return DDP_FAILED;
     took = ddp_now() - begin;
     if (ddp_rank(d) == 0) {
-        const double said = d->session->profile.alpha_s + 12 * (gap + d->measure->link[0].beta_s * bytes);
+        const double said =
+            d->session->profile.alpha_s + 12 * (gap + ddp__link_for(d, 0, bytes).beta_s * bytes);
         print_message("alpha %.3f ms, overhead %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, "
                       "predicted %.2f\n",
-                      1e3 * d->session->profile.alpha_s, 1e3 * gap, 1e3 * d->measure->link[0].beta_s * bytes,
-                      1e3 * took, 1e3 * said);
+                      1e3 * d->session->profile.alpha_s, 1e3 * gap,
+                      1e3 * ddp__link_for(d, 0, bytes).beta_s * bytes, 1e3 * took, 1e3 * said);
         t->flag = gap > 1e-4 && took > 0.75 * said && took < 1.3 * said;
     }
     return 0;
@@ -1060,10 +1061,10 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (step = 0; !bad && step < 60; step++) {
         if (step == 12) {
-            d->measure->link[0].beta_s /= 4;
+            ddp__link_scale(d, 0, 0.25);
             ddp__profile_link(d, &d->session->profile);
             ddp__drift_start(d);
-            before = d->measure->link[0].beta_s;
+            before = ddp__link_is(d, 0).beta_s;
         }
         for (l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
         for (l = 1; !bad && l >= 0; l--) {
@@ -1074,7 +1075,7 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
     }
     /* the plan was recomputed for the slower link: its own times changed, not only the estimate */
     if (ddp_rank(d) == 0)
-        t->flag = before > 0 && d->measure->link[0].beta_s > 2 * before &&
+        t->flag = before > 0 && ddp__link_is(d, 0).beta_s > 2 * before &&
                   d->session->profile.comm_s[0] > 2 * before * 120000;
     return bad ? bad : ddp_sync_all(d);
 }
@@ -1086,7 +1087,6 @@ static int trains_on_a_steady_link(ddp_ctx *d, trial *t)
     ddp_optimizer o = ddp_sgd(0.1f, 0);
     ddp_link first = {0, 0};
     int bad = 0, step, l;
-    const double bytes = 30000 * sizeof(float);
 
     for (l = 0; !bad && l < 2; l++) {
         ddp_layer layer;
@@ -1098,14 +1098,15 @@ static int trains_on_a_steady_link(ddp_ctx *d, trial *t)
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (step = 0; !bad && step < 40; step++) {
-        if (step == d->cfg.profile_steps) first = d->measure->link[0];
+        if (step == d->cfg.profile_steps) first = ddp__link_is(d, 0);
         for (l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
         for (l = 1; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
         if (!bad) bad = ddp_step_end(d);
     }
     if (!bad) bad = ddp_sync_all(d);
     if (ddp_rank(d) == 0)
-        t->flag = first.beta_s > 0 && ddp_link_drift(first, d->measure->fit[0].link, &bytes, 1) > -0.3;
+        t->flag =
+            first.beta_s > 0 && ddp__link_followed(d, 0) * ddp__link_is(d, 0).beta_s > 0.7 * first.beta_s;
     return bad;
 }
 
@@ -1128,6 +1129,105 @@ static void link_estimate_uses_the_bytes_of_each_message(void **state)
             if (trial_simulate(&t, &err)) fail_msg("%s", err.msg);
             if (!t.flag) fail_msg("wire %d, %s: the link seems faster", w, ddp_strategy_name(strategies[s]));
         }
+}
+
+/* Trains with one large layer on a virtual clock. values: [0] the duration of the longest step, [1] of the
+ * last one, [2] predicted, [3] corrected, [4] number of new plans. */
+static double virtual_times[5];
+
+static int trains_with_one_large_layer(ddp_ctx *d, trial *t)
+{
+    static float big[4][2][100000];
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_layer layer;
+    ddp_stats s;
+    int bad, step;
+    double longest = 0, last = 0;
+
+    (void)t;
+    memset(&layer, 0, sizeof layer);
+    layer.params = big[ddp_rank(d)][0];
+    layer.grads = big[ddp_rank(d)][1];
+    layer.count = 100000;
+    bad = ddp_add_layer(d, &layer) || ddp_set_optimizer(d, &o);
+    for (step = 0; !bad && step < 40; step++) {
+        const double begin = ddp_now();
+        bad = ddp_forward_begin(d, 0) || ddp_backward_end(d, 0) || ddp_step_end(d);
+        last = ddp_now() - begin;
+        longest = fmax(longest, last);
+    }
+    ddp_get_stats(d, &s);
+    if (ddp_rank(d) == 0) {
+        virtual_times[0] = longest;
+        virtual_times[1] = last;
+        virtual_times[2] = s.predicted_step_s;
+        virtual_times[3] = s.corrected_step_s;
+        virtual_times[4] = (double)s.replans;
+    }
+    return bad ? bad : ddp_sync_all(d);
+}
+
+static void simulate_large_layer(const char *net, const char *script, ddp_strategy strategy)
+{
+    trial t;
+    ddp_error err;
+
+    trial_new(&t, 4, trains_with_one_large_layer);
+    t.cfg.deterministic = 0;
+    t.cfg.net = net;
+    t.cfg.network.net_script = script;
+    t.cfg.strategy = strategy;
+    t.cfg.period = 1;
+    if (trial_simulate(&t, &err)) fail_msg("%s", err.msg);
+    print_message("%s: the longest step takes %.3f s, the last %.3f s, predicted %.3f s, corrected %.3f s\n",
+                  net, virtual_times[0], virtual_times[1], virtual_times[2], virtual_times[3]);
+}
+
+/* Short messages take one delay on these links and long ones two. A step takes 2 x 50 ms + 1.5 x 400 kB at
+ * the rate of the link. */
+static void steps_are_predicted_by_the_algorithm_of_their_messages(void **state)
+{
+    static const struct {
+        const char *net;
+        double seconds;
+    } nets[] = {{"2mbit,100ms", 0.2 + 2.4}, {"10mbit,50ms", 0.1 + 0.48}, {"100mbit,5ms", 0.01 + 0.048}};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        simulate_large_layer(nets[i].net, NULL, DDP_SSGD);
+        assert_true(virtual_times[2] > 0.95 * nets[i].seconds && virtual_times[2] < 1.05 * nets[i].seconds);
+        /* simulated messages have few parts, so that up to one delay more may overlap */
+        assert_true(virtual_times[2] > 0.95 * virtual_times[1] && virtual_times[2] < 1.1 * virtual_times[1]);
+    }
+}
+
+/* The measurement of a link delays one step by a second at most, or 2 % of the profile. */
+static void measuring_a_slow_link_is_limited(void **state)
+{
+    (void)state;
+    simulate_large_layer("2mbit,100ms", NULL, DDP_WFBP);
+    assert_true(virtual_times[0] < virtual_times[1] + 2.2); /* the rest: the profile and the plan */
+    simulate_large_layer("100kbit,500ms", NULL, DDP_WFBP);
+    assert_true(virtual_times[0] < virtual_times[1] + 0.02 * 6 * virtual_times[1] + 6);
+    assert_true(virtual_times[2] > 0.9 * virtual_times[1] && virtual_times[2] < 1.1 * virtual_times[1]);
+}
+
+/* A step takes 0.58 s. After 10 s the rate is a tenth: a step takes 4.9 s. */
+static void a_tenfold_slower_link_corrects_the_prediction_and_the_plan(void **state)
+{
+    static const char script[] = "t=10 slow 0 to 1mbit\nt=10 slow 1 to 1mbit\nt=10 slow 2 to 1mbit\n"
+                                 "t=10 slow 3 to 1mbit\n";
+    char path[] = "/tmp/ddp_script_XXXXXX";
+    const int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0 && write(fd, script, sizeof script - 1) == (ssize_t)sizeof script - 1);
+    close(fd);
+    simulate_large_layer("10mbit,50ms", path, DDP_SSGD);
+    assert_true(virtual_times[2] < 0.7 && virtual_times[3] > 0.9 * virtual_times[1]);
+    simulate_large_layer("10mbit,50ms", path, DDP_DREAMDDP);
+    assert_true(virtual_times[4] >= 1 && virtual_times[2] > 0.8 * virtual_times[1]);
+    unlink(path);
 }
 
 static void plan_is_recomputed_after_a_link_slows_down(void **state)
@@ -1252,6 +1352,9 @@ int main(void)
         cmocka_unit_test(hooks_measure_the_layers_and_a_plan_follows),
         cmocka_unit_test(per_message_overhead_is_measured),
         cmocka_unit_test(plan_is_recomputed_after_a_link_slows_down),
+        cmocka_unit_test(steps_are_predicted_by_the_algorithm_of_their_messages),
+        cmocka_unit_test(measuring_a_slow_link_is_limited),
+        cmocka_unit_test(a_tenfold_slower_link_corrects_the_prediction_and_the_plan),
         cmocka_unit_test(link_estimate_uses_the_bytes_of_each_message),
         cmocka_unit_test(plans_are_read_from_planner_json),
         cmocka_unit_test(exposed_time_matches_a_count_of_unit_cells),
