@@ -17,9 +17,8 @@
 static const double ddp__link_full = 0.05;
 
 /* Units of a wait in the exchange: parts of a step, for each step. Ranks wait alike if they differ by at most
- * ALIKE, and hardly if they wait for less than LEAST. FUTILE: moves in succession that did not make the waits
- * shorter, after which no layer is needed later until there is another plan. */
-enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_ALIKE = 50, DDP__WAIT_LEAST = 20, DDP__MOVES_FUTILE = 2 };
+ * ALIKE, and hardly if they wait for less than LEAST. */
+enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_ALIKE = 50, DDP__WAIT_LEAST = 20 };
 
 static int ddp__landing_moves(const ddp_ctx *d)
 {
@@ -133,19 +132,17 @@ static int ddp__landing_late(const ddp_ctx *d, int *late)
     return least;
 }
 
-/* Returns 1 if layers that are late may be needed later: the ranks wait, and the last moves have made their
- * waits shorter. */
+/* Returns 1 if layers that are late may be needed later: the ranks wait, and the last move made their waits
+ * shorter. Otherwise the link limits the step time, and no layer is needed later until there is another
+ * plan. */
 static int ddp__landing_helps(ddp_ctx *d, int least)
 {
     ddp__landing *g = &d->session->landing;
 
-    if (g->moved_later && least < g->least - g->least / 32)
-        g->futile = 0;
-    else
-        g->futile += g->moved_later;
+    if (g->moved_later && least >= g->least - g->least / 32) g->futile = 1;
     g->moved_later = 0;
     g->least = least;
-    return least >= DDP__WAIT_LEAST && g->futile < DDP__MOVES_FUTILE;
+    return least >= DDP__WAIT_LEAST && !g->futile;
 }
 
 /* "step 40: 3 of 26 layers are applied later, by up to 2 steps: their averages arrived late" */

@@ -24,7 +24,8 @@ typedef struct ddp__landing {
     double asked;    /* time of the last exchange, or of the plan ... */
     long asked_step; /* ... and its step */
     int least;       /* wait of the ranks that waited least */
-    int moved_later, futile; /* 1 if the last move made a layer needed later. Such moves without effect. */
+    int moved_later; /* 1 if the last move made a layer needed later */
+    int futile;      /* 1 if such a move by this plan did not shorten the waits */
 } ddp__landing;
 
 struct ddp__session {
