@@ -213,6 +213,7 @@ def with_torchft(torch, job, model, optimizer):
 
 def with_hivemind(torch, job, model, make):
     import hivemind
+    from hivemind.compression import Float16Compression
     host, first = address_of(job["rank"]), job["log"].replace(".%d.log" % job["rank"], ".0.address")
     while job["rank"] and not os.path.exists(first):
         time.sleep(0.1)
@@ -223,11 +224,12 @@ def with_hivemind(torch, job, model, make):
         with open(first + ".new", "w", encoding="ascii") as f:
             f.write(str(dht.get_visible_maddrs()[0]))
         os.rename(first + ".new", first)
-    half = hivemind.Float16Compression()
+    half = Float16Compression()
     return model, hivemind.Optimizer(
         dht=dht, run_id="bench", batch_size_per_step=BATCH, target_batch_size=BATCH * job["world"] * job["period"],
         params=model.parameters(), optimizer=make, use_local_updates=True, matchmaking_time=3.0, averaging_timeout=30.0,
-        state_averaging_compression=half, grad_compression=half)
+        state_averaging_compression=half, grad_compression=half,
+        averager_opts={"min_vector_size": 0, "request_timeout": 2.7}, tracker_opts={"min_refresh_period": 0.5, "max_refresh_period": 5})
 
 
 def with_library(job, model, optimizer):
