@@ -34587,9 +34587,9 @@ DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, 
                                   ddp_error *err);
 /* Gathers 64-bit values: [world x each], of which a worker fills its own, or 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a joining worker: it alone takes the identity of the run and the small
- * values that all workers share. The lowest member sends its states of the program. Sets s->rest, the same
- * number on all workers. */
+/* The first operations of an epoch with a joining worker: it alone takes the identity of the run and the
+ * small values that all workers share. The lowest member sends its states of the program. Sets s->rest,
+ * the same number on all workers. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state and, once all files are written, the manifest ---- */
@@ -36549,8 +36549,8 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded 
  *                                    sends it RELAY, it notifies the member, which connects to it
  *                                    (wire/callback.c)
  *   joining worker -> coordinator    ready; one or two periods later all members admit it
- *   joining worker -> any member     after its entry: REST from an offset (rest.h). If the member is lost, any
- *                                    other member sends the remaining bytes */
+ *   joining worker -> any member     after its entry: REST from an offset (rest.h). If the member is lost,
+ *                                    any other member sends the remaining bytes */
 
 enum {
     DDP__JOIN_WORLD = 64,
@@ -37819,9 +37819,8 @@ enum { DDP__REST_ALL = -1, DDP__REST_NOW = -2 };
  * this thread, which the rest owns from now on, or NULL. *out is NULL if there are no such arrays. */
 DDP_LIB ddp_status ddp__rest_open(const ddp__join_config *c, const ddp__join_place *place, ddp__tls *tls,
                                   const ddp__worker *s, ddp__rest **out, ddp_error *err);
-/* Stores the arrays of layer l, or a set, into their memory. Blocks until they were received, the engine has failed, or no member has sent a byte for
- * peer_timeout_s.
- * *over: 1 if all arrays are stored. */
+/* Stores the arrays of layer l, or a set, into their memory. Blocks until they were received, the engine has
+ * failed, or no member has sent a byte for peer_timeout_s. *over: 1 if all arrays are stored. */
 DDP_LIB ddp_status ddp__rest_take(ddp__rest *r, ddp__engine *engine, int l, int *over, ddp_error *err);
 DDP_LIB void ddp__rest_close(ddp__rest *r); /* r may be NULL */
 
@@ -56471,7 +56470,7 @@ static ddp_status ddp__probe_run(ddp__link_prober *q, double limit_s, ddp_error 
     if (ddp__engine_width(e) < q->messages) q->messages = ddp__engine_width(e);
     q->members = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
     q->word_s = DBL_MAX;
-    q->limit_s = fmax(limit_s, ddp__probe_limit_part * d->measure->sum_step_s) / ddp_links(d);
+    q->limit_s = fmax(limit_s, ddp__probe_limit_part * d->measure->all.step_s) / ddp_links(d);
     if (ddp__leads(d))
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: measuring %s, for about %.1f s", ddp_step(d),
                  q->link ? "the second link" : "the link", q->limit_s);

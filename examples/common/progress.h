@@ -91,7 +91,7 @@ static void progress_step(progress *p, long done, double loss, double tokens)
     fflush(p->out);
 }
 
-static void progress_says(progress *p, const char *why)
+static inline void progress_says(progress *p, const char *why)
 {
     if (!p->out || !p->terminal) return;
     fprintf(p->out, "  %s", why);

@@ -601,7 +601,7 @@ static ddp_status ddp__probe_run(ddp__link_prober *q, double limit_s, ddp_error 
     if (ddp__engine_width(e) < q->messages) q->messages = ddp__engine_width(e);
     q->members = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
     q->word_s = DBL_MAX;
-    q->limit_s = fmax(limit_s, ddp__probe_limit_part * d->measure->sum_step_s) / ddp_links(d);
+    q->limit_s = fmax(limit_s, ddp__probe_limit_part * d->measure->all.step_s) / ddp_links(d);
     if (ddp__leads(d))
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: measuring %s, for about %.1f s", ddp_step(d),
                  q->link ? "the second link" : "the link", q->limit_s);

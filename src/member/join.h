@@ -10,8 +10,8 @@
  *                                    sends it RELAY, it notifies the member, which connects to it
  *                                    (wire/callback.c)
  *   joining worker -> coordinator    ready; one or two periods later all members admit it
- *   joining worker -> any member     after its entry: REST from an offset (rest.h). If the member is lost, any
- *                                    other member sends the remaining bytes */
+ *   joining worker -> any member     after its entry: REST from an offset (rest.h). If the member is lost,
+ *                                    any other member sends the remaining bytes */
 #pragma once
 
 #include "member/state.h"

@@ -15,8 +15,7 @@ enum { DDP__REST_ALL = -1, DDP__REST_NOW = -2 };
  * this thread, which the rest owns from now on, or NULL. *out is NULL if there are no such arrays. */
 DDP_LIB ddp_status ddp__rest_open(const ddp__join_config *c, const ddp__join_place *place, ddp__tls *tls,
                                   const ddp__worker *s, ddp__rest **out, ddp_error *err);
-/* Stores the arrays of layer l, or a set, into their memory. Blocks until they were received, the engine has failed, or no member has sent a byte for
- * peer_timeout_s.
- * *over: 1 if all arrays are stored. */
+/* Stores the arrays of layer l, or a set, into their memory. Blocks until they were received, the engine has
+ * failed, or no member has sent a byte for peer_timeout_s. *over: 1 if all arrays are stored. */
 DDP_LIB ddp_status ddp__rest_take(ddp__rest *r, ddp__engine *engine, int l, int *over, ddp_error *err);
 DDP_LIB void ddp__rest_close(ddp__rest *r); /* r may be NULL */

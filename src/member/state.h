@@ -157,9 +157,9 @@ DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, 
                                   ddp_error *err);
 /* Gathers 64-bit values: [world x each], of which a worker fills its own, or 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a joining worker: it alone takes the identity of the run and the small
- * values that all workers share. The lowest member sends its states of the program. Sets s->rest, the same
- * number on all workers. */
+/* The first operations of an epoch with a joining worker: it alone takes the identity of the run and the
+ * small values that all workers share. The lowest member sends its states of the program. Sets s->rest,
+ * the same number on all workers. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state and, once all files are written, the manifest ---- */
