@@ -53102,15 +53102,23 @@ typedef struct ddp__compared {
 } ddp__compared;
 
 /* Sets `differs` of count arrays, which all ranks of this rank's team list in the same order. One all-gather
- * of 16 bytes per array and rank. Collective over the team. No message may be in flight. */
-DDP_LIB ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, ddp_error *err);
+ * of 16 bytes per array and rank. *single: 1 if a message of some rank can have only one of the arrays, the same
+ * number on all ranks. Collective over the team. No message may be in flight. */
+DDP_LIB ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, int *single, ddp_error *err);
 
 /* ==== exchange/compared.c ==== [exchange] */
 /* Compares arrays across ranks by their 128-bit hashes. */
 
 enum { DDP__HASHED_FLOATS = 1 << 16 }; /* floats copied from a device at a time */
 
-/* Hashes an array. The hash is never 0, because 0 marks a lost rank. room: [DDP__HASHED_FLOATS] if the layers
+/* The lowest bits of a hash. It is never 0, because 0 marks a lost rank. SMALL: the rank has space for one
+ * array per message. */
+enum { DDP__HASH_IS_THERE = 1, DDP__HASH_SMALL = 2 };
+
+/* Buffers of a device, and elastic_bytes, have space for one array. */
+static int ddp__sends_single(const ddp_ctx *d) { return ddp__backend_of(d) || ddp__cfg(d)->elastic.bytes; }
+
+/* Hashes an array. room: [DDP__HASHED_FLOATS] if the layers
  * are on a device, else NULL. */
 static ddp_status ddp__compared_hash(ddp_ctx *d, const ddp__compared *of, float *room, ddp__digest *out,
                                      ddp_error *err)
@@ -53126,7 +53134,8 @@ static ddp_status ddp__compared_hash(ddp_ctx *d, const ddp__compared *of, float 
             ddp__digest_add(&h, room ? room : x, n * sizeof *x);
         }
     *out = ddp__digest_end(&h);
-    out->word[0] |= 1;
+    out->word[0] &= ~(uint64_t)DDP__HASH_SMALL;
+    out->word[0] |= (uint64_t)DDP__HASH_IS_THERE | (ddp__sends_single(d) ? (uint64_t)DDP__HASH_SMALL : 0);
     return DDP_OK;
 }
 
@@ -53142,17 +53151,29 @@ static int ddp__in_group(const ddp_ctx *d, int group, int rank)
 /* Returns 1 if hash number `at` of any rank in this group differs from this rank's. */
 static int ddp__hashes_differ(const ddp_ctx *d, const ddp__digest *all, size_t each, size_t at, int group)
 {
+    const uint64_t mine = all[(size_t)ddp__team_place(d) * each + at].word[0] & (uint64_t)DDP__HASH_SMALL;
     const ddp__digest own = all[(size_t)ddp__team_place(d) * each + at];
 
     for (int i = 0; i < ddp__team_size(d); i++) {
-        const ddp__digest other = all[(size_t)i * each + at];
+        ddp__digest other = all[(size_t)i * each + at];
+        if (other.word[0]) other.word[0] = (other.word[0] & ~(uint64_t)DDP__HASH_SMALL) | mine;
         if (other.word[0] && !ddp__digest_equal(other, own) && ddp__in_group(d, group, ddp__team_rank(d, i)))
             return 1;
     }
     return 0;
 }
 
-ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, ddp_error *err)
+static ddp_status ddp__hashes_gather(ddp_ctx *d, ddp__digest *all, size_t each, ddp_error *err)
+{
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), all,
+                                  (size_t)ddp__team_size(d) * each * sizeof *all);
+
+    m.layer = DDP__ALL_VALUES; /* what the call of the program is about, for errors */
+    return ddp__run(d, &m, 0, err);
+}
+
+ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, int *single, ddp_error *err)
 {
     const size_t each = (size_t)count;
     ddp__digest *all;
@@ -53160,6 +53181,7 @@ ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, ddp_err
     ddp_status s = DDP_OK;
 
     for (int i = 0; i < count; i++) of[i].differs = 0;
+    *single = ddp__sends_single(d);
     if (!ddp__engine_of(d, 0) || ddp__is_on_paper(d) || ddp__team_size(d) < 2 || !count) return DDP_OK;
     all = (ddp__digest *)ddp__calloc((size_t)ddp__team_size(d) * each, sizeof *all);
     if (ddp__backend_of(d)) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
@@ -53168,9 +53190,11 @@ ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, ddp_err
                       ddp__team_size(d));
     for (int i = 0; s == DDP_OK && i < count; i++)
         s = ddp__compared_hash(d, &of[i], room, &all[(size_t)ddp__team_place(d) * each + (size_t)i], err);
-    if (s == DDP_OK) s = ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err);
+    if (s == DDP_OK) s = ddp__hashes_gather(d, all, each, err);
     for (int i = 0; s == DDP_OK && i < count; i++)
         of[i].differs = ddp__hashes_differ(d, all, each, (size_t)i, of[i].group);
+    for (int i = 0; s == DDP_OK && i < ddp__team_size(d); i++)
+        *single |= (all[(size_t)i * each].word[0] & (uint64_t)DDP__HASH_SMALL) != 0;
     if (all) DDP_FREE(all);
     if (room) DDP_FREE(room);
     return s;
@@ -53467,12 +53491,14 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 /* Marks the layers whose averaged arrays differ between ranks. */
 static ddp_status ddp__layers_compare(ddp_ctx *d, ddp__compared *of, ddp_error *err)
 {
+    int single;
+
     for (int l = 0; l < ddp__layers(d); l++) {
         of[l].list = ddp__unit_of(d, l)->average;
         of[l].pieces = ddp__unit_of(d, l)->averages;
         of[l].group = ddp__unit_of(d, l)->group;
     }
-    return ddp__compare_arrays(d, of, ddp__layers(d), err);
+    return ddp__compare_arrays(d, of, ddp__layers(d), &single, err);
 }
 
 ddp_status ddp__average_differing(ddp_ctx *d)
@@ -59570,18 +59596,17 @@ static int ddp__blocks_list(ddp_ctx *d, ddp__compared *of, ddp_piece *piece)
     return n;
 }
 
-/* Calls fn for the blocks that differ between ranks, several of one group at a time. list: [count] */
-static ddp_status ddp__blocks_run(ddp_ctx *d, const ddp__compared *of, int count, ddp_piece *list,
+/* Calls fn for the blocks that differ between ranks, several of one group at a time, or one if single is
+ * 1. list: [count] */
+static ddp_status ddp__blocks_run(ddp_ctx *d, const ddp__compared *of, int count, int single, ddp_piece *list,
                                   ddp__blocks_fn fn, ddp_error *err)
 {
-    /* buffers of a device, and elastic_bytes, have space for a block */
-    const int several = !ddp__backend_of(d) && !ddp__cfg(d)->elastic.bytes;
     size_t values = 0;
     int n = 0, group = 0;
 
     for (int i = 0; i < count; i++) {
         if (!of[i].differs) continue;
-        if (n && (!several || n == DDP__BLOCKS_PIECES || of[i].group != group ||
+        if (n && (single || n == DDP__BLOCKS_PIECES || of[i].group != group ||
                   values + of[i].list->count > DDP__BLOCKS_VALUES)) {
             DDP__TRY(fn(d, group, list, n, err));
             values = 0;
@@ -59598,15 +59623,15 @@ static ddp_status ddp__blocks_differing(ddp_ctx *d, ddp__blocks_fn fn, ddp_error
 {
     ddp__compared *of;
     ddp_piece *piece;
-    int count = 0;
+    int count = 0, single = 0;
     ddp_status s = DDP_OK;
 
     for (int l = 0; l < ddp__layers(d); l++) count += ddp__count(ddp__unit_of(d, l)->block);
     of = (ddp__compared *)ddp__calloc((size_t)count + 1, sizeof *of);
     piece = (ddp_piece *)ddp__calloc(2 * (size_t)count + 1, sizeof *piece);
     if (!of || !piece) s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %d arrays", count);
-    if (s == DDP_OK) s = ddp__compare_arrays(d, of, ddp__blocks_list(d, of, piece), err);
-    if (s == DDP_OK) s = ddp__blocks_run(d, of, count, piece + count, fn, err);
+    if (s == DDP_OK) s = ddp__compare_arrays(d, of, ddp__blocks_list(d, of, piece), &single, err);
+    if (s == DDP_OK) s = ddp__blocks_run(d, of, count, single, piece + count, fn, err);
     if (of) DDP_FREE(of);
     if (piece) DDP_FREE(piece);
     return s;

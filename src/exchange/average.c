@@ -298,12 +298,14 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 /* Marks the layers whose averaged arrays differ between ranks. */
 static ddp_status ddp__layers_compare(ddp_ctx *d, ddp__compared *of, ddp_error *err)
 {
+    int single;
+
     for (int l = 0; l < ddp__layers(d); l++) {
         of[l].list = ddp__unit_of(d, l)->average;
         of[l].pieces = ddp__unit_of(d, l)->averages;
         of[l].group = ddp__unit_of(d, l)->group;
     }
-    return ddp__compare_arrays(d, of, ddp__layers(d), err);
+    return ddp__compare_arrays(d, of, ddp__layers(d), &single, err);
 }
 
 ddp_status ddp__average_differing(ddp_ctx *d)

@@ -33,18 +33,17 @@ static int ddp__blocks_list(ddp_ctx *d, ddp__compared *of, ddp_piece *piece)
     return n;
 }
 
-/* Calls fn for the blocks that differ between ranks, several of one group at a time. list: [count] */
-static ddp_status ddp__blocks_run(ddp_ctx *d, const ddp__compared *of, int count, ddp_piece *list,
+/* Calls fn for the blocks that differ between ranks, several of one group at a time, or one if single is
+ * 1. list: [count] */
+static ddp_status ddp__blocks_run(ddp_ctx *d, const ddp__compared *of, int count, int single, ddp_piece *list,
                                   ddp__blocks_fn fn, ddp_error *err)
 {
-    /* buffers of a device, and elastic_bytes, have space for a block */
-    const int several = !ddp__backend_of(d) && !ddp__cfg(d)->elastic.bytes;
     size_t values = 0;
     int n = 0, group = 0;
 
     for (int i = 0; i < count; i++) {
         if (!of[i].differs) continue;
-        if (n && (!several || n == DDP__BLOCKS_PIECES || of[i].group != group ||
+        if (n && (single || n == DDP__BLOCKS_PIECES || of[i].group != group ||
                   values + of[i].list->count > DDP__BLOCKS_VALUES)) {
             DDP__TRY(fn(d, group, list, n, err));
             values = 0;
@@ -61,15 +60,15 @@ static ddp_status ddp__blocks_differing(ddp_ctx *d, ddp__blocks_fn fn, ddp_error
 {
     ddp__compared *of;
     ddp_piece *piece;
-    int count = 0;
+    int count = 0, single = 0;
     ddp_status s = DDP_OK;
 
     for (int l = 0; l < ddp__layers(d); l++) count += ddp__count(ddp__unit_of(d, l)->block);
     of = (ddp__compared *)ddp__calloc((size_t)count + 1, sizeof *of);
     piece = (ddp_piece *)ddp__calloc(2 * (size_t)count + 1, sizeof *piece);
     if (!of || !piece) s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %d arrays", count);
-    if (s == DDP_OK) s = ddp__compare_arrays(d, of, ddp__blocks_list(d, of, piece), err);
-    if (s == DDP_OK) s = ddp__blocks_run(d, of, count, piece + count, fn, err);
+    if (s == DDP_OK) s = ddp__compare_arrays(d, of, ddp__blocks_list(d, of, piece), &single, err);
+    if (s == DDP_OK) s = ddp__blocks_run(d, of, count, single, piece + count, fn, err);
     if (of) DDP_FREE(of);
     if (piece) DDP_FREE(piece);
     return s;

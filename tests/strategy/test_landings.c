@@ -146,7 +146,7 @@ static void a_landing_that_waits_is_moved_later(void **state)
 
     (void)state;
     memset(&x, 0, sizeof x);
-    train(&x, "200mbit,2ms", "t=1 slow %d to 50mbit"); /* 67 % busy: enough for every plan with slack */
+    train(&x, "50mbit,2ms", "t=1 slow %d to 42mbit"); /* less than makes a new plan */
     ranks_agree(&x);
     for (int l = 0; l < LAYERS; l++) later += x.landing[0][1][l] > x.landing[0][0][l];
     if (x.end[0].landing_moves < 1 || !later)
