@@ -4,6 +4,7 @@ and with the environment variables of each launcher. All end with bit-identical 
 
 Needs build/train_gpt (`make all`). test_torchrun.py runs the real torchrun."""
 import json
+import glob
 import os
 import re
 import socket
@@ -202,7 +203,7 @@ def second_process_of_a_rank_fails_after_the_start():
         where = ["--workers", 2, "--min-world", 1, *more, "--addr", "127.0.0.1:%d" % free_port(), "--steps", 3000]
         run = [start([*where, "--sleep", 0.02, "--save", folder, "--save-every", 1, "--rank", r], {"DREAMDDP_RUN_ID": 7})
                for r in range(2)]
-        while not (os.path.isdir(folder) and os.listdir(folder)) and all(p.poll() is None for p in run):
+        while not glob.glob(os.path.join(folder, "step-*")) and all(p.poll() is None for p in run):
             time.sleep(0.02)
         code, _, err = finish([start([*where, "--rank", 1], {"DREAMDDP_RUN_ID": 7})])[0]
         for p in run:
