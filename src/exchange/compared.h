@@ -12,6 +12,6 @@ typedef struct ddp__compared {
 } ddp__compared;
 
 /* Sets `differs` of count arrays, which all ranks of this rank's team list in the same order. One all-gather
- * of 16 bytes per array and rank. *single: 1 if a message of some rank can have only one of the arrays, the same
- * number on all ranks. Collective over the team. No message may be in flight. */
+ * of 16 bytes per array and rank. *single: 1 if a message of some rank can have only one of the arrays, the
+ * same number on all ranks. Collective over the team. No message may be in flight. */
 DDP_LIB ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, int *single, ddp_error *err);
