@@ -36960,7 +36960,7 @@ static void ddp__rest_leave(ddp__join *j, ddp__rest_copy *c)
  * another one, or had no memory for it. */
 static ddp__rest_copy *ddp__rest_use(ddp__join *j, uint64_t number)
 {
-    const double until = ddp_now() + DDP__REST_REPLY_S;
+    const double until = ddp_now() + (double)DDP__REST_REPLY_S;
     ddp__rest_copy *c = NULL;
 
     pthread_mutex_lock(&j->lock);
@@ -37890,7 +37890,7 @@ static int ddp__rest_request(ddp__rest *r)
     char why[DDP__JOIN_TEXT] = "";
     int moved = 0;
     const int fd = ddp__joiner_request(&r->j, &r->j.place.door[r->j.donor], DDP__JOIN_REST, -1, b, sizeof b,
-                                       ddp_now() + DDP__REST_REPLY_S, why);
+                                       ddp_now() + (double)DDP__REST_REPLY_S, why);
 
     if (fd < 0) return 0;
     if (ddp__hello_get(b, 8) == r->j.number && ddp__hello_get(b + 8, 8) == r->bytes &&
@@ -53163,16 +53163,6 @@ static int ddp__hashes_differ(const ddp_ctx *d, const ddp__digest *all, size_t e
     return 0;
 }
 
-static ddp_status ddp__hashes_gather(ddp_ctx *d, ddp__digest *all, size_t each, ddp_error *err)
-{
-    ddp_piece p;
-    ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), all,
-                                  (size_t)ddp__team_size(d) * each * sizeof *all);
-
-    m.layer = DDP__ALL_VALUES; /* what the call of the program is about, for errors */
-    return ddp__run(d, &m, 0, err);
-}
-
 ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, int *single, ddp_error *err)
 {
     const size_t each = (size_t)count;
@@ -53190,7 +53180,7 @@ ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, int *si
                       ddp__team_size(d));
     for (int i = 0; s == DDP_OK && i < count; i++)
         s = ddp__compared_hash(d, &of[i], room, &all[(size_t)ddp__team_place(d) * each + (size_t)i], err);
-    if (s == DDP_OK) s = ddp__hashes_gather(d, all, each, err);
+    if (s == DDP_OK) s = ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err);
     for (int i = 0; s == DDP_OK && i < count; i++)
         of[i].differs = ddp__hashes_differ(d, all, each, (size_t)i, of[i].group);
     for (int i = 0; s == DDP_OK && i < ddp__team_size(d); i++)
@@ -53508,6 +53498,11 @@ ddp_status ddp__average_differing(ddp_ctx *d)
     ddp_status s;
 
     if (!ddp__engine_of(d, 0)) return DDP_OK;
+    if (ddp__team_size(d) < 2) {
+        for (int l = ddp__layers(d) - 1; l >= 0; l--)
+            if (d->exchange->sending[l].base) ddp__coded_base(d, l);
+        return DDP_OK;
+    }
     of = (ddp__compared *)ddp__calloc((size_t)ddp__layers(d) + 1, sizeof *of);
     if (!of) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
     s = ddp__layers_compare(d, of, err);
@@ -56132,8 +56127,8 @@ static double ddp__probe_left(const ddp__link_prober *q)
 
 static ddp__probe_turn ddp__turn_train(double floats)
 {
-    const double most =
-        0.5 * DDP__PROBE_MOST * DDP__PROBE_FLOATS; /* an all-gather has twice as many values */
+    const double most = 0.5 * (double)DDP__PROBE_MOST *
+                        (double)DDP__PROBE_FLOATS; /* an all-gather has twice as many values */
     const ddp__probe_turn t = {DDP__PROBE_TRAIN, (float)floor(fmin(fmax(floats, DDP__SHORT_FLOATS), most))};
 
     return t;
@@ -57967,11 +57962,9 @@ DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
 /* Moves the steps in which averages of layers are needed, if they arrived late (landing.c).
  *   open  allocates its lists, when the team is known
- *   step  call it after each step
- *   wait  completes its message. The result is dropped */
+ *   step  call it after each step */
 DDP_LIB ddp_status ddp__landing_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__landing_step(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__landing_wait(ddp_ctx *d, ddp_error *err);
 
 /* With two links, sends each message over the link that should complete it first (planning.c). The team uses
  * the choice of its first rank. p: profile of measured times, or NULL for nominal times. No message may be in
@@ -58893,9 +58886,12 @@ static const double ddp__link_full = 0.05;
  * ALIKE, and hardly if they wait for less than LEAST. */
 enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_ALIKE = 50, DDP__WAIT_LEAST = 20 };
 
+/* In an elastic world a joining worker does not know the exchanges and the counts of earlier periods, which
+ * decide about a move, so nothing is moved. */
 static int ddp__landing_moves(const ddp_ctx *d)
 {
-    return ddp__ops(d)->plan_adapt && ddp__engine_of(d, 0) && !ddp__has_nccl(d);
+    return ddp__ops(d)->plan_adapt && ddp__engine_of(d, 0) && !ddp__has_nccl(d) &&
+           !ddp__cfg(d)->elastic.min_world && !ddp__cfg(d)->elastic.join;
 }
 
 ddp_status ddp__landing_open(ddp_ctx *d, ddp_error *err)
@@ -59053,7 +59049,8 @@ static ddp_status ddp__landing_read(ddp_ctx *d)
     return DDP_OK;
 }
 
-ddp_status ddp__landing_wait(ddp_ctx *d, ddp_error *err)
+/* Completes the exchange in flight. */
+static ddp_status ddp__landing_wait(ddp_ctx *d, ddp_error *err)
 {
     const long ticket = d->session->landing.ticket;
 
@@ -59626,6 +59623,7 @@ static ddp_status ddp__blocks_differing(ddp_ctx *d, ddp__blocks_fn fn, ddp_error
     int count = 0, single = 0;
     ddp_status s = DDP_OK;
 
+    if (!ddp__engine_of(d, 0) || ddp__team_size(d) < 2) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) count += ddp__count(ddp__unit_of(d, l)->block);
     of = (ddp__compared *)ddp__calloc((size_t)count + 1, sizeof *of);
     piece = (ddp_piece *)ddp__calloc(2 * (size_t)count + 1, sizeof *piece);
@@ -60215,7 +60213,6 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
         DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     if (ddp__follows(d)) d->session->drift_ticket = -1;
     DDP__TRY(ddp__pace_wait(d, err));
-    DDP__TRY(ddp__landing_wait(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     DDP__TRY(ddp__join_admit(d->session->join, id, &in, err));

@@ -315,6 +315,11 @@ ddp_status ddp__average_differing(ddp_ctx *d)
     ddp_status s;
 
     if (!ddp__engine_of(d, 0)) return DDP_OK;
+    if (ddp__team_size(d) < 2) {
+        for (int l = ddp__layers(d) - 1; l >= 0; l--)
+            if (d->exchange->sending[l].base) ddp__coded_base(d, l);
+        return DDP_OK;
+    }
     of = (ddp__compared *)ddp__calloc((size_t)ddp__layers(d) + 1, sizeof *of);
     if (!of) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", ddp__layers(d));
     s = ddp__layers_compare(d, of, err);

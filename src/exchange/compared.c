@@ -57,16 +57,6 @@ static int ddp__hashes_differ(const ddp_ctx *d, const ddp__digest *all, size_t e
     return 0;
 }
 
-static ddp_status ddp__hashes_gather(ddp_ctx *d, ddp__digest *all, size_t each, ddp_error *err)
-{
-    ddp_piece p;
-    ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), all,
-                                  (size_t)ddp__team_size(d) * each * sizeof *all);
-
-    m.layer = DDP__ALL_VALUES; /* what the call of the program is about, for errors */
-    return ddp__run(d, &m, 0, err);
-}
-
 ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, int *single, ddp_error *err)
 {
     const size_t each = (size_t)count;
@@ -84,7 +74,7 @@ ddp_status ddp__compare_arrays(ddp_ctx *d, ddp__compared *of, int count, int *si
                       ddp__team_size(d));
     for (int i = 0; s == DDP_OK && i < count; i++)
         s = ddp__compared_hash(d, &of[i], room, &all[(size_t)ddp__team_place(d) * each + (size_t)i], err);
-    if (s == DDP_OK) s = ddp__hashes_gather(d, all, each, err);
+    if (s == DDP_OK) s = ddp__gather_words(d, ddp__team_group(d), all, each * sizeof *all, err);
     for (int i = 0; s == DDP_OK && i < count; i++)
         of[i].differs = ddp__hashes_differ(d, all, each, (size_t)i, of[i].group);
     for (int i = 0; s == DDP_OK && i < ddp__team_size(d); i++)

@@ -237,8 +237,8 @@ static double ddp__probe_left(const ddp__link_prober *q)
 
 static ddp__probe_turn ddp__turn_train(double floats)
 {
-    const double most =
-        0.5 * DDP__PROBE_MOST * DDP__PROBE_FLOATS; /* an all-gather has twice as many values */
+    const double most = 0.5 * (double)DDP__PROBE_MOST *
+                        (double)DDP__PROBE_FLOATS; /* an all-gather has twice as many values */
     const ddp__probe_turn t = {DDP__PROBE_TRAIN, (float)floor(fmin(fmax(floats, DDP__SHORT_FLOATS), most))};
 
     return t;

@@ -247,7 +247,7 @@ static void ddp__rest_leave(ddp__join *j, ddp__rest_copy *c)
  * another one, or had no memory for it. */
 static ddp__rest_copy *ddp__rest_use(ddp__join *j, uint64_t number)
 {
-    const double until = ddp_now() + DDP__REST_REPLY_S;
+    const double until = ddp_now() + (double)DDP__REST_REPLY_S;
     ddp__rest_copy *c = NULL;
 
     pthread_mutex_lock(&j->lock);

@@ -66,7 +66,7 @@ static int ddp__rest_request(ddp__rest *r)
     char why[DDP__JOIN_TEXT] = "";
     int moved = 0;
     const int fd = ddp__joiner_request(&r->j, &r->j.place.door[r->j.donor], DDP__JOIN_REST, -1, b, sizeof b,
-                                       ddp_now() + DDP__REST_REPLY_S, why);
+                                       ddp_now() + (double)DDP__REST_REPLY_S, why);
 
     if (fd < 0) return 0;
     if (ddp__hello_get(b, 8) == r->j.number && ddp__hello_get(b + 8, 8) == r->bytes &&

@@ -143,7 +143,6 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
         DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     if (ddp__follows(d)) d->session->drift_ticket = -1;
     DDP__TRY(ddp__pace_wait(d, err));
-    DDP__TRY(ddp__landing_wait(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     DDP__TRY(ddp__join_admit(d->session->join, id, &in, err));

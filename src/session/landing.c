@@ -20,9 +20,12 @@ static const double ddp__link_full = 0.05;
  * ALIKE, and hardly if they wait for less than LEAST. */
 enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_ALIKE = 50, DDP__WAIT_LEAST = 20 };
 
+/* In an elastic world a joining worker does not know the exchanges and the counts of earlier periods, which
+ * decide about a move, so nothing is moved. */
 static int ddp__landing_moves(const ddp_ctx *d)
 {
-    return ddp__ops(d)->plan_adapt && ddp__engine_of(d, 0) && !ddp__has_nccl(d);
+    return ddp__ops(d)->plan_adapt && ddp__engine_of(d, 0) && !ddp__has_nccl(d) &&
+           !ddp__cfg(d)->elastic.min_world && !ddp__cfg(d)->elastic.join;
 }
 
 ddp_status ddp__landing_open(ddp_ctx *d, ddp_error *err)
@@ -180,7 +183,8 @@ static ddp_status ddp__landing_read(ddp_ctx *d)
     return DDP_OK;
 }
 
-ddp_status ddp__landing_wait(ddp_ctx *d, ddp_error *err)
+/* Completes the exchange in flight. */
+static ddp_status ddp__landing_wait(ddp_ctx *d, ddp_error *err)
 {
     const long ticket = d->session->landing.ticket;
 

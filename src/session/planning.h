@@ -51,11 +51,9 @@ DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 
 /* Moves the steps in which averages of layers are needed, if they arrived late (landing.c).
  *   open  allocates its lists, when the team is known
- *   step  call it after each step
- *   wait  completes its message. The result is dropped */
+ *   step  call it after each step */
 DDP_LIB ddp_status ddp__landing_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__landing_step(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__landing_wait(ddp_ctx *d, ddp_error *err);
 
 /* With two links, sends each message over the link that should complete it first (planning.c). The team uses
  * the choice of its first rank. p: profile of measured times, or NULL for nominal times. No message may be in

@@ -63,6 +63,7 @@ static ddp_status ddp__blocks_differing(ddp_ctx *d, ddp__blocks_fn fn, ddp_error
     int count = 0, single = 0;
     ddp_status s = DDP_OK;
 
+    if (!ddp__engine_of(d, 0) || ddp__team_size(d) < 2) return DDP_OK;
     for (int l = 0; l < ddp__layers(d); l++) count += ddp__count(ddp__unit_of(d, l)->block);
     of = (ddp__compared *)ddp__calloc((size_t)count + 1, sizeof *of);
     piece = (ddp_piece *)ddp__calloc(2 * (size_t)count + 1, sizeof *piece);
