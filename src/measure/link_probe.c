@@ -261,9 +261,9 @@ static ddp__probe_turn ddp__turn_short(const ddp__link_prober *q, const ddp__pro
 static ddp__probe_turn ddp__turn_first(const ddp__link_prober *q, double latency, double wanted)
 {
     const ddp__probe_turn over = DDP__ZEROS;
-    double bytes = 4.0 * DDP__FIRST_FLOATS * q->messages;
+    double bytes = 4.0 * (double)DDP__FIRST_FLOATS * q->messages;
 
-    if (q->rough_s > 0) bytes = fmin(wanted / q->rough_s, DDP__GROWTH * q->rough_bytes);
+    if (q->rough_s > 0) bytes = fmin(wanted / q->rough_s, (double)DDP__GROWTH * q->rough_bytes);
     /* on a link with a long delay the transfers of training give the rate */
     if (q->rough_s > 0 && latency + q->word_s + 0.5 * wanted > ddp__probe_left(q)) return over;
     return ddp__turn_train(bytes / sizeof(float) / q->messages);
@@ -389,7 +389,7 @@ static ddp_link ddp__probed_line(const ddp__link_prober *q, int line)
 
     if (q->of[DDP__LINE_FULL].trains) k.beta_s = ddp__probed_beta(q, DDP__LINE_FULL);
     if (x->trains) k.beta_s = ddp__probed_beta(q, line);
-    k.alpha_s = fmax(x->short_s[0] - k.beta_s * sizeof(float) * DDP__SHORT_FLOATS, 0);
+    k.alpha_s = fmax(x->short_s[0] - k.beta_s * sizeof(float) * (double)DDP__SHORT_FLOATS, 0);
     return k;
 }
 

@@ -91,7 +91,7 @@ static ddp_status ddp__landing_ask(ddp_ctx *d, ddp_error *err)
 
     memset(g->word, (int)DDP_ARRIVAL_UNKNOWN, all); /* a lost rank sends no message */
     waited_s = ddp__arrivals_take(d, step_s, own);
-    waited = (int16_t)(step_s > 0 ? fmin(waited_s / steps / step_s * DDP__WAIT_PARTS, INT16_MAX) : 0);
+    waited = (int16_t)(step_s > 0 ? fmin(waited_s / steps / step_s * (double)DDP__WAIT_PARTS, INT16_MAX) : 0);
     memcpy(own + L, &waited, sizeof waited);
     if (ddp__landing_link_full(d, steps, link_s)) memset(own, (int)DDP_ARRIVAL_UNKNOWN, L);
     g->asked = ddp_now();
