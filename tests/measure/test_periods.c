@@ -43,11 +43,11 @@ static int worker(ddp_ctx *d, void *user)
     for (long step = 0; !bad && step < x->steps; step++) {
         for (int l = 0; !bad && l < LAYERS; l++) {
             bad = ddp_forward_begin(d, l);
-            ddp_sleep_until(ddp_now() + x->slow * forward_s / LAYERS);
+            ddp_sleep_until(ddp_now() + x->slow * forward_s / (double)LAYERS);
         }
         for (int l = LAYERS - 1; !bad && l >= 0; l--) {
             ddp_backward_begin(d, l);
-            ddp_sleep_until(ddp_now() + x->slow * backward_s / LAYERS);
+            ddp_sleep_until(ddp_now() + x->slow * backward_s / (double)LAYERS);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
@@ -196,7 +196,8 @@ static void profile_of_one_worker_gives_a_prediction(void **state)
     assert_non_null(f);
     fprintf(f, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < LAYERS; l++)
-        fprintf(f, "%c,%d,%g,%g,0\n", 'a' + l, COUNT, forward_s / LAYERS, backward_s / LAYERS);
+        fprintf(f, "%c,%d,%g,%g,0\n", 'a' + l, COUNT, forward_s / (double)LAYERS,
+                backward_s / (double)LAYERS);
     assert_int_equal(fclose(f), 0);
     for (int i = 0; i < 6; i++) {
         configure(&x, list[i], 3, 21);

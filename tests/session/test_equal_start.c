@@ -98,9 +98,9 @@ static int starts(ddp_ctx *d, void *user)
     }
     before = sent(d);
     bad = bad || ddp_set_optimizer(d, &o);
-    most = x && x->begin ? layer * WORLD : 0; /* at most one layer to each rank */
+    most = x && x->begin ? layer * (double)WORLD : 0; /* at most one layer to each rank */
     if (!bad && sent(d) - before > most + 0.2 * layer) bad = 100;
-    if (!bad && x && x->begin && ddp_rank(d) == 0 && sent(d) - before < layer / WORLD) bad = 101;
+    if (!bad && x && x->begin && ddp_rank(d) == 0 && sent(d) - before < layer / (double)WORLD) bad = 101;
     if (!bad && !are_equal(d, m)) bad = 102;
     if (!bad && x && x->begin) { /* rank 0's value has won */
         float want = value_of(x->layer, x->at);

@@ -49,7 +49,7 @@ static int worker(ddp_ctx *d, void *user)
 {
     run *x = (run *)user;
     const int r = ddp_rank(d);
-    const double s = COMPUTE_S / LAYERS * (x->slow[r] > 0 ? x->slow[r] : 1);
+    const double s = COMPUTE_S / (double)LAYERS * (x->slow[r] > 0 ? x->slow[r] : 1);
     float *w = (float *)calloc(2 * LAYERS * COUNT, sizeof *w);
     int bad = 0;
 
@@ -126,7 +126,7 @@ static double mean(const run *x, int period)
     double sum = 0;
 
     for (int i = 0; i < PERIOD; i++) sum += x->took[0][period * PERIOD + i];
-    return sum / PERIOD / COMPUTE_S;
+    return sum / (double)PERIOD / COMPUTE_S;
 }
 
 static void ranks_agree(const run *x)
