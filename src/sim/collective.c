@@ -399,10 +399,11 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
         ddp__carried_move(c);
         for (int i = 0; i < c->here; i++) {
             ddp__op *own = c->op[i];
-            /* it waited for other members until now, except while its own first part was sent */
+            /* it waited for other members until now, except while its own first part was sent. From now on
+             * it waits for links. */
             if (own && now > own->active_at) {
-                own->waiting_since =
-                    fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);
+                own->peer_wait +=
+                    now - fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);
             }
             if (c->together) ddp__member_begins(c, i);
             ddp__port_send(c->port[i]);
