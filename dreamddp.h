@@ -1258,8 +1258,8 @@ enum { /* ddp_message.layer */
 };
 
 /* ==== config/strategy.h ==== [config] */
-/* A strategy decides, at each event of a step, what is updated and what is sent. Each built-in strategy
- * (src/strategy) fills a ddp_strategy_ops. To use your own, set ddp_config.own_strategy
+/* A strategy decides, at each event of a step, which layers are updated and which are sent. Each built-in
+ * strategy (src/strategy) fills a ddp_strategy_ops. To use your own, set ddp_config.own_strategy
  * (docs/howto/custom-strategy.md). */
 
 typedef struct ddp_ctx ddp_ctx;
@@ -37385,7 +37385,7 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            j->place.door[j->place.coordinator] = at; /* behind a NAT the coordinator does not know its public
+            j->place.door[j->place.coordinator] = at; /* a coordinator with NAT does not know its public
                                                          address */
             for (int r = 0; r < j->place.world; r++)  /* members to ask first, if the coordinator is lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
@@ -55072,8 +55072,8 @@ struct ddp__measure {
     long arrivals_span;           /* number of the next span of the clock */
     double step_begin;            /* end of the previous step */
     int period;                   /* steps in a period of the strategy's transfers */
-    /* all: the steps since the statistics began. part: those of the current period. whole: those of whole
-     * periods. begun, whole_from: the first step of all, and of whole */
+    /* all: the steps since the statistics began. part: the steps of the current period. whole: the steps of
+     * whole periods. begun, whole_from: the first step of all, and of whole */
     ddp__totals all, part, whole;
     long begun, whole_from;
     double wait_total_s; /* of all steps of the run */

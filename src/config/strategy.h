@@ -1,5 +1,5 @@
-/* A strategy decides, at each event of a step, what is updated and what is sent. Each built-in strategy
- * (src/strategy) fills a ddp_strategy_ops. To use your own, set ddp_config.own_strategy
+/* A strategy decides, at each event of a step, which layers are updated and which are sent. Each built-in
+ * strategy (src/strategy) fills a ddp_strategy_ops. To use your own, set ddp_config.own_strategy
  * (docs/howto/custom-strategy.md). */
 #pragma once
 

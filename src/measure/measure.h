@@ -45,8 +45,8 @@ struct ddp__measure {
     long arrivals_span;           /* number of the next span of the clock */
     double step_begin;            /* end of the previous step */
     int period;                   /* steps in a period of the strategy's transfers */
-    /* all: the steps since the statistics began. part: those of the current period. whole: those of whole
-     * periods. begun, whole_from: the first step of all, and of whole */
+    /* all: the steps since the statistics began. part: the steps of the current period. whole: the steps of
+     * whole periods. begun, whole_from: the first step of all, and of whole */
     ddp__totals all, part, whole;
     long begun, whole_from;
     double wait_total_s; /* of all steps of the run */

@@ -134,7 +134,7 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            j->place.door[j->place.coordinator] = at; /* behind a NAT the coordinator does not know its public
+            j->place.door[j->place.coordinator] = at; /* a coordinator with NAT does not know its public
                                                          address */
             for (int r = 0; r < j->place.world; r++)  /* members to ask first, if the coordinator is lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
