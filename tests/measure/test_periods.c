@@ -133,8 +133,10 @@ static void figures_cover_whole_periods_after_the_plan(void **state)
         covers(&x, 10, 5, 5, 1);
         train(&twice, period[i], 3, 6, 20);
         covers(&twice, 10, 10, 5, 2);
-        /* the ranks compare their times in only one of these periods */
-        assert_true(fabs(twice.stats.comm_s / x.stats.comm_s - 2) < 0.02);
+        /* the ranks compare their times in only one of these periods, a message of a few milliseconds */
+        if (!(fabs(twice.stats.comm_s / x.stats.comm_s - 2) < 0.1))
+            fail_msg("%s: %g s of communication in a period, %g s in two", x.stats.strategy, x.stats.comm_s,
+                     twice.stats.comm_s);
         if (!(fabs(twice.stats.step_s / x.stats.step_s - 1) < 0.05))
             fail_msg("%s: %g s in a period, %g s in two", x.stats.strategy, x.stats.step_s,
                      twice.stats.step_s);

@@ -210,8 +210,8 @@ def interrupt_ends_a_blocking_call():
     dreamddp.init(transport="torch")
     rank = dreamddp.rank()
     try:
-        if rank == 1:
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        if rank == 1:  # a second, so that a busy machine does not interrupt it before the call
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
         if rank == 0:
             dist.barrier()  # the other ranks have raised their exceptions
         dreamddp.barrier()
