@@ -12,6 +12,12 @@ typedef struct ddp__passes {
     int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
 } ddp__passes;
 
+/* What a rank observed since the plan. All-zero: the rank is lost. */
+typedef struct ddp__drift_word {
+    double again;    /* reason for a new plan, or 0 */
+    double scale[2]; /* by which the time of a byte changed, of each link */
+} ddp__drift_word;
+
 /* Moves of landings (landing.c). */
 typedef struct ddp__landing {
     /* [team x (layers + 2)] how late the averages of each rank arrived, and its wait in two bytes */
@@ -50,12 +56,9 @@ struct ddp__session {
     int plan_steps;             /* steps in a period of the strategy's messages */
     ddp_transfer *transfer;     /* [transfers] these messages, or NULL if the strategy does not list them */
     int transfers;
-    double exposed_s;  /* exposed seconds of these messages in a period, when the plan was made */
-    long drift_ticket; /* ticket of the first rank's message about a new plan, or -1 */
-    struct {
-        int again;
-        double scale[2]; /* by which the time of a byte changed, of each link */
-    } drift_word;
+    double exposed_s;       /* exposed seconds of these messages in a period, when the plan was made */
+    long drift_ticket;      /* ticket of the exchange about a new plan, or -1 */
+    ddp__drift_word *drift; /* [team] its content, or NULL before the first one */
     ddp__landing landing;
     long plans;      /* number of plans used so far */
     long timed_from; /* first step of those that are measured for the plan */

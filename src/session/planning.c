@@ -17,8 +17,8 @@
 #include "session/part.h"
 #include "session/planning.h"
 
-/* Fewest steps between two messages of the team's first rank about a new plan, and the reason for a new plan:
- * DDP__LINK_MOVED + number of the link that changed. */
+/* Fewest steps between two exchanges about a new plan, and the reason for a new plan: DDP__LINK_MOVED +
+ * number of the link that changed. */
 enum { DDP__DRIFT_STEPS = 4 };
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
 static const double ddp__drift_limit = 0.2;
@@ -236,12 +236,12 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Corrects the prediction by the rates that training has observed since the plan. */
-static void ddp__predict_again(ddp_ctx *d)
+/* Corrects the prediction: training has observed that a byte takes `scale` times as long as planned. */
+static void ddp__predict_again(ddp_ctx *d, double scale)
 {
     double comm;
     const double exposed = ddp__transfers_exposed(d, &d->session->profile, d->session->transfer,
-                                                  d->session->transfers, ddp__link_followed(d, 0), &comm);
+                                                  d->session->transfers, scale, &comm);
 
     ddp__stats(d)->corrected_step_s =
         fmax(0, ddp__stats(d)->predicted_step_s + (exposed - d->session->exposed_s) / d->session->plan_steps);
@@ -518,32 +518,58 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 
 /* ---- drift ---- */
 
-/* Posts the first rank's message about a new plan at normal priority. It is read one period later,
- * before the next one. */
+/* Posts what this rank observed, at normal priority. It is read one period later, before the next one. A slow
+ * link of one rank is visible there: at the other ranks, its messages look like those of a rank that began
+ * late. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
     double bytes = ddp__mean_layer_bytes(d);
+    const size_t size = (size_t)ddp__team_size(d) * sizeof *d->session->drift;
+    ddp__drift_word own = DDP__ZEROS;
+    ddp_message m;
     ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, ddp__team_group(d), &d->session->drift_word,
-                                        sizeof d->session->drift_word);
 
-    d->session->drift_word.again =
-        ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d)) ? DDP__PLAN_STALE : 0;
+    if (!ddp__reserve(d->session->drift, ddp__team_size(d)))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for what %d ranks observed", ddp__team_size(d));
+    m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
+    if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.again = DDP__PLAN_STALE;
     for (int link = 0; link < 2; link++) {
         const ddp_link was = ddp__link_for(d, link, bytes);
         ddp_link is = was;
         double moved;
-        d->session->drift_word.scale[link] = ddp__link_followed(d, link);
-        is.beta_s *= d->session->drift_word.scale[link];
+        own.scale[link] = ddp__link_followed(d, link);
+        is.beta_s *= own.scale[link];
         moved = fabs(ddp_link_drift(was, is, &bytes, 1));
-        if (moved > most) d->session->drift_word.again = DDP__LINK_MOVED + link;
+        if (moved > most) own.again = (double)DDP__LINK_MOVED + link;
         most = fmax(most, moved);
     }
+    memset(d->session->drift, 0, size); /* a lost rank sends nothing */
+    d->session->drift[ddp__team_place(d)] = own;
     return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
 }
 
-/* Steps between two messages about a new plan: one period, but not more than one in some steps. */
+/* Sets *out to what the ranks observed together: of each link the largest change, and its reason for a new
+ * plan. All ranks get the same result. */
+static void ddp__drift_join(const ddp_ctx *d, ddp__drift_word *out)
+{
+    double most = 0;
+
+    out->again = 0;
+    out->scale[0] = out->scale[1] = 1;
+    for (int r = 0; r < ddp__team_size(d); r++) {
+        const ddp__drift_word *w = &d->session->drift[r];
+        for (int link = 0; link < 2; link++) {
+            const double change = w->scale[link] > 0 ? fabs(log(w->scale[link])) : 0;
+            if (change > fabs(log(out->scale[link]))) out->scale[link] = w->scale[link];
+            if (change < most || !(w->again > 0)) continue;
+            out->again = w->again;
+            most = change;
+        }
+    }
+}
+
+/* Steps between two exchanges about a new plan: one period, but not more than one in some steps. */
 static long ddp__drift_steps(const ddp_ctx *d)
 {
     long steps = d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period;
@@ -553,20 +579,24 @@ static long ddp__drift_steps(const ddp_ctx *d)
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
+    ddp__drift_word seen;
     ddp_link was, is;
     int link;
 
     if (!ddp__engine_of(d, 0) || ddp__has_nccl(d) || ddp_step(d) % ddp__drift_steps(d)) return DDP_OK;
-    ddp__predict_again(d);
-    if (!ddp__ops(d)->plan_make) return DDP_OK;
-    if (d->session->drift_ticket < 0) return ddp__drift_ask(d, err);
+    if (!ddp__ops(d)->plan_make || d->session->drift_ticket < 0) {
+        ddp__predict_again(d, ddp__link_followed(d, 0));
+        return ddp__ops(d)->plan_make ? ddp__drift_ask(d, err) : DDP_OK;
+    }
     DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     d->session->drift_ticket = -1;
-    if (!d->session->drift_word.again) return ddp__drift_ask(d, err);
-    link = d->session->drift_word.again == DDP__LINK_MOVED + 1;
+    ddp__drift_join(d, &seen);
+    ddp__predict_again(d, seen.scale[0]);
+    if (!(seen.again > 0)) return ddp__drift_ask(d, err);
+    link = seen.again > (double)DDP__LINK_MOVED;
     was = is = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
-    is.beta_s *= d->session->drift_word.scale[link];
-    if (d->session->drift_word.again == DDP__PLAN_STALE)
+    is.beta_s *= seen.scale[link];
+    if (seen.again < (double)DDP__LINK_MOVED)
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
                  ddp__ops(d)->name);
     else
@@ -575,7 +605,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
                  "%.2f ms + %.1f ns): planning again",
                  ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
-    for (int k = 0; k < 2; k++) ddp__link_scale(d, k, d->session->drift_word.scale[k]);
+    for (int k = 0; k < 2; k++) ddp__link_scale(d, k, seen.scale[k]);
     ddp__stats(d)->replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * ddp__mean_layer_bytes(d),
                   is.alpha_s + is.beta_s * ddp__mean_layer_bytes(d));
