@@ -433,31 +433,41 @@ typedef struct ddp_program_state {
                                                                                 bytes */
     void (*release)(void *user, void *bytes); /* called after each save. May be NULL. */
     void *user;                               /* borrowed until ddp_close */
+    /* 1: a joining worker may receive bytes that are some steps old, for example the moments of an optimizer.
+     * Under strategies that average parameters or parameter deltas it then receives them before it enters,
+     * while the members train. Under strategies that average gradients it has no effect, because equal
+     * optimizers need the bytes of one step (default: 0, the bytes of the step in which the worker enters,
+     * for which all members wait). */
+    int early;
 } ddp_program_state;
 
 enum { DDP_PROGRAM_STATES = 8 }; /* maximum number of states of ddp_add_state */
 
-/* ddp_add_state - registers a state of the program. Call it before ddp_set_optimizer, with the same names in
- * the same order on every rank. *state is copied. If save and load are both NULL, the program has no state of
- * that name, but workers may join.
+/* ddp_add_state - registers a state of the program. Call it before ddp_set_optimizer, with the same names and
+ * the same `early` in the same order on every rank. *state is copied. If save and load are both NULL, the
+ * program has no state of that name, but workers may join.
  *
  *   checkpoint  ddp_checkpoint_save calls save on every rank and stores the bytes of each rank.
  *               ddp_checkpoint_load calls load with them. If there are more ranks than in the checkpoint,
  *               rank r gets the bytes of rank r modulo the checkpoint's world. If the checkpoint lacks a
- *               state, the library logs a line and does not call load
+ *               state, the library logs a line and does not call load. It logs no line about a state "A:B" if
+ *               the checkpoint has a state "A": before the program divided that state, it included "A:B"
  *   pipeline    another cut (ddp_pipe_open) is an error, because the library cannot divide these states by
  *               layer. ddp_pipe_resume does not call save or load, so a program whose state changed in a lost
  *               step restores it itself
  *   join        when a worker joins, the lowest live member calls save in its first hook of a step, and the
  *               joining worker calls load in its ddp_set_optimizer. The bytes belong to the step in which the
- *               worker enters. All members wait until the bytes have arrived. If load fails, or memory is
+ *               worker enters. All members wait until the bytes have arrived. Under strategies that average
+ *               parameters or parameter deltas, one member saves the states with `early` in its first hook of
+ *               an earlier period and sends them with its parameters, and the members do not wait. The
+ *               joining worker loads all states in the order of registration. If load fails, or memory is
  *               short, only the joining worker fails. A worker can join a run with ddp_own_update only if a
  *               state is registered
  *
  * save and load run on the thread that called the library. Local. The session start returns DDP_MISMATCH if
- * the ranks have different names. Returns 0 or the context's first error. Errors: DDP_ARG for the name, a
- * name that is registered already, save without load, and more than DDP_PROGRAM_STATES states; DDP_USAGE
- * after ddp_set_optimizer; DDP_MEMORY. */
+ * the ranks have different names or different `early`. Returns 0 or the context's first error. Errors:
+ * DDP_ARG for the name, a name that is registered already, save without load, and more than
+ * DDP_PROGRAM_STATES states; DDP_USAGE after ddp_set_optimizer; DDP_MEMORY. */
 DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
 
 /* ddp_wait - completes all messages in flight, without further averages, so that the parameters can be read.
@@ -21202,7 +21212,7 @@ void ddp__stream_no_tls(int fd)
 /* ==== wire/hello.h ==== [wire] */
 /* The hello: the 64-byte frame that two ranks exchange before anything else, and the checks on it. */
 
-#define DDP__PROTOCOL      4
+#define DDP__PROTOCOL      5
 #define DDP__HELLO_BYTES   64
 #define DDP__HELLO_RESUMES 0x80000000u /* a flag in `world` */
 
@@ -34447,12 +34457,14 @@ enum {
     DDP__WORKER_LENT = 32,    /* data is the program's memory, which the state does not free */
     DDP__WORKER_FOUND = 64,   /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
                                  them */
-    DDP__WORKER_LATER = 128 /* with DDP__WORKER_TOLD: not needed when it enters, but later (member/rest.h) */
+    DDP__WORKER_LATER = 128, /* with DDP__WORKER_TOLD: not needed when it enters, but later (member/rest.h) */
+    DDP__WORKER_EARLY = 256  /* with DDP__WORKER_PROGRAM: in the clone, and not sent when the worker enters */
 };
 
-/* Prefix of the names of the program's states in files, and the maximum number of states. */
+/* Prefix of the names of the program's states in files, the maximum number of states, and the room for a list
+ * of their names. */
 #define DDP__PROGRAM "program:"
-enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 34 * DDP__PROGRAMS };
+enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 42 * DDP__PROGRAMS };
 
 /* The quantisation residual of edges between stages. Valid only for the same cut: with another cut, or other
  * replicas, it starts at zero. */
@@ -34507,7 +34519,7 @@ typedef struct ddp__worker {
     size_t part;    /* maximum bytes of a message to a joining worker (0 = 4 MiB) */
     uint64_t rest;  /* after ddp__worker_enter: number of the state that the joining worker receives next */
     void *owner;    /* user data of check and lend */
-    /* Sets data and count of a program's state to its bytes, which are borrowed. */
+    /* Sets data and count of a program's state to its current bytes, which are borrowed. */
     ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
     /* Verifies the small values after they were read and before anything else changes. step: from the
      * manifest, or -1. */
@@ -34588,8 +34600,8 @@ DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, 
 /* Gathers 64-bit values: [world x each], of which a worker fills its own, or 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a joining worker: it alone takes the identity of the run and the
- * small values that all workers share. The lowest member sends its states of the program. Sets s->rest,
- * the same number on all workers. */
+ * small values that all workers share. The lowest member sends its states of the program, except those with
+ * DDP__WORKER_EARLY. Sets s->rest, the same number on all workers. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state and, once all files are written, the manifest ---- */
@@ -34664,6 +34676,7 @@ static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, 
     ddp__tensor *t = &s->tensor[s->tensors++];
 
     DDP_ASSERT(s->tensors <= s->room);
+    memset(t, 0, sizeof *t); /* ddp__worker_rest_drop may have used it */
     t->type = type;
     t->count = count;
     t->flags = flags;
@@ -34940,6 +34953,17 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 
 /* ---- from a file ---- */
 
+/* 1 if a file has the state "A" of which the state "A:B" is a part. */
+static int ddp__program_has_whole(const ddp_safetensors *f, const char *name)
+{
+    const char *colon = strrchr(name + sizeof DDP__PROGRAM - 1, ':');
+    char whole[sizeof((ddp__tensor *)0)->name];
+
+    if (!colon) return 0;
+    snprintf(whole, sizeof whole, "%.*s", (int)(colon - name), name);
+    return ddp_safetensors_find(f, whole) != NULL;
+}
+
 /* The number of arrays that are states of the program. Logs and skips states that
  * only the file or only this run has. */
 static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, const char *path)
@@ -34958,7 +34982,8 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
                      s->rank, path, name + prefix);
     }
     for (int i = 0; i < s->tensors; i++)
-        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name) &&
+            !ddp__program_has_whole(f, s->tensor[i].name))
             ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                      "rank %d: %.200s has no state '%s' (ddp_add_state): the program's state is unchanged",
                      s->rank, path, s->tensor[i].name + prefix);
@@ -35261,9 +35286,9 @@ static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t,
     return DDP_OK;
 }
 
-/* Rank `from` lends the states of its program, and the joining worker receives the bytes. Their number is
- * sent first. If the joining worker has no room it fails, and the members continue without sending. words:
- * [world]. part: [DDP__TELL_BYTES]. */
+/* Rank `from` lends the states of its program that were not in the clone, and the joining worker receives the
+ * bytes. Their number is sent first. If the joining worker has no room it fails, and the members continue
+ * without sending. words: [world]. part: [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words,
                                       unsigned char *part, ddp_error *err)
 {
@@ -35275,7 +35300,8 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
     int n = 0;
 
     for (int i = 0; i < s->tensors; i++)
-        if (s->tensor[i].flags & DDP__WORKER_PROGRAM) x[n++] = &s->tensor[i];
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !(s->tensor[i].flags & DDP__WORKER_EARLY))
+            x[n++] = &s->tensor[i];
     if (!n) return DDP_OK;
     ddp__hello_put(b, own, 8);
     for (int i = 0; s->rank == from && i < n; i++) {
@@ -36598,7 +36624,7 @@ typedef struct ddp__join_says {
     double value[DDP__JOIN_SETTINGS];
     char how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
     ddp__same same[DDP__JOIN_SAMES]; /* values of the program (ddp_same) */
-    char states[DDP__PROGRAM_NAMES]; /* names of the program's states */
+    char states[DDP__PROGRAM_NAMES]; /* names of the program's states (ddp__program_names) */
 } ddp__join_says;
 
 typedef struct ddp__join_layout {
@@ -36702,6 +36728,10 @@ DDP_LIB int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
 DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* the place in which it enters */
+/* Checks the bytes of a clone that the donor offers for s: the model limits them, or the memory if s has
+ * states of the program. */
+DDP_LIB ddp_status ddp__joiner_fits(const ddp__joiner *j, const ddp__worker *s, uint64_t bytes,
+                                    ddp_error *err);
 /* Receives a clone into s and connects to the members in place.live. *wire is for an engine that joins. Here
  * and below DDP_PEER_LOST means: call ddp__joiner_again and retry. */
 DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s,
@@ -37536,9 +37566,30 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Allocates memory for the donor's clone, unless the transfer resumes. most: maximum bytes for this model.
- * The received size never decides an allocation. */
-static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
+ddp_status ddp__joiner_fits(const ddp__joiner *j, const ddp__worker *s, uint64_t bytes, ddp_error *err)
+{
+    const double total = ddp__memory_total();
+    size_t most = 0;
+    int states = 0;
+
+    DDP__TRY(ddp__worker_most(s, &most, err));
+    for (int i = 0; i < s->tensors; i++) states |= s->tensor[i].flags & DDP__WORKER_PROGRAM;
+    if (bytes < 8 || (!states && bytes > most))
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d offers a clone of %" PRIu64 " bytes, but this model needs at most %zu",
+                         j->donor, bytes, most);
+    if (total > 0 && (double)bytes > total)
+        return ddp__fail(err, DDP_MEMORY,
+                         "rank %d offers a clone of %" PRIu64
+                         " bytes, but this process may use only %.0f: join on a machine with more memory, or "
+                         "reduce the states of ddp_add_state",
+                         j->donor, bytes, total);
+    return DDP_OK;
+}
+
+/* Allocates memory for the donor's clone, unless the transfer resumes. */
+static ddp_status ddp__clone_room(ddp__joiner *j, const ddp__worker *s, const unsigned char *b,
+                                  ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8),
              from = ddp__hello_get(b + 16, 8);
@@ -37549,10 +37600,11 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
                      (double)from / (1 << 20));
         return DDP_OK;
     }
-    if (from || !number || bytes < 8 || bytes > most)
+    if (from || !number)
         return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d offers a clone of %" PRIu64 " bytes, but this model needs at most %zu",
-                         j->donor, bytes, most);
+                         "rank %d offers clone %" PRIu64 " from byte %" PRIu64 ", which was not requested",
+                         j->donor, number, from);
+    DDP__TRY(ddp__joiner_fits(j, s, bytes, err));
     if (j->clone) DDP_FREE(j->clone);
     j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
     if (!j->clone) return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
@@ -37589,12 +37641,12 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
 
 /* Receives a clone. b: the reply to TAKE. The bytes follow the reply, from where the last transfer ended if
  * the donor still has that clone. */
-static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most,
+static ddp_status ddp__clone_stream(ddp__joiner *j, const ddp__worker *s, int fd, const unsigned char *b,
                                     ddp_error *err)
 {
     unsigned char digest[2][DDP__SHA256_BYTES];
 
-    DDP__TRY(ddp__clone_room(j, b, most, err));
+    DDP__TRY(ddp__clone_room(j, s, b, err));
     DDP__TRY(ddp__clone_read(j, fd));
     ddp__sha256(j->clone, j->bytes, digest[1]);
     /* the donor computes the hash at the same time, on cores that train */
@@ -37615,13 +37667,11 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT] = "";
     ddp_safetensors *f;
-    size_t most = 0;
 
-    DDP__TRY(ddp__worker_most(s, &most, err));
     for (int tries = 1; code == DDP_PEER_LOST && ddp_now() < until; tries++) {
         const int fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
                                            ddp_now() + j->c.op_timeout_s, why);
-        if (fd >= 0) code = ddp__clone_stream(j, fd, b, most, err);
+        if (fd >= 0) code = ddp__clone_stream(j, s, fd, b, err);
         ddp__stream_close(j->c.tls, fd);
         if (code != DDP_PEER_LOST) break;
         if (!j->connected) j->unreached |= ddp__bit(j->donor);
@@ -37645,6 +37695,10 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     if (code == DDP_OK) code = ddp__worker_read(s, f, -1, "the clone", err);
     if (code == DDP_OK) code = ddp__worker_load(s, f, "the clone", err);
     ddp_safetensors_close(f);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !(s->tensor[i].flags & DDP__WORKER_FOUND))
+            code = ddp__fail(err, DDP_MISMATCH, "the clone of rank %d lacks the state '%s' (ddp_add_state)",
+                             j->donor, s->tensor[i].name + sizeof DDP__PROGRAM - 1);
     return code;
 }
 
@@ -59137,15 +59191,22 @@ DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_erro
 DDP_LIB void ddp__worker_turns(ddp_ctx *d, ddp__worker *s);
 
 /* States of the program (program.c).
- *   names    writes all names, separated by commas, into out [DDP__PROGRAM_NAMES]
- *   list     adds every state that has functions to a list, without bytes
+ *   names    writes all names, separated by commas, into out [DDP__PROGRAM_NAMES]. States with `early` are
+ *            marked
+ *   list     adds every state that has functions to a list, without bytes. only: a flag that the states must
+ *            have (DDP__WORKER_EARLY), or 0
  *   save     fills the list with the current bytes; release returns them to the program
- *   load     passes the stored bytes to the program */
+ *   load     passes the stored bytes to the program
+ *   keep     on a joining worker: moves the bytes of the clone from the list into the context, until take
+ *            moves them into another list. drop frees them. */
 DDP_LIB void ddp__program_names(const ddp_ctx *d, char *out);
-DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, int only, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
 DDP_LIB void ddp__programs_release(ddp_ctx *d);
+DDP_LIB void ddp__programs_keep(ddp_ctx *d, ddp__worker *s);
+DDP_LIB void ddp__programs_take(ddp_ctx *d, ddp__worker *s);
+DDP_LIB void ddp__programs_drop(ddp_ctx *d);
 
 /* ==== session/state.c ==== [session] */
 /* Lists the state of a context for checkpoints and joining workers. */
@@ -59437,6 +59498,8 @@ typedef struct ddp__program {
     char name[32];
     void *bytes; /* bytes from save, until release */
     int lent;    /* 1 if save has returned bytes, which may be NULL */
+    void *kept;  /* of a joining worker: bytes of the clone until it enters, else NULL */
+    size_t kept_bytes;
 } ddp__program;
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
@@ -59503,9 +59566,11 @@ void ddp__program_names(const ddp_ctx *d, char *out)
     int n = 0;
 
     out[0] = 0;
-    for (int i = 0; i < d->session->programs; i++)
-        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), "%s%s", i ? ", " : "",
-                      d->session->program[i].name);
+    for (int i = 0; i < d->session->programs; i++) { /* no name has a quotation mark */
+        const ddp__program *p = &d->session->program[i];
+        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), p->of.early ? "%searly \"%s\"" : "%s%s",
+                      i ? ", " : "", p->name);
+    }
 }
 
 /* ---- the calls ---- */
@@ -59553,18 +59618,21 @@ static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_er
 
 /* ---- program states in the state of a worker ---- */
 
-ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
+ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, int only, ddp_error *err)
 {
+    /* equal optimizers on all workers need the bytes of the step in which a worker enters */
+    const int early = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? 0 : DDP__WORKER_EARLY;
     char name[sizeof((ddp__tensor *)0)->name];
 
     s->lend = ddp__program_lend;
     for (int i = 0; i < d->session->programs; i++) {
-        if (!d->session->program[i].of.save) continue;
-        snprintf(name, sizeof name, DDP__PROGRAM "%s", d->session->program[i].name);
+        const ddp__program *p = &d->session->program[i];
+        const int flags = p->of.early ? early : 0;
+        if (!p->of.save || (flags & only) != only) continue;
+        snprintf(name, sizeof name, DDP__PROGRAM "%s", p->name);
         if (!ddp__worker_small(s, name, DDP_ST_U8, 0, 0,
-                               DDP__WORKER_OWN | DDP__WORKER_BLOB | DDP__WORKER_PROGRAM))
-            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'",
-                             d->session->program[i].name);
+                               DDP__WORKER_OWN | DDP__WORKER_BLOB | DDP__WORKER_PROGRAM | flags))
+            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'", p->name);
         s->tensor[s->tensors - 1].l = i;
     }
     return DDP_OK;
@@ -59598,6 +59666,41 @@ void ddp__programs_release(ddp_ctx *d)
         if (p->lent && p->of.release) p->of.release(p->of.user, p->bytes);
         p->lent = 0;
         p->bytes = NULL;
+    }
+}
+
+void ddp__programs_keep(ddp_ctx *d, ddp__worker *s)
+{
+    ddp__programs_drop(d);
+    for (int i = 0; i < s->tensors; i++) {
+        ddp__tensor *t = &s->tensor[i];
+        if (!(t->flags & DDP__WORKER_PROGRAM)) continue;
+        d->session->program[t->l].kept = t->data;
+        d->session->program[t->l].kept_bytes = t->count;
+        t->data = NULL;
+        t->count = 0;
+    }
+}
+
+void ddp__programs_take(ddp_ctx *d, ddp__worker *s)
+{
+    for (int i = 0; i < s->tensors; i++) {
+        ddp__tensor *t = &s->tensor[i];
+        ddp__program *p = t->flags & DDP__WORKER_PROGRAM ? &d->session->program[t->l] : NULL;
+        if (!p || !p->kept) continue;
+        DDP_FREE(t->data);
+        t->data = p->kept;
+        t->count = p->kept_bytes;
+        t->flags |= DDP__WORKER_FOUND;
+        p->kept = NULL;
+    }
+}
+
+void ddp__programs_drop(ddp_ctx *d)
+{
+    for (int i = 0; i < d->session->programs; i++) {
+        if (d->session->program[i].kept) DDP_FREE(d->session->program[i].kept);
+        d->session->program[i].kept = NULL;
     }
 }
 
@@ -60219,7 +60322,8 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     ddp__worker s;
     ddp_status code = ddp__worker_list(d, &s, err);
 
-    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, 0, err);
+    if (code == DDP_OK) ddp__programs_take(d, &s);
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && ddp_rank(d) == newcomer) {
         d->session->plan_final = 1;
@@ -60269,7 +60373,10 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
     ddp__worker_rest_drop(&s);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, DDP__WORKER_EARLY, err);
+    if (code == DDP_OK) code = ddp__programs_save(&s, err);
     if (code == DDP_OK) code = ddp__join_give(d->session->join, &s, err);
+    ddp__programs_release(d);
     ddp__worker_free(&s);
     return code;
 }
@@ -60311,6 +60418,7 @@ void ddp__arrival_close(ddp_ctx *d)
 {
     ddp__joiner_close(d->session->joiner);
     d->session->joiner = NULL;
+    ddp__programs_drop(d);
     if (ddp__joining_of(d) == DDP__JOINS) ddp__joining_set(d, DDP__JOINS_NOT);
 }
 
@@ -60324,8 +60432,10 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
 
     ddp__layout_fill(d, &l);
     ddp__worker_rest_drop(&state);
+    if (s == DDP_OK) s = ddp__programs_list(d, &state, DDP__WORKER_EARLY, err);
     if (s == DDP_OK) s = ddp__joiner_prepare(d->session->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
+    if (s == DDP_OK) ddp__programs_keep(d, &state);
     ddp__worker_free(&state);
     DDP__TRY(s);
     ddp__coded_start(d, 0); /* the donor itself sends its remaining residuals */
@@ -60563,7 +60673,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     ddp_status code;
 
     code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, 0, err);
     if (code == DDP_OK) code = ddp__programs_save(&s, err);
     if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->debug.overwrite, err);
     if (code == DDP_OK) d->session->saves_as = s.run;
@@ -60674,7 +60784,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, 0, err);
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
     if (code == DDP_OK) code = ddp__programs_load(d, &s, err);

@@ -174,11 +174,13 @@ def add_layer(name, params, grads=None, buffers=()):
     context().add_layer(name, params, grads, buffers)
 
 
-def add_state(name, save, load):
+def add_state(name, save, load, early=False):
     """Registers state of the program for checkpoints and joining workers. Call it before wrap or set_optimizer.
 
-    save(): returns bytes. load(view): receives them as a memoryview, which is valid during the call."""
-    context().add_state(name, save, load)
+    save(): returns bytes. load(view): receives them as a memoryview, which is valid during the call. early: a joining
+    worker may receive bytes that are some steps old. Under strategies that average parameters or deltas the members then
+    do not wait for them."""
+    context().add_state(name, save, load, early)
 
 
 def set_optimizer(rule="own", **hyper):

@@ -663,7 +663,7 @@ ddp_program_state._fields_ = [
     ("name", c_char_p),
     ("save", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(ddp_error))),
     ("load", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ddp_error))),
-    ("release", CFUNCTYPE(None, c_void_p, c_void_p)), ("user", c_void_p)]
+    ("release", CFUNCTYPE(None, c_void_p, c_void_p)), ("user", c_void_p), ("early", c_int)]
 
 
 class ddp_config_average(Structure):

@@ -238,15 +238,16 @@ class Context(Collectives, Beside):
         array = (c.ddp_block * len(blocks))(*blocks)
         self._call("ddp_add_layer", c.ddp_layer(name=name.encode(), blocks=array, block_count=len(blocks)))
 
-    def add_state(self, name, save, load):
+    def add_state(self, name, save, load, early=False):
         """Registers state of the program for checkpoints and joining workers. Call it before set_optimizer.
 
         save(): returns bytes. load(view): receives them as a memoryview. An exception in one of them ends the run and
-        becomes the cause of the error that the current call raises."""
+        becomes the cause of the error that the current call raises. early: a joining worker may receive bytes that are
+        some steps old. Under strategies that average parameters or deltas the members then do not wait for them."""
         def fail(exception):
             self._raised = exception
 
-        state = State(name, save, load, fail)
+        state = State(name, save, load, fail, early)
         self._call("ddp_add_state", state.struct)
         self._kept.append(state)
 

@@ -16,14 +16,14 @@ _REASON = 300  # maximum length of an error message, in bytes
 class State:
     """A ddp_program_state. save() returns bytes or another buffer, which is kept until the library releases it.
     load(view) receives a memoryview that is valid during the call. fail(exception) is called if one of them
-    raises."""
+    raises. early: as in ddp_program_state."""
 
-    def __init__(self, name, save, load, fail):
+    def __init__(self, name, save, load, fail, early=False):
         self.save, self.load, self.fail = save, load, fail
         self.held = None
         # the callbacks keep this object alive, and the context keeps it until it closes
         self.struct = c.ddp_program_state(name.encode("utf-8"), _FIELDS["save"](self._save), _FIELDS["load"](self._load),
-                                          _FIELDS["release"](self._release), None)
+                                          _FIELDS["release"](self._release), None, early)
 
     def _save(self, _, to, size, err):
         return self._guarded(err, self._give, to, size)

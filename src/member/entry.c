@@ -142,9 +142,9 @@ static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t,
     return DDP_OK;
 }
 
-/* Rank `from` lends the states of its program, and the joining worker receives the bytes. Their number is
- * sent first. If the joining worker has no room it fails, and the members continue without sending. words:
- * [world]. part: [DDP__TELL_BYTES]. */
+/* Rank `from` lends the states of its program that were not in the clone, and the joining worker receives the
+ * bytes. Their number is sent first. If the joining worker has no room it fails, and the members continue
+ * without sending. words: [world]. part: [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words,
                                       unsigned char *part, ddp_error *err)
 {
@@ -156,7 +156,8 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
     int n = 0;
 
     for (int i = 0; i < s->tensors; i++)
-        if (s->tensor[i].flags & DDP__WORKER_PROGRAM) x[n++] = &s->tensor[i];
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !(s->tensor[i].flags & DDP__WORKER_EARLY))
+            x[n++] = &s->tensor[i];
     if (!n) return DDP_OK;
     ddp__hello_put(b, own, 8);
     for (int i = 0; s->rank == from && i < n; i++) {

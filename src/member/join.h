@@ -63,7 +63,7 @@ typedef struct ddp__join_says {
     double value[DDP__JOIN_SETTINGS];
     char how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
     ddp__same same[DDP__JOIN_SAMES]; /* values of the program (ddp_same) */
-    char states[DDP__PROGRAM_NAMES]; /* names of the program's states */
+    char states[DDP__PROGRAM_NAMES]; /* names of the program's states (ddp__program_names) */
 } ddp__join_says;
 
 typedef struct ddp__join_layout {
@@ -167,6 +167,10 @@ DDP_LIB int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
 DDP_LIB const ddp__join_place *ddp__joiner_found(const ddp__joiner *j); /* the place in which it enters */
+/* Checks the bytes of a clone that the donor offers for s: the model limits them, or the memory if s has
+ * states of the program. */
+DDP_LIB ddp_status ddp__joiner_fits(const ddp__joiner *j, const ddp__worker *s, uint64_t bytes,
+                                    ddp_error *err);
 /* Receives a clone into s and connects to the members in place.live. *wire is for an engine that joins. Here
  * and below DDP_PEER_LOST means: call ddp__joiner_again and retry. */
 DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s,

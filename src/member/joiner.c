@@ -285,9 +285,30 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Allocates memory for the donor's clone, unless the transfer resumes. most: maximum bytes for this model.
- * The received size never decides an allocation. */
-static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
+ddp_status ddp__joiner_fits(const ddp__joiner *j, const ddp__worker *s, uint64_t bytes, ddp_error *err)
+{
+    const double total = ddp__memory_total();
+    size_t most = 0;
+    int states = 0;
+
+    DDP__TRY(ddp__worker_most(s, &most, err));
+    for (int i = 0; i < s->tensors; i++) states |= s->tensor[i].flags & DDP__WORKER_PROGRAM;
+    if (bytes < 8 || (!states && bytes > most))
+        return ddp__fail(err, DDP_MISMATCH,
+                         "rank %d offers a clone of %" PRIu64 " bytes, but this model needs at most %zu",
+                         j->donor, bytes, most);
+    if (total > 0 && (double)bytes > total)
+        return ddp__fail(err, DDP_MEMORY,
+                         "rank %d offers a clone of %" PRIu64
+                         " bytes, but this process may use only %.0f: join on a machine with more memory, or "
+                         "reduce the states of ddp_add_state",
+                         j->donor, bytes, total);
+    return DDP_OK;
+}
+
+/* Allocates memory for the donor's clone, unless the transfer resumes. */
+static ddp_status ddp__clone_room(ddp__joiner *j, const ddp__worker *s, const unsigned char *b,
+                                  ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8),
              from = ddp__hello_get(b + 16, 8);
@@ -298,10 +319,11 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
                      (double)from / (1 << 20));
         return DDP_OK;
     }
-    if (from || !number || bytes < 8 || bytes > most)
+    if (from || !number)
         return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d offers a clone of %" PRIu64 " bytes, but this model needs at most %zu",
-                         j->donor, bytes, most);
+                         "rank %d offers clone %" PRIu64 " from byte %" PRIu64 ", which was not requested",
+                         j->donor, number, from);
+    DDP__TRY(ddp__joiner_fits(j, s, bytes, err));
     if (j->clone) DDP_FREE(j->clone);
     j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
     if (!j->clone) return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
@@ -338,12 +360,12 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
 
 /* Receives a clone. b: the reply to TAKE. The bytes follow the reply, from where the last transfer ended if
  * the donor still has that clone. */
-static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most,
+static ddp_status ddp__clone_stream(ddp__joiner *j, const ddp__worker *s, int fd, const unsigned char *b,
                                     ddp_error *err)
 {
     unsigned char digest[2][DDP__SHA256_BYTES];
 
-    DDP__TRY(ddp__clone_room(j, b, most, err));
+    DDP__TRY(ddp__clone_room(j, s, b, err));
     DDP__TRY(ddp__clone_read(j, fd));
     ddp__sha256(j->clone, j->bytes, digest[1]);
     /* the donor computes the hash at the same time, on cores that train */
@@ -364,13 +386,11 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT] = "";
     ddp_safetensors *f;
-    size_t most = 0;
 
-    DDP__TRY(ddp__worker_most(s, &most, err));
     for (int tries = 1; code == DDP_PEER_LOST && ddp_now() < until; tries++) {
         const int fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
                                            ddp_now() + j->c.op_timeout_s, why);
-        if (fd >= 0) code = ddp__clone_stream(j, fd, b, most, err);
+        if (fd >= 0) code = ddp__clone_stream(j, s, fd, b, err);
         ddp__stream_close(j->c.tls, fd);
         if (code != DDP_PEER_LOST) break;
         if (!j->connected) j->unreached |= ddp__bit(j->donor);
@@ -394,6 +414,10 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     if (code == DDP_OK) code = ddp__worker_read(s, f, -1, "the clone", err);
     if (code == DDP_OK) code = ddp__worker_load(s, f, "the clone", err);
     ddp_safetensors_close(f);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !(s->tensor[i].flags & DDP__WORKER_FOUND))
+            code = ddp__fail(err, DDP_MISMATCH, "the clone of rank %d lacks the state '%s' (ddp_add_state)",
+                             j->donor, s->tensor[i].name + sizeof DDP__PROGRAM - 1);
     return code;
 }
 

@@ -32,6 +32,7 @@ static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, 
     ddp__tensor *t = &s->tensor[s->tensors++];
 
     DDP_ASSERT(s->tensors <= s->room);
+    memset(t, 0, sizeof *t); /* ddp__worker_rest_drop may have used it */
     t->type = type;
     t->count = count;
     t->flags = flags;
@@ -308,6 +309,17 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 
 /* ---- from a file ---- */
 
+/* 1 if a file has the state "A" of which the state "A:B" is a part. */
+static int ddp__program_has_whole(const ddp_safetensors *f, const char *name)
+{
+    const char *colon = strrchr(name + sizeof DDP__PROGRAM - 1, ':');
+    char whole[sizeof((ddp__tensor *)0)->name];
+
+    if (!colon) return 0;
+    snprintf(whole, sizeof whole, "%.*s", (int)(colon - name), name);
+    return ddp_safetensors_find(f, whole) != NULL;
+}
+
 /* The number of arrays that are states of the program. Logs and skips states that
  * only the file or only this run has. */
 static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, const char *path)
@@ -326,7 +338,8 @@ static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, cons
                      s->rank, path, name + prefix);
     }
     for (int i = 0; i < s->tensors; i++)
-        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name) &&
+            !ddp__program_has_whole(f, s->tensor[i].name))
             ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                      "rank %d: %.200s has no state '%s' (ddp_add_state): the program's state is unchanged",
                      s->rank, path, s->tensor[i].name + prefix);

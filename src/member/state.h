@@ -17,12 +17,14 @@ enum {
     DDP__WORKER_LENT = 32,    /* data is the program's memory, which the state does not free */
     DDP__WORKER_FOUND = 64,   /* with DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent
                                  them */
-    DDP__WORKER_LATER = 128 /* with DDP__WORKER_TOLD: not needed when it enters, but later (member/rest.h) */
+    DDP__WORKER_LATER = 128, /* with DDP__WORKER_TOLD: not needed when it enters, but later (member/rest.h) */
+    DDP__WORKER_EARLY = 256  /* with DDP__WORKER_PROGRAM: in the clone, and not sent when the worker enters */
 };
 
-/* Prefix of the names of the program's states in files, and the maximum number of states. */
+/* Prefix of the names of the program's states in files, the maximum number of states, and the room for a list
+ * of their names. */
 #define DDP__PROGRAM "program:"
-enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 34 * DDP__PROGRAMS };
+enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 42 * DDP__PROGRAMS };
 
 /* The quantisation residual of edges between stages. Valid only for the same cut: with another cut, or other
  * replicas, it starts at zero. */
@@ -77,7 +79,7 @@ typedef struct ddp__worker {
     size_t part;    /* maximum bytes of a message to a joining worker (0 = 4 MiB) */
     uint64_t rest;  /* after ddp__worker_enter: number of the state that the joining worker receives next */
     void *owner;    /* user data of check and lend */
-    /* Sets data and count of a program's state to its bytes, which are borrowed. */
+    /* Sets data and count of a program's state to its current bytes, which are borrowed. */
     ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
     /* Verifies the small values after they were read and before anything else changes. step: from the
      * manifest, or -1. */
@@ -158,8 +160,8 @@ DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, 
 /* Gathers 64-bit values: [world x each], of which a worker fills its own, or 0 for lost workers. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a joining worker: it alone takes the identity of the run and the
- * small values that all workers share. The lowest member sends its states of the program. Sets s->rest,
- * the same number on all workers. */
+ * small values that all workers share. The lowest member sends its states of the program, except those with
+ * DDP__WORKER_EARLY. Sets s->rest, the same number on all workers. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state and, once all files are written, the manifest ---- */

@@ -112,7 +112,8 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     ddp__worker s;
     ddp_status code = ddp__worker_list(d, &s, err);
 
-    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, 0, err);
+    if (code == DDP_OK) ddp__programs_take(d, &s);
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && ddp_rank(d) == newcomer) {
         d->session->plan_final = 1;
@@ -162,7 +163,10 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
     ddp__worker_rest_drop(&s);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, DDP__WORKER_EARLY, err);
+    if (code == DDP_OK) code = ddp__programs_save(&s, err);
     if (code == DDP_OK) code = ddp__join_give(d->session->join, &s, err);
+    ddp__programs_release(d);
     ddp__worker_free(&s);
     return code;
 }
@@ -204,6 +208,7 @@ void ddp__arrival_close(ddp_ctx *d)
 {
     ddp__joiner_close(d->session->joiner);
     d->session->joiner = NULL;
+    ddp__programs_drop(d);
     if (ddp__joining_of(d) == DDP__JOINS) ddp__joining_set(d, DDP__JOINS_NOT);
 }
 
@@ -217,8 +222,10 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
 
     ddp__layout_fill(d, &l);
     ddp__worker_rest_drop(&state);
+    if (s == DDP_OK) s = ddp__programs_list(d, &state, DDP__WORKER_EARLY, err);
     if (s == DDP_OK) s = ddp__joiner_prepare(d->session->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
+    if (s == DDP_OK) ddp__programs_keep(d, &state);
     ddp__worker_free(&state);
     DDP__TRY(s);
     ddp__coded_start(d, 0); /* the donor itself sends its remaining residuals */

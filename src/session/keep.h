@@ -18,12 +18,19 @@ DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_erro
 DDP_LIB void ddp__worker_turns(ddp_ctx *d, ddp__worker *s);
 
 /* States of the program (program.c).
- *   names    writes all names, separated by commas, into out [DDP__PROGRAM_NAMES]
- *   list     adds every state that has functions to a list, without bytes
+ *   names    writes all names, separated by commas, into out [DDP__PROGRAM_NAMES]. States with `early` are
+ *            marked
+ *   list     adds every state that has functions to a list, without bytes. only: a flag that the states must
+ *            have (DDP__WORKER_EARLY), or 0
  *   save     fills the list with the current bytes; release returns them to the program
- *   load     passes the stored bytes to the program */
+ *   load     passes the stored bytes to the program
+ *   keep     on a joining worker: moves the bytes of the clone from the list into the context, until take
+ *            moves them into another list. drop frees them. */
 DDP_LIB void ddp__program_names(const ddp_ctx *d, char *out);
-DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, int only, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
 DDP_LIB void ddp__programs_release(ddp_ctx *d);
+DDP_LIB void ddp__programs_keep(ddp_ctx *d, ddp__worker *s);
+DDP_LIB void ddp__programs_take(ddp_ctx *d, ddp__worker *s);
+DDP_LIB void ddp__programs_drop(ddp_ctx *d);

@@ -10,6 +10,8 @@ typedef struct ddp__program {
     char name[32];
     void *bytes; /* bytes from save, until release */
     int lent;    /* 1 if save has returned bytes, which may be NULL */
+    void *kept;  /* of a joining worker: bytes of the clone until it enters, else NULL */
+    size_t kept_bytes;
 } ddp__program;
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES,
@@ -76,9 +78,11 @@ void ddp__program_names(const ddp_ctx *d, char *out)
     int n = 0;
 
     out[0] = 0;
-    for (int i = 0; i < d->session->programs; i++)
-        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), "%s%s", i ? ", " : "",
-                      d->session->program[i].name);
+    for (int i = 0; i < d->session->programs; i++) { /* no name has a quotation mark */
+        const ddp__program *p = &d->session->program[i];
+        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), p->of.early ? "%searly \"%s\"" : "%s%s",
+                      i ? ", " : "", p->name);
+    }
 }
 
 /* ---- the calls ---- */
@@ -126,18 +130,21 @@ static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_er
 
 /* ---- program states in the state of a worker ---- */
 
-ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
+ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, int only, ddp_error *err)
 {
+    /* equal optimizers on all workers need the bytes of the step in which a worker enters */
+    const int early = ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ? 0 : DDP__WORKER_EARLY;
     char name[sizeof((ddp__tensor *)0)->name];
 
     s->lend = ddp__program_lend;
     for (int i = 0; i < d->session->programs; i++) {
-        if (!d->session->program[i].of.save) continue;
-        snprintf(name, sizeof name, DDP__PROGRAM "%s", d->session->program[i].name);
+        const ddp__program *p = &d->session->program[i];
+        const int flags = p->of.early ? early : 0;
+        if (!p->of.save || (flags & only) != only) continue;
+        snprintf(name, sizeof name, DDP__PROGRAM "%s", p->name);
         if (!ddp__worker_small(s, name, DDP_ST_U8, 0, 0,
-                               DDP__WORKER_OWN | DDP__WORKER_BLOB | DDP__WORKER_PROGRAM))
-            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'",
-                             d->session->program[i].name);
+                               DDP__WORKER_OWN | DDP__WORKER_BLOB | DDP__WORKER_PROGRAM | flags))
+            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'", p->name);
         s->tensor[s->tensors - 1].l = i;
     }
     return DDP_OK;
@@ -171,5 +178,40 @@ void ddp__programs_release(ddp_ctx *d)
         if (p->lent && p->of.release) p->of.release(p->of.user, p->bytes);
         p->lent = 0;
         p->bytes = NULL;
+    }
+}
+
+void ddp__programs_keep(ddp_ctx *d, ddp__worker *s)
+{
+    ddp__programs_drop(d);
+    for (int i = 0; i < s->tensors; i++) {
+        ddp__tensor *t = &s->tensor[i];
+        if (!(t->flags & DDP__WORKER_PROGRAM)) continue;
+        d->session->program[t->l].kept = t->data;
+        d->session->program[t->l].kept_bytes = t->count;
+        t->data = NULL;
+        t->count = 0;
+    }
+}
+
+void ddp__programs_take(ddp_ctx *d, ddp__worker *s)
+{
+    for (int i = 0; i < s->tensors; i++) {
+        ddp__tensor *t = &s->tensor[i];
+        ddp__program *p = t->flags & DDP__WORKER_PROGRAM ? &d->session->program[t->l] : NULL;
+        if (!p || !p->kept) continue;
+        DDP_FREE(t->data);
+        t->data = p->kept;
+        t->count = p->kept_bytes;
+        t->flags |= DDP__WORKER_FOUND;
+        p->kept = NULL;
+    }
+}
+
+void ddp__programs_drop(ddp_ctx *d)
+{
+    for (int i = 0; i < d->session->programs; i++) {
+        if (d->session->program[i].kept) DDP_FREE(d->session->program[i].kept);
+        d->session->program[i].kept = NULL;
     }
 }

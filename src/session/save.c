@@ -17,7 +17,7 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     ddp_status code;
 
     code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, 0, err);
     if (code == DDP_OK) code = ddp__programs_save(&s, err);
     if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, ddp__cfg(d)->debug.overwrite, err);
     if (code == DDP_OK) d->session->saves_as = s.run;
@@ -128,7 +128,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, 0, err);
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
     if (code == DDP_OK) code = ddp__programs_load(d, &s, err);

@@ -222,31 +222,41 @@ typedef struct ddp_program_state {
                                                                                 bytes */
     void (*release)(void *user, void *bytes); /* called after each save. May be NULL. */
     void *user;                               /* borrowed until ddp_close */
+    /* 1: a joining worker may receive bytes that are some steps old, for example the moments of an optimizer.
+     * Under strategies that average parameters or parameter deltas it then receives them before it enters,
+     * while the members train. Under strategies that average gradients it has no effect, because equal
+     * optimizers need the bytes of one step (default: 0, the bytes of the step in which the worker enters,
+     * for which all members wait). */
+    int early;
 } ddp_program_state;
 
 enum { DDP_PROGRAM_STATES = 8 }; /* maximum number of states of ddp_add_state */
 
-/* ddp_add_state - registers a state of the program. Call it before ddp_set_optimizer, with the same names in
- * the same order on every rank. *state is copied. If save and load are both NULL, the program has no state of
- * that name, but workers may join.
+/* ddp_add_state - registers a state of the program. Call it before ddp_set_optimizer, with the same names and
+ * the same `early` in the same order on every rank. *state is copied. If save and load are both NULL, the
+ * program has no state of that name, but workers may join.
  *
  *   checkpoint  ddp_checkpoint_save calls save on every rank and stores the bytes of each rank.
  *               ddp_checkpoint_load calls load with them. If there are more ranks than in the checkpoint,
  *               rank r gets the bytes of rank r modulo the checkpoint's world. If the checkpoint lacks a
- *               state, the library logs a line and does not call load
+ *               state, the library logs a line and does not call load. It logs no line about a state "A:B" if
+ *               the checkpoint has a state "A": before the program divided that state, it included "A:B"
  *   pipeline    another cut (ddp_pipe_open) is an error, because the library cannot divide these states by
  *               layer. ddp_pipe_resume does not call save or load, so a program whose state changed in a lost
  *               step restores it itself
  *   join        when a worker joins, the lowest live member calls save in its first hook of a step, and the
  *               joining worker calls load in its ddp_set_optimizer. The bytes belong to the step in which the
- *               worker enters. All members wait until the bytes have arrived. If load fails, or memory is
+ *               worker enters. All members wait until the bytes have arrived. Under strategies that average
+ *               parameters or parameter deltas, one member saves the states with `early` in its first hook of
+ *               an earlier period and sends them with its parameters, and the members do not wait. The
+ *               joining worker loads all states in the order of registration. If load fails, or memory is
  *               short, only the joining worker fails. A worker can join a run with ddp_own_update only if a
  *               state is registered
  *
  * save and load run on the thread that called the library. Local. The session start returns DDP_MISMATCH if
- * the ranks have different names. Returns 0 or the context's first error. Errors: DDP_ARG for the name, a
- * name that is registered already, save without load, and more than DDP_PROGRAM_STATES states; DDP_USAGE
- * after ddp_set_optimizer; DDP_MEMORY. */
+ * the ranks have different names or different `early`. Returns 0 or the context's first error. Errors:
+ * DDP_ARG for the name, a name that is registered already, save without load, and more than
+ * DDP_PROGRAM_STATES states; DDP_USAGE after ddp_set_optimizer; DDP_MEMORY. */
 DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
 
 /* ddp_wait - completes all messages in flight, without further averages, so that the parameters can be read.

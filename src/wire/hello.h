@@ -3,7 +3,7 @@
 
 #include "wire/stream.h"
 
-#define DDP__PROTOCOL      4
+#define DDP__PROTOCOL      5
 #define DDP__HELLO_BYTES   64
 #define DDP__HELLO_RESUMES 0x80000000u /* a flag in `world` */
 

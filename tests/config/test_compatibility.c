@@ -164,7 +164,7 @@ static int is_there(const cell *c) { return has(c->on, DEVICE); }
 static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
 {
     static const int half[2][2] = {{0, 1}, {2, 3}};
-    static const ddp_program_state none = {"no momentum", NULL, NULL, NULL, NULL};
+    static const ddp_program_state none = {"no momentum", NULL, NULL, NULL, NULL, 0};
     ddp_optimizer o = has(c->on, FIRST) ? ddp_own_update() : ddp_sgd(0.05f, 0.5f);
     ddp_layer layer;
     int group[2] = {0, 0}, l, i;

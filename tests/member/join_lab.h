@@ -26,8 +26,10 @@ typedef struct board {  /* shared memory. A worker's number is the order of its 
     int probes[WORKERS];   /* measurements of the links */
     uint64_t hash[WORKERS], averaged[WORKERS]; /* hash after and before the last ddp_sync_all */
     uint64_t state[WORKERS];                   /* hash of a program's own optimizer after the last step */
-    long loaded[WORKERS]; /* atomic: the step whose state it received when it joined, -1 */
-    int saves[WORKERS];   /* atomic: calls of a save function of ddp_add_state */
+    long loaded[WORKERS];     /* atomic: the step whose state it received when it joined, -1 */
+    long early[WORKERS];      /* of a joining worker: the step of its state with `early`, -1 */
+    int saves[WORKERS];       /* atomic: calls of a save function of ddp_add_state */
+    int early_saves[WORKERS]; /* atomic: the same of a state with `early` */
     double first_loss[WORKERS], last_loss[WORKERS];
     char text[WORKERS][300];
     char door[WORKERS][DDP__ADDR_TEXT];
@@ -270,7 +272,7 @@ static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t c
     memset(p, 0, sizeof *p);
     p->b = (board *)mmap(NULL, sizeof *p->b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(p->b != MAP_FAILED);
-    for (int i = 0; i < WORKERS; i++) p->b->entered[i] = p->b->loaded[i] = -1;
+    for (int i = 0; i < WORKERS; i++) p->b->entered[i] = p->b->loaded[i] = p->b->early[i] = -1;
     p->strategy = strategy;
     p->world = p->last_comer = world;
     p->steps_after = STEPS_AFTER;

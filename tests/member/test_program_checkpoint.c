@@ -32,7 +32,7 @@ typedef struct program {
 
 typedef struct trial {
     const char *folder; /* folders to load from and to save in, or NULL for neither */
-    int load, save, fails_to_load, fails_to_save, without, empty, other_name;
+    int load, save, fails_to_load, fails_to_save, without, empty, other_name, divided;
     float params[RANKS][LAYERS][COUNT]; /* at the end */
     program at[RANKS];
     int loads[RANKS], saves[RANKS], releases[RANKS];
@@ -81,9 +81,11 @@ static void release(void *user, void *bytes)
 
 static int registers(ddp_ctx *d, const trial *t, program *x)
 {
-    const ddp_program_state s = {t->other_name == ddp_rank(d) + 1 ? "another" : "momentum", save, load,
-                                 release, x};
+    const ddp_program_state s = {
+        t->other_name == ddp_rank(d) + 1 ? "another" : "momentum", save, load, release, x, 0};
+    const ddp_program_state part = {"momentum:part", save, load, release, x, 1};
 
+    if (t->divided && ddp_add_state(d, &part)) return 1;
     return t->without ? 0 : ddp_add_state(d, &s);
 }
 
@@ -270,6 +272,22 @@ static void missing_state_is_a_warning(void **unused)
         fail_msg("%s", second.warning);
 }
 
+/* A checkpoint of a version of the program that had one state in place of two. */
+static void missing_part_of_a_state_is_no_warning(void **unused)
+{
+    trial first = trial_of(folder, 1, 0), second = trial_of(folder, 0, 1);
+
+    (void)unused;
+    goes(&first, 2);
+    second.divided = 1;
+    goes(&second, 2);
+    assert_string_equal(second.warning, "");
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(second.loads[r], 1);
+        assert_int_equal(second.at[r].steps, 2 * STEPS);
+    }
+}
+
 static void surplus_state_is_a_warning(void **unused)
 {
     trial first = trial_of(folder, 1, 0), second = trial_of(folder, 0, 1);
@@ -360,16 +378,16 @@ static void ranks_with_different_states_do_not_start(void **unused)
 static void invalid_arguments_are_rejected(void **unused)
 {
     static const ddp_program_state wrong[] = {
-        {NULL, save, load, NULL, NULL},
-        {"", save, load, NULL, NULL},
-        {"a name of thirty-two characters.", save, load, NULL, NULL},
-        {"two,names", save, load, NULL, NULL},
-        {"a \"quote\"", save, load, NULL, NULL},
-        {"a\nline", save, load, NULL, NULL},
-        {"half", save, NULL, NULL, NULL},
-        {"half", NULL, load, NULL, NULL},
+        {NULL, save, load, NULL, NULL, 0},
+        {"", save, load, NULL, NULL, 0},
+        {"a name of thirty-two characters.", save, load, NULL, NULL, 0},
+        {"two,names", save, load, NULL, NULL, 0},
+        {"a \"quote\"", save, load, NULL, NULL, 0},
+        {"a\nline", save, load, NULL, NULL, 0},
+        {"half", save, NULL, NULL, NULL, 0},
+        {"half", NULL, load, NULL, NULL, 0},
     };
-    const ddp_program_state fine = {"twice", save, load, NULL, NULL};
+    const ddp_program_state fine = {"twice", save, load, NULL, NULL, 0};
     char name[24];
 
     (void)unused;
@@ -390,7 +408,7 @@ static void invalid_arguments_are_rejected(void **unused)
         ddp_ctx *d = ddp_open(NULL, NULL);
         assert_non_null(d);
         for (int i = 0; i <= DDP_PROGRAM_STATES; i++) {
-            const ddp_program_state s = {name, save, load, NULL, NULL};
+            const ddp_program_state s = {name, save, load, NULL, NULL, 0};
             snprintf(name, sizeof name, "state %d", i);
             assert_int_equal(ddp_add_state(d, &s), i < DDP_PROGRAM_STATES ? 0 : (int)DDP_ARG);
         }
@@ -401,7 +419,7 @@ static void invalid_arguments_are_rejected(void **unused)
 
 static void late_state_is_rejected(void **unused)
 {
-    const ddp_program_state s = {"late", save, load, NULL, NULL};
+    const ddp_program_state s = {"late", save, load, NULL, NULL, 0};
     const ddp_optimizer o = ddp_own_update();
     float p[2] = {1, 2}, g[2] = {0, 0};
     ddp_ctx *d = ddp_open(NULL, NULL);
@@ -421,6 +439,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(rank_missing_in_the_checkpoint_loads_another_ranks_state, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(missing_state_is_a_warning, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(missing_part_of_a_state_is_no_warning, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(surplus_state_is_a_warning, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(empty_state_loads_empty, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(damaged_state_is_rejected_before_the_program_loads, make_folder,

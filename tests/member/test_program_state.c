@@ -1,5 +1,5 @@
 /* States of the program (ddp_add_state) and joining workers: a joining worker receives a member's bytes of
- * exactly the step in which it enters. Ranks are processes. */
+ * exactly the step in which it enters, or of an earlier one (`early`). Ranks are processes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -88,10 +88,11 @@ static void release(void *user, void *bytes)
 }
 
 static const char *name_of_state = "optimizer";
+static int early; /* of this state */
 
 static int registers_momentum(const plan_of_run *p, ddp_ctx *d, int number)
 {
-    const ddp_program_state s = {name_of_state, save, load, release, &own};
+    const ddp_program_state s = {name_of_state, save, load, release, &own, early};
 
     own.p = p;
     own.d = d;
@@ -224,6 +225,187 @@ static void parameters_are_equal_after_sync_all_under_strategies_that_average_pa
     }
 }
 
+/* ---- a state of an earlier step ---- */
+
+/* The optimizer as two states: the momentum, with its step and `more` bytes, and the schedule. */
+static int save_momentum(void *user, void **bytes, size_t *size, ddp_error *err)
+{
+    const program *x = (const program *)user;
+    char *out;
+
+    ddp__atomic_store(&x->p->b->early_saves[x->number],
+                      ddp__atomic_load(&x->p->b->early_saves[x->number]) + 1);
+    if (saves_first && saves_first(bytes, size, err)) return 1;
+    *size = sizeof x->schedule + sizeof x->momentum + more;
+    out = (char *)malloc(*size);
+    if (!out) return 1;
+    memcpy(out, &x->schedule, sizeof x->schedule);
+    memcpy(out + sizeof x->schedule, x->momentum, sizeof x->momentum);
+    for (size_t i = 0; i < more; i++) out[*size - more + i] = (char)(i * 7);
+    *bytes = out;
+    return 0;
+}
+
+static int load_momentum(void *user, const void *bytes, size_t size, ddp_error *err)
+{
+    program *x = (program *)user;
+    const char *in = (const char *)bytes;
+
+    (void)err;
+    if (size != sizeof x->schedule + sizeof x->momentum + more || x->p->b->loaded[x->number] >= 0) return 2;
+    memcpy(&x->p->b->early[x->number], in, sizeof x->schedule);
+    memcpy(x->momentum, in + sizeof x->schedule, sizeof x->momentum);
+    for (size_t i = 0; i < more; i++)
+        if (in[size - more + i] != (char)(i * 7)) return 3;
+    return 0;
+}
+
+static void release_momentum(void *user, void *bytes)
+{
+    (void)user;
+    free(bytes);
+}
+
+static int save_schedule(void *user, void **bytes, size_t *size, ddp_error *err)
+{
+    program *x = (program *)user;
+
+    (void)err;
+    ddp__atomic_store(&x->p->b->saves[x->number], ddp__atomic_load(&x->p->b->saves[x->number]) + 1);
+    *bytes = &x->schedule;
+    *size = sizeof x->schedule;
+    return 0;
+}
+
+static int load_schedule(void *user, const void *bytes, size_t size, ddp_error *err)
+{
+    program *x = (program *)user;
+
+    (void)err;
+    if (size != sizeof x->schedule || x->p->b->early[x->number] < 0) return 2;
+    memcpy(&x->schedule, bytes, size);
+    ddp__atomic_store(&x->p->b->loaded[x->number], x->schedule);
+    return 0;
+}
+
+static int registers_two_states(const plan_of_run *p, ddp_ctx *d, int number)
+{
+    const ddp_program_state momentum = {"optimizer:momentum", save_momentum, load_momentum,
+                                        release_momentum,     &own,          1};
+    const ddp_program_state schedule = {"optimizer", save_schedule, load_schedule, NULL, &own, 0};
+
+    own.p = p;
+    own.d = d;
+    own.number = number;
+    return ddp_add_state(d, &momentum) ? 1 : ddp_add_state(d, &schedule);
+}
+
+static void early_run_begin(plan_of_run *p, ddp_strategy strategy, int world)
+{
+    own_run_begin(p, strategy, world);
+    registers = registers_two_states;
+}
+
+/* The momentum of joining worker n is of an earlier period, and the schedule of the step in which it
+ * entered. */
+static void enters_with_an_earlier_momentum(const plan_of_run *p, int n)
+{
+    const board *b = p->b;
+
+    assert_int_equal(b->loaded[n], b->entered[n]);
+    assert_true(b->early[n] > 0 && b->early[n] < b->entered[n]);
+    assert_int_equal(b->early[n] % p->period, 0);
+}
+
+/* The lowest member, which sends all that a worker receives when it enters, does not even save the
+ * momentum. */
+static void early_state_is_sent_before_the_worker_enters(void **state)
+{
+    static const ddp_strategy with[] = {DDP_LOCALSGD, DDP_DREAMDDP, DDP_DILOCO};
+    static const int all[] = {0, 1, 2};
+    plan_of_run p;
+    pid_t pid[3];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof with / sizeof with[0]; i++) {
+        early_run_begin(&p, with[i], 2);
+        more = i ? 0 : ((size_t)9 << 20) + 5;
+        joins(&p, pid);
+        more = 0;
+        all_ended_well(&p, all, 3);
+        enters_with_an_earlier_momentum(&p, 2);
+        assert_int_equal(p.b->early_saves[0], 0);
+        assert_true(p.b->early_saves[1] > 0);
+        assert_int_equal(p.b->saves[0], 1);
+        assert_int_equal(p.b->saves[1], 0);
+        own_run_end(&p);
+    }
+}
+
+static void early_state_is_of_the_same_step_under_strategies_that_average_gradients(void **state)
+{
+    plan_of_run p;
+
+    (void)state;
+    early_run_begin(&p, DDP_WFBP, 2);
+    joins_bit_identical(&p);
+    assert_int_equal(p.b->early[2], p.b->entered[2]);
+    assert_int_equal(p.b->early_saves[0], 1);
+    assert_int_equal(p.b->early_saves[1], 0);
+    own_run_end(&p);
+}
+
+static int dies_as_rank_2(void **bytes, size_t *size, ddp_error *err)
+{
+    (void)bytes;
+    (void)size;
+    (void)err;
+    if (own.number == 2) raise(SIGKILL);
+    return 0;
+}
+
+static void another_member_sends_the_early_state_when_the_first_is_lost_in_its_save(void **state)
+{
+    static const int left[] = {0, 1, 3};
+    plan_of_run p;
+    pid_t pid[4];
+
+    (void)state;
+    early_run_begin(&p, DDP_LOCALSGD, 3);
+    saves_first = dies_as_rank_2;
+    for (int k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 1, 5);
+    pid[3] = start(&p, 3, 1);
+    for (int k = 0; k < 4; k++) wait_for(pid[k]);
+    all_ended_well(&p, left, 3);
+    enters_with_an_earlier_momentum(&p, 3);
+    assert_int_equal(p.b->early_saves[2], 1);
+    assert_true(p.b->early_saves[1] > 0);
+    own_run_end(&p);
+}
+
+/* The joining worker has received the clone, or is receiving it, when the coordinator is lost. It joins
+ * again. */
+static void early_state_is_received_again_when_the_coordinator_is_lost(void **state)
+{
+    static const int left[] = {1, 2, 3};
+    const double end = ddp_now() + 60;
+    plan_of_run p;
+    pid_t pid[4];
+
+    (void)state;
+    early_run_begin(&p, DDP_LOCALSGD, 3);
+    for (int k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 1, 5);
+    pid[3] = start(&p, 3, 1);
+    while (!ddp__atomic_load(&p.b->early_saves[2]) && ddp_now() < end) ddp__sleep_until(ddp_now() + 0.001);
+    kill(pid[0], SIGKILL);
+    for (int k = 0; k < 4; k++) wait_for(pid[k]);
+    all_ended_well(&p, left, 3);
+    enters_with_an_earlier_momentum(&p, 3);
+    own_run_end(&p);
+}
+
 /* ---- the member that sends is lost ---- */
 
 static int dies_as_rank_0(void **bytes, size_t *size, ddp_error *err)
@@ -323,6 +505,29 @@ static void state_beyond_the_memory_ends_the_joining_worker_alone(void **state)
     own_run_end(&p);
 }
 
+/* A clone may be larger than the model only if it has states of the program, and never larger than the
+ * memory. */
+static void clone_beyond_the_memory_ends_the_joining_worker_alone(void **state)
+{
+    static ddp__joiner j;
+    ddp__worker s;
+    ddp_error err;
+
+    (void)state;
+    memset(&err, 0, sizeof err);
+    assert_int_equal(ddp__worker_open(&s, 1, 2, &err), DDP_OK);
+    assert_non_null(ddp__worker_small(&s, "numbers", DDP_ST_I64, 3, 0, DDP__WORKER_TOLD));
+    assert_int_equal(ddp__joiner_fits(&j, &s, 100, &err), DDP_OK);
+    assert_int_equal(ddp__joiner_fits(&j, &s, 1 << 20, &err), DDP_MISMATCH);
+    assert_non_null(ddp__worker_small(&s, DDP__PROGRAM "optimizer", DDP_ST_U8, 0, 0,
+                                      DDP__WORKER_PROGRAM | DDP__WORKER_BLOB));
+    assert_int_equal(ddp__joiner_fits(&j, &s, 1 << 20, &err), DDP_OK);
+    assert_int_equal(ddp__joiner_fits(&j, &s, (uint64_t)1 << 50, &err), DDP_MEMORY);
+    if (!strstr(err.msg, "a clone of 1125899906842624 bytes, but this process may use only "))
+        fail_msg("%s", err.msg);
+    ddp__worker_free(&s);
+}
+
 static int cannot_save(void **bytes, size_t *size, ddp_error *err)
 {
     (void)bytes;
@@ -343,6 +548,30 @@ static void failing_save_ends_the_run(void **state)
     saves_first = cannot_save;
     joins(&p, pid);
     assert_int_equal(p.b->status[0], (int)DDP_FAILED);
+    for (int k = 0; k < 2; k++)
+        if (!strstr(p.b->text[k], what))
+            fail_msg("worker %d: \"%s\" does not contain \"%s\"", k, p.b->text[k], what);
+    assert_true(p.b->status[2] != 0);
+    own_run_end(&p);
+}
+
+static void failing_save_of_an_early_state_ends_the_run(void **state)
+{
+    const char *what =
+        "rank 1: the save function of the state 'optimizer:momentum' (ddp_add_state) returned 1: "
+        "the disk is full";
+    plan_of_run p;
+    pid_t pid[3];
+
+    (void)state;
+    early_run_begin(&p, DDP_LOCALSGD, 2);
+    saves_first = cannot_save;
+    for (int k = 0; k < 2; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 0, 5);
+    p.connect_s = 1; /* the joining worker retries until then */
+    pid[2] = start(&p, 2, 1);
+    for (int k = 0; k < 3; k++) wait_for(pid[k]);
+    assert_int_equal(p.b->status[1], (int)DDP_FAILED);
     for (int k = 0; k < 2; k++)
         if (!strstr(p.b->text[k], what))
             fail_msg("worker %d: \"%s\" does not contain \"%s\"", k, p.b->text[k], what);
@@ -377,7 +606,7 @@ static void functions_of_a_state_may_not_call_collectives(void **state)
 
 static int registers_no_state(const plan_of_run *p, ddp_ctx *d, int number)
 {
-    const ddp_program_state s = {"none", NULL, NULL, NULL, NULL};
+    const ddp_program_state s = {"none", NULL, NULL, NULL, NULL, 0};
 
     (void)p;
     (void)number;
@@ -434,6 +663,11 @@ static void different_states_are_rejected(void **state)
                       "register it with ddp_add_state");
     name_of_state = "optimizer";
     registers = registers_momentum;
+    early = 1;
+    refused(&joining,
+            "the joining worker has the states 'early \"optimizer\"' (ddp_add_state), but this run has "
+            "'optimizer': register the same");
+    early = 0;
     survivors_end(&p, pid);
     registers = between = NULL;
 }
@@ -461,6 +695,12 @@ int main(void)
         cmocka_unit_test(momentum_is_bit_identical_under_strategies_that_average_gradients),
         cmocka_unit_test(state_of_megabytes_arrives_in_parts),
         cmocka_unit_test(parameters_are_equal_after_sync_all_under_strategies_that_average_parameters),
+        cmocka_unit_test(early_state_is_sent_before_the_worker_enters),
+        cmocka_unit_test(early_state_is_of_the_same_step_under_strategies_that_average_gradients),
+        cmocka_unit_test(another_member_sends_the_early_state_when_the_first_is_lost_in_its_save),
+        cmocka_unit_test(early_state_is_received_again_when_the_coordinator_is_lost),
+        cmocka_unit_test(clone_beyond_the_memory_ends_the_joining_worker_alone),
+        cmocka_unit_test(failing_save_of_an_early_state_ends_the_run),
         cmocka_unit_test(next_member_sends_when_the_first_is_lost_in_its_save),
         cmocka_unit_test(failing_load_ends_the_joining_worker_alone),
         cmocka_unit_test(state_beyond_the_memory_ends_the_joining_worker_alone),

@@ -232,7 +232,7 @@ static int work(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p)
                       : x->optimizer > 0 ? ddp_sgd(0.05f, 0.9f)
                                          : ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
     int stage = -1;
-    const ddp_program_state state = {"of a stage", saves_stage, loads_stage, NULL, &stage};
+    const ddp_program_state state = {"of a stage", saves_stage, loads_stage, NULL, &stage, 0};
     char folder[100];
     ddp_error err;
     int bad = 0;
