@@ -87,7 +87,7 @@ def _load_optimizer(optimizer, saved):
     parameter would lose precision. State whose type changed is therefore set again."""
     import torch
     optimizer.load_state_dict(saved)
-    if not {"state", "param_groups"} <= set(saved):
+    if not _is_divided(saved):
         return  # an optimizer with its own format
     params = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [i for group in saved["param_groups"] for i in group["params"]]
@@ -99,77 +99,111 @@ def _load_optimizer(optimizer, saved):
 
 
 class ProgramState:
-    """The state_dict of optimizers and further objects, as one state of the context. Register it before the
+    """The state_dict of optimizers and further objects, as two states of the context. Register it before the
     context starts (set_optimizer), on every rank with the same number of optimizers and the same names.
+
+    The state NAME:state has state_dict()["state"] of each optimizer, its tensors. A joining worker may receive them
+    before it enters (early). The state NAME has the rest, of the step in which it enters. An optimizer with a format of
+    its own is in NAME only. So are all optimizers in a checkpoint of version 0.2.
 
     extra: {name: object with state_dict and load_state_dict, or (get, set)}, for example schedulers, a GradScaler,
     a sampler. The optimizers' state is loaded with weights_only=True (PyTorch 2.4 or later). The state of a
     further object may need classes that PyTorch does not load this way. It is then unpickled, which can run code
     of the sender.
 
-    Format: the output of torch.save for each object; then their lengths and names as JSON; then the length of the
-    JSON."""
+    Format of both: the output of torch.save for each object; then their lengths and names as JSON; then the length of
+    the JSON."""
 
     def __init__(self, context, optimizers, extra=None, name="pytorch"):
         self.optimizers = list(optimizers)
         self.extra = {key: _calls(key, of) for key, of in (extra or {}).items()}
+        self.tensors = None  # of each optimizer, from load_tensors until load
         for key in self.extra:
             if not isinstance(key, str):
                 raise InvalidArgument("extra_state: the name %r is a %s, not a string" % (key, type(key).__name__))
+        context.add_state(name + ":state", self.save_tensors, self.load_tensors, early=True)
         context.add_state(name, self.save, self.load)
 
+    def save_tensors(self):
+        states = [o.state_dict() for o in self.optimizers]
+        return _packed([s["state"] if _is_divided(s) else {} for s in states], optimizers=len(states), extra=[])
+
     def save(self):
-        import torch
-        buffer, lengths = io.BytesIO(), []
+        states = [o.state_dict() for o in self.optimizers]
+        divided = [i for i, s in enumerate(states) if _is_divided(s)]
+        rest = [{key: value for key, value in s.items() if key != "state" or i not in divided} for i, s in enumerate(states)]
+        return _packed(rest + [get() for get, _ in self.extra.values()], optimizers=len(states), extra=list(self.extra),
+                       divided=divided)
 
-        def put(state):
-            begin = buffer.tell()
-            torch.save(state, buffer)
-            lengths.append(buffer.tell() - begin)
-
-        for optimizer in self.optimizers:
-            put(_plain(optimizer.state_dict()))
-        for get, _ in self.extra.values():
-            put(_plain(get()))
-        head = json.dumps({"optimizers": len(self.optimizers), "extra": list(self.extra), "lengths": lengths}).encode("ascii")
-        buffer.write(head + struct.pack("<Q", len(head)))
-        return buffer.getbuffer()
+    def load_tensors(self, view):
+        head, parts = _parts(view)
+        self.check(head, [])
+        self.tensors = [_tensors(part, "optimizer %d" % i, unpickle=False) for i, part in enumerate(parts)]
 
     def load(self, view):
-        head, parts = self._parts(view)
-        if head["optimizers"] != len(self.optimizers) or sorted(head["extra"]) != sorted(self.extra):
+        head, parts = _parts(view)
+        self.check(head, self.extra)
+        tensors, self.tensors = self.tensors, None
+        for i, (optimizer, part) in enumerate(zip(self.optimizers, parts)):
+            saved = _tensors(part, "optimizer %d" % i, unpickle=False)
+            if i in head.get("divided", ()):
+                if tensors is None:
+                    raise FormatError("the tensors of optimizer %d are in another state, which is missing: load a checkpoint with "
+                                      "both" % i)
+                saved["state"] = tensors[i]
+            _load_optimizer(optimizer, saved)
+        for key, part in zip(head["extra"], parts[len(self.optimizers):]):
+            self.extra[key][1](_tensors(part, key, unpickle=True))
+
+    def check(self, head, extra):
+        if head["optimizers"] != len(self.optimizers) or sorted(head["extra"]) != sorted(extra):
             raise InvalidArgument("the state has %d optimizers and the extra_state %s, this program has %d and %s: use the same "
                                   "on every rank" % (head["optimizers"], sorted(head["extra"]) or "{}", len(self.optimizers),
-                                                     sorted(self.extra) or "{}"))
-        for i, (optimizer, part) in enumerate(zip(self.optimizers, parts)):
-            _load_optimizer(optimizer, self._tensors(part, "optimizer %d" % i, unpickle=False))
-        for key, part in zip(head["extra"], parts[len(self.optimizers):]):
-            self.extra[key][1](self._tensors(part, key, unpickle=True))
+                                                     sorted(extra) or "{}"))
 
-    @staticmethod
-    def _parts(view):
-        """Returns the header, and the bytes of each part that it lists."""
-        try:
-            length, = struct.unpack("<Q", view[-8:])
-            end = view.nbytes - 8 - length
-            head = json.loads(bytes(view[end:-8])) if end >= 0 else None
-            lengths = head["lengths"]
-            if sum(lengths) != end or len(lengths) != head["optimizers"] + len(head["extra"]) or min(lengths + [0]) < 0:
-                raise ValueError("lengths %s of %d bytes" % (lengths, end))
-        except (struct.error, ValueError, TypeError, KeyError) as e:
-            raise FormatError("a state of %d bytes is malformed (%s): start every rank with the same version of dreamddp" % (
-                view.nbytes, e)) from None
-        starts = [sum(lengths[:i]) for i in range(len(lengths))]
-        return head, [view[at:at + n] for at, n in zip(starts, lengths)]
 
-    @staticmethod
-    def _tensors(part, what, unpickle):
-        import torch
-        try:
-            return torch.load(io.BytesIO(part), map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as e:
-            # before 2.4 PyTorch could not load floats this way, or could not allow classes
-            if not unpickle and hasattr(torch.serialization, "add_safe_globals"):
-                raise Unsupported("the state of %s holds classes that PyTorch does not load by default: allow them with "
-                                  "torch.serialization.add_safe_globals on every rank (%s)" % (what, e)) from e
-            return torch.load(io.BytesIO(part), map_location="cpu", weights_only=False)
+# ---- the format of a state ----
+
+def _is_divided(state):
+    """True if a state_dict of an optimizer has PyTorch's format, whose "state" is apart from the rest."""
+    return {"state", "param_groups"} <= set(state)
+
+
+def _packed(states, **head):
+    import torch
+    buffer, lengths = io.BytesIO(), []
+    for state in states:
+        begin = buffer.tell()
+        torch.save(_plain(state), buffer)
+        lengths.append(buffer.tell() - begin)
+    head = json.dumps(dict(head, lengths=lengths)).encode("ascii")
+    buffer.write(head + struct.pack("<Q", len(head)))
+    return buffer.getbuffer()
+
+
+def _parts(view):
+    """Returns the header, and the bytes of each part that it lists."""
+    try:
+        length, = struct.unpack("<Q", view[-8:])
+        end = view.nbytes - 8 - length
+        head = json.loads(bytes(view[end:-8])) if end >= 0 else None
+        lengths = head["lengths"]
+        if sum(lengths) != end or len(lengths) != head["optimizers"] + len(head["extra"]) or min(lengths + [0]) < 0:
+            raise ValueError("lengths %s of %d bytes" % (lengths, end))
+    except (struct.error, ValueError, TypeError, KeyError) as e:
+        raise FormatError("a state of %d bytes is malformed (%s): start every rank with the same version of dreamddp" % (
+            view.nbytes, e)) from None
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    return head, [view[at:at + n] for at, n in zip(starts, lengths)]
+
+
+def _tensors(part, what, unpickle):
+    import torch
+    try:
+        return torch.load(io.BytesIO(part), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as e:
+        # before 2.4 PyTorch could not load floats this way, or could not allow classes
+        if not unpickle and hasattr(torch.serialization, "add_safe_globals"):
+            raise Unsupported("the state of %s holds classes that PyTorch does not load by default: allow them with "
+                              "torch.serialization.add_safe_globals on every rank (%s)" % (what, e)) from e
+        return torch.load(io.BytesIO(part), map_location="cpu", weights_only=False)

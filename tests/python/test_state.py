@@ -70,7 +70,9 @@ settings.update({"join": 1} if role == "joins" else {"max_world": 3})
 t = make(settings)
 context = t[0]
 if role == "joins":
-    say("entered", step=context.step, epoch=t[3].last_epoch, passes=t[4].count, rate=t[2].param_groups[0]["lr"])
+    state = [t[2].state[p] for p in t[1].parameters()]
+    say("entered", step=context.step, epoch=t[3].last_epoch, passes=t[4].count, rate=t[2].param_groups[0]["lr"],
+        updates={float(s["step"]) for s in state}.pop(), moved=all(bool(s["exp_avg"].any()) for s in state))
 left, end = 12, time.time() + 60
 while left and time.time() < end:
     step(*t)
@@ -158,17 +160,19 @@ def joined(folder, strategy):
 def a_joining_worker_has_the_parameters_the_momentum_and_the_rate(folder):
     ends, entered = joined(folder, "wfbp")
     expect(ends[0] == ends[1] == ends[2], "%s" % ends)
-    expect(entered["step"] > 0 and entered["epoch"] == entered["passes"] == entered["step"], "%s" % entered)
+    expect(entered["step"] > 0 and entered["epoch"] == entered["passes"] == entered["updates"] == entered["step"], "%s" % entered)
     expect(abs(entered["rate"] - 0.05 * 0.9 ** (entered["step"] // 3)) < 1e-12, "%s" % entered)
 
 
 @with_torch
-def parameters_are_equal_after_sync_all_under_localsgd_and_diloco(folder):
+def a_joining_worker_has_an_earlier_momentum_under_localsgd_and_diloco(folder):
     for strategy in ("localsgd", "diloco"):
         ends, entered = joined(folder, strategy)
-        expect(ends[0]["params"] == ends[1]["params"] == ends[2]["params"], "%s" % ends)
-        expect(ends[0]["rate"] == ends[2]["rate"] and ends[0]["updates"] == ends[2]["updates"], "%s" % ends)
-        expect(entered["step"] > 0 and entered["epoch"] == entered["step"], "%s" % entered)
+        expect(ends[0]["params"] == ends[1]["params"] == ends[2]["params"], "%s" % ends)  # after sync_all
+        expect(ends[0]["rate"] == ends[2]["rate"], "%s" % ends)
+        expect(0 < entered["updates"] < entered["step"] and entered["updates"] % 2 == 0 and entered["moved"], "%s" % entered)
+        expect(entered["epoch"] == entered["passes"] == entered["step"], "%s" % entered)
+        expect(ends[0]["updates"] - ends[2]["updates"] == entered["step"] - entered["updates"], "%s" % ends)
 
 
 DOES_NOT_FIT = PROGRAM + """
@@ -255,13 +259,66 @@ def a_resumed_run_is_bit_identical(folder):
     expect(len(ends) == 2 * 4 and len(set(ends)) == 1, r.stdout)
 
 
+# A checkpoint of version 0.2, which has one state of the optimizer.
+RESUMES_OLDER = PROGRAM + """
+import os
+folder = os.path.join(os.path.dirname(sys.argv[0]), "saved")
+divided = ProgramState.__init__
+
+def undivided(self, context, optimizers, extra, name):
+    def save():
+        states = [o.state_dict() for o in optimizers] + [of.state_dict() for of in extra.values()]
+        return dreamddp._state._packed(states, optimizers=len(optimizers), extra=list(extra))
+    context.add_state(name, save, None)
+
+whole = make({"strategy": "wfbp"})
+for _ in range(8):
+    step(*whole)
+ends(*whole)
+dreamddp.close()
+
+ProgramState.__init__ = undivided
+first = make({"strategy": "wfbp"})
+for _ in range(4):
+    step(*first)
+dreamddp.save(folder)
+dreamddp.close()
+
+ProgramState.__init__ = divided
+t = make({"strategy": "wfbp"})
+dreamddp.load(folder)
+for _ in range(4):
+    step(*t)
+ends(*t)
+"""
+
+
+@with_torch
+def an_older_checkpoint_resumes_without_a_warning(folder):
+    r = started(folder, RESUMES_OLDER)
+    expect(r.returncode == 0, r.stdout + r.stderr[-1500:])
+    ends = re.findall(r"ends (.*)$", r.stdout, re.M)
+    expect(len(ends) == 2 * 2 and len(set(ends)) == 1, r.stdout)
+    expect("has no state" not in r.stdout + r.stderr, r.stdout + r.stderr[-1500:])
+
+
 WITHOUT_PROCESSES = """
 import collections, io, sys, torch, dreamddp
-from dreamddp._state import ProgramState
+from dreamddp._state import ProgramState, _packed
 
 class Fake:  # a context that only registers
-    def add_state(self, name, save, load):
-        self.name, self.save, self.load = name, save, load
+    def __init__(self):
+        self.states = []
+    def add_state(self, name, save, load, early=False):
+        self.states.append((name, early, save, load))
+    def save(self):
+        return [bytes(save()) for _, _, save, _ in self.states]
+    def load(self, saved):
+        assert len(saved) == len(self.states)
+        for (_, _, _, load), data in zip(self.states, saved):
+            load(memoryview(data))
+    def load_last(self, data):  # not the tensors
+        self.states[-1][3](memoryview(data))
 
 def refused(kind, words, call):
     try:
@@ -297,15 +354,40 @@ def both(extra=None, other=None):
     ProgramState(b, [q], other)
     return a, b, o, p, q, r
 
+def equal(o, p, q, r):
+    for key in ("m", "mask", "half"):
+        assert o.state[p][key].dtype == q.state[r][key].dtype and torch.equal(o.state[p][key], q.state[r][key]), key
+
 a, b, o, p, q, r = both()
-b.load(memoryview(a.save()))
-for key in ("m", "mask", "half"):
-    assert o.state[p][key].dtype == q.state[r][key].dtype and torch.equal(o.state[p][key], q.state[r][key]), key
+assert [s[:2] for s in a.states] == [("pytorch:state", True), ("pytorch", False)], a.states
+b.load(a.save())
+equal(o, p, q, r)
+
+# a checkpoint of version 0.2, whose only state has the whole state_dict
+a, b, o, p, q, r = both()
+b.load_last(_packed([o.state_dict()], optimizers=1, extra=[]))
+equal(o, p, q, r)
+refused(dreamddp.FormatError, "the tensors of optimizer 0 are in another state, which is missing", lambda: b.load_last(a.save()[-1]))
+
+class Own(torch.optim.SGD):  # a format of its own
+    def state_dict(self):
+        return {"mine": torch.ones(1000)}
+    def load_state_dict(self, state):
+        self.got = state
+
+a, b = Fake(), Fake()
+own, other = (Own([torch.nn.Parameter(torch.ones(1))], lr=1) for _ in range(2))
+ProgramState(a, [own])
+ProgramState(b, [other])
+assert [len(s) > 4000 for s in a.save()] == [False, True]
+b.load(a.save())
+assert list(other.got) == ["mine"] and torch.equal(other.got["mine"], torch.ones(1000))
+a, b, o, p, q, r = both()
 
 try:
     import numpy
     o.param_groups[0]["lr"] = numpy.float64(0.3)
-    b.load(memoryview(a.save()))
+    b.load(a.save())
     assert type(q.param_groups[0]["lr"]) is float and q.param_groups[0]["lr"] == 0.3
 except ImportError:
     print("no NumPy")
@@ -315,20 +397,20 @@ kept = {}
 a, b, o, p, q, r = both({"random": (torch.get_rng_state, torch.set_rng_state), "queue": (lambda: collections.deque([1, 2]), print)},
                         {"queue": (list, lambda x: kept.update(queue=x)), "random": (torch.get_rng_state, torch.set_rng_state)})
 torch.manual_seed(7)
-state = bytes(a.save())
+state = a.save()
 numbers = torch.rand(4)
 torch.manual_seed(8)
-b.load(memoryview(state))
+b.load(state)
 assert torch.equal(torch.rand(4), numbers) and kept["queue"] == collections.deque([1, 2])
 
 o.state[p]["object"] = collections.deque([1])
 if hasattr(torch.serialization, "add_safe_globals"):
-    refused(dreamddp.Unsupported, "the state of optimizer 0 holds classes", lambda: b.load(memoryview(a.save())))
+    refused(dreamddp.Unsupported, "the state of optimizer 0 holds classes", lambda: b.load(a.save()))
 refused(dreamddp.InvalidArgument, "has 1 optimizers and the extra_state ['queue', 'random'], this program has 1 and {}",
-        lambda: both()[1].load(memoryview(state)))
-fresh = both()[1]
+        lambda: both()[1].load(state))
+fresh, state = both()[1], state[-1]
 for wrong in (b"", b"1234567", state[:-1], state[1:], state[:40] + b"x" + state[41:-8] + b"\\xff" * 8, b"{}" + b"\\2" + bytes(7)):
-    refused(dreamddp.FormatError, "is malformed", lambda: fresh.load(memoryview(wrong)))
+    refused(dreamddp.FormatError, "is malformed", lambda: fresh.load_last(wrong))
 refused(dreamddp.InvalidArgument, "'sampler' is a list", lambda: ProgramState(Fake(), [], {"sampler": [1, 2, 3]}))
 refused(dreamddp.InvalidArgument, "the name 3 is a int", lambda: ProgramState(Fake(), [], {3: (list, list)}))
 print("fine")
