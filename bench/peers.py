@@ -48,7 +48,8 @@ STREAM = Program("torchft-diloco", {"fragments": 2, "delay": 5}, "torchft")
 HIVEMIND = Program("hivemind", {}, "hivemind")
 
 # measure: "step" is the mean over whole periods, "plain" the median step, "first" the time from the start to the end of the first step.
-# "kill" is the time from the death of a worker to the survivors' next average, "rejoin" their longest step after its return.
+# "kill" is the time from the death of a worker to the end of the survivors' period, and of their next average where steps wait for it.
+# "rejoin" is their longest step after its return.
 Row = collections.namedtuple("Row", "name what ours peer measure goal world rate period steps warm gpu")
 
 
@@ -80,6 +81,8 @@ def all_rows():
         row("hivemind", "localsgd; hivemind Optimizer with local updates, float16", local, HIVEMIND),
         row("kill", "a worker of four is killed: next average, localsgd", ours("localsgd", **elastic), None, "kill", 3.0, period=10,
             steps=400, warm=30),
+        row("kill-stream", "the same: end of the period, diloco, stream", ours("diloco", overlap="stream", **elastic), None, "kill", 3.0,
+            period=10, steps=400, warm=30),
         row("rejoin", "it joins again: longest step of the others, diloco, stream", ours("diloco", overlap="stream", **elastic), None, "rejoin",
             2.0, period=10, steps=400, warm=30),
     ]
