@@ -36672,6 +36672,8 @@ typedef struct ddp__join {
     ddp__rest_copy *rest; /* for the last worker that entered, or NULL */
     uint64_t rest_number; /* ddp__worker.rest of that entry */
     int rest_age;         /* periods since then */
+    double rest_until;    /* until when it is offered at least: members may train some periods before the
+                             worker asks for it */
 } ddp__join;
 
 /* Serves joining workers from now on. The wire must be one that can resume. */
@@ -36686,7 +36688,8 @@ DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the de
 DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1 if a joining worker waits for a clone */
 /* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
-/* Offers the rest of the state s to the worker that has entered, until the second call of ddp__join_aged. */
+/* Offers the rest of the state s to the worker that has entered, for peer_timeout_s and until the second call
+ * of ddp__join_aged. */
 DDP_LIB ddp_status ddp__join_rest(ddp__join *j, const ddp__worker *s, ddp_error *err);
 DDP_LIB void ddp__join_aged(ddp__join *j); /* a period has ended */
 /* Bytes of the piece of a rest of `bytes` that begins at `at`. */
@@ -37206,6 +37209,7 @@ static void ddp__rest_swap(ddp__join *j, ddp__rest_copy *c, uint64_t number)
     j->rest = c;
     j->rest_number = number;
     j->rest_age = 0;
+    j->rest_until = ddp_now() + j->c.peer_timeout_s;
     pthread_cond_broadcast(&j->changed);
     pthread_mutex_unlock(&j->lock);
     ddp__rest_leave(j, old);
@@ -37235,7 +37239,7 @@ ddp_status ddp__join_rest(ddp__join *j, const ddp__worker *s, ddp_error *err)
 
 void ddp__join_aged(ddp__join *j)
 {
-    if (j->rest && ++j->rest_age > 1) ddp__rest_swap(j, NULL, j->rest_number);
+    if (j->rest && ++j->rest_age > 1 && ddp_now() >= j->rest_until) ddp__rest_swap(j, NULL, j->rest_number);
 }
 
 int ddp__join_next(ddp__join *j)
@@ -57514,7 +57518,7 @@ struct ddp__session {
     int transfers;
     double exposed_s;       /* exposed seconds of these messages in a period, when the plan was made */
     long drift_ticket;      /* ticket of the exchange about a new plan, or -1 */
-    ddp__drift_word *drift; /* [team] its content, or NULL before the first one */
+    ddp__drift_word *drift; /* [team] its content, by index in the team */
     ddp__landing landing;
     long plans;      /* number of plans used so far */
     long timed_from; /* first step of those that are measured for the plan */
@@ -58880,8 +58884,6 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     ddp_message m;
     ddp_piece p;
 
-    if (!ddp__reserve(d->session->drift, ddp__team_size(d)))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for what %d ranks observed", ddp__team_size(d));
     m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
     if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.again = DDP__PLAN_STALE;
     for (int link = 0; link < 2; link++) {
@@ -60512,7 +60514,10 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
     d->session->turn =
         (ddp__passes *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp__layers(d), sizeof *d->session->turn);
-    if (!d->session->turn) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", ddp__layers(d));
+    d->session->drift = (ddp__drift_word *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp__team_size(d),
+                                                             sizeof *d->session->drift);
+    if (!d->session->turn || !d->session->drift)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", ddp__layers(d));
     DDP__TRY(ddp__sending_open(d, err));
     DDP__TRY(ddp__session_fits(d, err));
     DDP__TRY(ddp__units_state(d, err));
@@ -61340,7 +61345,6 @@ void ddp_close(ddp_ctx *d)
     ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
     ddp__array_free(d->session->transfer);
-    ddp__array_free(d->session->drift);
     ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }

@@ -463,6 +463,7 @@ static void ddp__rest_swap(ddp__join *j, ddp__rest_copy *c, uint64_t number)
     j->rest = c;
     j->rest_number = number;
     j->rest_age = 0;
+    j->rest_until = ddp_now() + j->c.peer_timeout_s;
     pthread_cond_broadcast(&j->changed);
     pthread_mutex_unlock(&j->lock);
     ddp__rest_leave(j, old);
@@ -492,7 +493,7 @@ ddp_status ddp__join_rest(ddp__join *j, const ddp__worker *s, ddp_error *err)
 
 void ddp__join_aged(ddp__join *j)
 {
-    if (j->rest && ++j->rest_age > 1) ddp__rest_swap(j, NULL, j->rest_number);
+    if (j->rest && ++j->rest_age > 1 && ddp_now() >= j->rest_until) ddp__rest_swap(j, NULL, j->rest_number);
 }
 
 int ddp__join_next(ddp__join *j)

@@ -111,6 +111,8 @@ typedef struct ddp__join {
     ddp__rest_copy *rest; /* for the last worker that entered, or NULL */
     uint64_t rest_number; /* ddp__worker.rest of that entry */
     int rest_age;         /* periods since then */
+    double rest_until;    /* until when it is offered at least: members may train some periods before the
+                             worker asks for it */
 } ddp__join;
 
 /* Serves joining workers from now on. The wire must be one that can resume. */
@@ -125,7 +127,8 @@ DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the de
 DDP_LIB int ddp__join_wants(ddp__join *j);   /* 1 if a joining worker waits for a clone */
 /* Offers the state s to joining workers. If memory is short, it logs a warning and makes no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
-/* Offers the rest of the state s to the worker that has entered, until the second call of ddp__join_aged. */
+/* Offers the rest of the state s to the worker that has entered, for peer_timeout_s and until the second call
+ * of ddp__join_aged. */
 DDP_LIB ddp_status ddp__join_rest(ddp__join *j, const ddp__worker *s, ddp_error *err);
 DDP_LIB void ddp__join_aged(ddp__join *j); /* a period has ended */
 /* Bytes of the piece of a rest of `bytes` that begins at `at`. */

@@ -58,7 +58,7 @@ struct ddp__session {
     int transfers;
     double exposed_s;       /* exposed seconds of these messages in a period, when the plan was made */
     long drift_ticket;      /* ticket of the exchange about a new plan, or -1 */
-    ddp__drift_word *drift; /* [team] its content, or NULL before the first one */
+    ddp__drift_word *drift; /* [team] its content, by index in the team */
     ddp__landing landing;
     long plans;      /* number of plans used so far */
     long timed_from; /* first step of those that are measured for the plan */

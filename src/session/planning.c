@@ -530,8 +530,6 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     ddp_message m;
     ddp_piece p;
 
-    if (!ddp__reserve(d->session->drift, ddp__team_size(d)))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for what %d ranks observed", ddp__team_size(d));
     m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
     if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.again = DDP__PLAN_STALE;
     for (int link = 0; link < 2; link++) {

@@ -39,7 +39,10 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
     d->session->turn =
         (ddp__passes *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp__layers(d), sizeof *d->session->turn);
-    if (!d->session->turn) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", ddp__layers(d));
+    d->session->drift = (ddp__drift_word *)ddp__scratch_take(ddp__lists_of(d), (size_t)ddp__team_size(d),
+                                                             sizeof *d->session->drift);
+    if (!d->session->turn || !d->session->drift)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", ddp__layers(d));
     DDP__TRY(ddp__sending_open(d, err));
     DDP__TRY(ddp__session_fits(d, err));
     DDP__TRY(ddp__units_state(d, err));

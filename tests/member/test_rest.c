@@ -255,6 +255,39 @@ static void closing_ends_a_transfer(void **state)
     lab_close(&x);
 }
 
+/* Under strategies whose averages arrive late, members train some periods before the worker asks. */
+static void members_keep_their_copy_for_the_time_out(void **state)
+{
+    float *memory = members_memory();
+    ddp__worker s;
+    ddp__join j;
+    ddp_error err;
+
+    (void)state;
+    memset(&s, 0, sizeof s);
+    memset(&j, 0, sizeof j);
+    state_open(&s, memory);
+    j.c.peer_timeout_s = 60;
+    assert_int_equal(pthread_mutex_init(&j.lock, NULL), 0);
+    assert_int_equal(ddp__cond_init(&j.changed), 0);
+    assert_int_equal(ddp__join_rest(&j, &s, &err), DDP_OK);
+    for (int period = 0; period < 3; period++) ddp__join_aged(&j);
+    assert_non_null(j.rest);
+    j.rest_until = ddp_now();
+    ddp__join_aged(&j);
+    assert_null(j.rest);
+    j.c.peer_timeout_s = 0;
+    assert_int_equal(ddp__join_rest(&j, &s, &err), DDP_OK);
+    ddp__join_aged(&j);
+    assert_non_null(j.rest); /* the worker may need it in the first period */
+    ddp__join_aged(&j);
+    assert_null(j.rest);
+    pthread_cond_destroy(&j.changed);
+    pthread_mutex_destroy(&j.lock);
+    ddp__worker_free(&s);
+    free(memory);
+}
+
 static void clones_omit_the_arrays(void **state)
 {
     float *x = members_memory();
@@ -281,6 +314,7 @@ int main(void)
         cmocka_unit_test(another_member_continues_after_a_lost_one),
         cmocka_unit_test(transfer_fails_if_no_member_sends),
         cmocka_unit_test(closing_ends_a_transfer),
+        cmocka_unit_test(members_keep_their_copy_for_the_time_out),
         cmocka_unit_test(clones_omit_the_arrays),
     };
 

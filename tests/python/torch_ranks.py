@@ -207,6 +207,7 @@ def exception_of_a_rank_reaches_the_others():
 
 @worker
 def interrupt_ends_a_blocking_call():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background commands ignore it
     dreamddp.init(transport="torch")
     rank = dreamddp.rank()
     try:
