@@ -8,7 +8,7 @@ as a GPU would compute it. They average over emulated links with H = 20; one lin
 of the grid, and prints the mean step of each, the stall per step, and the ratio planner / best pair. A ratio above 1 means that a fixed pair
 is faster.
 
-The mean covers three whole periods after the first six. Until then a link that limits the step time fills its queue, during which steps
+The mean covers three whole periods after the first eight. Until then a link that limits the step time fills its queue, during which steps
 that need averages late are faster than in the steady state, and landings of the planner are moved if averages arrive late. With --repeats N
 the runs are interleaved, and each figure is the median of N runs. --faster F divides compute times and parameters by F, so a run takes 1/F
 of the time with the same ratio of compute to communication. The exit status is 1 if a pair is more than 1 % faster than the planner.
@@ -28,7 +28,7 @@ import overlap
 
 SIMULATE = os.path.join(overlap.HERE, "..", os.environ.get("BUILD", "build"), "simulate")
 WIDTH, BLOCKS, VOCAB, SEQ, STEP = 256, 6, 256, 64, 0.3
-WORKERS, H, PROFILE_STEPS, WARM, PERIODS = 4, 20, 10, 5, 3
+WORKERS, H, PROFILE_STEPS, WARM, PERIODS = 4, 20, 10, 7, 3
 LINKS = ["100mbit,5ms", "20mbit,5ms", "50mbit,5ms then 42mbit"]  # the last one changes after planning, by less than makes a new plan
 CHANGE_S = 22
 GRID = [(f, t) for f in (2, 4, 8, 16) for t in (1, 2, 5, 9, 15)]
