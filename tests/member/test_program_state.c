@@ -75,7 +75,7 @@ static int load(void *user, const void *bytes, size_t size, ddp_error *err)
     if (tail != tail_of(x)) return 3;
     for (size_t i = 0; i < tail; i++)
         if (in[size - tail + i] != (char)(i * 7)) return 4;
-    /* called while the worker enters: the step is already that of its entry */
+    /* called while the worker enters: the step is already the one in which it enters */
     if (x->schedule != ddp_step(x->d) || ddp_workers(x->d) < 1) return 5;
     ddp__atomic_store(&x->p->b->loaded[x->number], x->schedule);
     return 0;
@@ -355,12 +355,22 @@ static void early_state_is_of_the_same_step_under_strategies_that_average_gradie
     own_run_end(&p);
 }
 
-static int dies_as_rank_2(void **bytes, size_t *size, ddp_error *err)
+/* Starts three members, and a joining worker when they have trained 5 steps. */
+static void three_and_a_joining_worker(plan_of_run *p, pid_t pid[4])
+{
+    for (int k = 0; k < 3; k++) pid[k] = start(p, k, 0);
+    until_step(p, 1, 5);
+    pid[3] = start(p, 3, 1);
+}
+
+static int dying; /* rank that is lost in its save */
+
+static int dies_in_its_save(void **bytes, size_t *size, ddp_error *err)
 {
     (void)bytes;
     (void)size;
     (void)err;
-    if (own.number == 2) raise(SIGKILL);
+    if (own.number == dying) raise(SIGKILL);
     return 0;
 }
 
@@ -372,10 +382,9 @@ static void another_member_sends_the_early_state_when_the_first_is_lost_in_its_s
 
     (void)state;
     early_run_begin(&p, DDP_LOCALSGD, 3);
-    saves_first = dies_as_rank_2;
-    for (int k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
-    until_step(&p, 1, 5);
-    pid[3] = start(&p, 3, 1);
+    saves_first = dies_in_its_save;
+    dying = 2;
+    three_and_a_joining_worker(&p, pid);
     for (int k = 0; k < 4; k++) wait_for(pid[k]);
     all_ended_well(&p, left, 3);
     enters_with_an_earlier_momentum(&p, 3);
@@ -395,9 +404,7 @@ static void early_state_is_received_again_when_the_coordinator_is_lost(void **st
 
     (void)state;
     early_run_begin(&p, DDP_LOCALSGD, 3);
-    for (int k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
-    until_step(&p, 1, 5);
-    pid[3] = start(&p, 3, 1);
+    three_and_a_joining_worker(&p, pid);
     while (!ddp__atomic_load(&p.b->early_saves[2]) && ddp_now() < end) ddp__sleep_until(ddp_now() + 0.001);
     kill(pid[0], SIGKILL);
     for (int k = 0; k < 4; k++) wait_for(pid[k]);
@@ -408,15 +415,6 @@ static void early_state_is_received_again_when_the_coordinator_is_lost(void **st
 
 /* ---- the member that sends is lost ---- */
 
-static int dies_as_rank_0(void **bytes, size_t *size, ddp_error *err)
-{
-    (void)bytes;
-    (void)size;
-    (void)err;
-    if (own.number == 0) raise(SIGKILL);
-    return 0;
-}
-
 static void next_member_sends_when_the_first_is_lost_in_its_save(void **state)
 {
     static const int left[] = {1, 2, 3};
@@ -425,10 +423,9 @@ static void next_member_sends_when_the_first_is_lost_in_its_save(void **state)
 
     (void)state;
     own_run_begin(&p, DDP_WFBP, 3);
-    saves_first = dies_as_rank_0;
-    for (int k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
-    until_step(&p, 1, 5);
-    pid[3] = start(&p, 3, 1);
+    saves_first = dies_in_its_save;
+    dying = 0;
+    three_and_a_joining_worker(&p, pid);
     for (int k = 0; k < 4; k++) wait_for(pid[k]);
     all_ended_well(&p, left, 3);
     assert_int_equal(p.b->saves[0], 1);
