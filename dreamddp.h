@@ -56159,8 +56159,8 @@ static void ddp__probed_train(ddp__probed *x, double floats, int messages, const
 
 /* Seconds per byte of an algorithm. On an emulated link, all-gathers arrive one after the other, so the
  * second half of a train gives the rate. The median is used, because a rank that wakes up late reads the
- * last messages together. On a real link, trains of two sizes differ by what a token bucket does not let
- * pass faster. */
+ * last messages together. On a real link, trains of two sizes differ by the bytes that a token bucket
+ * does not let pass faster. */
 static double ddp__probed_beta(const ddp__link_prober *q, int line)
 {
     const ddp__probed *x = &q->of[line];
@@ -58873,18 +58873,16 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 /* ---- drift ---- */
 
 /* Posts what this rank observed, at normal priority. It is read one period later, before the next one. A slow
- * link of one rank is visible there: at the other ranks, its messages look like those of a rank that began
- * late. */
+ * link is visible at its own rank: at the other ranks, the messages arrive as if that rank had begun late. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
     double bytes = ddp__mean_layer_bytes(d);
     const size_t size = (size_t)ddp__team_size(d) * sizeof *d->session->drift;
     ddp__drift_word own = DDP__ZEROS;
-    ddp_message m;
     ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
 
-    m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
     if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.again = DDP__PLAN_STALE;
     for (int link = 0; link < 2; link++) {
         const ddp_link was = ddp__link_for(d, link, bytes);
@@ -58901,8 +58899,8 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
 }
 
-/* Sets *out to what the ranks observed together: of each link the largest change, and its reason for a new
- * plan. All ranks get the same result. */
+/* Sets *out to the largest change of each link that a rank observed, and its reason for a new plan. All ranks
+ * get the same result. */
 static void ddp__drift_join(const ddp_ctx *d, ddp__drift_word *out)
 {
     double most = 0;
@@ -58975,9 +58973,9 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
  * the period. */
 static const double ddp__link_full = 0.05;
 
-/* Units of a wait in the exchange: parts of a step, for each step. Ranks wait alike if they differ by at most
- * ALIKE, and hardly if they wait for less than LEAST. */
-enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_ALIKE = 50, DDP__WAIT_LEAST = 20 };
+/* Units of a wait in the exchange: parts of a step, for each step. Waits of ranks count as equal if they
+ * differ by at most EQUAL, and as none below LEAST. */
+enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_EQUAL = 50, DDP__WAIT_LEAST = 20 };
 
 /* In an elastic world a joining worker does not know the exchanges and the counts of earlier periods, which
  * decide about a move, so nothing is moved. */
@@ -59087,7 +59085,7 @@ static int ddp__landing_late(const ddp_ctx *d, int *late)
             const int x = d->session->landing.word[r * (L + (int)sizeof(int16_t)) + l],
                       waited = ddp__landing_waited(d, r);
             all = x > all ? x : all;
-            if (waited >= 0 && waited <= least + DDP__WAIT_ALIKE && x > late[l]) late[l] = x;
+            if (waited >= 0 && waited <= least + DDP__WAIT_EQUAL && x > late[l]) late[l] = x;
         }
         if (late[l] < 0) late[l] = all < 0 ? all : 0;
     }

@@ -211,8 +211,8 @@ static void ddp__probed_train(ddp__probed *x, double floats, int messages, const
 
 /* Seconds per byte of an algorithm. On an emulated link, all-gathers arrive one after the other, so the
  * second half of a train gives the rate. The median is used, because a rank that wakes up late reads the
- * last messages together. On a real link, trains of two sizes differ by what a token bucket does not let
- * pass faster. */
+ * last messages together. On a real link, trains of two sizes differ by the bytes that a token bucket
+ * does not let pass faster. */
 static double ddp__probed_beta(const ddp__link_prober *q, int line)
 {
     const ddp__probed *x = &q->of[line];

@@ -16,9 +16,9 @@
  * the period. */
 static const double ddp__link_full = 0.05;
 
-/* Units of a wait in the exchange: parts of a step, for each step. Ranks wait alike if they differ by at most
- * ALIKE, and hardly if they wait for less than LEAST. */
-enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_ALIKE = 50, DDP__WAIT_LEAST = 20 };
+/* Units of a wait in the exchange: parts of a step, for each step. Waits of ranks count as equal if they
+ * differ by at most EQUAL, and as none below LEAST. */
+enum { DDP__WAIT_PARTS = 4096, DDP__WAIT_EQUAL = 50, DDP__WAIT_LEAST = 20 };
 
 /* In an elastic world a joining worker does not know the exchanges and the counts of earlier periods, which
  * decide about a move, so nothing is moved. */
@@ -128,7 +128,7 @@ static int ddp__landing_late(const ddp_ctx *d, int *late)
             const int x = d->session->landing.word[r * (L + (int)sizeof(int16_t)) + l],
                       waited = ddp__landing_waited(d, r);
             all = x > all ? x : all;
-            if (waited >= 0 && waited <= least + DDP__WAIT_ALIKE && x > late[l]) late[l] = x;
+            if (waited >= 0 && waited <= least + DDP__WAIT_EQUAL && x > late[l]) late[l] = x;
         }
         if (late[l] < 0) late[l] = all < 0 ? all : 0;
     }

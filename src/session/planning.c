@@ -519,18 +519,16 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 /* ---- drift ---- */
 
 /* Posts what this rank observed, at normal priority. It is read one period later, before the next one. A slow
- * link of one rank is visible there: at the other ranks, its messages look like those of a rank that began
- * late. */
+ * link is visible at its own rank: at the other ranks, the messages arrive as if that rank had begun late. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double most = ddp__drift_limit;
     double bytes = ddp__mean_layer_bytes(d);
     const size_t size = (size_t)ddp__team_size(d) * sizeof *d->session->drift;
     ddp__drift_word own = DDP__ZEROS;
-    ddp_message m;
     ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
 
-    m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
     if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.again = DDP__PLAN_STALE;
     for (int link = 0; link < 2; link++) {
         const ddp_link was = ddp__link_for(d, link, bytes);
@@ -547,8 +545,8 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
 }
 
-/* Sets *out to what the ranks observed together: of each link the largest change, and its reason for a new
- * plan. All ranks get the same result. */
+/* Sets *out to the largest change of each link that a rank observed, and its reason for a new plan. All ranks
+ * get the same result. */
 static void ddp__drift_join(const ddp_ctx *d, ddp__drift_word *out)
 {
     double most = 0;

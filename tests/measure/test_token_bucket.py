@@ -40,7 +40,7 @@ def run(net, folder, *command):
         return f.read(), done[0][0].splitlines()[-1]
 
 
-@case("netcheck measures the rate behind a token bucket")
+@case("netcheck measures the rate of a token bucket")
 def rates(folder):
     for mbit in (20, 100):
         with Net(2, "tbf%dn" % (os.getpid() % 1000)) as net:
@@ -51,7 +51,7 @@ def rates(folder):
                 expect(rate is None or 0.7 * mbit < rate < 1.4 * mbit, "%s Mbit/s instead of %d" % (rate, mbit))
 
 
-@case("a plan predicts steps behind a token bucket")
+@case("a plan predicts steps over links with a token bucket")
 def steps(folder):
     with open(os.path.join(folder, "text"), "w") as f:
         f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(6000)))

@@ -332,7 +332,7 @@ static void damage(void)
     assert_int_equal(fread(all, 1, n, f), n);
     all[n] = 0;
     assert_non_null(strstr(all + 8, "program:momentum"));
-    all[n - 3] ^= 1; /* the last values of the file are those of the state */
+    all[n - 3] ^= 1; /* the file ends with the values of the state */
     rewind(f);
     assert_int_equal(fwrite(all, 1, n, f), n);
     assert_int_equal(fclose(f), 0);
