@@ -177,7 +177,8 @@ def run_page(page):
             if code == 0 or i + 1 < reached:
                 results.append((b.name(), None))
             elif i + 1 == reached:
-                results.append((b.name(), "exit %s\n%s" % (code, text.split("== block %d\n" % i)[-1][-1500:])))
+                said = text.split("== block %d\n" % i)[-1][-1500:]
+                results.append((b.name(), "exit %s: %s\n%s" % (code, said.strip().rpartition("\n")[2], said)))
             else:
                 results.append((b.name(), "not reached"))
     finally:

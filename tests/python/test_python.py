@@ -55,7 +55,8 @@ print("rank %d of %d has %.9g from %s" % (dreamddp.rank(), dreamddp.world(), tot
 
 
 def trains(r, ranks, where):
-    expect(r.returncode == 0, r.stdout + r.stderr[-1500:])
+    errors = re.findall(r"^.*\bdreamddp\.\w+: .*$", r.stderr, re.M)  # torchrun prints many lines of its own after them
+    expect(r.returncode == 0, "\n".join(errors + [r.stdout, r.stderr[-1500:]]))
     found = re.findall(r"rank (\d) of %d has (-?\d[\d.e-]*) from (\S+?\.py)" % ranks, r.stdout)
     expect(len(found) == ranks and len({f[1] for f in found}) == 1, r.stdout)
     expect(all(where in f[2] for f in found), "imported from %s" % found[0][2])

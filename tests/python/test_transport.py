@@ -36,7 +36,7 @@ def ranks(world, *names, killed=(), stopped=(), failed=()):
     said.update((r, started[r].communicate()) for r in stopped)
     for r, p in enumerate(started):
         out, err = said[r]
-        told = "rank %d, exit %d: %s" % (r, p.returncode, err.strip()[-1500:])
+        told = "rank %d, exit %d: %s\n%s" % (r, p.returncode, err.strip().rpartition("\n")[2], err.strip()[-1500:])
         expect(not NO_THREADS_LEFT.search(err), told)
         if r in killed or r in stopped:
             expect(p.returncode < 0, told)
