@@ -39,7 +39,7 @@ enum {
 };
 
 static const char *const help =
-    "usage: ddprun -n N [options] PROGRAM [ARGUMENTS]\n"
+    "usage: ddprun -n N [options] [--] PROGRAM [ARGUMENTS]\n"
     "Starts N workers of PROGRAM, sets the DREAMDDP_ variables of each and those of torchrun (RANK, "
     "WORLD_SIZE, LOCAL_RANK,\n"
     "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), prefixes their output with [rank], forwards signals, "
@@ -413,6 +413,10 @@ static int parse(int argc, char **argv)
     int i = 1;
 
     for (; i < argc && argv[i][0] == '-'; i++) {
+        if (!strcmp(argv[i], "--")) {
+            i++;
+            break;
+        }
         const size_t length = strcspn(argv[i], "=");
         const char *o, *value = argv[i][length] ? argv[i] + length + 1 : NULL;
         const int k = strcmp(argv[i], "-h") ? option_of(argv[i], length) : OPTIONS - 1;

@@ -30,6 +30,15 @@ def each_worker_gets_its_rank_in_the_environment(folder):
 
 
 @case
+def two_hyphens_end_the_options(folder):
+    program = script(folder, 'printf "%s " "$@"\n')
+    r = run("-n", "1", "--quiet", "--no-prefix", "--", program, "-n", "--", "x")
+    expect(r.returncode == 0 and r.stdout.strip() == "-n -- x", r.stdout + r.stderr)
+    r = run("-n", "1", "--")
+    expect(r.returncode == 2 and "PROGRAM is missing" in r.stderr, r.stderr)
+
+
+@case
 def torchrun_variables_are_set(folder):
     program = script(folder, 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $DREAMDDP_LOCAL_RANK, '
                      '$MASTER_ADDR $MASTER_PORT"\n')
