@@ -72,6 +72,7 @@ def all_rows():
         row("plain-gpu", "the same, compute of 0.25 s emulated by sleeping", local, LOCAL, "plain", 0.99, gpu=0.25),
         row("plain-alone", "step without an average, localsgd; no library", local, ALONE, "plain", 0.99),
         row("plain-alone-gpu", "the same, compute of 0.25 s emulated by sleeping", local, ALONE, "plain", 0.99, gpu=0.25),
+        row("plain-alone-2", "step without an average, localsgd; no library, 2 workers", local, ALONE, "plain", 0.99, world=2),
         row("wfbp", "wfbp; DistributedDataParallel, gloo", wfbp, DDP, goal=1.03, period=1, steps=14, warm=4),
         row("wfbp-unshaped", "the same, no limit", wfbp, DDP, period=1, steps=40, warm=5, rate=None),
         row("first-100", "time to the first step, localsgd; torchft LocalSGD", local, LOCAL, "first", steps=3, warm=1),
