@@ -127,7 +127,7 @@ quickstart: build/quickstart
 # Takes half an hour on a quiet machine, six minutes with BENCH=--quick.
 bench: deps-test-all all timing
 	@for b in $(BENCHES); do echo "== $$b"; $$b $(BENCH) || exit 1; done
-	@for b in bench/planners.py bench/transport.py bench/topk.py bench/sgemm.py bench/torch_gpt.py bench/torch_vision.py bench/overlap.py bench/schedules.py bench/deft.py bench/servers.py bench/served.py bench/slow_links.py bench/stream_grid.py bench/accuracy.py bench/convergence.py bench/emulation.py bench/churn.py bench/placement.py bench/pipeline.py bench/fence.py bench/python_ddp.py bench/simulate.py bench/choice.py bench/predict.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
+	@for b in bench/planners.py bench/transport.py bench/topk.py bench/sgemm.py bench/torch_gpt.py bench/torch_vision.py bench/overlap.py bench/schedules.py bench/deft.py bench/servers.py bench/served.py bench/slow_links.py bench/stream_grid.py bench/accuracy.py bench/convergence.py bench/emulation.py bench/churn.py bench/placement.py bench/pipeline.py bench/fence.py bench/python_ddp.py bench/simulate.py bench/choice.py bench/predict.py bench/place.py bench/peers.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
 
 # Writes docs/results/claims/index.md from bench/claims_cases.py; takes forty minutes on a quiet machine. Cases build the tests
 # that they run.
